@@ -1,0 +1,1 @@
+"""Everstep trains PyTorch models on machines that come and go."""

@@ -1,0 +1,93 @@
+"""A worker's progress board: 64 bytes of shared memory that its agent can read even when the worker is dead.
+
+Written without a system call at every change of phase. One writer; a reader may see the fields of two
+neighbouring moments mixed, which is harmless for what they are used for. Knows nothing of torch."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from everstep.wire import COMPUTING, OUTSIDE, WAITING
+
+_LAYOUT = struct.Struct("<QqQddd")  # step, leaf, phase, since, longest step, longest wait
+_PHASES = (OUTSIDE, COMPUTING, WAITING)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    step: int = 0  # committed steps
+    leaf: int = -1  # the leaf being computed; -1: none
+    phase: str = OUTSIDE
+    since: float = 0.0  # CLOCK_MONOTONIC
+    longest_step_s: float = 0.0
+    longest_wait_s: float = 0.0
+
+
+class Board:
+    """The writing side. Without a file it is plain memory: the same calls, nobody looking."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        if path is None:
+            self._memory = mmap.mmap(-1, _LAYOUT.size)
+        else:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.ftruncate(descriptor, _LAYOUT.size)
+            self._memory = mmap.mmap(descriptor, _LAYOUT.size)
+            os.close(descriptor)
+        self._longest_step_s = 0.0
+        self._longest_wait_s = 0.0
+        self._step_started: float | None = None
+        self._now = Progress(since=time.monotonic())
+        self.write(step=0, leaf=-1, phase=OUTSIDE)
+
+    def write(self, *, step: int, leaf: int, phase: str) -> None:
+        before, now = self._now, time.monotonic()
+        if before.phase == WAITING:
+            self._longest_wait_s = max(self._longest_wait_s, now - before.since)
+        if self._step_started is not None and step != before.step:
+            self._longest_step_s = max(self._longest_step_s, now - self._step_started)
+            self._step_started = None
+        if phase == COMPUTING and self._step_started is None:
+            self._step_started = now
+        _LAYOUT.pack_into(
+            self._memory, 0, step, leaf, _PHASES.index(phase), now, self._longest_step_s, self._longest_wait_s
+        )
+        self._now = Progress(
+            step=step,
+            leaf=leaf,
+            phase=phase,
+            since=now,
+            longest_step_s=self._longest_step_s,
+            longest_wait_s=self._longest_wait_s,
+        )
+
+    @property
+    def progress(self) -> Progress:
+        return self._now
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+def read_board(path: str | Path) -> Progress:
+    """What the worker last wrote; a board not yet written reads as nothing done."""
+    try:
+        raw = Path(path).read_bytes()
+    except FileNotFoundError:
+        return Progress()
+    if len(raw) < _LAYOUT.size:
+        return Progress()
+    step, leaf, phase, since, longest_step_s, longest_wait_s = _LAYOUT.unpack(raw[: _LAYOUT.size])
+    return Progress(
+        step=step,
+        leaf=leaf,
+        phase=_PHASES[phase],
+        since=since,
+        longest_step_s=longest_step_s,
+        longest_wait_s=longest_wait_s,
+    )

@@ -1,0 +1,64 @@
+"""The one door to the environment: every variable that we read or give, with its meaning.
+
+Reading is done at the call, never at import. Knows nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+COORDINATOR = "EVERSTEP_COORDINATOR"  # URL of the coordinator; absent: train alone
+TOKEN = "EVERSTEP_TOKEN"  # bearer token; EVERSTEP_TOKEN_FILE names a 0600 file that holds it instead
+TOKEN_FILE = "EVERSTEP_TOKEN_FILE"
+JOB = "EVERSTEP_JOB"  # the job's id
+WORKER = "EVERSTEP_WORKER"  # this worker's id, given by the agent
+ADDRESS = "EVERSTEP_ADDRESS"  # where peers reach this node; absent: the address it reaches the coordinator from
+EVENTS = "EVERSTEP_EVENTS"  # file that events are appended to
+BOARD = "EVERSTEP_BOARD"  # file of this worker's progress board, shared with its agent
+COORDINATOR_DEADLINE = "EVERSTEP_COORDINATOR_DEADLINE_S"  # how long a worker waits for a coordinator that is away
+
+
+def coordinator_url() -> str | None:
+    return os.environ.get(COORDINATOR) or None
+
+
+def job() -> str:
+    return os.environ.get(JOB, "job")
+
+
+def worker() -> str:
+    return os.environ.get(WORKER, "")
+
+
+def address() -> str | None:
+    return os.environ.get(ADDRESS) or None
+
+
+def events_path() -> str | None:
+    return os.environ.get(EVENTS) or None
+
+
+def board_path() -> str | None:
+    return os.environ.get(BOARD) or None
+
+
+def coordinator_deadline_s() -> float:
+    return float(os.environ.get(COORDINATOR_DEADLINE, "600"))
+
+
+def token() -> str | None:
+    """The bearer token: the variable, else the file; a file that others may read is refused."""
+    if value := os.environ.get(TOKEN):
+        return value
+    if path := os.environ.get(TOKEN_FILE):
+        return read_token(Path(path))
+    return None
+
+
+def read_token(path: Path) -> str:
+    from everstep.errors import UsageError
+
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise UsageError(f"token file {path} has mode {mode:04o}: others may read it", hint=f"chmod 600 {path}")
+    return path.read_text().strip()

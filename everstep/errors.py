@@ -1,0 +1,51 @@
+"""The exception tree. An error's type says what to do; its text gives the numbers and the way out.
+
+TemporaryError: wait and retry. PermanentError: stop. UsageError: change the call.
+Knows nothing of torch or HTTP."""
+
+from __future__ import annotations
+
+
+class EverstepError(Exception):
+    """Base of all our errors; `hint` is the way out, in one sentence."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{message}\n  HINT: {hint}" if hint else message)
+        self.message = message
+        self.hint = hint
+
+
+class TemporaryError(EverstepError):
+    """Wait and retry: the same call may succeed later."""
+
+
+class PermanentError(EverstepError):
+    """Stop: no retry of the same call will succeed."""
+
+
+class UsageError(EverstepError):
+    """Change the call."""
+
+
+class PeerLost(TemporaryError):
+    """A peer of this generation is gone; the step was not applied and will be done again."""
+
+
+class CoordinatorUnreachable(TemporaryError):
+    """The coordinator did not answer in time; what was asked may be asked again."""
+
+
+class Refused(PermanentError):
+    """The coordinator said no (4xx) and changed nothing."""
+
+    def __init__(self, message: str, *, status: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class JobStopped(PermanentError):
+    """The coordinator ended the job; the message is its reason."""
+
+
+class StateMismatch(PermanentError):
+    """Two workers that must hold the same bytes do not; names both sums and both workers."""

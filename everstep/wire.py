@@ -1,0 +1,260 @@
+"""Every message between worker, agent and coordinator, as frozen values.
+
+FastAPI validates these same classes on the way in; `to_json` and `from_json` serve the clients.
+All under `/v1/jobs/{job}`; every call carries a bearer token. Knows nothing of HTTP or torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def to_json(message: Any) -> bytes:
+    return json.dumps(asdict(message), separators=(",", ":")).encode()
+
+
+def from_json(kind: type[T], body: bytes | dict[str, Any]) -> T:
+    """Build `kind` from a reply, ignoring fields that a newer coordinator may have added."""
+    values = body if isinstance(body, dict) else json.loads(body)
+    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in values.items() if name in known})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """The settings of a job that the coordinator decides by. All times in seconds."""
+
+    start_workers: int = 1  # the first generation waits for so many …
+    start_s: float = 60.0  # … for so long after the first arrival, then starts with min_workers or more
+    min_workers: int = 1  # below this the job waits
+    max_workers: int | None = None  # more are spares; never more than the job's leaves
+    heartbeat_s: float = 1.0  # a worker's watch call is held at most this long, then asked again
+    lease_s: float = 3.0  # no proof of life for this long: lost
+    arrive_s: float = 2.0  # after a closing, whoever is alive has this long to arrive
+    stall_s: float = 5.0  # all wait for each other for this long: the network is cut between them
+    hang_s: float = 600.0  # one computes for this long (or 10 of its longest steps) while others wait: hung
+    fence_s: float = 600.0  # a worker that cannot reach the coordinator stops by itself after this long
+    leaf_deaths: int = 3  # a leaf that so many workers died in stops the job
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobSpec:
+    """PUT /v1/jobs/{job}: create it, or find it as it is."""
+
+    name: str = ""
+    policy: Policy = field(default_factory=Policy)
+
+
+# --- agents ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerState:
+    """What an agent sees of one of its workers from outside."""
+
+    worker: str
+    is_running: bool  # False: stopped (SIGSTOP, debugger); a running process is alive even if its threads are busy
+    step: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentReport:
+    """POST …/agents/{agent}/report: heartbeat and long-poll in one; held until there are orders, at most wait_s."""
+
+    incarnation: str
+    node: str
+    workers: list[WorkerState]
+    wait_s: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KillOrder:
+    worker: str
+    reason: str
+    wants_stacks: bool = False  # take stack traces first: it is alive but not getting on
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentOrders:
+    kill: list[KillOrder]
+    is_ended: bool  # all workers finished, or the job was stopped
+    reason: str  # why it was stopped; empty after a good end
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlotRequest:
+    """POST …/workers: reserve a worker id. The same request id gets the same worker id."""
+
+    agent: str
+    request: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slot:
+    worker: str  # "w0", "w1", …: never given twice in a job
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerExit:
+    """POST …/workers/{worker}/exited, by its agent: the process is gone for certain."""
+
+    exit_code: int  # negative: ended by that signal
+    step: int = 0
+    leaf: int = -1  # the leaf it was computing; -1: none
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Announce:
+    """POST …/workers/{worker}/announce: the process is up and will form or join a generation."""
+
+    incarnation: str  # random, new for each process
+    pid: int
+    address: str  # where peers reach it
+    store_port: int  # its key-value store; rank 0's is used to form a group
+    probe_port: int  # accepts and closes connections, so that peers can tell whether they reach it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Announced:
+    is_newcomer: bool  # a generation exists already: start alone, join at your first step
+    policy: Policy
+
+
+COMPUTING, WAITING, OUTSIDE = "computing", "waiting", "outside"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watch:
+    """POST …/workers/{worker}/watch: heartbeat and long-poll in one; held while nothing changed since `seen`."""
+
+    incarnation: str
+    generation: int
+    seen: int
+    step: int
+    phase: str  # COMPUTING a leaf, WAITING for peers inside a step, OUTSIDE a step
+    phase_s: float  # how long already
+    longest_step_s: float
+    longest_wait_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watched:
+    seen: int  # to be sent with the next watch
+    is_closed: bool  # the generation asked about is over: break the group and arrive
+    reason: str
+    must_probe: bool  # arrive with the list of members that cannot be reached
+    newcomers: int  # so many wait to be let in: say so in the next pulse
+    leavers: list[str]  # members that asked to leave; whoever goes on past their step closes the generation
+    is_stopped: bool  # the job is over, for `reason`
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arrive:
+    """POST …/workers/{worker}/arrive: ready for the next generation. Held until it is formed, else answered `wait`."""
+
+    incarnation: str
+    generation: int  # the last one this worker was in; 0: none
+    settled: int  # the last generation in which it held the state; 0: never
+    step: int  # committed steps
+    max_workers: int | None  # the job's leaves: more members would have nothing to do
+    unreachable: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arrived:
+    is_formed: bool
+    is_stopped: bool
+    reason: str
+    generation: int = 0
+    rank: int = 0
+    size: int = 0
+    store_address: str = ""  # rank 0's
+    store_port: int = 0
+    continues: int = 0  # whoever leads must have settled in this generation or a later one
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Broken:
+    """POST …/workers/{worker}/broken: a collective or the forming of the group failed; the generation is closed."""
+
+    incarnation: str
+    generation: int
+    reason: str
+    must_probe: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settled:
+    """POST …/workers/{worker}/settled: it holds the state of this generation."""
+
+    incarnation: str
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leave:
+    """POST …/workers/{worker}/leave: wants to end after its committed step. Held until released, else asked again.
+
+    Released when every member asked to leave (the end), or when the next generation, without it, has settled."""
+
+    incarnation: str
+    generation: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Left:
+    is_released: bool
+    is_closed: bool  # its generation is over and it is needed once more: arrive, serve the state, then leave again
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    worker: str
+    rank: int
+    address: str
+    probe_port: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerationView:
+    """GET …/generations/{generation}."""
+
+    generation: int
+    is_closed: bool
+    reason: str
+    members: list[Member]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerView:
+    worker: str
+    status: str  # starting, waiting (newcomer), member, lost, left, dead
+    reason: str
+    agent: str
+    pid: int
+    step: int
+    generation: int
+    rank: int  # -1: none
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobView:
+    """GET /v1/jobs/{job}: what people, the command line and tests look at."""
+
+    job: str
+    generation: int
+    is_closed: bool
+    is_stopped: bool
+    is_finished: bool
+    reason: str  # the last decision's sentence
+    workers: list[WorkerView]

@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import httpcore  # noqa: F401  httpx would import it when the first client is made: better here than there
 import httpx
 
-from everstep.errors import CoordinatorUnreachable, Refused
+from everstep.errors import CoordinatorUnreachable, Refused, UsageError
 from everstep.wire import (
     AgentOrders,
     AgentReport,
@@ -51,21 +52,25 @@ class Coordinator:
     def __init__(self, url: str, token: str, job: str, *, answer_s: float = ANSWER_S) -> None:
         self.url = url.rstrip("/")
         self.job = job
-        self._path = f"/v1/jobs/{quote(job, safe='')}"
-        self._http = httpx.Client(
-            base_url=self.url,
-            headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
-            timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0),
-            # Neither proxies nor certificates have a say on plain http, and looking for them takes longer than a call.
-            trust_env=False,
+        if not token.isascii() or not token.isprintable() or " " in token:
+            # Here, because whoever finds it later would quote the token.
+            raise UsageError("the token has characters that HTTP cannot carry", hint="it is one line of ASCII letters")
+        self._root = f"{self.url}/v1/jobs/{quote(job, safe='')}"
+        self._headers = httpx.Headers({"authorization": f"Bearer {token}", "content-type": "application/json"})
+        self._timeout = {"timeout": httpx.Timeout(answer_s, connect=CONNECT_S).as_dict()}
+        self._is_closed = False
+        # The transport alone: cookies, redirects and the like cost as much again as the call itself.
+        # Neither proxies nor certificates have a say on plain http, and looking for them takes longer than a call.
+        self._http = httpx.HTTPTransport(
             verify=self.url.startswith("https:"),
+            trust_env=False,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0),
         )
 
     def __repr__(self) -> str:
         return f"Coordinator(url={self.url!r}, job={self.job!r})"
 
-    def __enter__(self) -> Coordinator:
+    def __enter__(self) -> Coordinator:  # noqa: PYI034  typing.Self came with Python 3.11
         return self
 
     def __exit__(
@@ -74,7 +79,8 @@ class Coordinator:
         self.close()
 
     def close(self) -> None:
-        """End all connections; calls still under way in other threads fail with CoordinatorUnreachable."""
+        """End all connections; calls made from now on fail with CoordinatorUnreachable."""
+        self._is_closed = True
         self._http.close()
 
     # --- the job ---
@@ -130,23 +136,27 @@ class Coordinator:
             return from_json(kind, body)
         except (ValueError, TypeError, AttributeError) as error:
             raise CoordinatorUnreachable(
-                f"{method} {self.url}{self._path}{path}: the answer is not a {kind.__name__} ({error})",
+                f"{method} {self._root}{path}: the answer is not a {kind.__name__} ({error})",
                 hint="does this URL belong to an everstep coordinator of this version?",
             ) from None
 
     def _call(self, method: str, path: str, message: Any) -> bytes:
+        where = f"{method} {self._root}{path}"
+        if self._is_closed:
+            raise CoordinatorUnreachable(f"{where}: this client was closed")
+        content = None if message is None else to_json(message)
+        request = httpx.Request(
+            method, self._root + path, headers=self._headers, content=content, extensions=self._timeout
+        )
         try:
-            answer = self._http.request(
-                method, self._path + path, content=None if message is None else to_json(message)
-            )
-        except (httpx.TransportError, RuntimeError) as error:  # RuntimeError: the client was closed meanwhile
+            answer = self._http.handle_request(request)
+            body = answer.read()
+        except httpx.TransportError as error:
             # `from None`: the chained exception would carry the request, and with it the token.
-            raise CoordinatorUnreachable(
-                f"{method} {self.url}{self._path}{path}: {type(error).__name__}: {error}"
-            ) from None
+            raise CoordinatorUnreachable(f"{where}: {type(error).__name__}: {error}") from None
         if answer.status_code < 300:
-            return answer.content
-        text = f"{method} {self.url}{self._path}{path}: {_words(answer.status_code, answer.content)}"
+            return body
+        text = f"{where}: {_words(answer.status_code, body)}"
         if 400 <= answer.status_code < 500:
             raise Refused(text, status=answer.status_code)
         raise CoordinatorUnreachable(text)

@@ -85,7 +85,7 @@ def exited(roster: Roster, name: str, end: WorkerExit, now: float) -> Roster:
     cause = f"killed by signal {-end.exit_code}" if end.exit_code < 0 else f"exit code {end.exit_code}"
     status, reason = (LEFT, "ended in good order") if end.exit_code == 0 else (DEAD, f"died: {cause}")
     leaf = end.leaf if status == DEAD else -1
-    gone = replace(worker, status=status, reason=reason, step=max(worker.step, end.step), leaf=leaf)
+    gone = replace(worker, status=status, reason=reason, step=end.step if leaf >= 0 else worker.step, leaf=leaf)
     return _drop(roster, gone, f"{name} {reason}", now)
 
 

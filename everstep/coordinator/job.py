@@ -131,15 +131,15 @@ class Job:
 
     async def arrive(self, name: str, message: wire.Arrive) -> bytes:
         now = time.monotonic()
-        if self._caller(name, message.incarnation).status != LEFT:
-            roster = changes.arrive(self.roster, name, message, now)
-            self._prove_alive(name, now)
-            self._change(roster)
+        self._stand_ready(name, message, now)
+        self._prove_alive(name, now)
         deadline = now + self._hold_s()
         while not (self.kept.is_over or self._has_seat(name, message.generation)):
             if time.monotonic() >= deadline:
                 return wire.to_json(wire.Arrived(is_formed=False, is_stopped=False, reason=self._why_waiting(name)))
             await self._forming.wait(deadline - time.monotonic())
+            # A generation may have been formed and closed again before this worker could be told of it.
+            self._stand_ready(name, message, now)
         if self.kept.is_over:
             return wire.to_json(wire.Arrived(is_formed=False, is_stopped=True, reason=self.kept.reason))
         return self._seats.of(name)
@@ -168,6 +168,10 @@ class Job:
         if worker.status == LEFT and worker.incarnation == incarnation and self.roster.is_over:
             return worker
         return changes.known(self.roster, name, incarnation)
+
+    def _stand_ready(self, name: str, message: wire.Arrive, now: float) -> None:
+        if self._caller(name, message.incarnation).status != LEFT:
+            self._change(changes.arrive(self.roster, name, message, now))
 
     def _prove_alive(self, name: str, now: float) -> None:
         sign = self.signs.get(name)
@@ -230,11 +234,11 @@ class Job:
     async def _run(self) -> None:
         while True:
             await self._until_due()
-            started = time.monotonic()
+            started = time.thread_time()
             self._has_changed.clear()
             num_changes = self._num_changes
-            self._decide(started)
-            roster, took_s = self.roster, time.monotonic() - started
+            self._decide(time.monotonic())
+            roster, took_s = self.roster, time.thread_time() - started
             if not has_same_facts(self.kept, roster):
                 await self._save_stubbornly(roster)
             self._tell_all(roster, num_changes)

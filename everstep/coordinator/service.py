@@ -5,6 +5,7 @@ The store is used by one thread of its own, so that no flush to a disk holds up 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,8 @@ from everstep.errors import Refused
 from everstep.retry import LONGEST_PAUSE_S
 
 T = TypeVar("T")
+
+JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class Service:
@@ -42,6 +45,8 @@ class Service:
         raise Refused(f"there is no job {name}", status=UNKNOWN)
 
     async def create(self, name: str, spec: wire.JobSpec) -> Job:
+        if not JOB.fullmatch(name):
+            raise Refused("a job's id is up to 128 letters, digits, dots, dashes and underscores", status=422)
         if found := self._jobs.get(name) or await self._load(name):
             return found
         async with self._opening:
@@ -64,7 +69,7 @@ class Service:
         async with self._opening:
             if name in self._jobs:
                 return self._jobs[name]
-            roster = await self._in_thread(lambda: self._store.load(name))
+            roster = await self._in_thread(lambda: self._store.load(name)) if JOB.fullmatch(name) else None
             if roster is None:
                 return None
             # Those who look for us pause so long between two tries; their time counts from when they can have found us.

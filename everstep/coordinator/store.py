@@ -204,7 +204,7 @@ class Store:
             raise AssertionError(f"generation {kept.number + 1} would never be kept")
         if previous is not kept and previous.number:
             _save_closing(connection, after.job, previous)
-        connection.execute(_generations.insert(), _generation_row(after.job, generation))
+        connection.execute(self._upsert(_generations), _generation_row(after.job, generation))
 
     def _upsert(self, table: Table) -> Any:
         insert = (postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert)(table)

@@ -35,6 +35,10 @@ class CoordinatorUnreachable(TemporaryError):
     """The coordinator did not answer in time; what was asked may be asked again."""
 
 
+class Abandoned(EverstepError):
+    """Whoever waited was told to stop waiting; what was asked may or may not have been done."""
+
+
 class Refused(PermanentError):
     """The coordinator said no (4xx) and changed nothing."""
 

@@ -6,8 +6,9 @@ All under `/v1/jobs/{job}`; every call carries a bearer token. Knows nothing of 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cache
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -19,8 +20,25 @@ def to_json(message: Any) -> bytes:
 def from_json(kind: type[T], body: bytes | dict[str, Any]) -> T:
     """Build `kind` from a reply, ignoring fields that a newer coordinator may have added."""
     values = body if isinstance(body, dict) else json.loads(body)
-    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in values.items() if name in known})
+    known, nested = _shape(kind)  # type: ignore[arg-type]
+    values = {name: value for name, value in values.items() if name in known}
+    for name, (is_list, inner) in nested.items():
+        if name in values:
+            value = values[name]
+            values[name] = [from_json(inner, each) for each in value] if is_list else from_json(inner, value)
+    return kind(**values)
+
+
+@cache
+def _shape(kind: type[Any]) -> tuple[frozenset[str], dict[str, tuple[bool, type[Any]]]]:
+    """The fields of a message, and which of them hold a message or a list of messages."""
+    hints, nested = get_type_hints(kind), dict[str, tuple[bool, type[Any]]]()
+    for name, hint in hints.items():
+        is_list = get_origin(hint) is list
+        inner = get_args(hint)[0] if is_list else hint
+        if isinstance(inner, type) and is_dataclass(inner):
+            nested[name] = (is_list, inner)
+    return frozenset(f.name for f in fields(kind)), nested
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +64,13 @@ class JobSpec:
 
     name: str = ""
     policy: Policy = field(default_factory=Policy)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stop:
+    """POST …/stop: end the job for this reason; everybody is told."""
+
+    reason: str
 
 
 # --- agents ---------------------------------------------------------------------------------------
@@ -150,7 +175,7 @@ class Watched:
     reason: str
     must_probe: bool  # arrive with the list of members that cannot be reached
     newcomers: int  # so many wait to be let in: say so in the next pulse
-    leavers: list[str]  # members that asked to leave; whoever goes on past their step closes the generation
+    leavers: dict[str, int]  # members that asked to leave, and after which step; whoever goes on past it says so
     is_stopped: bool  # the job is over, for `reason`
 
 

@@ -1,0 +1,175 @@
+"""The one door to the coordinator: each route as a method, each message as a value.
+
+One instance serves all threads of a process and keeps its connections. Every call may be made again
+(`retry.patiently`): the coordinator recognises repetitions. The token is sent and nowhere else shown.
+Does not retry, and does not interpret the answers."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpcore  # noqa: F401  httpx would import it when the first client is made: better here than there
+import httpx
+
+from everstep.errors import CoordinatorUnreachable, Refused, UsageError
+from everstep.wire import (
+    AgentOrders,
+    AgentReport,
+    Announce,
+    Announced,
+    Arrive,
+    Arrived,
+    Broken,
+    GenerationView,
+    JobSpec,
+    JobView,
+    Leave,
+    Left,
+    Settled,
+    Slot,
+    SlotRequest,
+    Stop,
+    Watch,
+    Watched,
+    WorkerExit,
+    from_json,
+    to_json,
+)
+
+T = TypeVar("T")
+
+CONNECT_S = 5.0
+ANSWER_S = 15.0  # far more than the coordinator ever holds a call
+
+
+class Coordinator:
+    """One job's view of the coordinator."""
+
+    def __init__(self, url: str, token: str, job: str, *, answer_s: float = ANSWER_S) -> None:
+        self.url = url.rstrip("/")
+        self.job = job
+        if not token.isascii() or not token.isprintable() or " " in token:
+            # Here, because whoever finds it later would quote the token.
+            raise UsageError("the token has characters that HTTP cannot carry", hint="it is one line of ASCII letters")
+        self._root = f"{self.url}/v1/jobs/{quote(job, safe='')}"
+        self._headers = httpx.Headers({"authorization": f"Bearer {token}", "content-type": "application/json"})
+        self._timeout = {"timeout": httpx.Timeout(answer_s, connect=CONNECT_S).as_dict()}
+        self._is_closed = False
+        # The transport alone: cookies, redirects and the like cost as much again as the call itself.
+        # Neither proxies nor certificates have a say on plain http, and looking for them takes longer than a call.
+        self._http = httpx.HTTPTransport(
+            verify=self.url.startswith("https:"),
+            trust_env=False,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0),
+        )
+
+    def __repr__(self) -> str:
+        return f"Coordinator(url={self.url!r}, job={self.job!r})"
+
+    def __enter__(self) -> Coordinator:  # noqa: PYI034  typing.Self came with Python 3.11
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all connections; calls made from now on fail with CoordinatorUnreachable."""
+        self._is_closed = True
+        self._http.close()
+
+    # --- the job ---
+
+    def create_job(self, spec: JobSpec) -> JobView:
+        return self._ask("PUT", "", spec, JobView)
+
+    def view(self) -> JobView:
+        return self._ask("GET", "", None, JobView)
+
+    def generation(self, number: int) -> GenerationView:
+        return self._ask("GET", f"/generations/{number}", None, GenerationView)
+
+    def stop(self, reason: str) -> None:
+        self._call("POST", "/stop", Stop(reason=reason))
+
+    # --- agents ---
+
+    def reserve(self, request: SlotRequest) -> Slot:
+        return self._ask("POST", "/workers", request, Slot)
+
+    def report(self, agent: str, report: AgentReport) -> AgentOrders:
+        return self._ask("POST", f"/agents/{quote(agent, safe='')}/report", report, AgentOrders)
+
+    def exited(self, worker: str, end: WorkerExit) -> None:
+        self._call("POST", _of(worker, "exited"), end)
+
+    # --- workers ---
+
+    def announce(self, worker: str, message: Announce) -> Announced:
+        return self._ask("POST", _of(worker, "announce"), message, Announced)
+
+    def watch(self, worker: str, message: Watch) -> Watched:
+        return self._ask("POST", _of(worker, "watch"), message, Watched)
+
+    def arrive(self, worker: str, message: Arrive) -> Arrived:
+        return self._ask("POST", _of(worker, "arrive"), message, Arrived)
+
+    def broken(self, worker: str, message: Broken) -> None:
+        self._call("POST", _of(worker, "broken"), message)
+
+    def settled(self, worker: str, message: Settled) -> None:
+        self._call("POST", _of(worker, "settled"), message)
+
+    def leave(self, worker: str, message: Leave) -> Left:
+        return self._ask("POST", _of(worker, "leave"), message, Left)
+
+    # --- the wire ---
+
+    def _ask(self, method: str, path: str, message: Any, kind: type[T]) -> T:
+        body = self._call(method, path, message)
+        try:
+            return from_json(kind, body)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise CoordinatorUnreachable(
+                f"{method} {self._root}{path}: the answer is not a {kind.__name__} ({error})",
+                hint="does this URL belong to an everstep coordinator of this version?",
+            ) from None
+
+    def _call(self, method: str, path: str, message: Any) -> bytes:
+        where = f"{method} {self._root}{path}"
+        if self._is_closed:
+            raise CoordinatorUnreachable(f"{where}: this client was closed")
+        content = None if message is None else to_json(message)
+        request = httpx.Request(
+            method, self._root + path, headers=self._headers, content=content, extensions=self._timeout
+        )
+        try:
+            answer = self._http.handle_request(request)
+            body = answer.read()
+        except httpx.TransportError as error:
+            # `from None`: the chained exception would carry the request, and with it the token.
+            raise CoordinatorUnreachable(f"{where}: {type(error).__name__}: {error}") from None
+        if answer.status_code < 300:
+            return body
+        text = f"{where}: {_words(answer.status_code, body)}"
+        if 400 <= answer.status_code < 500:
+            raise Refused(text, status=answer.status_code)
+        raise CoordinatorUnreachable(text)
+
+
+def _of(worker: str, call: str) -> str:
+    return f"/workers/{quote(worker, safe='')}/{call}"
+
+
+def _words(status: int, body: bytes) -> str:
+    """What the coordinator said, else what the status means."""
+    try:
+        return f"{status} {json.loads(body)['detail']}"
+    except (ValueError, KeyError, TypeError):
+        names = {int(each): each.phrase for each in HTTPStatus}
+        return f"{status} {names.get(status, 'unknown status')}"

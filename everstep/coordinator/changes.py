@@ -1,0 +1,292 @@
+"""What can happen to a roster, each as a pure function: roster in, roster out, or Refused and nothing changed.
+
+All of them may be repeated: a request whose reply was lost is sent again, and must find the same answer.
+Nothing is decided here; that a generation is closed by a member's arrival or death is a consequence, not a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from everstep.coordinator.roster import (
+    ALIVE,
+    CONFLICT,
+    DEAD,
+    LEFT,
+    LOST,
+    Arrival,
+    Generation,
+    Roster,
+    Wish,
+    Worker,
+)
+from everstep.errors import Refused
+from everstep.wire import Announce, Arrive, Broken, Leave, Settled, SlotRequest, WorkerExit
+
+GONE = (DEAD, LEFT)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+# --- the job ---
+
+
+def stop(roster: Roster, reason: str) -> Roster:
+    return roster if roster.is_over else replace(roster, is_stopped=True, reason=reason)
+
+
+def finish(roster: Roster, reason: str) -> Roster:
+    return roster if roster.is_over else replace(roster, is_finished=True, reason=reason)
+
+
+def form(roster: Roster, generation: Generation, now: float) -> Roster:
+    """The next generation begins: its members no longer wait; the others' arrivals and wishes stand."""
+    if generation.number != roster.generation.number + 1 or roster.generation.is_open:
+        raise AssertionError(f"generation {generation.number} cannot follow {roster.generation}")
+    return replace(
+        roster,
+        generation=generation,
+        previous=roster.generation,
+        arrivals=_without(roster.arrivals, generation.ranks),
+        wishes=_without(roster.wishes, generation.ranks),
+        recalled={},
+        formed_at=now,
+    )
+
+
+def close(roster: Roster, reason: str, now: float, *, must_probe: bool = False, is_broken: bool = True) -> Roster:
+    """End the latest generation. In good order, members finish their step first; a loss on top of that breaks it."""
+    generation = roster.generation
+    if generation.number == 0 or generation.is_broken or (generation.is_closed and not is_broken):
+        return roster
+    closed = replace(generation, is_closed=True, is_broken=is_broken, reason=reason, must_probe=must_probe)
+    return replace(roster, generation=closed, closed_at=now)
+
+
+# --- told by agents ---
+
+
+def reserve(roster: Roster, request: SlotRequest) -> tuple[Roster, str]:
+    key = (request.agent, request.request)
+    if known := roster.slots.get(key):
+        return roster, known
+    _refuse_if_over(roster)
+    slot = len(roster.workers)
+    worker = Worker(worker=f"w{slot}", slot=slot, agent=request.agent, request=request.request)
+    slots = {**roster.slots, key: worker.worker}
+    return replace(_with(roster, worker), slots=slots), worker.worker
+
+
+def exited(roster: Roster, name: str, end: WorkerExit, now: float) -> Roster:
+    """The process is gone for certain. Exit code 0 is a leaving in good order, released or not."""
+    worker = roster.worker(name)
+    if worker.status in GONE:
+        return roster
+    cause = f"killed by signal {-end.exit_code}" if end.exit_code < 0 else f"exit code {end.exit_code}"
+    status, reason = (LEFT, "ended in good order") if end.exit_code == 0 else (DEAD, f"died: {cause}")
+    leaf = end.leaf if status == DEAD else -1
+    gone = replace(worker, status=status, reason=reason, step=end.step if leaf >= 0 else worker.step, leaf=leaf)
+    return _drop(roster, gone, f"{name} {reason}", now)
+
+
+# --- told by workers ---
+
+
+def announce(roster: Roster, name: str, message: Announce, now: float) -> Roster:
+    """The process is up. Another incarnation than before means that the earlier process is gone."""
+    worker = roster.worker(name)
+    _refuse_if_gone(worker)
+    if not message.incarnation:
+        raise Refused("an incarnation must not be empty", status=422)
+    is_first = worker.incarnation == ""
+    is_new = worker.incarnation != message.incarnation
+    if is_new and not is_first:
+        roster = _drop(roster, worker, f"{name} was replaced by a new process", now)
+    born = {"announced_in": roster.generation.number, "settled": 0, "step": 0, "reason": "announced"} if is_new else {}
+    if is_first:
+        born["seniority"] = sum(1 for each in roster.workers.values() if each.incarnation)
+    up = replace(
+        worker,
+        status=ALIVE if is_new else worker.status,
+        incarnation=message.incarnation,
+        pid=message.pid,
+        address=message.address,
+        store_port=message.store_port,
+        probe_port=message.probe_port,
+        **born,  # type: ignore[arg-type]
+    )
+    return roster if up == worker else _with(roster, up)
+
+
+def arrive(roster: Roster, name: str, message: Arrive, now: float) -> Roster:
+    """Ready for the next generation. A lost worker that arrives is alive again; a member's arrival closes its own."""
+    worker = known(roster, name, message.incarnation)
+    _refuse_if_newer(roster, max(message.generation, message.settled))
+    if roster.is_over or is_formed(roster, name, message.generation):
+        return roster
+    if roster.generation.is_open and roster.is_member(name):
+        roster = close(roster, _why_arrived(roster, name), now, is_broken=False)
+    up = replace(
+        worker,
+        status=ALIVE,
+        reason="",
+        wants_stacks=False,
+        settled=message.settled,
+        step=max(worker.step, message.step),
+    )
+    if (worker.status, worker.settled) != (up.status, up.settled):
+        roster = _with(roster, up)
+    known_arrival = roster.arrivals.get(name)
+    arrival = Arrival(
+        since=known_arrival.since if known_arrival else now,
+        settled=message.settled,
+        step=message.step,
+        max_workers=message.max_workers,
+        unreachable=tuple(message.unreachable),
+    )
+    if arrival == known_arrival:
+        return roster
+    return replace(
+        roster,
+        arrivals={**roster.arrivals, name: arrival},
+        wishes=_without(roster.wishes, [name]),
+        recalled=_without(roster.recalled, [name]),
+        lost_at=_without(roster.lost_at, [name]),
+    )
+
+
+def is_formed(roster: Roster, name: str, after: int) -> bool:
+    """Whether an open generation contains this worker that is newer than the one it names."""
+    return roster.generation.is_open and roster.generation.number > after and roster.is_member(name)
+
+
+def broken(roster: Roster, name: str, message: Broken, now: float) -> Roster:
+    known(roster, name, message.incarnation)
+    _refuse_if_newer(roster, message.generation)
+    if message.generation < roster.generation.number or roster.generation.is_broken:
+        return roster
+    if not roster.is_member(name):
+        raise Refused(f"{name} is no member of generation {message.generation}", status=CONFLICT)
+    return close(roster, f"{name}: {message.reason}", now, must_probe=message.must_probe)
+
+
+def settled(roster: Roster, name: str, message: Settled) -> Roster:
+    worker = known(roster, name, message.incarnation)
+    _refuse_if_newer(roster, message.generation)
+    if message.generation < roster.generation.number or message.generation == 0:
+        return roster  # late: its arrival said the same
+    if not roster.is_member(name):
+        raise Refused(f"{name} is no member of generation {message.generation}", status=CONFLICT)
+    up = replace(worker, settled=message.generation, step=max(worker.step, message.step))
+    return roster if up == worker else _with(roster, up)
+
+
+def leave(roster: Roster, name: str, message: Leave) -> Roster:
+    """Wants to end. Whether it may is decided later (`ending`); a wish about an earlier generation is void."""
+    worker = roster.worker(name)
+    if worker.status == LEFT and worker.incarnation == message.incarnation:
+        return roster
+    worker = known(roster, name, message.incarnation)
+    _refuse_if_newer(roster, message.generation)
+    if roster.is_over or name in roster.recalled or is_formed(roster, name, message.generation):
+        return roster
+    wish = Wish(generation=message.generation, step=message.step, reason=message.reason)
+    if worker.status == LOST:
+        roster = _with(roster, replace(worker, status=ALIVE, reason="", wants_stacks=False))
+    if roster.wishes.get(name) == wish:
+        return roster
+    return replace(
+        roster,
+        wishes={**roster.wishes, name: wish},
+        arrivals=_without(roster.arrivals, [name]),
+        lost_at=_without(roster.lost_at, [name]),
+    )
+
+
+# --- decided ---
+
+
+def lose(roster: Roster, name: str, reason: str, now: float, *, wants_stacks: bool = False) -> Roster:
+    """No proof that it is alive or gets on, and no proof that it is gone: its agent is told to kill it."""
+    worker = roster.workers[name]
+    if worker.status != ALIVE:
+        return roster
+    gone = replace(worker, status=LOST, reason=reason, wants_stacks=wants_stacks)
+    return replace(_drop(roster, gone, f"{name} is lost: {reason}", now), lost_at={**roster.lost_at, name: now})
+
+
+def release(roster: Roster, names: Iterable[str], reason: str) -> Roster:
+    names = list(names)
+    gone = [replace(roster.workers[name], status=LEFT, reason=reason) for name in names]
+    return replace(_with(roster, *gone), wishes=_without(roster.wishes, names))
+
+
+def recall(roster: Roster, names: Iterable[str], now: float) -> Roster:
+    """Leavers that hold the newest state are needed once more."""
+    names = list(names)
+    return replace(
+        roster, wishes=_without(roster.wishes, names), recalled={**roster.recalled, **dict.fromkeys(names, now)}
+    )
+
+
+def known(roster: Roster, name: str, incarnation: str) -> Worker:
+    """The worker, if this is its present process and it is not known to be gone."""
+    worker = roster.worker(name)
+    if worker.incarnation != incarnation:
+        raise Refused(f"{name} is another process now, or has not announced itself", status=CONFLICT)
+    _refuse_if_gone(worker)
+    return worker
+
+
+def _why_arrived(roster: Roster, name: str) -> str:
+    wait, leave_ = len(roster.arrivals), len(roster.wishes)
+    parts = [f"{wait} newcomer{'s' * (wait != 1)} wait{'s' * (wait == 1)}"] if wait else []
+    parts += [f"{leave_} leave{'s' * (leave_ == 1)} in good order"] if leave_ else []
+    return f"{name} arrived for the next generation" + (f"; {', '.join(parts)}" if parts else "")
+
+
+def _drop(roster: Roster, gone: Worker, reason: str, now: float) -> Roster:
+    """Take a worker out of everything it stood in; an open generation of which it was a member is over."""
+    name = gone.worker
+    if roster.is_member(name):
+        roster = close(roster, reason, now)
+    return replace(
+        _with(roster, gone),
+        arrivals=_without(roster.arrivals, [name]),
+        wishes=_without(roster.wishes, [name]),
+        recalled=_without(roster.recalled, [name]),
+        lost_at=_without(roster.lost_at, [name]),
+    )
+
+
+def _with(roster: Roster, *workers: Worker) -> Roster:
+    return replace(roster, workers={**roster.workers, **{worker.worker: worker for worker in workers}})
+
+
+def _without(mapping: Mapping[K, V], keys: Iterable[K]) -> Mapping[K, V]:
+    keys = [key for key in keys if key in mapping]
+    if not keys:
+        return mapping
+    left = dict(mapping)
+    for key in keys:
+        del left[key]
+    return left
+
+
+def _refuse_if_over(roster: Roster) -> None:
+    if roster.is_over:
+        raise Refused(f"job {roster.job} is over: {roster.reason}", status=CONFLICT)
+
+
+def _refuse_if_gone(worker: Worker) -> None:
+    if worker.status in GONE:
+        raise Refused(f"{worker.worker} is {worker.status}: {worker.reason}", status=CONFLICT)
+
+
+def _refuse_if_newer(roster: Roster, generation: int) -> None:
+    if generation > roster.generation.number:
+        raise Refused(
+            f"generation {generation} does not exist; the latest is {roster.generation.number}", status=CONFLICT
+        )

@@ -1,0 +1,223 @@
+"""Decide when the next generation is formed, and by whom.
+
+Two promises. Never two histories: the next generation contains somebody of the last one, or the last one must have
+stopped. And the state is not dropped while anybody may still hold it: a generation goes on from the newest state that
+anyone settled in, and starts afresh only when all who held it are gone for certain.
+Pure: facts and `now` in, a value with its reason out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from everstep.coordinator.reach import largest_mutual
+from everstep.coordinator.roster import ALIVE, LOST, Generation, Roster, Sign, by_seniority, listed
+from everstep.wire import COMPUTING, Member
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forming:
+    reason: str
+    next_look: float | None = None  # when to decide again if nothing happens before
+    lost: tuple[str, ...] = ()  # did not arrive in time
+    recalled: tuple[str, ...] = ()  # want to leave, but hold the newest state
+    formed: Generation | None = None
+
+
+def decide_generation(roster: Roster, signs: Mapping[str, Sign], now: float) -> Forming:
+    generation = roster.generation
+    if roster.is_over:
+        return Forming(reason=f"the job is over: {roster.reason}")
+    if generation.is_open:
+        return Forming(reason=generation.reason)
+    if generation.number == 0:
+        return _decide_first(roster, now)
+    return _decide_missing(roster, signs, now) or _decide_recall(roster) or _decide_next(roster, now)
+
+
+def _decide_first(roster: Roster, now: float) -> Forming:
+    policy, num_arrived = roster.policy, len(roster.arrivals)
+    if not num_arrived:
+        return Forming(reason="no worker has arrived yet")
+    start_workers = min(policy.start_workers, _max_workers(roster) or policy.start_workers)
+    deadline = min(arrival.since for arrival in roster.arrivals.values()) + policy.start_s
+    if num_arrived < start_workers and now < deadline:
+        return Forming(
+            reason=f"{num_arrived} of {start_workers} workers arrived; waiting at most {policy.start_s:.1f} s for more",
+            next_look=deadline,
+        )
+    return _form(roster)
+
+
+# --- who is still awaited ---
+
+
+def _decide_missing(roster: Roster, signs: Mapping[str, Sign], now: float) -> Forming | None:
+    """Whoever is alive and belongs to the closed generation is waited for, but not for ever."""
+    deadlines = _awaited(roster, signs)
+    if not deadlines:
+        return None
+    return _wait_or_lose(roster, deadlines, now, "for the next generation")
+
+
+def _awaited(roster: Roster, signs: Mapping[str, Sign]) -> dict[str, float]:
+    """Each one that is missing, with its deadline. Who wants to leave is not awaited unless it was called back."""
+    generation, policy = roster.generation, roster.policy
+    deadlines = {}
+    for name in generation.ranks.keys() - roster.arrivals.keys() - roster.wishes.keys() - roster.recalled.keys():
+        if roster.is_alive(name) and roster.is_member(name):
+            deadlines[name] = max(roster.closed_at + policy.arrive_s, _busy_until(roster, signs.get(name)))
+    for name, since in roster.recalled.items():
+        deadlines[name] = since + policy.arrive_s
+    return deadlines
+
+
+def _busy_until(roster: Roster, sign: Sign | None) -> float:
+    """A worker in the middle of a leaf cannot arrive before its end: it gets as long as the rule for hanging gives it."""
+    if sign is None or sign.phase != COMPUTING:
+        return 0.0
+    return sign.phase_since + max(roster.policy.hang_s, 10 * sign.longest_step_s)
+
+
+def _wait_or_lose(roster: Roster, deadlines: Mapping[str, float], now: float, what: str) -> Forming:
+    late = tuple(by_seniority(roster, (name for name, deadline in deadlines.items() if deadline <= now)))
+    if late:
+        return Forming(reason=f"{listed(late)} did not arrive in time {what}", lost=late)
+    missing = by_seniority(roster, deadlines)
+    return Forming(
+        reason=f"{len(roster.arrivals)} arrived; waiting for {listed(missing)} {what}",
+        next_look=min(deadlines.values()),
+    )
+
+
+# --- who holds the state ---
+
+
+def _decide_recall(roster: Roster) -> Forming | None:
+    """A leaver that is ahead of all who arrived is called back, to hand its state over."""
+    best = max(((arrival.settled, arrival.step) for arrival in roster.arrivals.values()), default=(-1, -1))
+    ahead = tuple(name for name, wish in roster.wishes.items() if (roster.workers[name].settled, wish.step) > best)
+    if not ahead:
+        return None
+    return Forming(
+        reason=f"{listed(by_seniority(roster, ahead))} wants to leave but holds the newest state", recalled=ahead
+    )
+
+
+def _decide_next(roster: Roster, now: float) -> Forming:
+    generation = roster.generation
+    if not roster.arrivals:
+        return Forming(reason=f"nobody is left of generation {generation.number}; waiting for workers")
+    if waiting := _decide_fence(roster, now):
+        return waiting
+    best = max(arrival.settled for arrival in roster.arrivals.values())
+    if best >= generation.continues:
+        return _form(roster)
+    return _decide_holders(roster, now) or _form(
+        roster, alarm=f"NO LIVE WORKER HOLDS THE STATE of generation {generation.continues} or later, starting afresh: "
+    )
+
+
+def _decide_fence(roster: Roster, now: float) -> Forming | None:
+    """The last generation may still be stepping somewhere unless one of its members stands here or all have stopped."""
+    generation = roster.generation
+    stands_here = roster.arrivals.keys() | roster.wishes.keys()
+    if any(roster.is_member(name) for name in stands_here & generation.ranks.keys()):
+        return None
+    members = [name for name in generation.ranks if roster.is_member(name)]
+    return _wait_for_fence(roster, members, now, f"may still be stepping in generation {generation.number}")
+
+
+def _decide_holders(roster: Roster, now: float) -> Forming | None:
+    """Nobody here holds the state. Wait for whoever may: the living until they miss their time, the lost until fenced."""
+    generation = roster.generation
+    holders = [each for each in roster.workers.values() if each.settled >= generation.continues]
+    deadline = roster.closed_at + roster.policy.arrive_s
+    missing = {each.worker: deadline for each in holders if each.status == ALIVE and each.worker not in roster.arrivals}
+    if missing:
+        return _wait_or_lose(roster, missing, now, "with the newest state")
+    lost = [each.worker for each in holders if each.status == LOST]
+    return _wait_for_fence(roster, lost, now, f"may hold the state of generation {generation.continues}")
+
+
+def _wait_for_fence(roster: Roster, names: list[str], now: float, what: str) -> Forming | None:
+    """Wait until each of those that are lost has either been confirmed dead or has stopped by itself."""
+    fence_s = roster.policy.fence_s
+    deadlines = {name: roster.lost_at[name] + fence_s for name in names if roster.workers[name].status == LOST}
+    unfenced = [name for name, deadline in deadlines.items() if deadline > now]
+    if not unfenced:
+        return None
+    return Forming(
+        reason=f"{listed(by_seniority(roster, unfenced))} cannot be heard and {what}; "
+        f"waiting for its death or {fence_s:.1f} s",
+        next_look=max(deadlines.values()),
+    )
+
+
+# --- the choice ---
+
+
+def _form(roster: Roster, *, alarm: str = "") -> Forming:
+    """The largest set whose members reach each other and that holds the newest state; an alarm says that it is lost."""
+    arrivals = roster.arrivals
+    candidates = by_seniority(roster, arrivals)
+    best = max(arrival.settled for arrival in arrivals.values())
+    mutual = largest_mutual(
+        candidates,
+        {name: arrivals[name].unreachable for name in candidates if arrivals[name].unreachable},
+        {name for name in candidates if arrivals[name].settled == best},
+    )
+    max_workers = _max_workers(roster)
+    chosen = _within(roster, [name for name in candidates if name in mutual], max_workers)
+    if len(chosen) < roster.policy.min_workers:
+        return Forming(
+            reason=f"{len(chosen)} workers can form a generation; waiting for at least {roster.policy.min_workers}"
+        )
+    left_out = {
+        name: f"{name} cannot reach, or be reached by, all of generation {roster.generation.number + 1}"
+        for name in candidates
+        if name not in mutual
+    }
+    generation = _generation(roster, chosen, max_workers, left_out, alarm)
+    return Forming(reason=generation.reason, formed=generation)
+
+
+def _within(roster: Roster, candidates: list[str], max_workers: int | None) -> list[str]:
+    """At most so many, by seniority: the most advanced first of all, then survivors, then newcomers."""
+    if max_workers is None or len(candidates) <= max_workers:
+        return candidates
+    arrivals = roster.arrivals
+    leader = max(candidates, key=lambda name: (arrivals[name].settled, arrivals[name].step))
+    # Sorting is stable, so that seniority decides among equals.
+    preferred = sorted(candidates, key=lambda name: (name != leader, not roster.is_member(name)))
+    return by_seniority(roster, preferred[:max_workers])
+
+
+def _generation(
+    roster: Roster, chosen: list[str], max_workers: int | None, left_out: dict[str, str], alarm: str
+) -> Generation:
+    number = roster.generation.number + 1
+    workers = [roster.workers[name] for name in chosen]
+    members = tuple(
+        Member(worker=each.worker, rank=rank, address=each.address, probe_port=each.probe_port)
+        for rank, each in enumerate(workers)
+    )
+    num_new = sum(1 for name in chosen if not roster.is_member(name))
+    reason = f"{alarm}generation {number} formed by {listed(chosen)}: {len(chosen)} workers, {num_new} of them new"
+    if left_out:
+        reason += f"; {listed(left_out)} left out, not reached by all"
+    return Generation(
+        number=number,
+        members=members,
+        store_port=workers[0].store_port,
+        # When the state is lost, whatever anybody holds may lead.
+        continues=0 if alarm else max(roster.arrivals[name].settled for name in chosen),
+        max_workers=max_workers,
+        left_out=left_out,
+        reason=reason,
+    )
+
+
+def _max_workers(roster: Roster) -> int | None:
+    limits = [roster.policy.max_workers, *(arrival.max_workers for arrival in roster.arrivals.values())]
+    return min((limit for limit in limits if limit is not None), default=None)

@@ -1,0 +1,342 @@
+"""One job at the edge: holds its roster, keeps what changes, wakes who waits.
+
+A change is made at once in memory, kept in the store together with what follows from it, and only then told: all
+replies are made from the roster as it was kept last. One task per job decides and keeps; calls only change and wait.
+Decisions are taken when something happened or a deadline has come, never by polling."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+
+from everstep import wire
+from everstep.coordinator import changes
+from everstep.coordinator.advance import advance, examine
+from everstep.coordinator.bell import Bell
+from everstep.coordinator.replies import Notice, Seats, job_view, notice_of
+from everstep.coordinator.roster import ALIVE, CONFLICT, LEFT, LOST, Roster, Sign, Worker, has_same_facts
+from everstep.coordinator.store import StoreError
+from everstep.errors import Refused
+from everstep.events import emit
+
+log = logging.getLogger(__name__)
+
+Save = Callable[[Roster, Roster], Awaitable[None]]
+
+LONGEST_HOLD_S = 1.0
+STORE_PAUSE_S = 0.5
+
+
+class Job:
+    def __init__(self, roster: Roster, save: Save, *, grace_s: float = 0.0) -> None:
+        self.roster = roster  # as it is
+        self.kept = roster  # as it was kept last, and told
+        self.signs = {
+            name: Sign(alive_at=time.monotonic() + grace_s, told_at=0.0)
+            for name, worker in roster.workers.items()
+            if worker.status == ALIVE and worker.incarnation
+        }
+        self.reason = roster.generation.reason
+        self._save = save
+        self._num_changes = self._num_kept = 0
+        self._until_kept: list[tuple[int, asyncio.Future[None]]] = []
+        self._has_changed = asyncio.Event()
+        self._look_at: float | None = 0.0
+        self._examine_at: float | None = 0.0
+        self._news, self._forming, self._leaving, self._orders = Bell(), Bell(), Bell(), Bell()
+        self._workers_of: dict[str, list[str]] = defaultdict(list)
+        for worker in roster.workers.values():
+            self._workers_of[worker.agent].append(worker.worker)
+        self._told_orders: dict[str, tuple[str, wire.AgentOrders]] = {}
+        # Starts from the time of day: a number from before a restart must not be mistaken for one of now.
+        self._tell(notice_of(roster, seen=time.time_ns() // 1000))
+        self._seats = Seats(roster.generation)
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(_die_if_failed)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        for bell in (self._news, self._forming, self._leaving, self._orders):
+            bell.ring()
+
+    # --- the calls of people and agents ---
+
+    def view(self) -> wire.JobView:
+        return job_view(self.kept, self.signs, self.reason)
+
+    async def stop(self, reason: str) -> None:
+        await self._keep(changes.stop(self.roster, reason))
+
+    async def reserve(self, request: wire.SlotRequest) -> wire.Slot:
+        roster, name = changes.reserve(self.roster, request)
+        if roster is not self.roster:
+            self._workers_of[request.agent].append(name)
+        await self._keep(roster)
+        return wire.Slot(worker=name)
+
+    async def report(self, agent: str, report: wire.AgentReport) -> wire.AgentOrders:
+        states = [(self.roster.worker(state.worker), state.is_running) for state in report.workers]
+        now = time.monotonic()
+        for worker, is_running in states:
+            if is_running and worker.incarnation:
+                self._prove_alive(worker.worker, now)
+        deadline = now + min(report.wait_s, self._hold_s())
+        orders = self._orders_for(agent)
+        while (report.incarnation, orders) == self._told_orders.get(agent) and time.monotonic() < deadline:
+            await self._orders.wait(deadline - time.monotonic())
+            orders = self._orders_for(agent)
+        self._told_orders[agent] = (report.incarnation, orders)
+        return orders
+
+    async def exited(self, name: str, end: wire.WorkerExit) -> None:
+        await self._keep(changes.exited(self.roster, name, end, time.monotonic()))
+
+    # --- the calls of workers ---
+
+    async def announce(self, name: str, message: wire.Announce) -> wire.Announced:
+        roster, now = self.roster, time.monotonic()
+        is_new = roster.worker(name).incarnation != message.incarnation
+        roster = changes.announce(roster, name, message, now)
+        if is_new:
+            self.signs[name] = Sign(alive_at=now, told_at=now)
+        self._prove_alive(name, now)
+        await self._keep(roster)
+        return wire.Announced(is_newcomer=_is_newcomer(self.roster, name), policy=self.roster.policy)
+
+    async def watch(self, name: str, message: wire.Watch) -> bytes:
+        roster, now = self.roster, time.monotonic()
+        worker = self._caller(name, message.incarnation)
+        number = roster.generation.number
+        if message.generation > number:
+            raise Refused(f"generation {message.generation} does not exist; the latest is {number}", status=CONFLICT)
+        if worker.status == ALIVE:
+            self.signs[name] = Sign(
+                alive_at=now,
+                told_at=now,
+                step=message.step,
+                phase=message.phase if message.generation == number else wire.OUTSIDE,
+                phase_since=now - message.phase_s,
+                longest_step_s=message.longest_step_s,
+                longest_wait_s=message.longest_wait_s,
+            )
+        if message.seen == self._notice.seen:
+            await self._news.wait(min(roster.policy.heartbeat_s, roster.policy.lease_s / 2))
+        return self._watched_closed if self._notice.is_closed_for(message.generation) else self._watched_open
+
+    async def arrive(self, name: str, message: wire.Arrive) -> bytes:
+        now = time.monotonic()
+        self._stand_ready(name, message, now)
+        self._prove_alive(name, now)
+        deadline = now + self._hold_s()
+        while not (self.kept.is_over or self._has_seat(name, message.generation)):
+            if time.monotonic() >= deadline:
+                return wire.to_json(wire.Arrived(is_formed=False, is_stopped=False, reason=self._why_waiting(name)))
+            await self._forming.wait(deadline - time.monotonic())
+            # A generation may have been formed and closed again before this worker could be told of it.
+            self._stand_ready(name, message, now)
+        if self.kept.is_over:
+            return wire.to_json(wire.Arrived(is_formed=False, is_stopped=True, reason=self.kept.reason))
+        return self._seats.of(name)
+
+    async def broken(self, name: str, message: wire.Broken) -> None:
+        await self._keep(changes.broken(self.roster, name, message, time.monotonic()))
+
+    async def settled(self, name: str, message: wire.Settled) -> None:
+        await self._keep(changes.settled(self.roster, name, message))
+
+    async def leave(self, name: str, message: wire.Leave) -> wire.Left:
+        now = time.monotonic()
+        roster = changes.leave(self.roster, name, message)
+        self._prove_alive(name, now)
+        self._change(roster)
+        deadline = now + self._hold_s()
+        while (left := self._left(name, message.generation)) is None and time.monotonic() < deadline:
+            await self._leaving.wait(deadline - time.monotonic())
+        return left or wire.Left(is_released=False, is_closed=False, reason=self.reason)
+
+    # --- what the calls are made of ---
+
+    def _caller(self, name: str, incarnation: str) -> Worker:
+        """Who calls; after the end of the job also one that has left, so that it hears of the end."""
+        worker = self.roster.worker(name)
+        if worker.status == LEFT and worker.incarnation == incarnation and self.roster.is_over:
+            return worker
+        return changes.known(self.roster, name, incarnation)
+
+    def _stand_ready(self, name: str, message: wire.Arrive, now: float) -> None:
+        if self._caller(name, message.incarnation).status != LEFT:
+            self._change(changes.arrive(self.roster, name, message, now))
+
+    def _prove_alive(self, name: str, now: float) -> None:
+        sign = self.signs.get(name)
+        self.signs[name] = Sign(
+            alive_at=now,
+            told_at=sign.told_at if sign else now,
+            step=sign.step if sign else 0,
+            phase=sign.phase if sign else wire.OUTSIDE,
+            phase_since=sign.phase_since if sign else now,
+            longest_step_s=sign.longest_step_s if sign else 0.0,
+            longest_wait_s=sign.longest_wait_s if sign else 0.0,
+        )
+
+    def _hold_s(self) -> float:
+        """A call is proof of life only when it comes in, so it is never held for long."""
+        return min(LONGEST_HOLD_S, self.roster.policy.lease_s / 3)
+
+    def _has_seat(self, name: str, after: int) -> bool:
+        """Whether a generation that was kept, and is still open, has a place for this worker."""
+        return self.kept.generation is self.roster.generation and changes.is_formed(self.kept, name, after)
+
+    def _why_waiting(self, name: str) -> str:
+        return self.kept.generation.left_out.get(name, self.reason)
+
+    def _left(self, name: str, generation: int) -> wire.Left | None:
+        kept = self.kept
+        if kept.workers[name].status == LEFT or kept.is_over:
+            reason = kept.reason if kept.is_over else kept.workers[name].reason
+            return wire.Left(is_released=True, is_closed=False, reason=reason)
+        if name in kept.recalled or changes.is_formed(kept, name, generation):
+            return wire.Left(is_released=False, is_closed=True, reason=f"needed once more: {self.reason}")
+        return None
+
+    def _orders_for(self, agent: str) -> wire.AgentOrders:
+        workers = [self.kept.workers[name] for name in self._workers_of[agent] if name in self.kept.workers]
+        kill = [
+            wire.KillOrder(worker=each.worker, reason=each.reason, wants_stacks=each.wants_stacks)
+            for each in workers
+            if each.status == LOST
+        ]
+        reason = self.kept.reason if self.kept.is_stopped else ""
+        return wire.AgentOrders(kill=kill, is_ended=self.kept.is_over, reason=reason)
+
+    # --- changing, deciding, keeping, telling ---
+
+    def _change(self, roster: Roster) -> None:
+        if roster is not self.roster:
+            self.roster = roster
+            self._num_changes += 1
+            self._has_changed.set()
+
+    async def _keep(self, roster: Roster) -> None:
+        """Change, and return when the change is in the store. Also waits for earlier changes, which it may repeat."""
+        self._change(roster)
+        if self._num_kept < self._num_changes:
+            kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._until_kept.append((self._num_changes, kept))
+            await kept
+
+    async def _run(self) -> None:
+        while True:
+            await self._until_due()
+            started = time.thread_time()
+            self._has_changed.clear()
+            num_changes = self._num_changes
+            self._decide(time.monotonic())
+            roster, took_s = self.roster, time.thread_time() - started
+            if not has_same_facts(self.kept, roster):
+                await self._save_stubbornly(roster)
+            self._tell_all(roster, num_changes)
+            if took_s > 0.001:
+                # Deciding for thousands takes long: leave most of the time to those who have yet to arrive.
+                await asyncio.sleep(2 * took_s)
+
+    async def _until_due(self) -> None:
+        looks = [look for look in (self._look_at, self._examine_at) if look is not None]
+        timeout_s = max(0.0, min(looks) - time.monotonic()) if looks else None
+        try:
+            await asyncio.wait_for(self._has_changed.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            pass  # a deadline has come
+
+    def _decide(self, now: float) -> None:
+        if self._examine_at is not None and self._examine_at <= now:
+            self.roster, self._examine_at = examine(self.roster, self.signs, now)
+        self.roster, reason, self._look_at = advance(self.roster, self.signs, now)
+        if self._examine_at is None and not self.roster.is_over:
+            self._examine_at = now + self.roster.policy.lease_s
+        if reason != self.reason:
+            self.reason = reason
+            log.info("%s: %s", self.roster.job, reason)
+
+    async def _save_stubbornly(self, roster: Roster) -> None:
+        """Nothing is decided on top of what could not be kept. Whoever waits is told to ask again."""
+        while True:
+            try:
+                return await self._save(self.kept, roster)
+            except StoreError as error:
+                log.error("%s: %s", self.roster.job, error)
+                for _, future in self._until_kept:
+                    if not future.done():
+                        future.set_exception(StoreError(error.message))
+                self._until_kept.clear()
+                await asyncio.sleep(STORE_PAUSE_S)
+
+    def _tell_all(self, roster: Roster, num_changes: int) -> None:
+        before, self.kept, self._num_kept = self.kept, roster, num_changes
+        if roster.generation is not before.generation:
+            self._seats = Seats(roster.generation)
+            self._forming.ring()
+        if roster.is_over and not before.is_over:
+            self._forming.ring()
+        if roster.workers is not before.workers or roster.is_over:
+            self._orders.ring()
+        if roster is not before:
+            self._leaving.ring()
+        notice = notice_of(roster, self._notice.seen + 1)
+        if not notice.says_the_same_as(self._notice):
+            self._tell(notice)
+            self._news.ring()
+        self._answer_kept()
+        _emit_all(before, roster)
+
+    def _tell(self, notice: Notice) -> None:
+        self._notice = notice
+        self._watched_open = notice.watched(is_closed=False)
+        self._watched_closed = notice.watched(is_closed=True)
+
+    def _answer_kept(self) -> None:
+        waiting, self._until_kept = self._until_kept, []
+        for num_changes, future in waiting:
+            if num_changes > self._num_kept:
+                self._until_kept.append((num_changes, future))
+            elif not future.done():
+                future.set_result(None)
+
+
+def _is_newcomer(roster: Roster, name: str) -> bool:
+    """Whether training is under way: a generation was formed, and somebody of it may still be there."""
+    gone = changes.GONE
+    return any(
+        roster.workers[each].status not in gone and roster.is_member(each)
+        for each in roster.generation.ranks
+        if each != name
+    ) or any(each.settled and each.status not in gone for each in roster.workers.values() if each.worker != name)
+
+
+def _emit_all(before: Roster, after: Roster) -> None:
+    job, generation = after.job, after.generation
+    if generation is not before.generation:
+        what = "generation.closed" if generation.is_closed else "generation.formed"
+        members = [member.worker for member in generation.members]
+        emit(what, job=job, generation=generation.number, members=members, reason=generation.reason)
+    if after.is_over and not before.is_over:
+        emit("job.finished" if after.is_finished else "job.stopped", job=job, reason=after.reason)
+    if after.workers is before.workers:
+        return
+    for name, worker in after.workers.items():
+        earlier = before.workers.get(name)
+        if worker is not earlier and worker.status != ALIVE and (earlier is None or earlier.status != worker.status):
+            emit(f"worker.{worker.status}", job=job, worker=name, generation=generation.number, reason=worker.reason)
+
+
+def _die_if_failed(task: asyncio.Task[None]) -> None:
+    """A coordinator that can no longer decide must not pretend to: everything is in the store for the next one."""
+    if not task.cancelled() and (error := task.exception()):
+        log.critical("the coordinator failed and stops", exc_info=error)
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,136 @@
+"""The replies: views of a roster, and the two that thousands of workers get at the same moment, written as bytes once.
+
+Pure. Says only what has been kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from everstep.coordinator.roster import (
+    ALIVE,
+    MEMBER,
+    STARTING,
+    WAITING_TO_JOIN,
+    Generation,
+    Roster,
+    Sign,
+    num_newcomers,
+)
+from everstep.wire import Arrived, GenerationView, JobView, Watched, WorkerView, to_json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Notice:
+    """What everybody who watches is told, and the number by which one knows whether one has heard it."""
+
+    seen: int
+    generation: int
+    is_broken: bool
+    reason: str
+    must_probe: bool
+    newcomers: int
+    leavers: dict[str, int]
+    is_over: bool
+
+    def says_the_same_as(self, other: Notice) -> bool:
+        return (self.generation, self.is_broken, self.newcomers, self.leavers, self.is_over) == (
+            other.generation, other.is_broken, other.newcomers, other.leavers, other.is_over,
+        )  # fmt: skip
+
+    def is_closed_for(self, generation: int) -> bool:
+        """Generation 0 is that of a worker that is in none yet: it cannot be closed. Closed in good order: not yet,
+        members may still be receiving what the others have sent."""
+        return generation != 0 and (self.is_broken or generation != self.generation)
+
+    def watched(self, *, is_closed: bool) -> bytes:
+        return to_json(
+            Watched(
+                seen=self.seen,
+                is_closed=is_closed,
+                reason=self.reason,
+                must_probe=self.must_probe,
+                newcomers=self.newcomers,
+                leavers=self.leavers,
+                is_stopped=self.is_over,
+            )
+        )
+
+
+def notice_of(roster: Roster, seen: int) -> Notice:
+    generation = roster.generation
+    return Notice(
+        seen=seen,
+        generation=generation.number,
+        is_broken=generation.is_broken,
+        reason=roster.reason if roster.is_over else generation.reason,
+        must_probe=generation.must_probe,
+        newcomers=num_newcomers(roster),
+        leavers={name: wish.step for name, wish in roster.wishes.items() if roster.is_member(name)},
+        is_over=roster.is_over,
+    )
+
+
+class Seats:
+    """The answer to each member of a generation: the same bytes but for the rank."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        first = generation.members[0] if generation.members else None
+        template = Arrived(
+            is_formed=True,
+            is_stopped=False,
+            reason=generation.reason,
+            generation=generation.number,
+            rank=0,
+            size=len(generation.members),
+            store_address=first.address if first else "",
+            store_port=generation.store_port,
+            continues=generation.continues,
+        )
+        # The reason contains names, never JSON of ours: an unescaped quote cannot occur inside a JSON text.
+        self._before, self._after = to_json(template).split(b'"rank":0', 1)
+
+    def of(self, worker: str) -> bytes:
+        return b'%b"rank":%d%b' % (self._before, self.generation.ranks[worker], self._after)
+
+
+def job_view(roster: Roster, signs: Mapping[str, Sign], reason: str) -> JobView:
+    return JobView(
+        job=roster.job,
+        generation=roster.generation.number,
+        is_closed=roster.generation.is_closed,
+        is_stopped=roster.is_stopped,
+        is_finished=roster.is_finished,
+        reason=roster.reason if roster.is_over else reason,
+        workers=[_worker_view(roster, name, signs.get(name)) for name in roster.workers],
+    )
+
+
+def _worker_view(roster: Roster, name: str, sign: Sign | None) -> WorkerView:
+    worker, is_member = roster.workers[name], roster.is_member(name)
+    return WorkerView(
+        worker=name,
+        status=_shown(roster, name) if worker.status == ALIVE else worker.status,
+        reason=roster.generation.left_out.get(name, worker.reason),
+        agent=worker.agent,
+        pid=worker.pid,
+        step=max(worker.step, sign.step if sign else 0),
+        generation=roster.generation.number if is_member else worker.settled,
+        rank=roster.generation.ranks[name] if is_member else -1,
+    )
+
+
+def _shown(roster: Roster, name: str) -> str:
+    if roster.is_member(name):
+        return MEMBER
+    return WAITING_TO_JOIN if name in roster.arrivals or name in roster.wishes else STARTING
+
+
+def generation_view(generation: Generation) -> GenerationView:
+    return GenerationView(
+        generation=generation.number,
+        is_closed=generation.is_closed,
+        reason=generation.reason,
+        members=list(generation.members),
+    )

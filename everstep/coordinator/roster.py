@@ -1,0 +1,176 @@
+"""The facts about one job, as frozen values: its workers, its latest generation, who stands ready, who wants to leave.
+
+Statuses, generations and the job's end are kept in the store. Arrivals, wishes and all moments in time are not:
+after a restart everybody says them again, and everybody gets the full time again.
+Knows nothing of clocks, HTTP or storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from everstep.errors import Refused
+from everstep.wire import OUTSIDE, Member, Policy
+
+ALIVE, LOST, LEFT, DEAD = "alive", "lost", "left", "dead"
+STARTING, WAITING_TO_JOIN, MEMBER = "starting", "waiting", "member"  # how an alive worker is shown
+
+CONFLICT, UNKNOWN = 409, 404
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worker:
+    worker: str
+    slot: int
+    agent: str
+    request: str
+    status: str = ALIVE
+    reason: str = "reserved"
+    incarnation: str = ""  # empty: reserved, its process has not announced itself yet
+    pid: int = 0
+    address: str = ""
+    store_port: int = 0
+    probe_port: int = 0
+    seniority: int = -1  # order of the first announcement
+    announced_in: int = 0  # the generation that was the latest when this process came: it can only be in later ones
+    settled: int = 0  # the last generation whose state it held
+    step: int = 0
+    leaf: int = -1  # the leaf it died in
+    wants_stacks: bool = False  # it was alive but not getting on: take stack traces before killing it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generation:
+    """A frozen membership. Number 0 stands for "none yet"."""
+
+    number: int = 0
+    members: tuple[Member, ...] = ()  # by rank
+    store_port: int = 0  # rank 0's
+    continues: int = 0  # whoever leads must have settled in this generation or a later one
+    max_workers: int | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)  # not reached by all others: who, and the sentence
+    is_closed: bool = False
+    is_broken: bool = False  # closed by a loss: whoever still waits for peers waits in vain
+    must_probe: bool = False
+    reason: str = "no generation was formed yet"
+    ranks: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ranks", {member.worker: member.rank for member in self.members})
+
+    @property
+    def is_open(self) -> bool:
+        return self.number > 0 and not self.is_closed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arrival:
+    """One worker stands ready for the next generation."""
+
+    since: float
+    settled: int
+    step: int
+    max_workers: int | None = None
+    unreachable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """One worker wants to leave, with the steps it has committed."""
+
+    generation: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sign:
+    """The last signs of life and progress of one worker. Changes with every heartbeat, so it lives beside the roster."""
+
+    alive_at: float
+    told_at: float  # when the worker itself said what follows
+    step: int = 0
+    phase: str = OUTSIDE
+    phase_since: float = 0.0
+    longest_step_s: float = 0.0
+    longest_wait_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Roster:
+    """Everything that is decided from. Changed only by the functions of `changes`."""
+
+    job: str
+    name: str
+    policy: Policy
+    workers: Mapping[str, Worker] = field(default_factory=dict)
+    generation: Generation = field(default_factory=Generation)
+    previous: Generation = field(default_factory=Generation)  # as it was closed
+    is_stopped: bool = False
+    is_finished: bool = False
+    reason: str = ""  # of the end
+    # --- said again after a restart ---
+    arrivals: Mapping[str, Arrival] = field(default_factory=dict)
+    wishes: Mapping[str, Wish] = field(default_factory=dict)
+    recalled: Mapping[str, float] = field(default_factory=dict)  # leavers that are needed once more, and since when
+    lost_at: Mapping[str, float] = field(default_factory=dict)
+    formed_at: float = 0.0
+    closed_at: float = 0.0
+    slots: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (agent, request) → worker
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_stopped or self.is_finished
+
+    def worker(self, name: str) -> Worker:
+        try:
+            return self.workers[name]
+        except KeyError:
+            raise Refused(f"job {self.job} has no worker {name}", status=UNKNOWN) from None
+
+    def is_member(self, name: str) -> bool:
+        """Whether this very process is in the latest generation, open or closed."""
+        generation = self.generation
+        return name in generation.ranks and self.workers[name].announced_in < generation.number
+
+    def is_alive(self, name: str) -> bool:
+        return self.workers[name].status == ALIVE
+
+    def alive_members(self) -> list[str]:
+        return [name for name in self.generation.ranks if self.is_alive(name) and self.is_member(name)]
+
+
+def has_same_facts(before: Roster, after: Roster) -> bool:
+    """Whether nothing that must be kept differs: cheap, since changes replace what they change and nothing else."""
+    return (
+        before.workers is after.workers
+        and before.generation is after.generation
+        and before.is_stopped == after.is_stopped
+        and before.is_finished == after.is_finished
+    )
+
+
+def by_seniority(roster: Roster, names: Iterable[str]) -> list[str]:
+    workers = roster.workers
+    return sorted(names, key=lambda name: workers[name].seniority)
+
+
+def listed(names: Iterable[str], limit: int = 5) -> str:
+    """Names for a sentence: "w0, w1 and 7 more"."""
+    names = list(names)
+    if len(names) <= limit:
+        return ", ".join(names) or "nobody"
+    return f"{', '.join(names[:limit])} and {len(names) - limit} more"
+
+
+def num_newcomers(roster: Roster) -> int:
+    """How many stand ready and would be let in if the open generation stopped at its next step boundary.
+
+    Who was left out because others cannot reach it does not count: it would be left out again, step after step."""
+    generation = roster.generation
+    if not generation.is_open or roster.is_over:
+        return 0
+    waiting = [arrival for name, arrival in roster.arrivals.items() if name not in generation.left_out]
+    limits = [roster.policy.max_workers, generation.max_workers, *(arrival.max_workers for arrival in waiting)]
+    room = min((limit for limit in limits if limit is not None), default=len(roster.workers))
+    return max(0, min(len(waiting), room - len(generation.members)))

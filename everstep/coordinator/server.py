@@ -1,0 +1,115 @@
+"""Serve the coordinator: bind, open the store, say where it is, answer until told to end.
+
+May be killed at any moment; started again on the same store and port, everything is as before."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import secrets
+import socket
+import sys
+from pathlib import Path
+
+import uvicorn
+
+from everstep import env
+from everstep.coordinator.app import create_app
+from everstep.coordinator.store import Store
+from everstep.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 4096  # thousands of workers may connect at the same moment
+KEEP_ALIVE_S = 120  # longer than any client keeps an idle connection: the client closes first, and no call is lost
+
+
+def serve(
+    host: str,
+    port: int,
+    store_url: str,
+    token_file: str | Path,
+    *,
+    ready_fd: int | None = None,
+    ready_file: str | Path | None = None,
+) -> None:
+    """Answer until SIGTERM or SIGINT. The URL goes to stdout, and as one line to `ready_fd` or `ready_file`."""
+    token = read_or_create_token(Path(token_file))
+    _raise_file_limit()
+    with contextlib.closing(_bind(host, port)) as listener:
+        url = _url(listener)
+
+        def on_ready() -> None:
+            _say_ready(url, ready_fd, ready_file)
+
+        app = create_app(Store(store_url), token, on_ready=on_ready)
+        config = uvicorn.Config(
+            app,
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            date_header=False,
+            ws="none",
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=3,
+            backlog=BACKLOG,
+        )
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def read_or_create_token(path: Path) -> str:
+    """The token in this file; made up, for its owner alone, if there is no such file."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        if token := env.read_token(path):
+            return token
+        raise UsageError(f"token file {path} is empty", hint="remove it: a new one will be made") from None
+    token = secrets.token_urlsafe(32)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(token + "\n")
+    return token
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"cannot listen on {host}:{port}: {error.strerror}", hint="--port 0 takes a free one"
+        ) from None
+    listener.listen(BACKLOG)
+    return listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _say_ready(url: str, ready_fd: int | None, ready_file: str | Path | None) -> None:
+    print(f"everstep coordinator at {url}", flush=True)
+    if ready_fd is not None:
+        os.write(ready_fd, f"{url}\n".encode())
+        os.close(ready_fd)
+    if ready_file is not None:
+        aside = Path(f"{ready_file}.{os.getpid()}")
+        aside.write_text(f"{url}\n")
+        aside.replace(ready_file)  # whoever waits for the file finds it whole
+
+
+def _raise_file_limit() -> None:
+    """One connection or two per worker."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit("use: everstep serve")

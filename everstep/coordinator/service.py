@@ -1,0 +1,85 @@
+"""All jobs of a coordinator: found in memory, else read from the store, else unknown.
+
+The store is used by one thread of its own, so that no flush to a disk holds up a heartbeat."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from everstep import wire
+from everstep.coordinator.job import Job
+from everstep.coordinator.replies import generation_view
+from everstep.coordinator.roster import UNKNOWN, Roster
+from everstep.coordinator.store import Store, restored
+from everstep.errors import Refused
+from everstep.retry import LONGEST_PAUSE_S
+
+T = TypeVar("T")
+
+JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class Service:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._jobs: dict[str, Job] = {}
+        self._opening = asyncio.Lock()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(job.close() for job in self._jobs.values()))
+        self._thread.shutdown()
+        self._store.close()
+
+    def job_at_hand(self, name: str) -> Job | None:
+        return self._jobs.get(name)
+
+    async def job(self, name: str) -> Job:
+        if found := self._jobs.get(name) or await self._load(name):
+            return found
+        raise Refused(f"there is no job {name}", status=UNKNOWN)
+
+    async def create(self, name: str, spec: wire.JobSpec) -> Job:
+        if not JOB.fullmatch(name):
+            raise Refused("a job's id is up to 128 letters, digits, dots, dashes and underscores", status=422)
+        if found := self._jobs.get(name) or await self._load(name):
+            return found
+        async with self._opening:
+            if name not in self._jobs:
+                roster = Roster(job=name, name=spec.name, policy=spec.policy)
+                await self._in_thread(lambda: self._store.save(None, roster))
+                self._jobs[name] = Job(roster, self._save)
+        return self._jobs[name]
+
+    async def generation(self, name: str, number: int) -> wire.GenerationView:
+        latest = (await self.job(name)).kept.generation
+        found = latest if number == latest.number else None
+        if 0 < number < latest.number:
+            found = await self._in_thread(lambda: self._store.generation(name, number))
+        if found is None or number == 0:
+            raise Refused(f"job {name} has no generation {number}", status=UNKNOWN)
+        return generation_view(found)
+
+    async def _load(self, name: str) -> Job | None:
+        async with self._opening:
+            if name in self._jobs:
+                return self._jobs[name]
+            roster = await self._in_thread(lambda: self._store.load(name)) if JOB.fullmatch(name) else None
+            if roster is None:
+                return None
+            # Those who look for us pause so long between two tries; their time counts from when they can have found us.
+            grace_s = LONGEST_PAUSE_S + roster.policy.lease_s
+            roster = restored(roster, time.monotonic(), grace_s)
+            job = self._jobs[name] = Job(roster, self._save, grace_s=LONGEST_PAUSE_S)
+            return job
+
+    async def _save(self, before: Roster, after: Roster) -> None:
+        await self._in_thread(lambda: self._store.save(before, after))
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)

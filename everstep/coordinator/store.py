@@ -1,0 +1,299 @@
+"""Keep the rosters: SQLite by default (WAL, every commit flushed to the disk), PostgreSQL by URL.
+
+`save` writes in one transaction what differs between two rosters, so that many changes cost one flush. What is not
+kept here is said again by whoever knows it. One coordinator per store: a second one is turned away.
+Blocking; knows nothing of asyncio or HTTP."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    event,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import StaticPool
+
+from everstep.coordinator.roster import Generation, Roster, Worker
+from everstep.errors import TemporaryError, UsageError
+from everstep.wire import Member, Policy
+
+ADVISORY_LOCK = 0x45564552  # "EVER": one coordinator per PostgreSQL database
+
+_tables = MetaData()
+_jobs = Table(
+    "jobs",
+    _tables,
+    Column("job", String, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("is_stopped", Boolean, nullable=False),
+    Column("is_finished", Boolean, nullable=False),
+    Column("reason", Text, nullable=False),
+)
+_COLUMNS: dict[str, Any] = {"int": BigInteger, "str": Text, "bool": Boolean}
+_workers = Table(
+    "workers",
+    _tables,
+    Column("job", String, primary_key=True),
+    *(
+        Column(each.name, _COLUMNS[str(each.type)], primary_key=each.name == "worker", nullable=False)
+        for each in fields(Worker)
+    ),
+)
+_generations = Table(
+    "generations",
+    _tables,
+    Column("job", String, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    Column("members", Text, nullable=False),
+    Column("store_port", BigInteger, nullable=False),
+    Column("continues", BigInteger, nullable=False),
+    Column("max_workers", BigInteger),
+    Column("left_out", Text, nullable=False),
+    Column("is_closed", Boolean, nullable=False),
+    Column("is_broken", Boolean, nullable=False),
+    Column("must_probe", Boolean, nullable=False),
+    Column("reason", Text, nullable=False),
+)
+
+
+class StoreError(TemporaryError):
+    """The store did not keep or give something; nothing was told to anybody."""
+
+
+class Store:
+    """Used by one thread at a time."""
+
+    def __init__(self, url: str) -> None:
+        self._lock_file: TextIO | None = None
+        self._lock_connection: Connection | None = None
+        self._engine = self._open(url)
+        try:
+            with self._engine.begin() as connection:
+                _tables.create_all(connection)
+        except SQLAlchemyError as error:
+            raise UsageError(f"cannot open the store: {_words(error)}", hint="see --store") from None
+
+    def _open(self, url: str) -> Engine:
+        if "://" not in url:
+            url = f"sqlite:///{Path(url).absolute()}"
+        if url.startswith("sqlite"):
+            return self._open_sqlite(url)
+        if url.startswith("postgresql://"):
+            url = url.replace("postgresql://", "postgresql+psycopg://", 1)
+        engine = create_engine(url, pool_size=1, max_overflow=1, pool_pre_ping=True)
+        self._hold_advisory_lock(engine)
+        return engine
+
+    def _open_sqlite(self, url: str) -> Engine:
+        path = url.partition(":///")[2]
+        if not path or path == ":memory:":
+            return create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+        self._hold_lock_file(f"{path}.lock")
+        if not os.path.exists(path):  # it holds addresses and names: nobody else's business
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        engine = create_engine(url, connect_args={"check_same_thread": False})
+
+        @event.listens_for(engine, "connect")
+        def _configure(connection: Any, _record: Any) -> None:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+
+        return engine
+
+    def _hold_lock_file(self, path: str) -> None:
+        """Held as long as this process lives; the kernel frees it even after kill -9."""
+        self._lock_file = open(path, "w")  # noqa: SIM115
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(
+                f"another coordinator uses this store ({path} is locked)", hint="stop it, or give another --store"
+            ) from None
+
+    def _hold_advisory_lock(self, engine: Engine) -> None:
+        try:
+            connection = self._lock_connection = engine.connect()
+            is_ours = connection.scalar(text(f"select pg_try_advisory_lock({ADVISORY_LOCK})"))
+            connection.commit()
+        except SQLAlchemyError as error:
+            raise UsageError(f"cannot open the store: {_words(error)}", hint="see --store") from None
+        if not is_ours:
+            raise UsageError("another coordinator uses this database", hint="stop it, or give another --store")
+
+    def close(self) -> None:
+        if self._lock_connection:
+            self._lock_connection.close()
+        self._engine.dispose()
+        if self._lock_file:
+            self._lock_file.close()
+
+    def save(self, before: Roster | None, after: Roster) -> None:
+        """Write what differs; all of it or nothing."""
+        try:
+            with self._engine.begin() as connection:
+                self._save_job(connection, before, after)
+                self._save_workers(connection, before, after)
+                self._save_generation(connection, before, after)
+        except SQLAlchemyError as error:
+            raise StoreError(f"the store did not keep a change: {_words(error)}") from None
+
+    def load(self, job: str) -> Roster | None:
+        try:
+            with self._engine.begin() as connection:
+                return _load(connection, job)
+        except SQLAlchemyError as error:
+            raise StoreError(f"the store cannot be read: {_words(error)}") from None
+
+    def generation(self, job: str, number: int) -> Generation | None:
+        try:
+            with self._engine.begin() as connection:
+                return _load_generation(connection, job, number)
+        except SQLAlchemyError as error:
+            raise StoreError(f"the store cannot be read: {_words(error)}") from None
+
+    def _save_job(self, connection: Connection, before: Roster | None, after: Roster) -> None:
+        row = {
+            "job": after.job,
+            "name": after.name,
+            "policy": json.dumps(asdict(after.policy)),
+            "is_stopped": after.is_stopped,
+            "is_finished": after.is_finished,
+            "reason": after.reason,
+        }
+        if before is None or (before.is_over, before.reason) != (after.is_over, after.reason):
+            connection.execute(self._upsert(_jobs), row)
+
+    def _save_workers(self, connection: Connection, before: Roster | None, after: Roster) -> None:
+        kept = before.workers if before else {}
+        rows = [
+            {"job": after.job, **asdict(worker)}
+            for name, worker in after.workers.items()
+            if kept.get(name) is not worker
+        ]
+        if rows:
+            connection.execute(self._upsert(_workers), rows)
+
+    def _save_generation(self, connection: Connection, before: Roster | None, after: Roster) -> None:
+        kept = before.generation if before else Generation()
+        generation, previous = after.generation, after.previous
+        if generation.number == kept.number:
+            if generation is not kept:
+                _save_closing(connection, after.job, generation)
+            return
+        if generation.number != kept.number + 1:
+            raise AssertionError(f"generation {kept.number + 1} would never be kept")
+        if previous is not kept and previous.number:
+            _save_closing(connection, after.job, previous)
+        connection.execute(self._upsert(_generations), _generation_row(after.job, generation))
+
+    def _upsert(self, table: Table) -> Any:
+        insert = (postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert)(table)
+        keys = [column.name for column in table.primary_key]
+        values = {column.name: insert.excluded[column.name] for column in table.columns if column.name not in keys}
+        return insert.on_conflict_do_update(index_elements=keys, set_=values)
+
+
+def _save_closing(connection: Connection, job: str, generation: Generation) -> None:
+    connection.execute(
+        update(_generations)
+        .where(_generations.c.job == job, _generations.c.number == generation.number)
+        .values(
+            is_closed=generation.is_closed,
+            is_broken=generation.is_broken,
+            must_probe=generation.must_probe,
+            reason=generation.reason,
+        )
+    )
+
+
+def _generation_row(job: str, generation: Generation) -> dict[str, Any]:
+    return {
+        "job": job,
+        "number": generation.number,
+        "members": json.dumps([[each.worker, each.address, each.probe_port] for each in generation.members]),
+        "store_port": generation.store_port,
+        "continues": generation.continues,
+        "max_workers": generation.max_workers,
+        "left_out": json.dumps(dict(generation.left_out)),
+        "is_closed": generation.is_closed,
+        "is_broken": generation.is_broken,
+        "must_probe": generation.must_probe,
+        "reason": generation.reason,
+    }
+
+
+def _load(connection: Connection, job: str) -> Roster | None:
+    row = connection.execute(select(_jobs).where(_jobs.c.job == job)).mappings().one_or_none()
+    if row is None:
+        return None
+    found = connection.execute(select(_workers).where(_workers.c.job == job).order_by(_workers.c.slot)).mappings()
+    workers = [Worker(**{name: value for name, value in each.items() if name != "job"}) for each in found]
+    last = connection.scalar(
+        select(_generations.c.number).where(_generations.c.job == job).order_by(_generations.c.number.desc()).limit(1)
+    )
+    return Roster(
+        job=job,
+        name=row["name"],
+        policy=Policy(**json.loads(row["policy"])),
+        workers={each.worker: each for each in workers},
+        generation=(_load_generation(connection, job, last) if last else None) or Generation(),
+        is_stopped=row["is_stopped"],
+        is_finished=row["is_finished"],
+        reason=row["reason"],
+        slots={(each.agent, each.request): each.worker for each in workers},
+    )
+
+
+def _load_generation(connection: Connection, job: str, number: int) -> Generation | None:
+    query = select(_generations).where(_generations.c.job == job, _generations.c.number == number)
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        return None
+    members = tuple(
+        Member(worker=worker, rank=rank, address=address, probe_port=probe_port)
+        for rank, (worker, address, probe_port) in enumerate(json.loads(row["members"]))
+    )
+    values = {name: row[name] for name in ("number", "store_port", "continues", "max_workers", "is_closed", "is_broken")}
+    return Generation(
+        members=members,
+        left_out=json.loads(row["left_out"]),
+        must_probe=row["must_probe"],
+        reason=row["reason"],
+        **values,
+    )
+
+
+def restored(roster: Roster, now: float, grace_s: float) -> Roster:
+    """A roster as read from the store: everybody gets the full time again, from when they can have found us."""
+    return replace(
+        roster,
+        formed_at=now,
+        closed_at=now + grace_s,
+        lost_at={name: now for name, worker in roster.workers.items() if worker.status == "lost"},
+    )
+
+
+def _words(error: SQLAlchemyError) -> str:
+    """The cause without the statement, its values or the URL: they may hold a password."""
+    return str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()[0]

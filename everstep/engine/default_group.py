@@ -1,0 +1,151 @@
+"""torch.distributed's default group, following the world.
+
+A process group that stands for "all workers of this generation": after a regroup, the same object has another rank
+and size, and its collectives run over the new generation. The real group underneath is formed at its first use, so
+that scripts which never call a collective pay nothing. A loss in a collective is PeerLost."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroupGloo
+
+from everstep.engine.group import WAIT_S, Group
+from everstep.engine.world import ALONE, World
+from everstep.errors import PeerLost, UsageError
+
+BACKEND = "everstep"
+
+
+class DefaultGroup(dist.ProcessGroup):
+    """Registered with torch.distributed once; `follow` gives it a new world."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(0, 1)
+        self._address = address
+        self._lock = threading.Lock()
+        self._world: World = ALONE
+        self._group: Group | None = None
+        self._solo: ProcessGroupGloo | None = None
+
+    def follow(self, group: Group) -> None:
+        with self._lock:
+            old, self._group, self._world = self._group, None, group.world
+        if old is not None:
+            old.close()
+        ranks = dist.distributed_c10d._world.pg_group_ranks
+        if self in ranks:
+            ranks[self] = {rank: rank for rank in range(self._world.size)}
+
+    def break_(self) -> None:
+        """The generation closed: whoever waits in a collective gets an error. Safe from any thread."""
+        if (group := self._group) is not None:
+            group.break_()
+
+    def rank(self) -> int:
+        return self._world.rank
+
+    def size(self) -> int:
+        return self._world.size
+
+    def getBackendName(self) -> str:  # noqa: N802 (torch's name)
+        return BACKEND
+
+    def shutdown(self) -> None:
+        if self._group is not None:
+            self._group.close()
+        self._group = None
+
+    def abort(self) -> None:
+        self.break_()
+
+    def _inner(self) -> ProcessGroupGloo:
+        if self._world.size == 1:
+            if self._solo is None:
+                self._solo = ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=60))
+            return self._solo
+        with self._lock:
+            if self._group is None:
+                try:
+                    self._group = Group.form(self._world, self._address, "user")
+                except Exception as error:
+                    raise PeerLost(f"generation {self._world.generation} is broken: {error}") from error
+            assert self._group.gloo is not None
+            return self._group.gloo
+
+
+class _Following(dist.Work):
+    """A work whose failure is the loss of a peer."""
+
+    def __init__(self, work: dist.Work, generation: int) -> None:
+        super().__init__()
+        self._work = work
+        self._generation = generation
+
+    def wait(self, timeout: timedelta = timedelta(seconds=WAIT_S)) -> bool:
+        try:
+            return self._work.wait(timeout if timeout.total_seconds() > 0 else timedelta(seconds=WAIT_S))
+        except RuntimeError as error:
+            raise PeerLost(f"a peer was lost in a collective of generation {self._generation}: {error}") from error
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
+    def is_success(self) -> bool:
+        return self._work.is_success()
+
+    def get_future(self) -> Any:
+        return self._work.get_future()
+
+    def result(self) -> Any:
+        return self._work.result()
+
+
+def _forward(name: str) -> Any:
+    def call(self: DefaultGroup, *args: Any, **kwargs: Any) -> dist.Work:
+        try:
+            work = getattr(self._inner(), name)(*args, **kwargs)
+        except RuntimeError as error:
+            raise PeerLost(f"a peer was lost in {name} of generation {self._world.generation}: {error}") from error
+        return _Following(work, self._world.generation)
+
+    call.__name__ = name
+    return call
+
+
+_COLLECTIVES = (
+    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base", "allgather_coalesced",
+    "allgather_into_tensor_coalesced", "gather", "scatter", "reduce_scatter", "_reduce_scatter_base",
+    "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "barrier", "send", "recv", "recv_anysource",
+)  # fmt: skip
+for _name in _COLLECTIVES:
+    setattr(DefaultGroup, _name, _forward(_name))
+
+
+def install(address: str) -> DefaultGroup:
+    """Make a DefaultGroup torch.distributed's default group."""
+    if dist.is_initialized():
+        raise UsageError(
+            "torch.distributed has a default group already, which cannot follow the world",
+            hint="call everstep.init_process_group() instead of torch.distributed.init_process_group()",
+        )
+    made: list[DefaultGroup] = []
+
+    def create(store: Any, rank: int, size: int, timeout: timedelta) -> DefaultGroup:
+        if made:
+            raise UsageError(
+                "subgroups do not follow the world when workers come and go",
+                hint="use the default group, or start the script the classic way with torch.distributed.init_process_group",
+            )
+        made.append(DefaultGroup(address))
+        return made[0]
+
+    if BACKEND.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
+    else:
+        dist.Backend._plugins[BACKEND.upper()] = dist.Backend._BackendPlugin(create, False)
+    dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
+    return made[0]

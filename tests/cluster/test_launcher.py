@@ -75,7 +75,8 @@ def test_a_node_is_added_while_the_job_runs() -> None:
     with puppets(workers=1) as cluster:
         cluster.wait("step.committed", worker="w0", step=1)
         assert cluster.add(2) == ["w1", "w2"]
-        until(lambda: [worker.status for worker in cluster.view().workers][1:] == ["waiting", "waiting"])
+        for worker in ("w0", "w1", "w2"):
+            cluster.wait("generation.joined", worker=worker, size=3)
 
 
 def test_a_frozen_worker_is_lost_and_killed() -> None:

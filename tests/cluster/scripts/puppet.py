@@ -16,7 +16,7 @@ from everstep.client import Coordinator
 from everstep.errors import JobStopped
 from everstep.events import emit
 from everstep.retry import patiently
-from everstep.wire import OUTSIDE, Announce, Arrive, Arrived, Leave, Settled, Watch
+from everstep.wire import OUTSIDE, Announce, Arrive, Arrived, Broken, Leave, Settled, Watch
 
 PATIENCE_S = 60.0
 
@@ -48,6 +48,8 @@ class Puppet:
             arrived = patiently(lambda message=message: self.coordinator.arrive(self.worker, message), PATIENCE_S)
             if arrived.is_stopped:
                 raise JobStopped(arrived.reason)
+        if self.settled == 0:  # a newcomer gets its peers' state
+            self.step = max(worker.step for worker in patiently(self.coordinator.view, PATIENCE_S).workers)
         self.generation = self.settled = arrived.generation
         settled = Settled(incarnation=self.incarnation, generation=self.generation, step=self.step)
         patiently(lambda: self.coordinator.settled(self.worker, settled), PATIENCE_S)
@@ -70,12 +72,18 @@ class Puppet:
             seen = watched.seen
             if watched.is_stopped:
                 raise JobStopped(watched.reason)
-            if watched.is_closed:
+            if watched.newcomers:
+                self.make_room(f"{watched.newcomers} wait to be let in")
+            if watched.newcomers or watched.is_closed:
                 self.join()
                 seen = 0
             self.step += 1
             self.board.write(step=self.step, leaf=-1, phase=OUTSIDE)
             emit("step.committed", step=self.step, generation=self.generation)
+
+    def make_room(self, reason: str) -> None:
+        message = Broken(incarnation=self.incarnation, generation=self.generation, reason=reason)
+        patiently(lambda: self.coordinator.broken(self.worker, message), PATIENCE_S)
 
     def leave(self) -> None:
         while True:

@@ -58,7 +58,7 @@ class Network:
             try:
                 _enter(self._namespace(host))
                 result.append(act())
-            except BaseException as error:  # noqa: BLE001  raised again below, in the caller's thread
+            except BaseException as error:  # raised again below, in the caller's thread
                 failure.append(error)
 
         # A thread of its own, since a thread that changed its namespace cannot be used for anything else.

@@ -6,6 +6,7 @@ in good order, on its own kill -9 by the kernel's hand (process.py). Knows nothi
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import signal
@@ -26,9 +27,11 @@ from everstep.errors import EverstepError, UsageError
 from everstep.events import emit
 from everstep.launcher.line import Line
 from everstep.launcher.node import NodeSpec, Place, worker_environment
-from everstep.launcher.verdict import Verdict, WorkerEnd, decide_replacement, decide_verdict
+from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
 from everstep.process import RUNNING, STOPPED, Child
 from everstep.wire import AgentOrders, JobView, KillOrder, WorkerExit, WorkerState
+
+log = logging.getLogger("everstep")
 
 STACKS_SIGNAL = signal.SIGUSR2  # workers answer it with the stacks of all their threads in their log
 _STACKS_S = 0.5  # how long they have for it
@@ -79,7 +82,7 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ, self._empty_inbox)
         self._signal_number: int | None = None
-        self._stop_reason = ""
+        self._job: JobEnd | None = None
         self._is_ending = False
         self._master_port = _free_port()
 
@@ -98,9 +101,7 @@ class Agent:
             finally:
                 self._kill_all("the agent ends")
                 self._line.close(_FAREWELL_S)
-        verdict = decide_verdict(
-            self._ends, stop_reason=self._stop_reason or self._late_stop_reason(), signal_number=self._signal_number
-        )
+        verdict = decide_verdict(self._ends, self._job_end(), signal_number=self._signal_number)
         emit("agent.ended", agent=self._node.agent, exit_code=verdict.exit_code, reason=verdict.reason)
         return verdict
 
@@ -110,16 +111,17 @@ class Agent:
         answer_s = node.heartbeat_s + _ANSWER_S
         return Coordinator(node.coordinator_url, env.read_token(node.token_file), node.job, answer_s=answer_s)
 
-    def _late_stop_reason(self) -> str:
-        """Why the job was stopped, if all workers heard it and ended before we did."""
-        if self._ends and self._ends[-1].exit.is_good:
-            return ""
+    def _job_end(self) -> JobEnd:
+        """How the job ended, asked for if all workers ended before we heard of it."""
+        if self._job is not None or self._signal_number is not None:
+            return self._job or JobEnd()
         try:
             with self._connect() as coordinator:
                 view = coordinator.view()
         except EverstepError as error:
-            return f"no word from the coordinator: {error.message}"
-        return view.reason if view.is_stopped else ""
+            log.warning("the coordinator could not be asked how the job ended: %s", error.message)
+            return JobEnd()
+        return JobEnd(is_finished=view.is_finished, stop_reason=view.reason if view.is_stopped else "")
 
     # --- one thread, one place to wait ------------------------------------------------------------
 
@@ -234,8 +236,8 @@ class Agent:
             self._kill_on_order(order)
         if orders.is_ended and not self._is_ending:
             self._is_ending = True
+            self._job = JobEnd(is_finished=not orders.reason, stop_reason=orders.reason)
             if orders.reason:
-                self._stop_reason = orders.reason
                 self._say(f"the job was stopped: {orders.reason}")
                 self._after(_STOP_GRACE_S, self._terminate_all)
 
@@ -280,7 +282,7 @@ class Agent:
     def _give_up(self, error: EverstepError) -> None:
         if self._is_ending:
             return
-        self._is_ending, self._stop_reason = True, error.message
+        self._is_ending, self._job = True, JobEnd(stop_reason=error.message)
         self._say(f"giving up: {error}")
         self._terminate_all()
 

@@ -54,17 +54,33 @@ def decide_replacement(ended: Exit, *, num_restarts: int, max_restarts: int, is_
     return Replacement(is_replaced=True, reason=f"replaced, restart {num_restarts + 1} of {max_restarts}")
 
 
-def decide_verdict(ends: Sequence[WorkerEnd], *, stop_reason: str, signal_number: int | None) -> Verdict:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobEnd:
+    """What the coordinator says of the job."""
+
+    is_finished: bool = False
+    stop_reason: str = ""
+
+
+def decide_verdict(ends: Sequence[WorkerEnd], job: JobEnd, *, signal_number: int | None) -> Verdict:
     """`ends` in order of time. A worker that failed is forgiven if another one finished after it: the job went on."""
-    failures = [end for end in ends if not end.exit.is_good]
-    first = failures[0] if failures else None
     if signal_number is not None:
         return Verdict(exit_code=128 + signal_number, reason=f"stopped by {signal.Signals(signal_number).name}")
-    if stop_reason:
-        return Verdict(exit_code=1, reason=stop_reason, first_failure=first)
-    if ends and ends[-1].exit.is_good:
+    if job.stop_reason:
+        return Verdict(exit_code=1, reason=job.stop_reason, first_failure=_first_failure(ends))
+    if job.is_finished:
+        # Whoever came too late to do a step of a finished job was turned away: no failure.
+        ends = [end for end in ends if end.exit.is_good or end.step > 0]
+    if ends[-1].exit.is_good if ends else job.is_finished:
         return Verdict(exit_code=0, reason="finished")
-    return Verdict(exit_code=1, reason="no worker is left", first_failure=first)
+    return Verdict(exit_code=1, reason="no worker is left", first_failure=_first_failure(ends))
+
+
+def _first_failure(ends: Sequence[WorkerEnd]) -> WorkerEnd | None:
+    """The first of those that ended the job: whoever died steps before the others' end was survived."""
+    last_step = max((end.step for end in ends), default=0)
+    failures = [end for end in ends if not end.exit.is_good and end.step >= last_step - 1]
+    return failures[0] if failures else None
 
 
 def failure_report(verdict: Verdict, last_lines: Sequence[str], log: str) -> str:

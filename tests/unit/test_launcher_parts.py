@@ -14,7 +14,7 @@ from everstep.errors import UsageError
 from everstep.launcher.display import Display
 from everstep.launcher.logs import Follower, tail
 from everstep.launcher.node import NodeSpec, Place, worker_command, worker_environment
-from everstep.launcher.verdict import WorkerEnd, decide_replacement, decide_verdict, failure_report
+from everstep.launcher.verdict import JobEnd, WorkerEnd, decide_replacement, decide_verdict, failure_report
 from everstep.process import Exit
 from everstep.testing.tape import Tape, is_match
 from everstep.wire import COMPUTING, OUTSIDE, JobView, WorkerView
@@ -56,22 +56,43 @@ def ends(*exits: Exit) -> list[WorkerEnd]:
     ],
 )
 def test_how_a_job_went(exits: list[Exit], exit_code: int, first: str | None) -> None:
-    verdict = decide_verdict(ends(*exits), stop_reason="", signal_number=None)
+    verdict = decide_verdict(ends(*exits), JobEnd(), signal_number=None)
     assert verdict.exit_code == exit_code
     assert (verdict.first_failure.worker if verdict.first_failure else None) == first
 
 
+def test_who_came_too_late_for_a_finished_job_did_not_fail() -> None:
+    late = WorkerEnd(worker="w2", exit=BAD, step=0)
+    finished = WorkerEnd(worker="w0", exit=GOOD, step=9)
+    assert decide_verdict([finished, late], JobEnd(is_finished=True), signal_number=None).exit_code == 0
+    assert decide_verdict([late], JobEnd(is_finished=True), signal_number=None).exit_code == 0
+    assert decide_verdict([late], JobEnd(), signal_number=None).exit_code == 1
+
+
+def test_who_failed_after_the_last_step_did_fail() -> None:
+    failed = WorkerEnd(worker="w1", exit=BAD, step=9)
+    finished = WorkerEnd(worker="w0", exit=GOOD, step=9)
+    assert decide_verdict([finished, failed], JobEnd(is_finished=True), signal_number=None).first_failure == failed
+
+
+def test_a_death_that_was_survived_is_not_the_one_to_look_at() -> None:
+    survived = WorkerEnd(worker="w1", exit=KILLED, step=3)
+    others = [WorkerEnd(worker=worker, exit=BAD, step=9) for worker in ("w2", "w0")]
+    assert decide_verdict([survived, *others], JobEnd(), signal_number=None).first_failure == others[0]
+
+
 def test_a_stopped_job_failed_whatever_its_workers_returned() -> None:
-    assert decide_verdict(ends(GOOD), stop_reason="leaf 3 killed 3 workers", signal_number=None).exit_code == 1
+    verdict = decide_verdict(ends(GOOD), JobEnd(stop_reason="leaf 3 killed 3 workers"), signal_number=None)
+    assert verdict.exit_code == 1
 
 
 def test_an_interrupted_job_ends_as_a_shell_would() -> None:
-    assert decide_verdict(ends(BAD), stop_reason="", signal_number=2).exit_code == 130
+    assert decide_verdict(ends(BAD), JobEnd(), signal_number=2).exit_code == 130
 
 
 def test_the_failure_report_names_worker_signal_step_and_leaf() -> None:
     end = WorkerEnd(worker="w1", exit=KILLED, step=7, leaf=3)
-    verdict = decide_verdict([end], stop_reason="leaf 3 killed 3 workers", signal_number=None)
+    verdict = decide_verdict([end], JobEnd(stop_reason="leaf 3 killed 3 workers"), signal_number=None)
     assert failure_report(verdict, ["one", "two"], "w1.log").splitlines() == [
         "the job failed: leaf 3 killed 3 workers",
         "first to fail: w1, killed by SIGKILL in leaf 3 after step 7",

@@ -59,7 +59,10 @@ class Group:
         options._timeout = timedelta(seconds=form_s)
         gloo = ProcessGroupGloo(store, world.rank, world.size, options)
         peers = {tuple(json.loads(store.get(f"listener/{rank}"))) for rank in world.peers}
-        return cls(world, gloo, sockets.hold(own, peers))  # type: ignore[arg-type]
+        held = sockets.hold(own, peers)  # type: ignore[arg-type]
+        if len(held) != len(world.peers):
+            raise PeerLost(f"found {len(held)} of {len(world.peers)} connections of generation {world.generation}")
+        return cls(world, gloo, held)
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         assert self.gloo is not None

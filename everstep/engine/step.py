@@ -159,7 +159,7 @@ class Engine:
             self._regroup()
         if self._is_dirty:
             raise PermanentError(f"the update of step {self.step} broke off half-way and no peer holds the state")
-        if not self._todo:
+        if self._plan is None:
             self._make_plan(None)
         return Leaf(step=self.step, index=self._todo[0])
 
@@ -213,23 +213,28 @@ class Engine:
     def abandon_leaf(self, error: BaseException) -> None:
         """The leaf's body broke off. Leaves computed before stay; the step is done again by all."""
         leaf, self._leaf = self._leaf, None
-        self._build().abandon()
-        if leaf is not None and leaf.index in self._todo:
-            self._weights.pop(leaf.index, None)
-        self._todo = []
-        if self._reduction is not None and not self._reduction.is_done:
-            if not isinstance(error, PeerLost) and self.world.size > 1:
-                reason = f"{self._membership.worker}: {type(error).__name__} in leaf {leaf and leaf.index} of step {self.step}"
-                self._membership.report_broken(self.world.generation, reason)
-            self._drop_reduction()
-        self._keep_held()
-        if self.world.size == 1:
-            self._make_plan([list(self._build().fold.held)])
+        gradients = self._build()
+        gradients.abandon()
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+        if self._plan is None or isinstance(error, PeerLost):
+            return  # committed already, or a new plan has been made, or will be
+        is_summed = self._decision is not None
+        is_launched = self._reduction is not None
+        self._drop_reduction()
+        if self.world.size > 1 and (is_launched or is_summed):
+            # The others may have taken what this leaf has sent so far: they must not count on it.
+            where = f"leaf {leaf.index if leaf else '?'} of step {self.step}"
+            self._membership.report_broken(
+                self.world.generation, f"{self._membership.worker}: {type(error).__name__} in {where}"
+            )
+        elif is_summed:
+            gradients.clear()
+        self._refresh_todo()
 
-    def _keep_held(self) -> None:
+    def _refresh_todo(self) -> None:
+        assert self._plan is not None
         held = self._build().fold.held
-        self._weights = {leaf: weight for leaf, weight in self._weights.items() if leaf in held}
+        self._todo = [leaf for leaf in self._plan.leaves(self.world.rank) if leaf not in held]
 
     def _leaf_done(self) -> None:
         """The leaf's gradients are complete; idempotent."""
@@ -341,6 +346,7 @@ class Engine:
         gradients.clear()
         gradients.end()
         self._weights.clear()
+        self._plan = None
         self._reduction = None
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
         emit("step.committed", step=self.step, generation=self.world.generation, size=self.world.size)

@@ -17,7 +17,7 @@ setup: $(STAMP) system  ## virtual environment with everstep, its extras and the
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[torch,postgres,dev]'
+	$(BIN)/pip install -qq --constraint constraints.txt --editable '.[torch,postgres,dev]'
 	@touch $@
 
 # What the tests start besides Python: namespaces and drop rules for cut networks, a PostgreSQL server. Without root they are skipped.

@@ -70,7 +70,7 @@ class Coordinator:
     def __repr__(self) -> str:
         return f"Coordinator(url={self.url!r}, job={self.job!r})"
 
-    def __enter__(self) -> Coordinator:  # noqa: PYI034  typing.Self came with Python 3.11
+    def __enter__(self) -> Coordinator:
         return self
 
     def __exit__(

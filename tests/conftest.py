@@ -79,3 +79,19 @@ def _sockets() -> dict[str, str]:
 
 def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+_began = time.monotonic()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The very last line, for machines: how many tests there were and how they went."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or config.option.collectonly:
+        return
+    counts = {kind: len(reporter.stats.get(kind, ())) for kind in ("passed", "failed", "error", "skipped")}
+    print(
+        f"\ntests={sum(counts.values())} failures={counts['failed']} errors={counts['error']}"
+        f" skipped={counts['skipped']} time={time.monotonic() - _began:.1f}",
+        flush=True,
+    )

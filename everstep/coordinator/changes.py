@@ -100,24 +100,37 @@ def announce(roster: Roster, name: str, message: Announce, now: float) -> Roster
     _refuse_if_gone(worker)
     if not message.incarnation:
         raise Refused("an incarnation must not be empty", status=422)
-    is_first = worker.incarnation == ""
-    is_new = worker.incarnation != message.incarnation
-    if is_new and not is_first:
-        roster = _drop(roster, worker, f"{name} was replaced by a new process", now)
-    born = {"announced_in": roster.generation.number, "settled": 0, "step": 0, "reason": "announced"} if is_new else {}
-    if is_first:
-        born["seniority"] = sum(1 for each in roster.workers.values() if each.incarnation)
+    if worker.incarnation != message.incarnation:
+        roster = _begin_process(roster, worker, now)
     up = replace(
-        worker,
-        status=ALIVE if is_new else worker.status,
+        roster.workers[name],
         incarnation=message.incarnation,
         pid=message.pid,
         address=message.address,
         store_port=message.store_port,
         probe_port=message.probe_port,
-        **born,  # type: ignore[arg-type]
     )
     return roster if up == worker else _with(roster, up)
+
+
+def _begin_process(roster: Roster, worker: Worker, now: float) -> Roster:
+    """A new process holds nothing, and is in no generation that there is. Seniority stays with the worker."""
+    is_first = worker.incarnation == ""
+    if not is_first:
+        roster = _drop(roster, worker, f"{worker.worker} was replaced by a new process", now)
+    num_announced = sum(1 for each in roster.workers.values() if each.incarnation)
+    new = replace(
+        worker,
+        status=ALIVE,
+        reason="announced",
+        seniority=num_announced if is_first else worker.seniority,
+        announced_in=roster.generation.number,
+        settled=0,
+        held=0,
+        step=0,
+        wants_stacks=False,
+    )
+    return _with(roster, new)
 
 
 def arrive(roster: Roster, name: str, message: Arrive, now: float) -> Roster:
@@ -134,6 +147,7 @@ def arrive(roster: Roster, name: str, message: Arrive, now: float) -> Roster:
         reason="",
         wants_stacks=False,
         settled=message.settled,
+        held=max(worker.held, message.settled),
         step=max(worker.step, message.step),
     )
     if (worker.status, worker.settled) != (up.status, up.settled):
@@ -179,7 +193,7 @@ def settled(roster: Roster, name: str, message: Settled) -> Roster:
         return roster  # late: its arrival said the same
     if not roster.is_member(name):
         raise Refused(f"{name} is no member of generation {message.generation}", status=CONFLICT)
-    up = replace(worker, settled=message.generation, step=max(worker.step, message.step))
+    up = replace(worker, settled=message.generation, held=message.generation, step=max(worker.step, message.step))
     return roster if up == worker else _with(roster, up)
 
 

@@ -7,7 +7,7 @@ Pure: facts and `now` in, a value with its reason out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from everstep.coordinator.reach import largest_mutual
@@ -73,7 +73,7 @@ def _awaited(roster: Roster, signs: Mapping[str, Sign]) -> dict[str, float]:
 
 
 def _busy_until(roster: Roster, sign: Sign | None) -> float:
-    """A worker in the middle of a leaf cannot arrive before its end: it gets as long as the rule for hanging gives it."""
+    """A worker inside a leaf cannot arrive before its end: it gets as long as the rule for hanging gives it."""
     if sign is None or sign.phase != COMPUTING:
         return 0.0
     return sign.phase_since + max(roster.policy.hang_s, 10 * sign.longest_step_s)
@@ -110,12 +110,26 @@ def _decide_next(roster: Roster, now: float) -> Forming:
         return Forming(reason=f"nobody is left of generation {generation.number}; waiting for workers")
     if waiting := _decide_fence(roster, now):
         return waiting
-    best = max(arrival.settled for arrival in roster.arrivals.values())
-    if best >= generation.continues:
+    newest, best = _newest(roster), max(arrival.settled for arrival in roster.arrivals.values())
+    if best >= newest:
         return _form(roster)
-    return _decide_holders(roster, now) or _form(
-        roster, alarm=f"NO LIVE WORKER HOLDS THE STATE of generation {generation.continues} or later, starting afresh: "
-    )
+    if waiting := _decide_holders(roster, newest, now):
+        return waiting
+    is_afresh = best < max(generation.continues, 1)
+    instead = "starting afresh" if is_afresh else f"going back to that of generation {best}"
+    alarm = f"NO LIVE WORKER HOLDS THE STATE of generation {newest}, {instead}: "
+    return _form(roster, alarm=alarm, is_afresh=is_afresh)
+
+
+def _newest(roster: Roster) -> int:
+    """The generation whose state is the newest that can exist.
+
+    Nobody steps in a generation before all of its members hold the state. So if one of them stands here and never
+    did, what the others brought along is still the newest; else it may have stepped, and they may be behind."""
+    generation = roster.generation
+    here = roster.arrivals.keys() & generation.ranks.keys()
+    has_not_stepped = any(roster.is_member(name) and roster.workers[name].held < generation.number for name in here)
+    return generation.continues if has_not_stepped else generation.number
 
 
 def _decide_fence(roster: Roster, now: float) -> Forming | None:
@@ -128,19 +142,19 @@ def _decide_fence(roster: Roster, now: float) -> Forming | None:
     return _wait_for_fence(roster, members, now, f"may still be stepping in generation {generation.number}")
 
 
-def _decide_holders(roster: Roster, now: float) -> Forming | None:
-    """Nobody here holds the state. Wait for whoever may: the living until they miss their time, the lost until fenced."""
-    generation = roster.generation
-    holders = [each for each in roster.workers.values() if each.settled >= generation.continues]
+def _decide_holders(roster: Roster, newest: int, now: float) -> Forming | None:
+    """Nobody here holds the state: wait for who may, the living until they miss their time, the lost until fenced."""
+    holders = [each for each in roster.workers.values() if each.settled >= newest]
     deadline = roster.closed_at + roster.policy.arrive_s
     missing = {each.worker: deadline for each in holders if each.status == ALIVE and each.worker not in roster.arrivals}
     if missing:
         return _wait_or_lose(roster, missing, now, "with the newest state")
-    lost = [each.worker for each in holders if each.status == LOST]
-    return _wait_for_fence(roster, lost, now, f"may hold the state of generation {generation.continues}")
+    # A lost member may have come to hold the state without our hearing of it.
+    lost = {each.worker for each in holders} | {name for name in roster.generation.ranks if roster.is_member(name)}
+    return _wait_for_fence(roster, lost, now, f"may hold the state of generation {newest}")
 
 
-def _wait_for_fence(roster: Roster, names: list[str], now: float, what: str) -> Forming | None:
+def _wait_for_fence(roster: Roster, names: Iterable[str], now: float, what: str) -> Forming | None:
     """Wait until each of those that are lost has either been confirmed dead or has stopped by itself."""
     fence_s = roster.policy.fence_s
     deadlines = {name: roster.lost_at[name] + fence_s for name in names if roster.workers[name].status == LOST}
@@ -157,8 +171,8 @@ def _wait_for_fence(roster: Roster, names: list[str], now: float, what: str) -> 
 # --- the choice ---
 
 
-def _form(roster: Roster, *, alarm: str = "") -> Forming:
-    """The largest set whose members reach each other and that holds the newest state; an alarm says that it is lost."""
+def _form(roster: Roster, *, alarm: str = "", is_afresh: bool = False) -> Forming:
+    """The largest set whose members reach each other and that holds the newest state there is."""
     arrivals = roster.arrivals
     candidates = by_seniority(roster, arrivals)
     best = max(arrival.settled for arrival in arrivals.values())
@@ -178,7 +192,9 @@ def _form(roster: Roster, *, alarm: str = "") -> Forming:
         for name in candidates
         if name not in mutual
     }
-    generation = _generation(roster, chosen, max_workers, left_out, alarm)
+    # When the state is lost, whatever anybody brings along may lead.
+    continues = 0 if is_afresh else max(arrivals[name].settled for name in chosen)
+    generation = _generation(roster, chosen, continues, max_workers, left_out, alarm)
     return Forming(reason=generation.reason, formed=generation)
 
 
@@ -187,14 +203,14 @@ def _within(roster: Roster, candidates: list[str], max_workers: int | None) -> l
     if max_workers is None or len(candidates) <= max_workers:
         return candidates
     arrivals = roster.arrivals
-    leader = max(candidates, key=lambda name: (arrivals[name].settled, arrivals[name].step))
+    leader = max(candidates, key=lambda name: (arrivals[name].settled, arrivals[name].step, roster.is_member(name)))
     # Sorting is stable, so that seniority decides among equals.
     preferred = sorted(candidates, key=lambda name: (name != leader, not roster.is_member(name)))
     return by_seniority(roster, preferred[:max_workers])
 
 
 def _generation(
-    roster: Roster, chosen: list[str], max_workers: int | None, left_out: dict[str, str], alarm: str
+    roster: Roster, chosen: list[str], continues: int, max_workers: int | None, left_out: dict[str, str], alarm: str
 ) -> Generation:
     number = roster.generation.number + 1
     workers = [roster.workers[name] for name in chosen]
@@ -210,8 +226,7 @@ def _generation(
         number=number,
         members=members,
         store_port=workers[0].store_port,
-        # When the state is lost, whatever anybody holds may lead.
-        continues=0 if alarm else max(roster.arrivals[name].settled for name in chosen),
+        continues=continues,
         max_workers=max_workers,
         left_out=left_out,
         reason=reason,

@@ -33,7 +33,8 @@ class Worker:
     probe_port: int = 0
     seniority: int = -1  # order of the first announcement
     announced_in: int = 0  # the generation that was the latest when this process came: it can only be in later ones
-    settled: int = 0  # the last generation whose state it held
+    settled: int = 0  # the last generation whose state it says it holds
+    held: int = 0  # the highest it ever said: a worker that was interrupted inside an update holds nothing any more
     step: int = 0
     leaf: int = -1  # the leaf it died in
     wants_stacks: bool = False  # it was alive but not getting on: take stack traces before killing it
@@ -85,7 +86,7 @@ class Wish:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sign:
-    """The last signs of life and progress of one worker. Changes with every heartbeat, so it lives beside the roster."""
+    """One worker's last signs of life and progress. Changes with every heartbeat, so it lives beside the roster."""
 
     alive_at: float
     told_at: float  # when the worker itself said what follows

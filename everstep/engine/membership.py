@@ -42,9 +42,7 @@ PROBE_S = 1.0  # a peer that does not accept a connection within this time canno
 
 
 class Membership:
-    """Membership by a coordinator. Thread-safe; `on_closed` is called in a thread of ours, once per closed generation."""
-
-    is_watched = True
+    """Membership by a coordinator. Thread-safe; `on_closed` is called in a thread of ours, once per generation."""
 
     def __init__(self, client: Coordinator, url: str, worker: str, board: Board, on_closed: Callable[[], None]) -> None:
         self.worker = worker
@@ -89,7 +87,9 @@ class Membership:
             probe_port=self._probe_socket.getsockname()[1],
         )
         reply = patiently(
-            lambda: self._client.announce(self.worker, message), deadline_s=env.coordinator_deadline_s(), stop=self._stop
+            lambda: self._client.announce(self.worker, message),
+            deadline_s=env.coordinator_deadline_s(),
+            stop=self._stop,
         )
         self.is_newcomer = reply.is_newcomer
         for target in (self._watch, self._regroup):
@@ -287,9 +287,7 @@ class Membership:
             self._generation, self._is_closed, self._must_arrive = world.generation, False, False
             self._must_probe = False
             self._group = None
-        emit(
-            "generation.formed", generation=world.generation, rank=world.rank, size=world.size, reason=world.reason
-        )
+        emit("generation.formed", generation=world.generation, rank=world.rank, size=world.size, reason=world.reason)
         self._form(world)
 
     def _await_generation(self, unreachable: list[str]) -> World | None:
@@ -382,10 +380,7 @@ def _reachable(targets: dict[str, tuple[str, int]], within_s: float) -> set[str]
 def address_towards(url: str) -> str:
     """The address of this machine on the way to the coordinator. Nothing is sent."""
     parts = urlsplit(url)
-    family, kind, _, _, target = socket.getaddrinfo(
-        parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM
-    )[0]
+    family, kind, _, _, target = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as sock:
         sock.connect(target)
         return str(sock.getsockname()[0])
-

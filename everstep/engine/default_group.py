@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroupGloo
 
-from everstep.engine.group import WAIT_S, Group
+from everstep.engine.group import WAIT_S, Attempt, Group
 from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, UsageError
 
@@ -29,11 +29,14 @@ class DefaultGroup(dist.ProcessGroup):
         self._lock = threading.Lock()
         self._world: World = ALONE
         self._group: Group | None = None
+        self._attempt = Attempt()
         self._solo: ProcessGroupGloo | None = None
 
     def follow(self, group: Group) -> None:
         with self._lock:
-            old, self._group, self._world = self._group, None, group.world
+            old, self._group, self._world, self._attempt = self._group, None, group.world, Attempt()
+        if group.is_broken:  # closed while we were told of it
+            self.break_()
         if old is not None:
             old.close()
         ranks = dist.distributed_c10d._world.pg_group_ranks
@@ -42,6 +45,7 @@ class DefaultGroup(dist.ProcessGroup):
 
     def break_(self) -> None:
         """The generation closed: whoever waits in a collective gets an error. Safe from any thread."""
+        self._attempt.give_up()
         if (group := self._group) is not None:
             group.break_()
 
@@ -70,9 +74,11 @@ class DefaultGroup(dist.ProcessGroup):
         with self._lock:
             if self._group is None:
                 try:
-                    self._group = Group.form(self._world, self._address, "user")
+                    self._group = Group.form_in_generation(self._world, self._address, "user", self._attempt)
                 except Exception as error:
                     raise PeerLost(f"generation {self._world.generation} is broken: {error}") from error
+                if self._attempt.is_given_up:  # just before `break_` could see the group
+                    self._group.break_()
             assert self._group.gloo is not None
             return self._group.gloo
 

@@ -7,6 +7,7 @@ work has ended; `break_` makes every work end. A group is never reused: each gen
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
-from everstep.engine import sockets
+from everstep.engine import behind, sockets
 from everstep.engine.world import World
 from everstep.errors import PeerLost
 
@@ -26,6 +27,32 @@ WAIT_S = 24 * 3600.0  # who is alive is decided by the coordinator, not by gloo'
 
 # Tags below this belong to a step's buckets.
 TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER, TAG_TRANSFER, TAG_BUCKETS = 0, 1, 2, 3, 5, 1 << 10
+
+
+class Attempt:
+    """The forming of a group, which can be given up from another thread: it then ends with an error, soon."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: list[socket.socket] = []
+        self.is_given_up = False
+
+    def hold(self, held: list[socket.socket]) -> None:
+        with self._lock:
+            self._held += held
+            if self.is_given_up:
+                sockets.cut(held)
+
+    def give_up(self) -> None:
+        with self._lock:
+            self.is_given_up = True
+            sockets.cut(self._held)
+
+    def close(self) -> None:
+        with self._lock:
+            for sock in self._held:
+                sock.close()
+            self._held = []
 
 
 class Group:
@@ -38,17 +65,35 @@ class Group:
         self._held = held
 
     @classmethod
-    def form(cls, world: World, address: str, purpose: str, form_s: float = FORM_S) -> Group:
-        """Connect to all peers of the generation. Blocks: call it in a thread that can be abandoned."""
+    def form_in_generation(cls, world: World, address: str, purpose: str, attempt: Attempt) -> Group:
+        """For a world that the coordinator made: rank 0's store is up, or rank 0 is dead."""
+        if world.size > 1:
+            # TCPStore would knock for all of FORM_S where nobody listens.
+            socket.create_connection((world.store_address, world.store_port), FORM_S).close()
+        return cls.form(world, address, purpose, attempt=attempt)
+
+    @classmethod
+    def form(
+        cls, world: World, address: str, purpose: str, form_s: float = FORM_S, attempt: Attempt | None = None
+    ) -> Group:
+        """Connect to all peers of the generation. Blocks, until it is done or the attempt is given up."""
         if world.size == 1:
             return cls(world, None, [])
-        store = dist.PrefixStore(
-            f"everstep/{world.generation}/{purpose}",
-            dist.TCPStore(
-                world.store_address, world.store_port, is_master=False, wait_for_workers=False,
-                timeout=timedelta(seconds=form_s), use_libuv=True,
-            ),
+        attempt = attempt or Attempt()
+        try:
+            return cls._connect(world, address, purpose, form_s, attempt)
+        finally:
+            attempt.close()
+
+    @classmethod
+    def _connect(cls, world: World, address: str, purpose: str, form_s: float, attempt: Attempt) -> Group:
+        rendezvous = dist.TCPStore(
+            world.store_address, world.store_port, is_master=False, wait_for_workers=False,
+            timeout=timedelta(seconds=form_s), use_libuv=True,
         )  # fmt: skip
+        # Most of the time is spent waiting here for keys of peers, and in vain for those of one that died meanwhile.
+        attempt.hold(sockets.to(world.store_address, world.store_port))
+        store = dist.PrefixStore(f"everstep/{world.generation}/{purpose}", rendezvous)
         before = sockets.listeners()
         device = ProcessGroupGloo.create_device(hostname=address)
         own = _new_listener(sockets.listeners() - before)
@@ -99,8 +144,9 @@ class Group:
         self._held = []
         gloo, self.gloo = self.gloo, None
         if gloo is not None:
-            threading.Thread(target=_destroy, args=([gloo],), name="everstep-destroy", daemon=True).start()
+            box = [gloo]
             del gloo
+            behind.start("everstep-destroy", box.clear)
 
 
 def wait_all(works: Sequence[dist.Work], generation: int) -> None:
@@ -120,7 +166,3 @@ def _new_listener(found: set[sockets.Endpoint]) -> sockets.Endpoint:
         # Another thread opened a listener in the same instant; the caller forms the group anew.
         raise PeerLost(f"could not tell gloo's listener among {sorted(found)}")
     return found.pop()
-
-
-def _destroy(box: list[ProcessGroupGloo]) -> None:
-    box.clear()

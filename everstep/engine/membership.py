@@ -26,7 +26,8 @@ import torch.distributed as dist
 
 from everstep import env
 from everstep.board import Board
-from everstep.engine.group import Group
+from everstep.engine import behind
+from everstep.engine.group import Attempt, Group
 from everstep.engine.world import World
 from everstep.errors import EverstepError, JobStopped
 from everstep.events import emit
@@ -325,10 +326,11 @@ class Membership:
     def _form(self, world: World) -> None:
         """Form the group in a thread of its own: with a peer that died meanwhile, forming would block."""
         outcome: list[Group | Exception] = []
+        attempt = Attempt()
 
         def form() -> None:
             try:
-                group: Group | Exception = Group.form(world, self._address, "engine")
+                group: Group | Exception = Group.form_in_generation(world, self._address, "engine", attempt)
             except Exception as error:
                 group = error
             with self._changed:
@@ -340,10 +342,11 @@ class Membership:
             if is_late and isinstance(group, Group):
                 group.close()
 
-        threading.Thread(target=form, name="everstep-form", daemon=True).start()
+        behind.start("everstep-form", form)
         with self._changed:
             while not outcome and not self._is_closed and not self._stop.is_set():
                 self._changed.wait()
+        attempt.give_up()  # of no effect once it is formed
         if outcome and isinstance(outcome[0], Exception):
             reason = f"{self.worker} could not form the group of generation {world.generation}: {outcome[0]}"
             log.warning("%s", reason)

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def check_histories(result: Result) -> None:
     """No worker commits a step twice, or goes back; who survives a generation misses no step in it."""
     for worker in {event["worker"] for event in result.events("step.committed")}:
         steps = [(event["generation"], event["step"]) for event in result.events("step.committed", worker=worker)]
-        for (earlier, before), (later, after) in zip(steps, steps[1:], strict=False):
+        for (earlier, before), (later, after) in pairwise(steps):
             if after <= before or (earlier == later and after != before + 1):
                 raise ClusterError(f"{worker} committed step {after} (generation {later}) after {before} ({earlier})")
 

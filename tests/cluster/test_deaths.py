@@ -1,4 +1,4 @@
-"""Workers die: one, the first, two at once, one after the other, at the worst moment. Nobody else notices in the end."""
+"""Workers die: one, the first, two at once, one after the other, at the worst moment."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from everstep.engine.pulse import ENDS, STEPS, Header, Pulse, PulseDecision, dec
 from everstep.engine.reduce import Reduction, Scratch, Task
 from everstep.engine.registry import Registry
 from everstep.engine.seeds import leaf_seed, seed_everything
-from everstep.engine.settle import Hello, check_fit, decide_leader, exchange
+from everstep.engine.settle import Hello, Leadership, check_fit, decide_leader, exchange
 from everstep.engine.staging import CudaStaging, HostStaging, Staging
 from everstep.engine.transfer import receive_state, send_state
 from everstep.engine.world import ALONE, World
@@ -380,12 +380,12 @@ class Engine:
                 self._take_group()
             self._must_regroup = False
             try:
-                self._settle()
+                leadership = self._settle()
                 break
             except PeerLost as again:
                 self._membership.report_broken(self.world.generation, f"{self._membership.worker}: {again.message}")
         emit("regroup.settled", generation=self.world.generation, size=self.world.size, rank=self.world.rank,
-             step=self.step, seconds=time.monotonic() - started)  # fmt: skip
+             step=self.step, seconds=time.monotonic() - started, reason=leadership.reason)  # fmt: skip
 
     def _take_group(self) -> None:
         group = self._membership.next_group(self.world.generation)
@@ -395,7 +395,7 @@ class Engine:
         for tell in self.on_world:
             tell(group)
 
-    def _settle(self) -> None:
+    def _settle(self) -> Leadership:
         assert self._group is not None
         gradients, group, rank = self._build(), self._group, self.world.rank
         hellos = exchange(self._hello(), group)
@@ -419,6 +419,7 @@ class Engine:
             "generation %d: rank %d of %d at step %d; %s",
             self.world.generation, rank, self.world.size, self.step, leadership.reason,
         )  # fmt: skip
+        return leadership
 
     def _hello(self) -> Hello:
         return Hello(
@@ -440,6 +441,7 @@ class Engine:
         self._todo = list(self._plan.todo[self.world.rank])
 
     def _state(self) -> dict[str, Any]:
+        self._buffers.restore()  # a leaf computed since the last commit has changed them
         own = {"step": self.step, "seed": self._seed, "threads": torch.get_num_threads()}
         return {"engine": own, "objects": self.registry.state()}
 

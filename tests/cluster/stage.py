@@ -19,6 +19,7 @@ from typing import Any
 
 import everstep
 from everstep.testing import Cluster, ClusterError, Result
+from everstep.testing.tape import Event
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TRAIN = "train.py"
@@ -30,6 +31,8 @@ class Stage(Cluster):
     def __init__(self, *args: object, script: str = TRAIN, gates: Sequence[int] = (), **settings: Any) -> None:
         self._given = (script, *(str(arg) for arg in args))
         env = {"GATES": ",".join(str(step) for step in gates), **settings.pop("env", {})}
+        if kept := os.environ.get("STAGE_KEEP"):  # to look at what is left of a story
+            settings["directory"] = Path(tempfile.mkdtemp(dir=kept))
         super().__init__(SCRIPTS / script, self._given[1:], env=env, **settings)
 
     # --- gates ----------------------------------------------------------------------------------------
@@ -62,16 +65,22 @@ class Stage(Cluster):
     # --- the end --------------------------------------------------------------------------------------
 
     def finish_undisturbed(self, timeout_s: float = 90.0) -> Result:
-        """Run to the end; the weights must be those of an undisturbed run, and each worker's history in order."""
+        """Run to the end; after each step every worker's weights must have been those of an undisturbed run."""
         result = self.finish(timeout_s)
-        check_histories(result)
-        if (got := result.weights_digest) != (expected := undisturbed_digest(*self._given)):
-            raise ClusterError(f"weights {got[:16]}, undisturbed {expected[:16]}\n{self._story()}")
+        check_order(result)
+        undisturbed = undisturbed_events(*self._given)
+        expected = {event["step"]: event["digest"] for event in undisturbed if event["event"] == "weights"}
+        for event in result.events("weights"):
+            if event["digest"] != expected.get(event["step"], event["digest"]):
+                raise ClusterError(f"other weights than undisturbed: {event}\n{self._story()}")
+        (end,) = (event for event in undisturbed if event["event"] == "result")
+        if result.weights_digest != end["weights_digest"]:
+            raise ClusterError(f"other weights than undisturbed at the end\n{self._story()}")
         return result
 
 
-def check_histories(result: Result) -> None:
-    """No worker commits a step twice, or goes back; who survives a generation misses no step in it."""
+def check_order(result: Result) -> None:
+    """No worker commits a step twice, or goes back, or misses a step inside a generation."""
     for worker in {event["worker"] for event in result.events("step.committed")}:
         steps = [(event["generation"], event["step"]) for event in result.events("step.committed", worker=worker)]
         for (earlier, before), (later, after) in pairwise(steps):
@@ -80,8 +89,8 @@ def check_histories(result: Result) -> None:
 
 
 @cache
-def undisturbed_digest(script: str, *args: str) -> str:
-    """The weights of one process that trains alone."""
+def undisturbed_events(script: str, *args: str) -> list[Event]:
+    """What one process that trains alone tells."""
     with tempfile.TemporaryDirectory(prefix="everstep-") as directory:
         events = Path(directory) / "events.jsonl"
         plain = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
@@ -96,8 +105,7 @@ def undisturbed_digest(script: str, *args: str) -> str:
         )
         if done.returncode != 0:
             raise ClusterError(f"the undisturbed run failed\n{done.stdout}{done.stderr}")
-        told = [json.loads(line) for line in events.read_text().splitlines()]
-    return str(next(event["weights_digest"] for event in told if event["event"] == "result"))
+        return [json.loads(line) for line in events.read_text().splitlines()]
 
 
 def pass_time(seconds: float) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -90,6 +91,11 @@ def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=1e-1, momentum=0.9)
 
 
+def trace(trainer: everstep.ElasticTrainer, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Tell the weights after each committed step, so that a difference can be traced to its first step."""
+    emit("weights", step=trainer.num_steps, digest=digest(model.state_dict(), optimizer_state(optimizer))[:16])
+
+
 def tell(model: nn.Module, optimizer: torch.optim.Optimizer, trainer: everstep.ElasticTrainer) -> None:
     told = digest(model.state_dict(), optimizer_state(optimizer))
     emit("result", weights_digest=told, lr=optimizer.param_groups[0]["lr"], steps=trainer.num_steps)
@@ -98,6 +104,7 @@ def tell(model: nn.Module, optimizer: torch.optim.Optimizer, trainer: everstep.E
 
 def main() -> None:
     args = arguments().parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(message)s")
     model = everstep.DistributedDataParallel(build(args.hidden))
     trainer = everstep.ElasticTrainer(model, leaves=args.leaves, reduce=args.reduce, seed=7)
     trainer.register("ballast", Ballast(args.ballast_mb))
@@ -116,6 +123,8 @@ def main() -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             scheduler.step()
+        if trainer.num_steps > leaf.step:
+            trace(trainer, model.module, optimizer)
 
     tell(model.module, optimizer, trainer)
 

@@ -99,6 +99,7 @@ class ElasticTrainer:
     """Runs the loop's body for the right leaves, and applies each step once, for all workers or for none.
 
     leaves: micro-batches per global batch; defaults to the number of workers the job was started with.
+    engine: for tests that need several in one process; by default the process's own.
     reduce: "exact" gives the same bits for every number of workers and every failure; "fast" sums as it comes."""
 
     def __init__(
@@ -109,8 +110,9 @@ class ElasticTrainer:
         reduce: str = "exact",
         seed: int = 0,
         threads: int = 1,
+        engine: Engine | None = None,
     ) -> None:
-        self._engine = current.current()
+        self._engine = engine or current.current()
         num_leaves = leaves if leaves is not None else int(os.environ.get("WORLD_SIZE", "1"))
         self._engine.configure(num_leaves=num_leaves, reduce=reduce, seed=seed, threads=threads)
         self._optimizers: list[Optimizer] = []

@@ -29,7 +29,7 @@ from everstep.launcher.line import Line
 from everstep.launcher.node import NodeSpec, Place, worker_environment
 from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
 from everstep.process import RUNNING, STOPPED, Child
-from everstep.wire import AgentOrders, JobView, KillOrder, WorkerExit, WorkerState
+from everstep.wire import AgentOrders, KillOrder, WorkerExit, WorkerState
 
 log = logging.getLogger("everstep")
 
@@ -57,7 +57,6 @@ class Agent:
         *,
         say: Callable[[str], None],
         on_worker: Callable[[Worker], None] = lambda worker: None,
-        on_view: Callable[[JobView], None] | None = None,
     ) -> None:
         self._node, self._say, self._on_worker = node, say, on_worker
         self._line = Line(
@@ -69,7 +68,7 @@ class Agent:
             on_orders=lambda orders: self._post(lambda: self._obey(orders)),
             on_slot=lambda request, worker: self._post(lambda: self._start(request, worker)),
             on_failure=lambda error: self._post(lambda: self._give_up(error)),
-            on_view=on_view,
+            say=say,
         )
         self._workers: dict[str, Worker] = {}
         self._ends: list[WorkerEnd] = []
@@ -240,6 +239,15 @@ class Agent:
             if orders.reason:
                 self._say(f"the job was stopped: {orders.reason}")
                 self._after(_STOP_GRACE_S, self._terminate_all)
+            else:
+                self._dismiss_late()
+
+    def _dismiss_late(self) -> None:
+        """The job is done. Whoever is still on its way, having done no step while others have, need not come."""
+        steps = {name: read_board(worker.board).step for name, worker in self._workers.items()}
+        if any(steps.values()) or any(end.step for end in self._ends):
+            for name in [name for name, step in steps.items() if step == 0]:
+                self._workers[name].child.signal(signal.SIGTERM, is_for_group=False)
 
     def _kill_on_order(self, order: KillOrder) -> None:
         worker = self._workers.get(order.worker)

@@ -68,7 +68,9 @@ class DistributedDataParallel(nn.Module):
         if process_group is not None:
             raise UsageError("a subgroup cannot follow the world", hint="leave process_group out")
         if device_ids is not None and len(device_ids) > 1:
-            raise UsageError(f"device_ids={device_ids}: a worker trains on one device", hint="start a worker per device")
+            raise UsageError(
+                f"device_ids={device_ids}: a worker trains on one device", hint="start a worker per device"
+            )
         self.module = module
         self._engine: Engine | None = None
 
@@ -140,7 +142,7 @@ class ElasticTrainer:
 
     def prepare(self, optimizer: Any, scheduler: Any = None) -> Any:
         """Bind optimizers and schedulers (one or a list of each); returns what it was given."""
-        for number, each in enumerate(_listed(optimizer)):
+        for each in _listed(optimizer):
             self.register(f"optimizer{len(self._optimizers) or ''}", each)
             self._optimizers.append(each)
             self._wrap_optimizer(each)

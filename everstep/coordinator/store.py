@@ -274,7 +274,9 @@ def _load_generation(connection: Connection, job: str, number: int) -> Generatio
         Member(worker=worker, rank=rank, address=address, probe_port=probe_port)
         for rank, (worker, address, probe_port) in enumerate(json.loads(row["members"]))
     )
-    values = {name: row[name] for name in ("number", "store_port", "continues", "max_workers", "is_closed", "is_broken")}
+    values = {
+        name: row[name] for name in ("number", "store_port", "continues", "max_workers", "is_closed", "is_broken")
+    }
     return Generation(
         members=members,
         left_out=json.loads(row["left_out"]),

@@ -46,6 +46,7 @@ class Fold(Protocol):
     def clear(self) -> None: ...
     def tree(self, plan: Plan) -> tuple[int, list[list[Node]]]:
         """The number of leaves of the tree over all workers, and the nodes that each rank brings to it."""
+
     def sums(self, rank: int, target: Target | None) -> dict[Node, Flats]:
         """This rank's nodes, as they will be when `target` is done."""
 

@@ -131,7 +131,7 @@ class Gradients:
         if leaf.is_complete:
             raise UsageError(
                 "a second backward() in one leaf after its gradients were complete",
-                hint="add the losses before backward(), or run all but the last backward inside `with model.no_sync():`",
+                hint="add the losses before backward(), or run all but the last inside `with model.no_sync():`",
             )
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None

@@ -53,24 +53,24 @@ class Group:
         device = ProcessGroupGloo.create_device(hostname=address)
         own = _new_listener(sockets.listeners() - before)
         store.set(f"listener/{world.rank}", json.dumps(own))
-        options = ProcessGroupGloo._Options()
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # missing in torch's stub, like send and recv
         options._devices = [device]
         options._threads = 1  # messages only: sent and received by gloo's event loop
         options._timeout = timedelta(seconds=form_s)
         gloo = ProcessGroupGloo(store, world.rank, world.size, options)
         peers = {tuple(json.loads(store.get(f"listener/{rank}"))) for rank in world.peers}
-        held = sockets.hold(own, peers)  # type: ignore[arg-type]
-        if len(held) != len(world.peers):
+        held = sockets.hold(own, peers)
+        if len(held) < len(world.peers):
             raise PeerLost(f"found {len(held)} of {len(world.peers)} connections of generation {world.generation}")
         return cls(world, gloo, held)
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         assert self.gloo is not None
-        return self.gloo.send([tensor], peer, tag)
+        return self.gloo.send([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
 
     def recv(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         assert self.gloo is not None
-        return self.gloo.recv([tensor], peer, tag)
+        return self.gloo.recv([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
 
     def gather(self, payload: bytes) -> list[bytes]:
         """Everybody's payload, by rank. Two rounds: lengths first."""

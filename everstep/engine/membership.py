@@ -42,9 +42,7 @@ PROBE_S = 1.0  # a peer that does not accept a connection within this time canno
 
 
 class Membership:
-    """Membership by a coordinator. Thread-safe; `on_closed` is called in a thread of ours, once per closed generation."""
-
-    is_watched = True
+    """Membership by a coordinator. Thread-safe; `on_closed` is called in a thread of ours, once per generation."""
 
     def __init__(self, client: Coordinator, url: str, worker: str, board: Board, on_closed: Callable[[], None]) -> None:
         self.worker = worker
@@ -61,9 +59,9 @@ class Membership:
         # What the threads share, under _changed:
         self._generation = 0
         self._is_closed = False
-        self._reason = ""
         self._must_probe = False
         self._must_arrive = False
+        self._is_leaving = False  # a closing is then no reason to arrive: the coordinator says whether it is needed
         self._arrival = (0, 0, None)  # type: tuple[int, int, int | None]
         self._group: Group | None = None  # of _generation, once it is formed
         self._store_socket = socket.create_server((self._address, 0))
@@ -89,7 +87,9 @@ class Membership:
             probe_port=self._probe_socket.getsockname()[1],
         )
         reply = patiently(
-            lambda: self._client.announce(self.worker, message), deadline_s=env.coordinator_deadline_s(), stop=self._stop
+            lambda: self._client.announce(self.worker, message),
+            deadline_s=env.coordinator_deadline_s(),
+            stop=self._stop,
         )
         self.is_newcomer = reply.is_newcomer
         for target in (self._watch, self._regroup):
@@ -150,6 +150,8 @@ class Membership:
 
     def may_leave(self, generation: int, step: int, reason: str) -> bool:
         """Ask to leave after `step`. False: the generation closed, take part in the next one and ask again."""
+        with self._changed:
+            self._is_leaving = True
         message = Leave(incarnation=self._incarnation, generation=generation, step=step, reason=reason)
         while True:
             left = patiently(
@@ -160,6 +162,8 @@ class Membership:
             if left.is_released:
                 return True
             if left.is_closed:
+                with self._changed:
+                    self._is_leaving = False
                 self._close_generation(generation, left.reason, False)
                 return False
 
@@ -239,16 +243,17 @@ class Membership:
 
     def _close_generation(self, generation: int, reason: str, must_probe: bool) -> None:
         with self._changed:
-            if self._generation != generation or self._is_closed:
+            if self._generation != generation or self._is_closed or self._is_leaving:
                 return
+            is_news = not self._must_arrive
             self._is_closed = True
-            self._reason = reason
             self._must_probe = must_probe
             self._must_arrive = True
             group = self._group
             self._changed.notify_all()
-        emit("generation.closed", generation=generation, reason=reason)
-        log.info("generation %d closed: %s", generation, reason)
+        if is_news:
+            emit("generation.closed", generation=generation, reason=reason)
+            log.info("generation %d closed: %s", generation, reason)
         if group is not None:
             group.break_()
         self._on_closed()
@@ -282,9 +287,7 @@ class Membership:
             self._generation, self._is_closed, self._must_arrive = world.generation, False, False
             self._must_probe = False
             self._group = None
-        emit(
-            "generation.formed", generation=world.generation, rank=world.rank, size=world.size, reason=world.reason
-        )
+        emit("generation.formed", generation=world.generation, rank=world.rank, size=world.size, reason=world.reason)
         self._form(world)
 
     def _await_generation(self, unreachable: list[str]) -> World | None:
@@ -377,10 +380,7 @@ def _reachable(targets: dict[str, tuple[str, int]], within_s: float) -> set[str]
 def address_towards(url: str) -> str:
     """The address of this machine on the way to the coordinator. Nothing is sent."""
     parts = urlsplit(url)
-    family, kind, _, _, target = socket.getaddrinfo(
-        parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM
-    )[0]
+    family, kind, _, _, target = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as sock:
         sock.connect(target)
         return str(sock.getsockname()[0])
-

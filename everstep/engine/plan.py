@@ -38,9 +38,7 @@ def plan_step(*, num_leaves: int, size: int, held: Sequence[Sequence[int]] | Non
         raise UsageError(f"a leaf is held twice: {kept}")
     missing = [leaf for leaf in range(num_leaves) if leaf not in set(taken)]
     if not taken:
-        runs = tuple(
-            tuple(range(rank * num_leaves // size, (rank + 1) * num_leaves // size)) for rank in range(size)
-        )
+        runs = tuple(tuple(range(rank * num_leaves // size, (rank + 1) * num_leaves // size)) for rank in range(size))
         return Plan(held=kept, todo=runs, reason=f"{num_leaves} leaves over {size} workers")
     quota = _fill([len(leaves) for leaves in kept], len(missing))
     todo, start = [], 0

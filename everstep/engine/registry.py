@@ -31,7 +31,9 @@ class Registry:
         return [thing for thing in self._objects.values() if isinstance(thing, nn.Module)]
 
     def state(self) -> dict[str, Any]:
-        return {name: _module_state(o) if isinstance(o, nn.Module) else o.state_dict() for name, o in self._objects.items()}
+        return {
+            name: _module_state(o) if isinstance(o, nn.Module) else o.state_dict() for name, o in self._objects.items()
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         if set(state) != set(self._objects):

@@ -78,11 +78,8 @@ def decode(value: Any, tensors: Sequence[Tensor]) -> Any:
     if tag == "bytes":
         return base64.b64decode(content)
     pairs = [(decode(k, tensors), decode(v, tensors)) for k, v in content]
-    return {"dict": dict, "ordered": collections.OrderedDict, "counter": _counter}[tag](pairs)
-
-
-def _counter(pairs: list[tuple[Any, int]]) -> collections.Counter[Any]:
-    return collections.Counter(dict(pairs))
+    kind = next(kind for kind, name in _DICTS.items() if name == tag)
+    return kind(dict(pairs))
 
 
 def as_bytes(tensor: Tensor) -> Tensor:

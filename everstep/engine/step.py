@@ -23,10 +23,10 @@ import torch
 from everstep.board import Board
 from everstep.engine.buckets import Flats, lay_out, trainable
 from everstep.engine.courier import Courier
+from everstep.engine.fixed import Alone
 from everstep.engine.fold import ExactFold, FastFold, Fold
 from everstep.engine.gradients import Gradients
 from everstep.engine.group import TAG_HEADER, Group, wait_all
-from everstep.engine.fixed import Alone
 from everstep.engine.membership import Membership
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.plan import Plan, plan_step
@@ -61,9 +61,11 @@ class Leaving(SystemExit):
 
 
 class Engine:
-    """One per process. `configure` before the first leaf; then next_leaf, begin_leaf, update, end_leaf, over and over."""
+    """One per process. `configure` first; then next_leaf, begin_leaf, update and end_leaf, over and over."""
 
-    def __init__(self, make_membership: Callable[[Board, Callable[[], None]], Alone | Membership], board: Board) -> None:
+    def __init__(
+        self, make_membership: Callable[[Board, Callable[[], None]], Alone | Membership], board: Board
+    ) -> None:
         self.num_leaves: int | None = None  # unknown until configured
         self.is_exact = True
         self.registry = Registry()
@@ -409,7 +411,9 @@ class Engine:
         self._membership.hold(self._settled, self.step, self.num_leaves)
         self._membership.report_settled(self.world.generation, self.step)
         self._catch_up(hellos, leadership.leader)
-        current = [h.step == hellos[leadership.leader].step and r not in leadership.receivers for r, h in enumerate(hellos)]
+        current = [
+            h.step == hellos[leadership.leader].step and r not in leadership.receivers for r, h in enumerate(hellos)
+        ]
         self._make_plan([h.held if is_current else [] for h, is_current in zip(hellos, current, strict=True)])
         log.info(
             "generation %d: rank %d of %d at step %d; %s",

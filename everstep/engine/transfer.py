@@ -62,7 +62,7 @@ def receive_state(group: Group, sender: int, worker: str) -> Any:
     _unpack(small, tensors)
     if (mine := checksum(cover["skeleton"], tensors)) != cover["checksum"]:
         raise StateMismatch(
-            f"the state that {worker} received has checksum {mine[:16]}, but {cover['from']} sent {cover['checksum'][:16]}",
+            f"{worker} received a state with checksum {mine[:16]}, but {cover['from']} sent {cover['checksum'][:16]}",
             hint="nothing was loaded; check the memory and network of both machines",
         )
     emit("transfer.received", sender=cover["from"])

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 class Node(NamedTuple):
     level: int
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple's own index() is not needed here
 
     @property
     def sibling(self) -> Node:

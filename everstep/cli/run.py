@@ -65,7 +65,9 @@ def run_job(request: RunRequest) -> int:
     policy = Policy(**{"start_workers": request.num_workers, **request.policy})  # type: ignore[arg-type]
     with Display(is_quiet=request.is_quiet) as display, _coordinator(request, directory, display.say) as (url, token):
         with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
-            coordinator.create_job(JobSpec(name=request.name, policy=policy))
+            view = coordinator.create_job(JobSpec(name=request.name, policy=policy))
+        if view.is_finished or view.is_stopped:
+            raise UsageError(f"job {job} is over: {view.reason}", hint="give another --job, or none for a new one")
         display.follow_events(events)
         display.say(f"job {job}, logs in {directory}")
         agent_request = AgentRequest(

@@ -18,13 +18,14 @@ from typing import TypeVar
 
 from everstep import env
 from everstep.client import Coordinator
-from everstep.errors import Abandoned, EverstepError, TemporaryError
+from everstep.errors import Abandoned, EverstepError, Refused, TemporaryError
 from everstep.retry import patiently
 from everstep.wire import AgentOrders, AgentReport, SlotRequest, WorkerExit, WorkerState
 
 T = TypeVar("T")
 
 _ABSENCE_S = 2.0  # a shorter one is not worth a word
+_IS_OVER = 409  # the job needs no more workers
 _WARM_S = 2.0  # a connection idle for longer may be closed by either side
 
 
@@ -38,7 +39,7 @@ class Line:
         heartbeat_s: float,
         look: Callable[[], list[WorkerState]],
         on_orders: Callable[[AgentOrders], None],
-        on_slot: Callable[[str, str], None],
+        on_slot: Callable[[str, str | None], None],
         on_failure: Callable[[EverstepError], None],
         say: Callable[[str], None],
     ) -> None:
@@ -65,7 +66,7 @@ class Line:
         self._is_closed.set()
 
     def ask_slot(self, request: str) -> None:
-        """Reserve an id; it comes as `on_slot(request, worker)`."""
+        """Reserve an id; it comes as `on_slot(request, worker)`, with no worker if the job is over."""
         self._slots.put(request)
 
     def tell_exit(self, worker: str, ended: WorkerExit) -> None:
@@ -109,8 +110,14 @@ class Line:
     def _reserve_slots(self, coordinator: Coordinator) -> None:
         while True:
             request = self._slots.get()
-            slot = self._ask(partial(coordinator.reserve, SlotRequest(agent=self._agent, request=request)))
-            self._on_slot(request, slot.worker)
+            try:
+                slot = self._ask(partial(coordinator.reserve, SlotRequest(agent=self._agent, request=request)))
+            except Refused as refusal:
+                if refusal.status != _IS_OVER:
+                    raise
+                self._on_slot(request, None)
+            else:
+                self._on_slot(request, slot.worker)
 
     def _ask(self, call: Callable[[], T]) -> T:
         def attempt() -> T:

@@ -34,8 +34,8 @@ from everstep.native import ElasticTrainer
 WORKERS = 2
 # name: (width, layers, samples per leaf, steps per round)
 MODELS = {
-    "compute": {"cpu": (512, 6, 512, 6), "cuda": (2048, 12, 8192, 20)},
-    "comm": {"cpu": (2048, 6, 8, 3), "cuda": (4096, 6, 64, 5)},
+    "compute": {"cpu": (512, 6, 512, 6), "cuda": (2048, 8, 4096, 6)},
+    "comm": {"cpu": (2048, 6, 8, 3), "cuda": (2048, 6, 64, 4)},
 }
 LEAVES = {"V = W": 2, "V = 4 W": 8, "W does not divide V": 3}
 

@@ -9,6 +9,7 @@ backward, and in `reduce`. Knows nothing of the doors above: how a leaf's data a
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import logging
 import signal
@@ -26,6 +27,7 @@ from everstep.engine.courier import Courier
 from everstep.engine.fixed import Alone
 from everstep.engine.fold import ExactFold, FastFold, Fold
 from everstep.engine.gradients import Gradients
+from everstep.engine.determinism import fix_kernels
 from everstep.engine.group import TAG_HEADER, Group, wait_all
 from everstep.engine.membership import Membership
 from everstep.engine.module_buffers import ModuleBuffers
@@ -118,6 +120,7 @@ class Engine:
                 self._membership.arrive(0, 0, self.num_leaves)
                 self._take_group()
             _leave_on_sigterm(self)
+            faulthandler.register(signal.SIGUSR2, all_threads=True)  # the agent asks for stacks before it kills
 
     def _build(self) -> Gradients:
         """Fix what is to be summed; from here on no parameter may be added."""
@@ -127,9 +130,9 @@ class Engine:
                 raise UsageError("no parameter to train is registered", hint="pass the model to ElasticTrainer")
             if self.num_leaves is None:
                 raise UsageError("the number of leaves is not set", hint="make an ElasticTrainer first")
-            if self.is_exact:
-                torch.set_num_threads(self._threads)
             self._layout = lay_out(parameters)
+            if self.is_exact:
+                fix_kernels(self._threads, is_cuda=any(p.is_cuda for p in parameters))
 
             def make() -> Flats:
                 return Flats(self._layout, parameters)

@@ -1,0 +1,44 @@
+"""Stories on a GPU: two workers share it over gloo. Collected only where there is one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from everstep.testing import Cluster
+
+SCRIPT = Path(__file__).parent / "scripts" / "train_on_gpu.py"
+
+
+@pytest.fixture(scope="module")
+def undisturbed_digest() -> str:
+    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True)
+    return done.stdout.split()[-1]
+
+
+def test_two_workers_on_one_gpu_give_the_bits_of_one(undisturbed_digest: str) -> None:
+    with Cluster(SCRIPT, workers=2) as cluster:
+        assert cluster.finish().weights_digest == undisturbed_digest
+
+
+def test_a_killed_worker_does_not_change_the_weights_on_a_gpu(undisturbed_digest: str) -> None:
+    with Cluster(SCRIPT, ["--leaf-s", "0.02"], workers=2) as cluster:
+        cluster.wait("step.committed", step=10, worker="w1")
+        cluster.kill("w1")
+
+        result = cluster.finish()
+
+    assert result.weights_digest == undisturbed_digest
+    assert result.events("regroup.settled", size=1)
+
+
+def test_a_newcomer_gets_the_state_on_a_gpu(undisturbed_digest: str) -> None:
+    with Cluster(SCRIPT, ["--leaf-s", "0.2"], workers=1) as cluster:
+        cluster.wait("step.committed", step=2)
+        (newcomer,) = cluster.add()
+        cluster.wait("transfer.received", worker=newcomer)
+
+        assert cluster.finish().weights_digest == undisturbed_digest

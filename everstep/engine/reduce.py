@@ -3,7 +3,7 @@
 Each bucket is cut into one slice per rank. Everybody sends each slice of its partial sums to the slice's owner; the
 owner adds all partial sums in the order of the tree, divides once, and sends the result to everybody. The bytes on
 the wire are those of a ring all-reduce when each rank brings one partial sum; the additions are the same for every
-number of ranks. Two buckets are in flight at a time. The header goes ahead of the first bucket (owners need the total
+number of ranks. A few buckets are in flight at a time. The header goes ahead of the first bucket (owners need the total
 weight before they divide); the pulse goes with the last.
 
 One thread runs one static schedule; every message has its own tag. Sums are only read, results go to buffers that
@@ -30,7 +30,7 @@ from everstep.errors import EverstepError, PeerLost
 Collect = Callable[[], list[bytes]]
 CollectPulses = Callable[[], list[Pulse]]
 
-IN_FLIGHT = 2
+IN_FLIGHT = 4
 DRAIN_S = 5.0  # operations of a broken group end within milliseconds; what has not ended by then is abandoned
 
 
@@ -91,7 +91,7 @@ class Reduction:
     # --- called by the engine -------------------------------------------------------------------------
 
     def ready(self, bucket: int) -> None:
-        self._staging.mark(bucket)
+        self._staging.depart(bucket, self.task.sums)
         with self._changed:
             self._ready[bucket] = True
             self._changed.notify_all()
@@ -161,7 +161,7 @@ class Reduction:
         take_pulses = self._post_pulse()
         for bucket, works in results:
             self._wait(works)
-            self._staging.land(bucket)
+            self._staging.land(self.result, bucket)
         pulses = take_pulses()
         if not last:  # nothing to sum: still, all must be at the same step
             total_weight(self._check_headers(headers()))
@@ -195,7 +195,7 @@ class Reduction:
                 if own_slice:
                     works.append(self._recv(parts[node], peer, tag + number))
         for number, node in enumerate(self.task.nodes[rank]):
-            mine = self._staging.outgoing(node, self.task.sums[node], bucket)
+            mine = self._staging.outgoing(self.task.sums[node], bucket)
             parts[node] = mine[cuts[rank] : cuts[rank + 1]]
             for peer in self._world.peers:
                 if cuts[peer + 1] > cuts[peer]:

@@ -126,6 +126,11 @@ class ElasticTrainer:
         return self._engine.step
 
     @property
+    def is_last_leaf(self) -> bool:
+        """Inside a step: this is the worker's last leaf, the one with which optimizer.step() acts."""
+        return self._engine.is_last_leaf
+
+    @property
     def rank(self) -> int:
         return self._engine.world.rank
 

@@ -53,7 +53,9 @@ def wait_for_random_phase() -> None:
 def everstep_kills(kills: int, leaves: int) -> tuple[list[float], int]:
     """Seconds of each kill, and how many never recovered."""
     taken, hung = [], 0
-    with Cluster(SCRIPTS / "everstep_job.py", ["--leaves", str(leaves)], workers=WORKERS, max_restarts=10_000) as cluster:
+    with Cluster(
+        SCRIPTS / "everstep_job.py", ["--leaves", str(leaves)], workers=WORKERS, max_restarts=10_000
+    ) as cluster:
         for _ in range(kills):
             full = _next_full_generation(cluster)
             alive = [e["worker"] for e in cluster.events("generation.formed", generation=full) if e["worker"]]
@@ -157,9 +159,7 @@ def _pids(tape: Tape, number: int) -> list[int]:
 def row(name: str, taken: list[float], hung: int) -> str:
     if not taken:
         return f"{name:44s} {'-':>8s} {'-':>8s} {'-':>8s} {0:6d} {hung:5d}"
-    return (
-        f"{name:44s} {statistics.median(taken):8.3f} {min(taken):8.3f} {max(taken):8.3f} {len(taken):6d} {hung:5d}"
-    )
+    return f"{name:44s} {statistics.median(taken):8.3f} {min(taken):8.3f} {max(taken):8.3f} {len(taken):6d} {hung:5d}"
 
 
 def main() -> None:
@@ -184,7 +184,9 @@ def main() -> None:
     coarse, hung = everstep_kills(max(3, args.kills // 4), leaves=WORKERS)
     our_hung += hung
     laggard = everstep_laggard(3)
-    print(f"{'kill -9 of one of 4 to the next committed step':44s} {'median':>8s} {'best':>8s} {'worst':>8s} {'kills':>6s} {'hung':>5s}")
+    print(
+        f"{'kill -9 of one of 4 to the next committed step':44s} {'median':>8s} {'best':>8s} {'worst':>8s} {'kills':>6s} {'hung':>5s}"
+    )
     print(row("Everstep, survivors (12 leaves)", ours, our_hung))
     print(row("Everstep, survivors (4 leaves of 50 ms)", coarse, 0))
     print(row("Everstep, a laggard is sent 500 MB", laggard, 0))

@@ -85,8 +85,12 @@ def elastic(model: nn.Module, batches: dict[int, torch.Tensor], num_leaves: int,
     return step
 
 
-def measure(rounds: int, steps: int, systems: dict[str, Step], device: str) -> dict[str, list[float]]:
+def measure(
+    rounds: int, steps: int, systems: dict[str, Step], device: str
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds per step of each round, and processor seconds per step of all threads of this worker."""
     times: dict[str, list[float]] = {name: [] for name in systems}
+    processor: dict[str, list[float]] = {name: [] for name in systems}
     names = list(systems)
     for step in systems.values():
         step(0)
@@ -94,13 +98,14 @@ def measure(rounds: int, steps: int, systems: dict[str, Step], device: str) -> d
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             dist.barrier()
-            started = time.perf_counter()
+            started, worked = time.perf_counter(), time.process_time()
             for number in range(steps):
                 systems[name](number)
             if device == "cuda":
                 torch.cuda.synchronize()
             times[name].append((time.perf_counter() - started) / steps)
-    return times
+            processor[name].append((time.process_time() - worked) / steps)
+    return times, processor
 
 
 def worker(args: argparse.Namespace) -> None:
@@ -109,7 +114,6 @@ def worker(args: argparse.Namespace) -> None:
     if args.device == "cuda":
         torch.use_deterministic_algorithms(True)
     report: dict[str, float] = {}
-    rows = []
     for kind, sizes in MODELS.items():
         width, layers, samples, steps = sizes[args.device]
         for label, num_leaves in LEAVES.items():
@@ -119,14 +123,20 @@ def worker(args: argparse.Namespace) -> None:
             systems = {
                 "ddp": plain_ddp(build(width, layers, args.device), batches, num_leaves),
                 "fast": elastic(build(width, layers, args.device), batches, num_leaves, "fast", f"f{kind}{num_leaves}"),
-                "exact": elastic(build(width, layers, args.device), batches, num_leaves, "exact", f"e{kind}{num_leaves}"),
+                "exact": elastic(
+                    build(width, layers, args.device), batches, num_leaves, "exact", f"e{kind}{num_leaves}"
+                ),
             }
-            times = measure(args.rounds, max(1, steps * WORKERS // num_leaves), systems, args.device)
+            times, processor = measure(args.rounds, max(1, steps * WORKERS // num_leaves), systems, args.device)
             fast, exact = (paired_ratio(times[name], times["ddp"]) for name in ("fast", "exact"))
             ddp_ms = statistics.median(times["ddp"]) * 1e3
-            rows.append(f"{kind:8s} {label:20s} {ddp_ms:8.1f} ms  fast {fast}  exact {exact}")
             if dist.get_rank() == 0:
-                print(rows[-1], flush=True)
+                work = {name: paired_ratio(processor[name], processor["ddp"]).median for name in ("fast", "exact")}
+                print(
+                    f"{kind:8s} {label:20s} {ddp_ms:8.1f} ms  fast {fast}  exact {exact}"
+                    f"  processor time: fast {work['fast']:.3f}, exact {work['exact']:.3f}",
+                    flush=True,
+                )
             if label == "V = W":
                 report |= {f"fast_{kind}": round(fast.median, 4), f"exact_{kind}": round(exact.median, 4)}
     dist.barrier()
@@ -146,7 +156,9 @@ def main() -> None:
         return
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    print(f"{'model':8s} {'leaves':20s} {'DDP step':>11s}  ratio to plain DDP: median [95 % interval], {WORKERS} workers")
+    print(
+        f"{'model':8s} {'leaves':20s} {'DDP step':>11s}  ratio to plain DDP: median [95 % interval], {WORKERS} workers"
+    )
     world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(WORKERS)}
     tuning = {"OMP_NUM_THREADS": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     command = [sys.executable, *sys.argv]

@@ -35,9 +35,9 @@ def init_process_group(backend: str | None = None, **torch_arguments: Any) -> No
 
     Who the workers are is decided by the coordinator, so `rank`, `world_size`, `init_method` and `store` are not
     needed and not used. Without `everstep run` the world is this process alone."""
-    if backend not in (None, "gloo", "cpu:gloo", "cpu:gloo,cuda:gloo"):
-        raise UsageError(f"backend={backend!r} cannot follow the world yet", hint='use backend="gloo"')
-    current.follow_world()
+    if backend not in (None, "gloo", "nccl", "cpu:gloo", "cpu:gloo,cuda:gloo", "cpu:gloo,cuda:nccl"):
+        raise UsageError(f"backend={backend!r} cannot follow the world", hint='use backend="gloo" or "nccl"')
+    current.follow_world(wants_nccl=backend is not None and backend.endswith("nccl"))
 
 
 def reduce(value: float | torch.Tensor, *, weight: float = 1.0) -> float:

@@ -2,7 +2,10 @@
 
 A process group that stands for "all workers of this generation": after a regroup, the same object has another rank
 and size, and its collectives run over the new generation. The real group underneath is formed at its first use, so
-that scripts which never call a collective pay nothing. A loss in a collective is PeerLost."""
+that scripts which never call a collective pay nothing. A loss in a collective is PeerLost.
+
+With backend nccl, collectives on CUDA tensors run over nccl, which is aborted when the generation closes and formed anew
+in the next (experimental: exercised with one worker only). Gradients never come this way."""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
-from everstep.engine.group import WAIT_S, Group
+from everstep.engine.group import WAIT_S, Group, generation_store
 from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, UsageError
 
@@ -23,19 +27,24 @@ BACKEND = "everstep"
 class DefaultGroup(dist.ProcessGroup):
     """Registered with torch.distributed once; `follow` gives it a new world."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, wants_nccl: bool = False) -> None:
         super().__init__(0, 1)  # type: ignore[call-arg]  # torch's stub knows only the other constructor
         self._address = address
         self._lock = threading.Lock()
         self._world: World = ALONE
         self._group: Group | None = None
         self._solo: ProcessGroupGloo | None = None
+        self._wants_nccl = wants_nccl
+        self._nccl: Nccl | None = None
 
     def follow(self, group: Group) -> None:
         with self._lock:
             old, self._group, self._world = self._group, None, group.world
+            nccl, self._nccl = self._nccl, None
         if old is not None:
             old.close()
+        if nccl is not None:
+            nccl.abort()
         ranks = dist.distributed_c10d._world.pg_group_ranks
         if self in ranks:
             ranks[self] = {rank: rank for rank in range(self._world.size)}
@@ -44,6 +53,8 @@ class DefaultGroup(dist.ProcessGroup):
         """The generation closed: whoever waits in a collective gets an error. Safe from any thread."""
         if (group := self._group) is not None:
             group.break_()
+        if (nccl := self._nccl) is not None:
+            nccl.abort()
 
     def rank(self) -> int:
         return self._world.rank
@@ -57,17 +68,26 @@ class DefaultGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         if self._group is not None:
             self._group.close()
-        self._group = None
+        if self._nccl is not None:
+            self._nccl.abort()
+        self._group = self._nccl = None
 
     def abort(self) -> None:
         self.break_()
 
-    def _inner(self) -> ProcessGroupGloo:
-        if self._world.size == 1:
-            if self._solo is None:
-                self._solo = ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=60))
-            return self._solo
+    def _inner(self, arguments: tuple[Any, ...]) -> Any:
+        """The group that runs a collective with these arguments."""
+        if self._wants_nccl and _is_on_cuda(arguments):
+            with self._lock:
+                self._nccl = self._nccl or Nccl(self._world)
+                return self._nccl.group
+        return self._inner_gloo()
+
+    def _inner_gloo(self) -> ProcessGroupGloo:
         with self._lock:
+            if self._world.size == 1:
+                self._solo = self._solo or ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=60))
+                return self._solo
             if self._group is None:
                 try:
                     self._group = Group.form(self._world, self._address, "user")
@@ -75,6 +95,27 @@ class DefaultGroup(dist.ProcessGroup):
                     raise PeerLost(f"generation {self._world.generation} is broken: {error}") from error
             assert self._group.gloo is not None
             return self._group.gloo
+
+
+class Nccl:
+    """One generation's nccl communicator."""
+
+    def __init__(self, world: World) -> None:
+        from torch._C._distributed_c10d import ProcessGroupNCCL
+
+        options = ProcessGroupNCCL.Options()
+        options._timeout = timedelta(seconds=WAIT_S)
+        self.group = ProcessGroupNCCL(generation_store(world, "nccl"), world.rank, world.size, options)
+
+    def abort(self) -> None:
+        """End what is in flight; the communicator cannot be used again."""
+        self.group.abort()
+
+
+def _is_on_cuda(arguments: Any) -> bool:
+    if isinstance(arguments, Tensor):
+        return arguments.is_cuda
+    return isinstance(arguments, list | tuple) and any(_is_on_cuda(each) for each in arguments)
 
 
 class _Following(dist.Work):
@@ -107,7 +148,7 @@ class _Following(dist.Work):
 def _forward(name: str) -> Any:
     def call(self: DefaultGroup, *args: Any, **kwargs: Any) -> dist.Work:
         try:
-            work = getattr(self._inner(), name)(*args, **kwargs)
+            work = getattr(self._inner(args), name)(*args, **kwargs)
         except RuntimeError as error:
             raise PeerLost(f"a peer was lost in {name} of generation {self._world.generation}: {error}") from error
         return _Following(work, self._world.generation)
@@ -125,7 +166,7 @@ for _name in _COLLECTIVES:
     setattr(DefaultGroup, _name, _forward(_name))
 
 
-def install(address: str) -> DefaultGroup:
+def install(address: str, *, wants_nccl: bool = False) -> DefaultGroup:
     """Make a DefaultGroup torch.distributed's default group."""
     if dist.is_initialized():
         raise UsageError(
@@ -140,7 +181,7 @@ def install(address: str) -> DefaultGroup:
                 "subgroups do not follow the world when workers come and go",
                 hint="use the default group, or torch.distributed.init_process_group and the classic restart",
             )
-        made.append(DefaultGroup(address))
+        made.append(DefaultGroup(address, wants_nccl=wants_nccl))
         return made[0]
 
     if BACKEND.upper() not in dist.Backend._plugins:

@@ -42,13 +42,7 @@ class Group:
         """Connect to all peers of the generation. Blocks: call it in a thread that can be abandoned."""
         if world.size == 1:
             return cls(world, None, [])
-        store = dist.PrefixStore(
-            f"everstep/{world.generation}/{purpose}",
-            dist.TCPStore(
-                world.store_address, world.store_port, is_master=False, wait_for_workers=False,
-                timeout=timedelta(seconds=form_s), use_libuv=True,
-            ),
-        )  # fmt: skip
+        store = generation_store(world, purpose, form_s)
         before = sockets.listeners()
         device = ProcessGroupGloo.create_device(hostname=address)
         own = _new_listener(sockets.listeners() - before)
@@ -101,6 +95,17 @@ class Group:
         if gloo is not None:
             threading.Thread(target=_destroy, args=([gloo],), name="everstep-destroy", daemon=True).start()
             del gloo
+
+
+def generation_store(world: World, purpose: str, timeout_s: float = FORM_S) -> dist.Store:
+    """Keys of this generation and purpose alone, in rank 0's store; a key is never used twice."""
+    if world.size == 1:
+        return dist.HashStore()
+    timeout = timedelta(seconds=timeout_s)
+    server = dist.TCPStore(
+        world.store_address, world.store_port, is_master=False, wait_for_workers=False, timeout=timeout, use_libuv=True
+    )
+    return dist.PrefixStore(f"everstep/{world.generation}/{purpose}", server)
 
 
 def wait_all(works: Sequence[dist.Work], generation: int) -> None:

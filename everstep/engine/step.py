@@ -24,10 +24,10 @@ import torch
 from everstep.board import Board
 from everstep.engine.buckets import Flats, lay_out, trainable
 from everstep.engine.courier import Courier
+from everstep.engine.determinism import fix_kernels
 from everstep.engine.fixed import Alone
 from everstep.engine.fold import ExactFold, FastFold, Fold
 from everstep.engine.gradients import Gradients
-from everstep.engine.determinism import fix_kernels
 from everstep.engine.group import TAG_HEADER, Group, wait_all
 from everstep.engine.membership import Membership
 from everstep.engine.module_buffers import ModuleBuffers

@@ -7,7 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from everstep.engine.default_group import DefaultGroup
+from everstep.engine.group import Group
+from everstep.engine.world import World
 from everstep.testing import Cluster
 
 SCRIPT = Path(__file__).parent / "scripts" / "train_on_gpu.py"
@@ -42,3 +46,15 @@ def test_a_newcomer_gets_the_state_on_a_gpu(undisturbed_digest: str) -> None:
         cluster.wait("transfer.received", worker=newcomer)
 
         assert cluster.finish().weights_digest == undisturbed_digest
+
+
+def test_nccl_is_aborted_and_formed_anew_with_the_world() -> None:
+    group = DefaultGroup("127.0.0.1", wants_nccl=True)
+    values = torch.full((4,), 2.0, device="cuda")
+    for generation in (1, 2, 3):
+        group.follow(Group(World(generation=generation, rank=0, size=1), None, []))
+        group.allreduce([values]).wait()
+        torch.cuda.synchronize()
+    group.shutdown()
+
+    assert values.tolist() == [2.0] * 4

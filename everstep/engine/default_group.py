@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroupGloo
 
-from everstep.engine.group import WAIT_S, Group
+from everstep.engine.group import WAIT_S, Group, gloo_words
 from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, UsageError
 
@@ -72,7 +72,7 @@ class DefaultGroup(dist.ProcessGroup):
                 try:
                     self._group = Group.form(self._world, self._address, "user")
                 except Exception as error:
-                    raise PeerLost(f"generation {self._world.generation} is broken: {error}") from error
+                    raise PeerLost(f"generation {self._world.generation} is broken: {gloo_words(error)}") from error
             assert self._group.gloo is not None
             return self._group.gloo
 
@@ -89,7 +89,9 @@ class _Following(dist.Work):
         try:
             return self._work.wait(timeout if timeout.total_seconds() > 0 else timedelta(seconds=WAIT_S))
         except RuntimeError as error:
-            raise PeerLost(f"a peer was lost in a collective of generation {self._generation}: {error}") from error
+            raise PeerLost(
+                f"a peer was lost in a collective of generation {self._generation}: {gloo_words(error)}"
+            ) from error
 
     def is_completed(self) -> bool:
         return self._work.is_completed()
@@ -109,7 +111,8 @@ def _forward(name: str) -> Any:
         try:
             work = getattr(self._inner(), name)(*args, **kwargs)
         except RuntimeError as error:
-            raise PeerLost(f"a peer was lost in {name} of generation {self._world.generation}: {error}") from error
+            generation = self._world.generation
+            raise PeerLost(f"a peer was lost in {name} of generation {generation}: {gloo_words(error)}") from error
         return _Following(work, self._world.generation)
 
     call.__name__ = name

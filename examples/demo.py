@@ -20,6 +20,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
@@ -29,7 +30,7 @@ SCRIPT = Path(__file__).with_name("fashion_mnist.py")
 STEPS = 144
 LEAVES = 6
 KILL_AT = 24
-PAUSE_S = 0.02  # per leaf, so that there is something to watch; it changes no bit
+PAUSE_S = 0.03  # per leaf, so that there is something to watch; it changes no bit
 LOOK_S = 0.1
 PATIENCE_S = 120.0
 
@@ -44,19 +45,18 @@ def main() -> int:
         arguments = ["--steps", str(STEPS), "--pause-s", str(PAUSE_S)]
         with Cluster(SCRIPT, arguments, workers=3) as cluster, Show(console, cluster, quiet_events) as show:
             show.say("w0, w1 and w2 start: Python imports torch")
-            show.until(lambda: cluster.events("step.committed", step=1))
+            kill_one(cluster, show)
+            add_one(cluster, show)
             with undisturbed_run(quiet_events) as other:
-                disturb(cluster, show)
-                show.until(lambda: cluster.events("job.finished") or cluster.events("job.stopped"))
+                show.say("meanwhile an undisturbed run starts: the same script, alone in one process")
+                show.until(lambda: cluster.events("agent.ended"))
                 disturbed = cluster.finish().outputs[0]
-                show.say("waiting for the undisturbed run: the same script, alone in one process")
                 show.until(lambda: other.poll() is not None)
         undisturbed = next(event for event in read(quiet_events) if event["event"] == "result")
     return compare(console, disturbed, undisturbed)
 
 
-def disturb(cluster: Cluster, show: Show) -> None:
-    """Kill one worker, then add one."""
+def kill_one(cluster: Cluster, show: Show) -> None:
     show.until(lambda: cluster.events("step.committed", step=KILL_AT))
     usual_s = step_seconds(cluster)
     generation = cluster.events("step.committed")[-1]["generation"]
@@ -70,14 +70,20 @@ def disturb(cluster: Cluster, show: Show) -> None:
         f"[bold green]step {first['step']} committed by the survivors {first['t'] - killed:.3f} s after the kill[/]"
         f" (before it, a step took {usual_s:.3f} s)"
     )
+
+
+def add_one(cluster: Cluster, show: Show) -> None:
     (newcomer,) = cluster.add()
-    show.say(f"{newcomer} is added; training goes on while it imports torch")
-    show.until(lambda: cluster.events("regroup.settled", worker=newcomer))
-    joined = cluster.events("regroup.settled", worker=newcomer)[0]
+    show.say(f"[bold blue]{newcomer} is added[/]; training goes on while it imports torch")
+    show.until(lambda: cluster.events("regroup.settled", worker=newcomer) or cluster.events("job.finished"))
+    joined = cluster.events("regroup.settled", worker=newcomer)
+    if not joined:
+        show.say(f"[yellow]{newcomer} came too late: this machine is very busy")
+        return
     (sent,) = cluster.events("transfer.started")[-1:]
     show.say(
-        f"[bold green]{newcomer} got the state ({sent['bytes'] / 1e6:.1f} MB) from {sent['worker']}"
-        f" and goes on with step {joined['step'] + 1}"
+        f"[bold blue]{newcomer} got the state ({sent['bytes'] / 1e6:.1f} MB) from {sent['worker']}"
+        f" and goes on with step {joined[0]['step'] + 1}"
     )
 
 
@@ -121,7 +127,7 @@ class Show:
         self._console, self._cluster, self._quiet_events = console, cluster, quiet_events
         self._began = time.monotonic()
         self._num_told = 0
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
     def __enter__(self) -> Show:
         if self._live is not None:
@@ -160,8 +166,8 @@ class Show:
             for event in self._cluster.events(name, job=lambda job: job is not None)
         ]
         for event in sorted(decisions, key=lambda event: event["t"])[self._num_told :]:
-            is_closed = event["event"] == "generation.closed"
-            self.say(f"generation {event['generation']} closed: {event['reason']}" if is_closed else event["reason"], event["t"])
+            what = f"generation {event['generation']} closed: " if event["event"] == "generation.closed" else ""
+            self.say(escape(what + event["reason"]), event["t"])
             self._num_told += 1
 
     def _table(self) -> Table:

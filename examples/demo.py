@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from types import TracebackType
@@ -89,7 +90,7 @@ def add_one(cluster: Cluster, show: Show) -> None:
 
 def step_seconds(cluster: Cluster) -> float:
     times = [event["t"] for event in cluster.events("step.committed", worker="w0")]
-    return median(after - before for before, after in zip(times, times[1:], strict=False))
+    return median(after - before for before, after in pairwise(times))
 
 
 @contextmanager

@@ -143,7 +143,13 @@ class Show:
 
     def say(self, sentence: str, t: float | None = None) -> None:
         passed_s = (time.monotonic() if t is None else t) - self._began
-        self._console.print(f"[dim]{passed_s:6.2f} s[/]  {sentence}", soft_wrap=not self._console.is_terminal)
+        if not self._console.is_terminal:
+            self._console.print(f"{passed_s:6.2f} s  {sentence}", soft_wrap=True)
+            return
+        line = Table.grid(padding=(0, 2, 0, 0))  # a sentence that is wrapped stays in its column
+        line.add_column(no_wrap=True, style="dim")
+        line.add_row(f"{passed_s:6.2f} s", sentence)
+        self._console.print(line)
 
     def until(self, condition: Callable[[], object]) -> None:
         """Show what happens until the condition holds."""
@@ -196,7 +202,7 @@ class Show:
 
 def _progress(loss: Event) -> list[Any]:
     step = loss["step"] + 1
-    return [f"{step:3}", ProgressBar(total=STEPS, completed=step, width=36), f"{loss['loss']:.3f}"]
+    return [f"{step:3}", ProgressBar(total=STEPS, completed=step, width=24), f"{loss['loss']:.3f}"]
 
 
 def read(path: Path) -> list[Event]:

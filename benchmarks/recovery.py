@@ -1,9 +1,9 @@
 """kill -9 of one of four workers to the next committed step: Everstep and torchrun, in one go, on one machine.
 
-Workers train a 20 MB model with steps of 50 ms (sleep stands for device time). One of them is killed at a random phase of a
-step, again and again; each time all four are waited for before the next kill. What counts is the first step that the
-survivors commit in the new generation (torchrun: the first step of the restarted workers), never one that was on its way.
-torchrun runs at its best: with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. The last line is JSON.
+Workers train a 20 MB model with steps of 50 ms (sleep stands for device time). One of them is killed at a random phase
+of a step, again and again; each time all four are waited for before the next kill. What counts is the first step that
+the survivors commit in the new generation (torchrun: the first step of the restarted workers), never one that was on
+its way. torchrun runs at its best: with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. The last line is JSON.
 
     python benchmarks/recovery.py [--kills 20]"""
 
@@ -185,7 +185,7 @@ def main() -> None:
     our_hung += hung
     laggard = everstep_laggard(3)
     print(
-        f"{'kill -9 of one of 4 to the next committed step':44s} {'median':>8s} {'best':>8s} {'worst':>8s} {'kills':>6s} {'hung':>5s}"
+        f"{'seconds from kill -9 to the next commit':44s} {'median':>8s} {'best':>8s} {'worst':>8s} {'kills':>6s} {'hung':>5s}"
     )
     print(row("Everstep, survivors (12 leaves)", ours, our_hung))
     print(row("Everstep, survivors (4 leaves of 50 ms)", coarse, 0))

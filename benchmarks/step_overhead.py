@@ -1,8 +1,8 @@
 """What a step costs over torch's DistributedDataParallel: fast and exact, side by side in the same processes.
 
 Two workers train copies of one model, in turns: a round of steps with plain DDP (no_sync accumulation where a worker
-has several leaves), one with `fast`, one with `exact`, in rotating order; each round is compared with the DDP round of the
-same turn. The last line is JSON: ratios of the medians with as many leaves as workers.
+has several leaves), one with `fast`, one with `exact`, in rotating order; each round is compared with the DDP round of
+the same turn. The last line is JSON: ratios of the medians with as many leaves as workers.
 
     python benchmarks/step_overhead.py [--rounds 30] [--device cpu|cuda]"""
 

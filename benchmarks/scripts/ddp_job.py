@@ -1,4 +1,4 @@
-"""The job of benchmarks/recovery.py under torchrun: plain DDP, the same model and step time, a checkpoint every 10 steps."""
+"""The job of benchmarks/recovery.py under torchrun: plain DDP, the same model, a checkpoint every 10 steps."""
 
 from __future__ import annotations
 

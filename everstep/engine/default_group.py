@@ -4,8 +4,8 @@ A process group that stands for "all workers of this generation": after a regrou
 and size, and its collectives run over the new generation. The real group underneath is formed at its first use, so
 that scripts which never call a collective pay nothing. A loss in a collective is PeerLost.
 
-With backend nccl, collectives on CUDA tensors run over nccl, which is aborted when the generation closes and formed anew
-in the next (experimental: exercised with one worker only). Gradients never come this way."""
+With backend nccl, collectives on CUDA tensors run over nccl, which is aborted when the generation closes and formed
+anew in the next (experimental: exercised with one worker only). Gradients never come this way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
-from everstep.engine.group import WAIT_S, Group, generation_store
+from everstep.engine.group import WAIT_S, Group, generation_store, gloo_words
 from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, UsageError
 
@@ -92,7 +92,7 @@ class DefaultGroup(dist.ProcessGroup):
                 try:
                     self._group = Group.form(self._world, self._address, "user")
                 except Exception as error:
-                    raise PeerLost(f"generation {self._world.generation} is broken: {error}") from error
+                    raise PeerLost(f"generation {self._world.generation} is broken: {gloo_words(error)}") from error
             assert self._group.gloo is not None
             return self._group.gloo
 
@@ -130,7 +130,9 @@ class _Following(dist.Work):
         try:
             return self._work.wait(timeout if timeout.total_seconds() > 0 else timedelta(seconds=WAIT_S))
         except RuntimeError as error:
-            raise PeerLost(f"a peer was lost in a collective of generation {self._generation}: {error}") from error
+            raise PeerLost(
+                f"a peer was lost in a collective of generation {self._generation}: {gloo_words(error)}"
+            ) from error
 
     def is_completed(self) -> bool:
         return self._work.is_completed()
@@ -150,7 +152,8 @@ def _forward(name: str) -> Any:
         try:
             work = getattr(self._inner(args), name)(*args, **kwargs)
         except RuntimeError as error:
-            raise PeerLost(f"a peer was lost in {name} of generation {self._world.generation}: {error}") from error
+            generation = self._world.generation
+            raise PeerLost(f"a peer was lost in {name} of generation {generation}: {gloo_words(error)}") from error
         return _Following(work, self._world.generation)
 
     call.__name__ = name

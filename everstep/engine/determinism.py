@@ -1,6 +1,6 @@
 """What exact mode asks of torch: the same kernels in the same order on every worker.
 
-The number of threads changes how sums are split; cuBLAS, cuDNN and atomics have variants that differ from run to run."""
+The number of threads changes how sums are split; cuBLAS, cuDNN and atomics have variants that differ by the run."""
 
 from __future__ import annotations
 

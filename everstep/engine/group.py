@@ -7,6 +7,7 @@ work has ended; `break_` makes every work end. A group is never reused: each gen
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -26,6 +27,8 @@ WAIT_S = 24 * 3600.0  # who is alive is decided by the coordinator, not by gloo'
 
 # Tags below this belong to a step's buckets.
 TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER, TAG_TRANSFER, TAG_BUCKETS = 0, 1, 2, 3, 5, 1 << 10
+
+_PLACE = re.compile(r"\[\S+:\d+\] ")
 
 
 class Group:
@@ -117,7 +120,12 @@ def wait_all(works: Sequence[dist.Work], generation: int) -> None:
         except RuntimeError as error:
             failed = failed or error
     if failed is not None:
-        raise PeerLost(f"generation {generation} is broken: {failed}") from failed
+        raise PeerLost(f"generation {generation} is broken: {gloo_words(failed)}") from failed
+
+
+def gloo_words(error: Exception) -> str:
+    """What gloo has to say, without the place in its source before it and the advice after it."""
+    return _PLACE.sub("", str(error)).split(". ", 1)[0]
 
 
 def _new_listener(found: set[sockets.Endpoint]) -> sockets.Endpoint:

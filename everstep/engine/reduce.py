@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from everstep.engine.buckets import Flats, Layout
-from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, wait_all
+from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, gloo_words, wait_all
 from everstep.engine.pulse import ENDS, Header, Pulse, header_bytes, pulse_bytes, total_weight
 from everstep.engine.staging import Staging
 from everstep.engine.tree import Node, additions
@@ -130,7 +130,7 @@ class Reduction:
         except EverstepError as error:
             self._failure = error
         except Exception as error:
-            self._failure = PeerLost(f"generation {self._world.generation} is broken: {error}")
+            self._failure = PeerLost(f"generation {self._world.generation} is broken: {gloo_words(error)}")
             self._failure.__cause__ = error
         finally:
             if self._failure is not None:

@@ -229,9 +229,7 @@ class Engine:
         if self.world.size > 1 and (is_launched or is_summed):
             # The others may have taken what this leaf has sent so far: they must not count on it.
             where = f"leaf {leaf.index if leaf else '?'} of step {self.step}"
-            self._membership.report_broken(
-                self.world.generation, f"{self._membership.worker}: {type(error).__name__} in {where}"
-            )
+            self._membership.report_broken(self.world.generation, f"{type(error).__name__} in {where}")
         elif is_summed:
             gradients.clear()
         self._refresh_todo()
@@ -375,7 +373,7 @@ class Engine:
         if self._settled == 0 and self.world is ALONE:
             self._membership.arrive(0, self.step, self.num_leaves)
         if lost is not None:
-            self._membership.report_broken(self.world.generation, f"{self._membership.worker}: {lost.message}")
+            self._membership.report_broken(self.world.generation, lost.message)
         self._drop_reduction()
         while True:
             needs_group = self._must_regroup or self._membership.is_closed(self.world.generation)
@@ -386,7 +384,7 @@ class Engine:
                 self._settle()
                 break
             except PeerLost as again:
-                self._membership.report_broken(self.world.generation, f"{self._membership.worker}: {again.message}")
+                self._membership.report_broken(self.world.generation, again.message)
         emit("regroup.settled", generation=self.world.generation, size=self.world.size, rank=self.world.rank,
              step=self.step, seconds=time.monotonic() - started)  # fmt: skip
 

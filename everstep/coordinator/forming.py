@@ -7,7 +7,7 @@ Pure: facts and `now` in, a value with its reason out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from everstep.coordinator.reach import largest_mutual
@@ -137,16 +137,16 @@ def _decide_holders(roster: Roster, newest: int, now: float) -> Forming | None:
     missing = {each.worker: deadline for each in holders if each.status == ALIVE and each.worker not in roster.arrivals}
     if missing:
         return _wait_or_lose(roster, missing, now, "with the newest state")
-    # A lost member may hold the state without our having heard of it. And if no member stands here, the generation
-    # may even be stepping on without us: then all of them are waited for, and there are never two histories.
-    lost = {each.worker for each in holders} | {name for name in roster.generation.ranks if roster.is_member(name)}
+    # Any of the lost may hold it without our having heard of it. And if no member stands here, they may even be
+    # stepping on without us: since all of them are waited for, there are never two histories.
+    lost = [each.worker for each in roster.workers.values() if each.status == LOST]
     return _wait_for_fence(roster, lost, now, f"may hold the state of generation {newest}, or be stepping on")
 
 
-def _wait_for_fence(roster: Roster, names: Iterable[str], now: float, what: str) -> Forming | None:
+def _wait_for_fence(roster: Roster, lost: list[str], now: float, what: str) -> Forming | None:
     """Wait until each of those that are lost has either been confirmed dead or has stopped by itself."""
     fence_s = roster.policy.fence_s
-    deadlines = {name: roster.lost_at[name] + fence_s for name in names if roster.workers[name].status == LOST}
+    deadlines = {name: roster.lost_at[name] + fence_s for name in lost}
     unfenced = [name for name, deadline in deadlines.items() if deadline > now]
     if not unfenced:
         return None

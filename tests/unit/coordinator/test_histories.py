@@ -76,6 +76,9 @@ class Histories(RuleBasedStateMachine):
                 self.make_arrive(process, data)
 
     def make_arrive(self, process, data):
+        if self.play.status(process.name) == "left":  # released while it could not hear of it: refused, so it ends
+            process.is_dead = True
+            return
         reachable = sorted(self.processes.keys() - {process.name})
         cut = data.draw(st.lists(st.sampled_from(reachable), max_size=1)) if reachable else []
         process.group, process.wants_to_leave, process.heard_at = 0, False, self.play.now
@@ -209,7 +212,7 @@ class Histories(RuleBasedStateMachine):
             return
         if self.play.status(process.name) == "left":
             others = [p for p in self.living() if p is not process]
-            assert roster.is_finished or not process.settled or any(self.holds_proved(p) for p in others)
+            assert roster.is_finished or not process.step or any(self.holds_proved(p) for p in others)
             process.is_released = process.is_dead = True
         elif process.name in roster.recalled:
             process.wants_to_leave = False
@@ -241,9 +244,10 @@ class Histories(RuleBasedStateMachine):
         return process.settled > 0 and process.step >= self.proved
 
     def was_waited_for(self, process):
-        """Alive and called, but neither came nor was killed for as long as anybody is waited for."""
+        """Alive and called, but neither came nor was killed for as long as anybody is waited for; or let go."""
         lost_at = self.play.roster.lost_at.get(process.name)
-        return lost_at is not None and self.play.now - lost_at >= FENCE_S
+        is_over = lost_at is not None and self.play.now - lost_at >= FENCE_S
+        return is_over or self.play.status(process.name) == "left"
 
     def generation_of(self, process):
         return self.play.generation if process.group == self.play.generation.number else self.play.roster.previous

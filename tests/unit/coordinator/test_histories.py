@@ -45,7 +45,7 @@ class Histories(RuleBasedStateMachine):
     def begin(self, start_workers, max_workers):
         self.play = self.stage_class(start_workers=start_workers, max_workers=max_workers, fence_s=FENCE_S)
         self.processes: dict[str, Process] = {}
-        self.proved = 0  # steps that all members committed: the state that must not get lost
+        self.proved = (0, 0)  # generation and steps that all its members committed: the state that must not get lost
         self.latest: Generation = self.play.generation
         for _ in range(start_workers):
             self.start()
@@ -119,7 +119,7 @@ class Histories(RuleBasedStateMachine):
         if not all(p.group == p.settled == group and p.is_running and not p.is_dead for p in members):
             return
         assert group == self.play.generation.number, "two histories: an old generation stepped on"
-        self.proved = max(self.proved, min(p.step for p in members))
+        self.proved = max(self.proved, (group, min(p.step for p in members)))
         for process in members:
             process.step += interruptions is None or interruptions.draw(st.booleans())
 
@@ -227,9 +227,9 @@ class Histories(RuleBasedStateMachine):
         if "NO LIVE WORKER" in generation.reason:
             holders = [p for p in self.living() if self.holds_proved(p) and not self.was_waited_for(p)]
             assert not holders, f"live holders were given up: {holders}"
-            self.proved = leader.step if leader else 0
+            self.proved = (0, leader.step if leader else 0)
         assert leader, "nobody may lead"
-        assert leader.step >= self.proved, "a proved step got lost"
+        assert leader.step >= self.proved[1], "a proved step got lost"
 
     # --- facts about the simulation ---
 
@@ -241,7 +241,8 @@ class Histories(RuleBasedStateMachine):
         return [p for p in self.processes.values() if not p.is_dead]
 
     def holds_proved(self, process):
-        return process.settled > 0 and process.step >= self.proved
+        generation, step = self.proved
+        return process.settled >= max(1, generation) and process.step >= step
 
     def was_waited_for(self, process):
         """Alive and called, but neither came nor was killed for as long as anybody is waited for; or let go."""

@@ -115,9 +115,9 @@ class Histories(RuleBasedStateMachine):
 
     def step(self, group, interruptions):
         """A group need not be the generation that the coordinator knows: it steps as long as all of it can."""
-        members = [self.processes[name] for name in self.members_of(group)]
-        if not all(p.group == p.settled == group and p.is_running and not p.is_dead for p in members):
+        if not self.can_step(group):
             return
+        members = [self.processes[name] for name in self.members_of(group)]
         assert group == self.play.generation.number, "two histories: an old generation stepped on"
         self.proved = max(self.proved, (group, min(p.step for p in members)))
         for process in members:
@@ -125,8 +125,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def interrupted_update(self, data):
-        """A worker that was stopped inside an update holds nothing; it can happen when others hold the state only."""
-        process = self.pick(data, lambda p: p.can_call and p.group)
+        """A worker that was stopped inside an update holds nothing; here, only when others hold the state."""
+        process = self.pick(data, lambda p: p.can_call and p.group and self.can_step(p.group))
         if process and any(p is not process and self.holds_proved(p) for p in self.living()):
             process.settled = 0
             self.make_arrive(process, data)
@@ -236,6 +236,10 @@ class Histories(RuleBasedStateMachine):
     def pick(self, data, wanted, of=None):
         found = [p for p in (self.living() if of is None else of) if wanted(p)]
         return data.draw(st.sampled_from(found)) if found else None
+
+    def can_step(self, group):
+        members = [self.processes[name] for name in self.members_of(group)]
+        return all(p.group == p.settled == group and p.is_running and not p.is_dead for p in members)
 
     def living(self):
         return [p for p in self.processes.values() if not p.is_dead]

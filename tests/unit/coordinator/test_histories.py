@@ -224,7 +224,7 @@ class Histories(RuleBasedStateMachine):
         for process in self.living():
             assert not (process.group and process.name in {p.name for p in members}), "a member did not stand ready"
         leader = self.leader(members, generation.continues)
-        if "NO LIVE WORKER" in generation.reason:
+        if "NO LIVE WORKER" in generation.reason and not any(self.holds_proved(p) for p in members):
             holders = [p for p in self.living() if self.holds_proved(p) and not self.was_waited_for(p)]
             assert not holders, f"live holders were given up: {holders}"
             self.proved = (0, leader.step if leader else 0)

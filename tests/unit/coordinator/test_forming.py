@@ -195,7 +195,7 @@ def test_a_silent_holder_of_the_state_is_waited_for_until_it_is_dead(stage):
     (w1,) = play.add(1)
     play.arrive(w1)
     assert play.generation.is_closed
-    assert "w0 cannot be heard and may still be stepping" in play.reason
+    assert "w0 cannot be heard and may hold the state of generation 1" in play.reason
 
     play.exit(w0)
 

@@ -185,7 +185,8 @@ def main() -> None:
     our_hung += hung
     laggard = everstep_laggard(3)
     print(
-        f"{'seconds from kill -9 to the next commit':44s} {'median':>8s} {'best':>8s} {'worst':>8s} {'kills':>6s} {'hung':>5s}"
+        f"{'seconds from kill -9 to the next commit':44s} "
+        f"{'median':>8s} {'best':>8s} {'worst':>8s} {'kills':>6s} {'hung':>5s}"
     )
     print(row("Everstep, survivors (12 leaves)", ours, our_hung))
     print(row("Everstep, survivors (4 leaves of 50 ms)", coarse, 0))

@@ -22,6 +22,7 @@ from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, UsageError
 
 BACKEND = "everstep"
+VERDICT_S = 2.0  # a collective failed: so long may the coordinator take to say that the generation is closed
 
 
 class DefaultGroup(dist.ProcessGroup):
@@ -34,12 +35,14 @@ class DefaultGroup(dist.ProcessGroup):
         self._world: World = ALONE
         self._group: Group | None = None
         self._solo: ProcessGroupGloo | None = None
+        self._is_closed = threading.Event()  # the present generation
         self._wants_nccl = wants_nccl
         self._nccl: Nccl | None = None
 
     def follow(self, group: Group) -> None:
         with self._lock:
             old, self._group, self._world = self._group, None, group.world
+            self._is_closed.clear()
             nccl, self._nccl = self._nccl, None
         if old is not None:
             old.close()
@@ -51,10 +54,17 @@ class DefaultGroup(dist.ProcessGroup):
 
     def break_(self) -> None:
         """The generation closed: whoever waits in a collective gets an error. Safe from any thread."""
+        self._is_closed.set()
         if (group := self._group) is not None:
             group.break_()
         if (nccl := self._nccl) is not None:
             nccl.abort()
+
+    def explain(self, error: RuntimeError) -> Exception:
+        """PeerLost if the generation is closed, now or within a moment; else the error itself: the call was wrong."""
+        if not self._is_closed.wait(VERDICT_S):
+            return error
+        return PeerLost(f"a peer was lost in a collective of generation {self._world.generation}: {gloo_words(error)}")
 
     def rank(self) -> int:
         return self._world.rank
@@ -119,20 +129,18 @@ def _is_on_cuda(arguments: Any) -> bool:
 
 
 class _Following(dist.Work):
-    """A work whose failure is the loss of a peer."""
+    """A work whose failure may be the loss of a peer."""
 
-    def __init__(self, work: dist.Work, generation: int) -> None:
+    def __init__(self, work: dist.Work, group: DefaultGroup) -> None:
         super().__init__()
         self._work = work
-        self._generation = generation
+        self._group = group
 
     def wait(self, timeout: timedelta = timedelta(seconds=WAIT_S)) -> bool:
         try:
             return self._work.wait(timeout if timeout.total_seconds() > 0 else timedelta(seconds=WAIT_S))
         except RuntimeError as error:
-            raise PeerLost(
-                f"a peer was lost in a collective of generation {self._generation}: {gloo_words(error)}"
-            ) from error
+            raise self._group.explain(error) from error
 
     def is_completed(self) -> bool:
         return self._work.is_completed()
@@ -150,11 +158,9 @@ class _Following(dist.Work):
 def _forward(name: str) -> Any:
     def call(self: DefaultGroup, *args: Any, **kwargs: Any) -> dist.Work:
         try:
-            work = getattr(self._inner(args), name)(*args, **kwargs)
+            return _Following(getattr(self._inner(args), name)(*args, **kwargs), self)
         except RuntimeError as error:
-            generation = self._world.generation
-            raise PeerLost(f"a peer was lost in {name} of generation {generation}: {gloo_words(error)}") from error
-        return _Following(work, self._world.generation)
+            raise self.explain(error) from error
 
     call.__name__ = name
     return call

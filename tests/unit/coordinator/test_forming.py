@@ -1,3 +1,5 @@
+from everstep.coordinator.forming import LAST_CALL_S
+
 """When the next generation is formed, and by whom."""
 
 from __future__ import annotations
@@ -211,7 +213,7 @@ def test_a_silent_generation_is_over_after_the_fence(stage):
     play.after(3.0)
     (w1,) = play.add(1)
     play.arrive(w1)
-    play.after(599.0, w1)
+    play.after(599.0 + LAST_CALL_S, w1)
     assert play.generation.is_closed
 
     play.after(1.0, w1)

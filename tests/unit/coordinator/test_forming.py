@@ -1,11 +1,10 @@
-from everstep.coordinator.forming import LAST_CALL_S
-
 """When the next generation is formed, and by whom."""
 
 from __future__ import annotations
 
 import pytest
 
+from everstep.coordinator.forming import LAST_CALL_S
 from everstep.errors import Refused
 from everstep.wire import COMPUTING
 

@@ -83,7 +83,7 @@ class Reduction:
         self._cuts = [
             [bucket.numel * rank // world.size for rank in range(world.size + 1)] for bucket in task.layout.buckets
         ]
-        self._additions, self._left = additions((n for nodes in task.nodes for n in nodes), task.num_leaves)
+        self._additions, _ = additions((n for nodes in task.nodes for n in nodes), task.num_leaves)
         self._stride = max(len(nodes) for nodes in task.nodes) + 1
         self._open: dict[int, dist.Work] = {}  # posted and not waited for; waiting twice would wait for ever
         self._keep: list[Tensor] = []  # small messages, alive until their work has ended
@@ -208,8 +208,6 @@ class Reduction:
         out = self._staging.incoming(self.result, bucket)[cuts[rank] : cuts[rank + 1]]
         received = [part for node, part in parts.items() if node not in self.task.sums]
         own = {node for node in parts if node in self.task.sums}
-        if not self._additions:
-            torch.div(parts[self._left[0]], total, out=out)
         for step, (left, right, name) in enumerate(self._additions):
             if step == len(self._additions) - 1:
                 torch.add(parts[left], parts[right], out=out)

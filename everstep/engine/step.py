@@ -183,7 +183,7 @@ class Engine:
         seed_everything(leaf_seed(self._seed, leaf.step, leaf.index))
         target = gradients.begin(leaf.index, weight, is_last=self.is_last_leaf)
         self._board.write(step=self.step, leaf=leaf.index, phase=COMPUTING)
-        if self.is_last_leaf:
+        if self.is_last_leaf and self.world.size > 1:
             self._launch(gradients.fold.sums(self.world.rank, target))
 
     @property
@@ -268,10 +268,8 @@ class Engine:
             buffers=self._buffers.leaf_zero,
             buffers_owner=self._plan.owner(0),
         )
-        staging = self._staging if self.world.size > 1 else HostStaging()
-        self._reduction = Reduction(task, self._result, staging, self._scratch)
-        if self.world.size > 1:
-            self._courier.take(self._reduction)
+        self._reduction = Reduction(task, self._result, self._staging, self._scratch)
+        self._courier.take(self._reduction)
 
     def _bucket_ready(self, bucket: int) -> None:
         if self._reduction is not None:
@@ -287,37 +285,47 @@ class Engine:
         self._board.write(step=self.step, leaf=-1, phase=WAITING)
         while True:
             try:
-                self._decision = self._finish_reduction()
+                pulses, means = self._finish_reduction() if self.world.size > 1 else self._finish_alone()
                 break
             except PeerLost as lost:
                 self._regroup(lost)
                 if self.step != attempted or self._todo:
                     raise PeerLost(f"{lost.message}; leaf {self._todo} of step {self.step} is next") from lost
-                self._launch(self._build().fold.sums(self.world.rank, None))
+                if self.world.size > 1:
+                    self._launch(self._build().fold.sums(self.world.rank, None))
+        self._decision = decide_pulse(pulses)
         self._buffers.adopt_leaf_zero()
-        self._build().give_user_gradients(self._result, self._decision.used)
+        self._build().give_user_gradients(means, self._decision.used)
 
-    def _finish_reduction(self) -> PulseDecision:
-        assert self._reduction is not None
-        self._reduction.flush(
-            Pulse(
-                generation=self.world.generation,
-                step=self.step,
-                wants_regroup=self._membership.newcomers > 0,
-                is_leaving=self.is_leaving,
-                used=self._build().used_parameters(),
-            )
+    def _pulse(self) -> Pulse:
+        return Pulse(
+            generation=self.world.generation,
+            step=self.step,
+            wants_regroup=self._membership.newcomers > 0,
+            is_leaving=self.is_leaving,
+            used=self._build().used_parameters(),
         )
-        if self.world.size == 1:
-            self._reduction.run()
-        elif self._membership.is_closed(self.world.generation):
+
+    def _finish_reduction(self) -> tuple[list[Pulse], Flats]:
+        assert self._reduction is not None
+        self._reduction.flush(self._pulse())
+        if self._membership.is_closed(self.world.generation):
             self._reduction.abort()
-        return decide_pulse(self._reduction.finish())
+        return self._reduction.finish(), self._result
+
+    def _finish_alone(self) -> tuple[list[Pulse], Flats]:
+        """One worker holds the whole tree: divide in place."""
+        (sums,) = self._build().fold.sums(0, None).values()
+        total = sum(self._weights[leaf] for leaf in range(self._leaves))
+        if total != 1:
+            for buffer in sums.buffers:
+                buffer.div_(total)
+        return [self._pulse()], sums
 
     def _drop_reduction(self) -> None:
         """Give a failed attempt up. Memory that an operation may still write to is never used again."""
         reduction, self._reduction = self._reduction, None
-        if reduction is None or reduction.is_done or self.world.size == 1:
+        if reduction is None or reduction.is_done:
             return
         reduction.abort()
         if self._group is not None:

@@ -35,9 +35,9 @@ def init_process_group(backend: str | None = None, **torch_arguments: Any) -> No
 
     Who the workers are is decided by the coordinator, so `rank`, `world_size`, `init_method` and `store` are not
     needed and not used. Without `everstep run` the world is this process alone."""
-    if backend not in (None, "gloo", "cpu:gloo", "cpu:gloo,cuda:gloo"):
-        raise UsageError(f"backend={backend!r} cannot follow the world yet", hint='use backend="gloo"')
-    current.follow_world()
+    if backend not in (None, "gloo", "nccl", "cpu:gloo", "cpu:gloo,cuda:gloo", "cpu:gloo,cuda:nccl"):
+        raise UsageError(f"backend={backend!r} cannot follow the world", hint='use backend="gloo" or "nccl"')
+    current.follow_world(wants_nccl=backend is not None and backend.endswith("nccl"))
 
 
 def reduce(value: float | torch.Tensor, *, weight: float = 1.0) -> float:
@@ -99,6 +99,7 @@ class ElasticTrainer:
     """Runs the loop's body for the right leaves, and applies each step once, for all workers or for none.
 
     leaves: micro-batches per global batch; defaults to the number of workers the job was started with.
+    engine: for tests that need several in one process; by default the process's own.
     reduce: "exact" gives the same bits for every number of workers and every failure; "fast" sums as it comes."""
 
     def __init__(
@@ -109,8 +110,9 @@ class ElasticTrainer:
         reduce: str = "exact",
         seed: int = 0,
         threads: int = 1,
+        engine: Engine | None = None,
     ) -> None:
-        self._engine = current.current()
+        self._engine = engine or current.current()
         num_leaves = leaves if leaves is not None else int(os.environ.get("WORLD_SIZE", "1"))
         self._engine.configure(num_leaves=num_leaves, reduce=reduce, seed=seed, threads=threads)
         self._optimizers: list[Optimizer] = []
@@ -122,6 +124,11 @@ class ElasticTrainer:
     def num_steps(self) -> int:
         """Committed steps."""
         return self._engine.step
+
+    @property
+    def is_last_leaf(self) -> bool:
+        """Inside a step: this is the worker's last leaf, the one with which optimizer.step() acts."""
+        return self._engine.is_last_leaf
 
     @property
     def rank(self) -> int:

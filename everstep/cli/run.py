@@ -22,7 +22,7 @@ from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinat
 from everstep.launcher.logs import tail
 from everstep.launcher.node import NodeSpec
 from everstep.launcher.verdict import Verdict, failure_report
-from everstep.wire import JobSpec, JobView, Policy
+from everstep.wire import JobSpec, Policy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,10 +61,14 @@ def run_job(request: RunRequest) -> int:
     """A job from its creation to its end, on this machine."""
     job = request.job or new_job_id()
     directory = private_directory(request.log_dir / job)
+    events = _events_path(directory)
     policy = Policy(**{"start_workers": request.num_workers, **request.policy})  # type: ignore[arg-type]
     with Display(is_quiet=request.is_quiet) as display, _coordinator(request, directory, display.say) as (url, token):
         with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
-            coordinator.create_job(JobSpec(name=request.name, policy=policy))
+            view = coordinator.create_job(JobSpec(name=request.name, policy=policy))
+        if view.is_finished or view.is_stopped:
+            raise UsageError(f"job {job} is over: {view.reason}", hint="give another --job, or none for a new one")
+        display.follow_events(events)
         display.say(f"job {job}, logs in {directory}")
         agent_request = AgentRequest(
             command=request.command,
@@ -78,37 +82,36 @@ def run_job(request: RunRequest) -> int:
             shutdown_s=request.shutdown_s,
             heartbeat_s=policy.heartbeat_s,
         )
-        return _run_node(agent_request, directory, display, on_view=display.show)
+        return _run_node(agent_request, directory, display)
 
 
 def run_agent(request: AgentRequest) -> int:
     """One node's part of a job that exists."""
     directory = private_directory(request.log_dir / request.job)
+    _events_path(directory)
     with Display(is_quiet=request.is_quiet) as display:
-        return _run_node(request, directory, display, on_view=None)
+        return _run_node(request, directory, display)
 
 
-def _run_node(
-    request: AgentRequest, directory: Path, display: Display, on_view: Callable[[JobView], None] | None
-) -> int:
-    os.environ.setdefault(env.EVENTS, str(directory / "events.jsonl"))
-
+def _run_node(request: AgentRequest, directory: Path, display: Display) -> int:
     def follow(worker: Worker) -> None:
         display.follow(worker.place.worker, worker.log, worker.board)
 
-    node = node_spec(request, directory)
-    agent = Agent(node, say=display.say, on_worker=follow, on_view=on_view)
-    verdict = agent.run()
+    verdict = Agent(node_spec(request, directory), say=display.say, on_worker=follow).run()
     display.close()
-    _report(verdict, agent, display, directory)
+    _report(verdict, display, directory)
     return verdict.exit_code
 
 
-def _report(verdict: Verdict, agent: Agent, display: Display, directory: Path) -> None:
+def _events_path(directory: Path) -> Path:
+    """Where this process and all that it starts write their events."""
+    return Path(os.environ.setdefault(env.EVENTS, str(directory / "events.jsonl")))
+
+
+def _report(verdict: Verdict, display: Display, directory: Path) -> None:
     if verdict.is_good:
-        survived = sum(not end.exit.is_good for end in agent.ends)
         steps = f"{display.num_steps} steps in {display.elapsed_s:.1f} s"
-        print(f"everstep: finished: {steps}, {survived} deaths survived", flush=True)
+        print(f"everstep: finished: {steps}, {verdict.num_survived} deaths survived", flush=True)
         return
     first = verdict.first_failure
     log = directory / f"{first.worker}.log" if first else None

@@ -36,8 +36,8 @@ def decide_leaving(roster: Roster) -> Leaving:
             reason=f"released: generation {roster.generation.number} holds the state without it",
             released=tuple(outside),
         )
-    empty_handed = tuple(name for name in outside if roster.workers[name].settled == 0)
-    return Leaving(reason="released: it holds no state", released=empty_handed)
+    empty_handed = [name for name in outside if _holds_nothing(roster, name)]
+    return Leaving(reason="released: it holds no state", released=tuple(empty_handed))
 
 
 def decide_end(roster: Roster) -> End:
@@ -61,6 +61,11 @@ def _all_wish(roster: Roster) -> bool:
     if not roster.generation.is_open or not members.keys() <= roster.wishes.keys():
         return False
     return all(roster.wishes[name].generation == number for name in members)
+
+
+def _holds_nothing(roster: Roster, name: str) -> bool:
+    wish = roster.wishes[name]
+    return wish.generation == 0 or (roster.workers[name].settled == 0 and wish.step == 0)
 
 
 def _is_settled(roster: Roster) -> bool:

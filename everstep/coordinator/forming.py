@@ -1,18 +1,20 @@
 """Decide when the next generation is formed, and by whom.
 
-Two promises. Never two histories: the next generation contains somebody of the last one, or the last one must have
-stopped. And the state is not dropped while anybody may still hold it: a generation goes on from the newest state that
+Two promises. Never two histories: somebody of the last generation stands here, or all of it must have stopped. And
+the state is not dropped while anybody may still hold it: a generation goes on from the newest state that
 anyone settled in, and starts afresh only when all who held it are gone for certain.
 Pure: facts and `now` in, a value with its reason out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from everstep.coordinator.reach import largest_mutual
 from everstep.coordinator.roster import ALIVE, LOST, Generation, Roster, Sign, by_seniority, listed
 from everstep.wire import COMPUTING, Member
+
+LAST_CALL_S = 20.0  # a worker that stops by itself may be in the middle of a call when its deadline comes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,8 +110,6 @@ def _decide_next(roster: Roster, now: float) -> Forming:
     generation = roster.generation
     if not roster.arrivals:
         return Forming(reason=f"nobody is left of generation {generation.number}; waiting for workers")
-    if waiting := _decide_fence(roster, now):
-        return waiting
     newest, best = _newest(roster), max(arrival.settled for arrival in roster.arrivals.values())
     if best >= newest:
         return _form(roster)
@@ -132,16 +132,6 @@ def _newest(roster: Roster) -> int:
     return generation.continues if has_not_stepped else generation.number
 
 
-def _decide_fence(roster: Roster, now: float) -> Forming | None:
-    """The last generation may still be stepping somewhere unless one of its members stands here or all have stopped."""
-    generation = roster.generation
-    stands_here = roster.arrivals.keys() | roster.wishes.keys()
-    if any(roster.is_member(name) for name in stands_here & generation.ranks.keys()):
-        return None
-    members = [name for name in generation.ranks if roster.is_member(name)]
-    return _wait_for_fence(roster, members, now, f"may still be stepping in generation {generation.number}")
-
-
 def _decide_holders(roster: Roster, newest: int, now: float) -> Forming | None:
     """Nobody here holds the state: wait for who may, the living until they miss their time, the lost until fenced."""
     holders = [each for each in roster.workers.values() if each.settled >= newest]
@@ -149,15 +139,16 @@ def _decide_holders(roster: Roster, newest: int, now: float) -> Forming | None:
     missing = {each.worker: deadline for each in holders if each.status == ALIVE and each.worker not in roster.arrivals}
     if missing:
         return _wait_or_lose(roster, missing, now, "with the newest state")
-    # A lost member may have come to hold the state without our hearing of it.
-    lost = {each.worker for each in holders} | {name for name in roster.generation.ranks if roster.is_member(name)}
-    return _wait_for_fence(roster, lost, now, f"may hold the state of generation {newest}")
+    # Any of the lost may hold it without our having heard of it. And if no member stands here, they may even be
+    # stepping on without us: since all of them are waited for, there are never two histories.
+    lost = [each.worker for each in roster.workers.values() if each.status == LOST]
+    return _wait_for_fence(roster, lost, now, f"may hold the state of generation {newest}, or be stepping on")
 
 
-def _wait_for_fence(roster: Roster, names: Iterable[str], now: float, what: str) -> Forming | None:
+def _wait_for_fence(roster: Roster, lost: list[str], now: float, what: str) -> Forming | None:
     """Wait until each of those that are lost has either been confirmed dead or has stopped by itself."""
-    fence_s = roster.policy.fence_s
-    deadlines = {name: roster.lost_at[name] + fence_s for name in names if roster.workers[name].status == LOST}
+    fence_s = roster.policy.fence_s + LAST_CALL_S
+    deadlines = {name: roster.lost_at[name] + fence_s for name in lost}
     unfenced = [name for name, deadline in deadlines.items() if deadline > now]
     if not unfenced:
         return None

@@ -59,7 +59,7 @@ def decide_hang(roster: Roster, signs: Mapping[str, Sign], now: float) -> Hang:
     """One computes far longer than it ever did, and all others wait for it."""
     heard = _heard(roster, signs, now)
     if heard is None:
-        return Hang(reason="not all members have been heard", next_look=now + roster.policy.lease_s)
+        return Hang(reason="not all members have been heard", next_look=_later(roster, now, roster.policy.hang_s))
     computing = [name for name, sign in heard.items() if sign.phase == COMPUTING]
     num_waiting = sum(1 for sign in heard.values() if sign.phase == WAITING)
     if len(computing) == 1 and num_waiting == len(heard) - 1:
@@ -81,7 +81,7 @@ def decide_stall(roster: Roster, signs: Mapping[str, Sign], now: float) -> Stall
     """All wait for each other: nobody is dead, yet something between them is cut."""
     heard = _heard(roster, signs, now)
     if heard is None:
-        return Stall(reason="not all members have been heard", next_look=now + roster.policy.lease_s)
+        return Stall(reason="not all members have been heard", next_look=_later(roster, now, roster.policy.stall_s))
     stall_s = roster.policy.stall_s
     if not all(sign.phase == WAITING for sign in heard.values()):
         latest = max(sign.phase_since if sign.phase == WAITING else sign.told_at for sign in heard.values())
@@ -98,6 +98,13 @@ def decide_stall(roster: Roster, signs: Mapping[str, Sign], now: float) -> Stall
         reason=f"all {len(heard)} members wait for each other since {now - since:.1f} s: something between them is cut",
         is_stalled=True,
     )
+
+
+def _later(roster: Roster, now: float, patience_s: float) -> float | None:
+    """Whatever is heard next, nothing can last for so long sooner than this."""
+    if not roster.generation.is_open:
+        return None
+    return max(roster.formed_at + patience_s, now + roster.policy.heartbeat_s)
 
 
 def _heard(roster: Roster, signs: Mapping[str, Sign], now: float) -> dict[str, Sign] | None:

@@ -257,9 +257,11 @@ class Job:
     def _decide(self, now: float) -> None:
         if self._examine_at is not None and self._examine_at <= now:
             self.roster, self._examine_at = examine(self.roster, self.signs, now)
+        before, policy = self.roster.generation, self.roster.policy
         self.roster, reason, self._look_at = advance(self.roster, self.signs, now)
-        if self._examine_at is None and not self.roster.is_over:
-            self._examine_at = now + self.roster.policy.lease_s
+        if self.roster.generation is not before or self._examine_at is None:
+            soon = now + min(policy.stall_s, policy.lease_s)
+            self._examine_at = None if self.roster.is_over else min(self._examine_at or soon, soon)
         if reason != self.reason:
             self.reason = reason
             log.info("%s: %s", self.roster.job, reason)

@@ -31,12 +31,12 @@ def current() -> Engine:
     return _engine
 
 
-def follow_world() -> Engine:
+def follow_world(*, wants_nccl: bool = False) -> Engine:
     """Let torch.distributed's default group follow the engine's world, and join."""
     global _default_group
     engine = current()
     if _default_group is None:
-        _default_group = install(_address())
+        _default_group = install(_address(), wants_nccl=wants_nccl)
         engine.on_world.append(_default_group.follow)
         engine.on_closed.append(_default_group.break_)
     engine.join()

@@ -2,7 +2,10 @@
 
 A process group that stands for "all workers of this generation": after a regroup, the same object has another rank
 and size, and its collectives run over the new generation. The real group underneath is formed at its first use, so
-that scripts which never call a collective pay nothing. A loss in a collective is PeerLost."""
+that scripts which never call a collective pay nothing. A loss in a collective is PeerLost.
+
+With backend nccl, collectives on CUDA tensors run over nccl, which is aborted when the generation closes and formed
+anew in the next (experimental: exercised with one worker only). Gradients never come this way."""
 
 from __future__ import annotations
 
@@ -11,19 +14,21 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
-from everstep.engine.group import WAIT_S, Attempt, Group
+from everstep.engine.group import WAIT_S, Attempt, Group, generation_store, gloo_words
 from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, UsageError
 
 BACKEND = "everstep"
+VERDICT_S = 2.0  # a collective failed: so long may the coordinator take to say that the generation is closed
 
 
 class DefaultGroup(dist.ProcessGroup):
     """Registered with torch.distributed once; `follow` gives it a new world."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, wants_nccl: bool = False) -> None:
         super().__init__(0, 1)  # type: ignore[call-arg]  # torch's stub knows only the other constructor
         self._address = address
         self._lock = threading.Lock()
@@ -31,23 +36,43 @@ class DefaultGroup(dist.ProcessGroup):
         self._group: Group | None = None
         self._attempt = Attempt()
         self._solo: ProcessGroupGloo | None = None
+        self._is_closed = threading.Event()  # the present generation
+        self._wants_nccl = wants_nccl
+        self._nccl: Nccl | None = None
 
     def follow(self, group: Group) -> None:
         with self._lock:
             old, self._group, self._world, self._attempt = self._group, None, group.world, Attempt()
-        if group.is_broken:  # closed while we were told of it
+            self._is_closed.clear()
+            nccl, self._nccl = self._nccl, None
+        if group.is_broken:  # closed while we are told of it
             self.break_()
         if old is not None:
             old.close()
+        if nccl is not None:
+            nccl.abort()
         ranks = dist.distributed_c10d._world.pg_group_ranks
         if self in ranks:
             ranks[self] = {rank: rank for rank in range(self._world.size)}
 
     def break_(self) -> None:
         """The generation closed: whoever waits in a collective gets an error. Safe from any thread."""
+        self._is_closed.set()
         self._attempt.give_up()
         if (group := self._group) is not None:
             group.break_()
+        if (nccl := self._nccl) is not None:
+            nccl.abort()
+
+    def explain(self, error: RuntimeError) -> Exception:
+        """PeerLost if the generation is closed, now or within a moment; else the error itself: the call was wrong."""
+        if not self._is_closed.wait(VERDICT_S):
+            return error
+        return PeerLost(f"a peer was lost in a collective of generation {self._world.generation}: {gloo_words(error)}")
+
+    def wait_for(self, work: dist.Work, timeout: timedelta) -> bool:
+        group = self._group
+        return group.unless_broken(lambda: work.wait(timeout)) if group is not None else work.wait(timeout)
 
     def rank(self) -> int:
         return self._world.rank
@@ -61,41 +86,73 @@ class DefaultGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         if self._group is not None:
             self._group.close()
-        self._group = None
+        if self._nccl is not None:
+            self._nccl.abort()
+        self._group = self._nccl = None
 
     def abort(self) -> None:
         self.break_()
 
-    def _inner(self) -> ProcessGroupGloo:
-        if self._world.size == 1:
-            if self._solo is None:
-                self._solo = ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=60))
-            return self._solo
+    def _inner(self, arguments: tuple[Any, ...]) -> Any:
+        """The group that runs a collective with these arguments."""
+        if self._wants_nccl and _is_on_cuda(arguments):
+            with self._lock:
+                self._nccl = self._nccl or Nccl(self._world)
+                return self._nccl.group
+        return self._inner_gloo()
+
+    def _inner_gloo(self) -> ProcessGroupGloo:
         with self._lock:
+            if self._world.size == 1:
+                self._solo = self._solo or ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=60))
+                return self._solo
             if self._group is None:
                 try:
                     self._group = Group.form_in_generation(self._world, self._address, "user", self._attempt)
                 except Exception as error:
-                    raise PeerLost(f"generation {self._world.generation} is broken: {error}") from error
-                if self._attempt.is_given_up:  # just before `break_` could see the group
+                    raise PeerLost(f"generation {self._world.generation} is broken: {gloo_words(error)}") from error
+                if self._attempt.is_given_up:  # before `break_` could see the group
                     self._group.break_()
             assert self._group.gloo is not None
             return self._group.gloo
 
 
-class _Following(dist.Work):
-    """A work whose failure is the loss of a peer."""
+class Nccl:
+    """One generation's nccl communicator."""
 
-    def __init__(self, work: dist.Work, generation: int) -> None:
+    def __init__(self, world: World) -> None:
+        from torch._C._distributed_c10d import ProcessGroupNCCL
+
+        options = ProcessGroupNCCL.Options()
+        options._timeout = timedelta(seconds=WAIT_S)
+        self.group = ProcessGroupNCCL(generation_store(world, "nccl"), world.rank, world.size, options)
+
+    def abort(self) -> None:
+        """End what is in flight; the communicator cannot be used again."""
+        self.group.abort()
+
+
+def _is_on_cuda(arguments: Any) -> bool:
+    if isinstance(arguments, Tensor):
+        return arguments.is_cuda
+    return isinstance(arguments, list | tuple) and any(_is_on_cuda(each) for each in arguments)
+
+
+class _Following(dist.Work):
+    """A work whose failure may be the loss of a peer."""
+
+    def __init__(self, work: dist.Work, group: DefaultGroup) -> None:
         super().__init__()
         self._work = work
-        self._generation = generation
+        self._group = group
 
     def wait(self, timeout: timedelta = timedelta(seconds=WAIT_S)) -> bool:
         try:
-            return self._work.wait(timeout if timeout.total_seconds() > 0 else timedelta(seconds=WAIT_S))
+            return self._group.wait_for(
+                self._work, timeout if timeout.total_seconds() > 0 else timedelta(seconds=WAIT_S)
+            )
         except RuntimeError as error:
-            raise PeerLost(f"a peer was lost in a collective of generation {self._generation}: {error}") from error
+            raise self._group.explain(error) from error
 
     def is_completed(self) -> bool:
         return self._work.is_completed()
@@ -113,10 +170,9 @@ class _Following(dist.Work):
 def _forward(name: str) -> Any:
     def call(self: DefaultGroup, *args: Any, **kwargs: Any) -> dist.Work:
         try:
-            work = getattr(self._inner(), name)(*args, **kwargs)
+            return _Following(getattr(self._inner(args), name)(*args, **kwargs), self)
         except RuntimeError as error:
-            raise PeerLost(f"a peer was lost in {name} of generation {self._world.generation}: {error}") from error
-        return _Following(work, self._world.generation)
+            raise self.explain(error) from error
 
     call.__name__ = name
     return call
@@ -131,7 +187,7 @@ for _name in _COLLECTIVES:
     setattr(DefaultGroup, _name, _forward(_name))
 
 
-def install(address: str) -> DefaultGroup:
+def install(address: str, *, wants_nccl: bool = False) -> DefaultGroup:
     """Make a DefaultGroup torch.distributed's default group."""
     if dist.is_initialized():
         raise UsageError(
@@ -146,7 +202,7 @@ def install(address: str) -> DefaultGroup:
                 "subgroups do not follow the world when workers come and go",
                 hint="use the default group, or torch.distributed.init_process_group and the classic restart",
             )
-        made.append(DefaultGroup(address))
+        made.append(DefaultGroup(address, wants_nccl=wants_nccl))
         return made[0]
 
     if BACKEND.upper() not in dist.Backend._plugins:

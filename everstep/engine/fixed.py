@@ -49,7 +49,8 @@ class Alone:
 class Fixed(Alone):
     """The world of torchrun's environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT."""
 
-    def __init__(self, address: str | None) -> None:
+    def __init__(self, address: str | None, purpose: str = "engine") -> None:
+        self._purpose = purpose
         self.worker = f"w{os.environ['RANK']}"
         self._address = address or "127.0.0.1"
         self._store: dist.TCPStore | None = None
@@ -67,7 +68,8 @@ class Fixed(Alone):
 
     def _form(self) -> Group:
         host, port, rank = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), int(os.environ["RANK"])
-        if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or dist.is_initialized()
+        if rank == 0 and not is_hosted:
             timeout = timedelta(seconds=60)
             self._store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timeout)
         world = World(
@@ -79,7 +81,7 @@ class Fixed(Alone):
             reason="torchrun's world",
         )
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        return Group.form(world, self._address, f"attempt{attempt}", form_s=300.0)
+        return Group.form(world, self._address, f"{self._purpose}/attempt{attempt}", form_s=300.0)
 
     def close(self) -> None:
         if self._formed is not None:

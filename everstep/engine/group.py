@@ -2,16 +2,21 @@
 
 Everything on top (sums, state, pulse) is made of `send` and `recv` of tensors with a tag, over gloo. A message is
 matched by (peer, tag), never by the order of calls. The memory given to an operation must stay as it is until its
-work has ended; `break_` makes every work end. A group is never reused: each generation forms its own."""
+work has ended or the group is still. A group is never reused: each generation forms its own.
+
+When a connection breaks, gloo tells all operations but those in mid-message: whoever waits for one of these waits for
+ever, and nothing wakes it. So waiting is done in threads that can be left behind, and `still` makes sure that gloo
+touches no memory any more."""
 
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,7 +31,11 @@ FORM_S = 10.0  # a group that is not formed by then is given up
 WAIT_S = 24 * 3600.0  # who is alive is decided by the coordinator, not by gloo's time-out
 
 # Tags below this belong to a step's buckets.
-TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER, TAG_TRANSFER, TAG_BUCKETS = 0, 1, 2, 3, 5, 1 << 10
+TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER, TAG_TRANSFER, TAG_CANARY, TAG_BUCKETS = 0, 1, 2, 3, 5, 9, 1 << 10
+
+T = TypeVar("T")
+
+_PLACE = re.compile(r"\[\S+:\d+\] ")
 
 
 class Attempt:
@@ -58,11 +67,14 @@ class Attempt:
 class Group:
     """Formed, used, broken or closed; all in the generation of its world."""
 
-    def __init__(self, world: World, gloo: ProcessGroupGloo | None, held: list[Any]) -> None:
+    def __init__(self, world: World, gloo: ProcessGroupGloo | None, held: list[socket.socket]) -> None:
         self.world = world
         self.gloo = gloo
         self.is_broken = False
+        self._changed = threading.Condition()
         self._held = held
+        # A receive per peer that never gets a message, only the news that its connection is over.
+        self._canaries = [self.recv(torch.empty(1, dtype=torch.uint8), peer, TAG_CANARY) for peer in world.peers]
 
     @classmethod
     def form_in_generation(cls, world: World, address: str, purpose: str, attempt: Attempt) -> Group:
@@ -87,13 +99,9 @@ class Group:
 
     @classmethod
     def _connect(cls, world: World, address: str, purpose: str, form_s: float, attempt: Attempt) -> Group:
-        rendezvous = dist.TCPStore(
-            world.store_address, world.store_port, is_master=False, wait_for_workers=False,
-            timeout=timedelta(seconds=form_s), use_libuv=True,
-        )  # fmt: skip
+        store = generation_store(world, purpose, form_s)
         # Most of the time is spent waiting here for keys of peers, and in vain for those of one that died meanwhile.
         attempt.hold(sockets.to(world.store_address, world.store_port))
-        store = dist.PrefixStore(f"everstep/{world.generation}/{purpose}", rendezvous)
         before = sockets.listeners()
         device = ProcessGroupGloo.create_device(hostname=address)
         own = _new_listener(sockets.listeners() - before)
@@ -111,11 +119,17 @@ class Group:
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         assert self.gloo is not None
-        return self.gloo.send([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
+        try:
+            return self.gloo.send([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
+        except RuntimeError as error:
+            raise self._lost(error) from error
 
     def recv(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         assert self.gloo is not None
-        return self.gloo.recv([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
+        try:
+            return self.gloo.recv([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
+        except RuntimeError as error:
+            raise self._lost(error) from error
 
     def gather(self, payload: bytes) -> list[bytes]:
         """Everybody's payload, by rank. Two rounds: lengths first."""
@@ -129,12 +143,67 @@ class Group:
     def _swap(self, own: Tensor, theirs: Sequence[Tensor], tag: int) -> None:
         works = [self.recv(theirs[peer], peer, tag) for peer in self.world.peers]
         works += [self.send(own, peer, tag) for peer in self.world.peers]
-        wait_all(works, self.world.generation)
+        self.wait(works)
+
+    def wait(self, works: Sequence[dist.Work]) -> None:
+        """For the script's thread: until all are done, or PeerLost as soon as one failed or the group is broken."""
+        try:
+            self.unless_broken(lambda: self.wait_here(works))
+        except PeerLost:
+            self.still()
+            raise
+
+    def unless_broken(self, call: Callable[[], T]) -> T:
+        """Make a call that waits inside gloo; PeerLost when the group is broken, the call is then left behind."""
+        results: list[T] = []
+        errors: list[Exception] = []
+
+        def work() -> None:
+            try:
+                results.append(call())
+            except Exception as error:  # raised again below, in the caller's thread
+                errors.append(error)
+            with self._changed:
+                self._changed.notify_all()
+
+        threading.Thread(target=work, name="everstep-wait", daemon=True).start()
+        with self._changed:
+            self._changed.wait_for(lambda: results or errors or self.is_broken)
+        if errors:
+            raise errors[0]
+        if not results:
+            raise PeerLost(f"generation {self.world.generation} was closed")
+        return results[0]
+
+    def wait_here(self, works: Sequence[dist.Work]) -> None:
+        """For a thread that can be left behind. After a failure the group is still."""
+        try:
+            for work in works:
+                work.wait(timedelta(seconds=WAIT_S))
+        except RuntimeError as error:
+            self.still()
+            raise self._lost(error) from error
+
+    def _lost(self, error: RuntimeError) -> PeerLost:
+        return PeerLost(f"generation {self.world.generation} is broken: {gloo_words(error)}")
 
     def break_(self) -> None:
-        """End every operation of this group, here and at the peers, with an error. Safe from any thread."""
-        self.is_broken = True
+        """End the connections, for the peers too. Safe from any thread."""
+        with self._changed:
+            self.is_broken = True
+            self._changed.notify_all()
         sockets.cut(self._held)
+
+    def still(self) -> None:
+        """Break it, and return when gloo touches no memory any more. Safe from any thread."""
+        self.break_()
+        with self._changed:
+            for canary in self._canaries:
+                try:
+                    canary.wait(timedelta(milliseconds=1))  # in vain: that makes gloo close all its connections
+                except RuntimeError:
+                    pass
+            self._canaries = []
 
     def close(self) -> None:
         """Give the group up. Destroying blocks while operations end, so it is done behind our back."""
@@ -149,16 +218,20 @@ class Group:
             behind.start("everstep-destroy", box.clear)
 
 
-def wait_all(works: Sequence[dist.Work], generation: int) -> None:
-    """Wait for every work, also after one failed: only then may their memory be used again."""
-    failed: RuntimeError | None = None
-    for work in works:
-        try:
-            work.wait(timedelta(seconds=WAIT_S))
-        except RuntimeError as error:
-            failed = failed or error
-    if failed is not None:
-        raise PeerLost(f"generation {generation} is broken: {failed}") from failed
+def generation_store(world: World, purpose: str, timeout_s: float = FORM_S) -> dist.Store:
+    """Keys of this generation and purpose alone, in rank 0's store; a key is never used twice."""
+    if world.size == 1:
+        return dist.HashStore()
+    timeout = timedelta(seconds=timeout_s)
+    server = dist.TCPStore(
+        world.store_address, world.store_port, is_master=False, wait_for_workers=False, timeout=timeout, use_libuv=True
+    )
+    return dist.PrefixStore(f"everstep/{world.generation}/{purpose}", server)
+
+
+def gloo_words(error: Exception) -> str:
+    """What gloo has to say, without the place in its source before it and the advice after it."""
+    return _PLACE.sub("", str(error)).split(". ", 1)[0]
 
 
 def _new_listener(found: set[sockets.Endpoint]) -> sockets.Endpoint:

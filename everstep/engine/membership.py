@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 import torch.distributed as dist
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("everstep")
 
+T = TypeVar("T")
+
 PROBE_S = 1.0  # a peer that does not accept a connection within this time cannot be reached
 
 
@@ -55,6 +57,7 @@ class Membership:
         self._incarnation = uuid.uuid4().hex
         self._address = env.address() or address_towards(url)
         self._stop = threading.Event()
+        self._deadline_s = env.coordinator_deadline_s()
         self._changed = threading.Condition()
         self._failure: EverstepError | None = None
         # What the threads share, under _changed:
@@ -87,12 +90,10 @@ class Membership:
             store_port=port,
             probe_port=self._probe_socket.getsockname()[1],
         )
-        reply = patiently(
-            lambda: self._client.announce(self.worker, message),
-            deadline_s=env.coordinator_deadline_s(),
-            stop=self._stop,
-        )
+        reply = self._ask(lambda: self._client.announce(self.worker, message))
         self.is_newcomer = reply.is_newcomer
+        # The coordinator lets others go on without us after fence_s: by then we must have stopped.
+        self._deadline_s = min(self._deadline_s, reply.policy.fence_s)
         for target in (self._watch, self._regroup):
             thread = threading.Thread(target=target, name=f"everstep-{target.__name__.strip('_')}", daemon=True)
             thread.start()
@@ -131,9 +132,7 @@ class Membership:
             if self._generation != generation or self._is_closed:
                 return
         message = Broken(incarnation=self._incarnation, generation=generation, reason=reason, must_probe=must_probe)
-        patiently(
-            lambda: self._client.broken(self.worker, message), deadline_s=env.coordinator_deadline_s(), stop=self._stop
-        )
+        self._ask(lambda: self._client.broken(self.worker, message))
         self._close_generation(generation, reason, must_probe)
 
     def report_settled(self, generation: int, step: int) -> None:
@@ -141,11 +140,7 @@ class Membership:
 
         def report() -> None:
             with contextlib.suppress(EverstepError):  # the watcher sees the same trouble and tells it
-                patiently(
-                    lambda: self._client.settled(self.worker, message),
-                    deadline_s=env.coordinator_deadline_s(),
-                    stop=self._stop,
-                )
+                self._ask(lambda: self._client.settled(self.worker, message))
 
         threading.Thread(target=report, name="everstep-settled", daemon=True).start()
 
@@ -155,11 +150,7 @@ class Membership:
             self._is_leaving = True
         message = Leave(incarnation=self._incarnation, generation=generation, step=step, reason=reason)
         while True:
-            left = patiently(
-                lambda: self._client.leave(self.worker, message),
-                deadline_s=env.coordinator_deadline_s(),
-                stop=self._stop,
-            )
+            left = self._ask(lambda: self._client.leave(self.worker, message))
             if left.is_released:
                 return True
             if left.is_closed:
@@ -180,6 +171,10 @@ class Membership:
             thread.join(timeout=5)
         self._probe_socket.close()
         self._store = None
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        """Ask the coordinator; while it is away, again and again until the deadline."""
+        return patiently(call, deadline_s=self._deadline_s, stop=self._stop)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -206,11 +201,7 @@ class Membership:
                 longest_wait_s=progress.longest_wait_s,
             )
             try:
-                reply = patiently(
-                    lambda: self._client.watch(self.worker, message),  # noqa: B023
-                    deadline_s=env.coordinator_deadline_s(),
-                    stop=self._stop,
-                )
+                reply = self._ask(lambda: self._client.watch(self.worker, message))  # noqa: B023
             except EverstepError as error:
                 self._fail(error)
                 return
@@ -304,11 +295,7 @@ class Membership:
                 max_workers=max_workers,
                 unreachable=unreachable,
             )
-            arrived = patiently(
-                lambda: self._client.arrive(self.worker, message),  # noqa: B023
-                deadline_s=env.coordinator_deadline_s(),
-                stop=self._stop,
-            )
+            arrived = self._ask(lambda: self._client.arrive(self.worker, message))  # noqa: B023
             if arrived.is_stopped:
                 raise JobStopped(arrived.reason)
             if arrived.is_formed:
@@ -354,9 +341,7 @@ class Membership:
 
     def _probe(self, generation: int) -> list[str]:
         """Which members of the generation do not accept a connection from here."""
-        view: GenerationView = patiently(
-            lambda: self._client.generation(generation), deadline_s=env.coordinator_deadline_s(), stop=self._stop
-        )
+        view: GenerationView = self._ask(lambda: self._client.generation(generation))
         others = {m.worker: (m.address, m.probe_port) for m in view.members if m.worker != self.worker}
         return sorted(set(others) - _reachable(others, PROBE_S))
 

@@ -3,7 +3,7 @@
 Each bucket is cut into one slice per rank. Everybody sends each slice of its partial sums to the slice's owner; the
 owner adds all partial sums in the order of the tree, divides once, and sends the result to everybody. The bytes on
 the wire are those of a ring all-reduce when each rank brings one partial sum; the additions are the same for every
-number of ranks. Two buckets are in flight at a time. The header goes ahead of the first bucket (owners need the total
+number of ranks. A few buckets are in flight at a time. The header goes ahead of the first bucket (owners need the total
 weight before they divide); the pulse goes with the last.
 
 One thread runs one static schedule; every message has its own tag. Sums are only read, results go to buffers that
@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from everstep.engine.buckets import Flats, Layout
-from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, wait_all
+from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, gloo_words
 from everstep.engine.pulse import ENDS, Header, Pulse, header_bytes, pulse_bytes, total_weight
 from everstep.engine.staging import Staging
 from everstep.engine.tree import Node, additions
@@ -30,8 +30,8 @@ from everstep.errors import EverstepError, PeerLost
 Collect = Callable[[], list[bytes]]
 CollectPulses = Callable[[], list[Pulse]]
 
-IN_FLIGHT = 2
-DRAIN_S = 5.0  # operations of a broken group end within milliseconds; what has not ended by then is abandoned
+IN_FLIGHT = 4
+DRAIN_S = 0.1  # what of a broken group has not ended by then never will
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,13 +77,15 @@ class Reduction:
         self._pulses: list[Pulse] = []
         self._failure: BaseException | None = None
         self._is_aborted = False
+        self._is_waiting = False  # inside gloo, which may never let it come back (group.py)
+        self._is_left_behind = False
         self.is_done = False
         world = task.group.world
         self._world = world
         self._cuts = [
             [bucket.numel * rank // world.size for rank in range(world.size + 1)] for bucket in task.layout.buckets
         ]
-        self._additions, self._left = additions((n for nodes in task.nodes for n in nodes), task.num_leaves)
+        self._additions, _ = additions((n for nodes in task.nodes for n in nodes), task.num_leaves)
         self._stride = max(len(nodes) for nodes in task.nodes) + 1
         self._open: dict[int, dist.Work] = {}  # posted and not waited for; waiting twice would wait for ever
         self._keep: list[Tensor] = []  # small messages, alive until their work has ended
@@ -91,7 +93,7 @@ class Reduction:
     # --- called by the engine -------------------------------------------------------------------------
 
     def ready(self, bucket: int) -> None:
-        self._staging.mark(bucket)
+        self._staging.depart(bucket, self.task.sums)
         with self._changed:
             self._ready[bucket] = True
             self._changed.notify_all()
@@ -111,15 +113,19 @@ class Reduction:
             self._changed.notify_all()
 
     def finish(self) -> list[Pulse]:
-        """Wait for the sum; PeerLost if the generation broke. Afterwards its memory is free, or marked as not."""
+        """Wait for the sum; PeerLost if the generation broke. Afterwards all memory given to it is free."""
         with self._changed:
-            while not self.is_done:
-                if not self._changed.wait(timeout=DRAIN_S if self._is_aborted else None) and self._is_aborted:
-                    break
+            self._changed.wait_for(lambda: self.is_done or self._is_aborted)
+        if not self.is_done:
+            self.task.group.still()
+            with self._changed:
+                self._changed.wait_for(lambda: self.is_done, DRAIN_S)
+                self._changed.wait_for(lambda: self.is_done or self._is_waiting)
+                self._is_left_behind = not self.is_done
         if self._failure is not None:
             raise self._failure
         if not self.is_done:
-            raise PeerLost(f"generation {self._world.generation} was closed; its operations did not end in {DRAIN_S} s")
+            raise PeerLost(f"generation {self._world.generation} was closed")
         return self._pulses
 
     # --- runs in the communication thread ---------------------------------------------------------------
@@ -130,12 +136,11 @@ class Reduction:
         except EverstepError as error:
             self._failure = error
         except Exception as error:
-            self._failure = PeerLost(f"generation {self._world.generation} is broken: {error}")
+            self._failure = PeerLost(f"generation {self._world.generation} is broken: {gloo_words(error)}")
             self._failure.__cause__ = error
         finally:
             if self._failure is not None:
-                self.task.group.break_()  # so that everybody's operations end, ours too
-                self._drain()
+                self.task.group.still()
             with self._changed:
                 self.is_done = True
                 self._changed.notify_all()
@@ -161,7 +166,7 @@ class Reduction:
         take_pulses = self._post_pulse()
         for bucket, works in results:
             self._wait(works)
-            self._staging.land(bucket)
+            self._staging.land(self.result, bucket)
         pulses = take_pulses()
         if not last:  # nothing to sum: still, all must be at the same step
             total_weight(self._check_headers(headers()))
@@ -195,7 +200,7 @@ class Reduction:
                 if own_slice:
                     works.append(self._recv(parts[node], peer, tag + number))
         for number, node in enumerate(self.task.nodes[rank]):
-            mine = self._staging.outgoing(node, self.task.sums[node], bucket)
+            mine = self._staging.outgoing(self.task.sums[node], bucket)
             parts[node] = mine[cuts[rank] : cuts[rank + 1]]
             for peer in self._world.peers:
                 if cuts[peer + 1] > cuts[peer]:
@@ -208,8 +213,6 @@ class Reduction:
         out = self._staging.incoming(self.result, bucket)[cuts[rank] : cuts[rank + 1]]
         received = [part for node, part in parts.items() if node not in self.task.sums]
         own = {node for node in parts if node in self.task.sums}
-        if not self._additions:
-            torch.div(parts[self._left[0]], total, out=out)
         for step, (left, right, name) in enumerate(self._additions):
             if step == len(self._additions) - 1:
                 torch.add(parts[left], parts[right], out=out)
@@ -288,14 +291,16 @@ class Reduction:
     def _wait(self, works: Sequence[dist.Work]) -> None:
         for work in works:
             del self._open[id(work)]
-        wait_all(works, self._world.generation)
+        self._set_waiting(True)
+        self.task.group.wait_here(works)
+        self._set_waiting(False)
 
-    def _drain(self) -> None:
-        """Wait for every operation that is still open: only then is its memory ours again."""
-        try:
-            self._wait(list(self._open.values()))
-        except PeerLost as lost:
-            self._failure = self._failure or lost
+    def _set_waiting(self, is_waiting: bool) -> None:
+        with self._changed:
+            if self._is_left_behind:  # and comes back after all: the memory is in others' hands
+                raise PeerLost(f"generation {self._world.generation} was closed")
+            self._is_waiting = is_waiting
+            self._changed.notify_all()
 
     def _tag(self, bucket: int) -> int:
         return TAG_BUCKETS + bucket * self._stride

@@ -9,6 +9,7 @@ backward, and in `reduce`. Knows nothing of the doors above: how a leaf's data a
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import logging
 import signal
@@ -23,10 +24,11 @@ import torch
 from everstep.board import Board
 from everstep.engine.buckets import Flats, lay_out, trainable
 from everstep.engine.courier import Courier
+from everstep.engine.determinism import fix_kernels
 from everstep.engine.fixed import Alone
 from everstep.engine.fold import ExactFold, FastFold, Fold
 from everstep.engine.gradients import Gradients
-from everstep.engine.group import TAG_HEADER, Group, wait_all
+from everstep.engine.group import TAG_HEADER, Group
 from everstep.engine.membership import Membership
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.plan import Plan, plan_step
@@ -118,6 +120,7 @@ class Engine:
                 self._membership.arrive(0, 0, self.num_leaves)
                 self._take_group()
             _leave_on_sigterm(self)
+            faulthandler.register(signal.SIGUSR2, all_threads=True)  # the agent asks for stacks before it kills
 
     def _build(self) -> Gradients:
         """Fix what is to be summed; from here on no parameter may be added."""
@@ -127,16 +130,15 @@ class Engine:
                 raise UsageError("no parameter to train is registered", hint="pass the model to ElasticTrainer")
             if self.num_leaves is None:
                 raise UsageError("the number of leaves is not set", hint="make an ElasticTrainer first")
-            if self.is_exact:
-                torch.set_num_threads(self._threads)
             self._layout = lay_out(parameters)
+            if self.is_exact:
+                fix_kernels(self._threads, is_cuda=any(p.is_cuda for p in parameters))
 
             def make() -> Flats:
                 return Flats(self._layout, parameters)
 
             self._leaves = self.num_leaves
             fold: Fold = ExactFold(self._leaves, make) if self.is_exact else FastFold(make)
-            self._make_flats = make
             self._result = make()
             self._staging: Staging = self._make_staging()
             self._gradients = Gradients(parameters, self._layout, fold, self._bucket_ready, self._backward_ended)
@@ -180,7 +182,7 @@ class Engine:
         seed_everything(leaf_seed(self._seed, leaf.step, leaf.index))
         target = gradients.begin(leaf.index, weight, is_last=self.is_last_leaf)
         self._board.write(step=self.step, leaf=leaf.index, phase=COMPUTING)
-        if self.is_last_leaf:
+        if self.is_last_leaf and self.world.size > 1:
             self._launch(gradients.fold.sums(self.world.rank, target))
 
     @property
@@ -226,9 +228,7 @@ class Engine:
         if self.world.size > 1 and (is_launched or is_summed):
             # The others may have taken what this leaf has sent so far: they must not count on it.
             where = f"leaf {leaf.index if leaf else '?'} of step {self.step}"
-            self._membership.report_broken(
-                self.world.generation, f"{self._membership.worker}: {type(error).__name__} in {where}"
-            )
+            self._membership.report_broken(self.world.generation, f"{type(error).__name__} in {where}")
         elif is_summed:
             gradients.clear()
         self._refresh_todo()
@@ -267,10 +267,8 @@ class Engine:
             buffers=self._buffers.leaf_zero,
             buffers_owner=self._plan.owner(0),
         )
-        staging = self._staging if self.world.size > 1 else HostStaging()
-        self._reduction = Reduction(task, self._result, staging, self._scratch)
-        if self.world.size > 1:
-            self._courier.take(self._reduction)
+        self._reduction = Reduction(task, self._result, self._staging, self._scratch)
+        self._courier.take(self._reduction)
 
     def _bucket_ready(self, bucket: int) -> None:
         if self._reduction is not None:
@@ -286,47 +284,55 @@ class Engine:
         self._board.write(step=self.step, leaf=-1, phase=WAITING)
         while True:
             try:
-                self._decision = self._finish_reduction()
+                pulses, means = self._finish_reduction() if self.world.size > 1 else self._finish_alone()
                 break
             except PeerLost as lost:
                 self._regroup(lost)
                 if self.step != attempted or self._todo:
                     raise PeerLost(f"{lost.message}; leaf {self._todo} of step {self.step} is next") from lost
-                self._launch(self._build().fold.sums(self.world.rank, None))
+                if self.world.size > 1:
+                    self._launch(self._build().fold.sums(self.world.rank, None))
+        self._decision = decide_pulse(pulses)
         self._buffers.adopt_leaf_zero()
-        self._build().give_user_gradients(self._result, self._decision.used)
+        self._build().give_user_gradients(means, self._decision.used)
 
-    def _finish_reduction(self) -> PulseDecision:
-        assert self._reduction is not None
-        self._reduction.flush(
-            Pulse(
-                generation=self.world.generation,
-                step=self.step,
-                wants_regroup=self._membership.newcomers > 0,
-                is_leaving=self.is_leaving,
-                used=self._build().used_parameters(),
-            )
+    def _pulse(self) -> Pulse:
+        return Pulse(
+            generation=self.world.generation,
+            step=self.step,
+            wants_regroup=self._membership.newcomers > 0,
+            is_leaving=self.is_leaving,
+            used=self._build().used_parameters(),
         )
-        if self.world.size == 1:
-            self._reduction.run()
-        elif self._membership.is_closed(self.world.generation):
+
+    def _finish_reduction(self) -> tuple[list[Pulse], Flats]:
+        assert self._reduction is not None
+        self._reduction.flush(self._pulse())
+        if self._membership.is_closed(self.world.generation):
             self._reduction.abort()
-        return decide_pulse(self._reduction.finish())
+        return self._reduction.finish(), self._result
+
+    def _finish_alone(self) -> tuple[list[Pulse], Flats]:
+        """One worker holds the whole tree: divide in place."""
+        (sums,) = self._build().fold.sums(0, None).values()
+        total = sum(self._weights[leaf] for leaf in range(self._leaves))
+        if total != 1:
+            for buffer in sums.buffers:
+                buffer.div_(total)
+        return [self._pulse()], sums
 
     def _drop_reduction(self) -> None:
-        """Give a failed attempt up. Memory that an operation may still write to is never used again."""
+        """Give a failed attempt up. Its memory is free again, its courier perhaps not: that one is left behind."""
         reduction, self._reduction = self._reduction, None
-        if reduction is None or reduction.is_done or self.world.size == 1:
+        if reduction is None or reduction.is_done:
             return
         reduction.abort()
-        if self._group is not None:
-            self._group.break_()
         try:
             reduction.finish()
         except PeerLost:
             pass
         if not reduction.is_done:
-            self._courier, self._scratch, self._result = Courier(), Scratch(), self._make_flats()
+            self._courier = Courier()
 
     # --- the update ---------------------------------------------------------------------------------------
 
@@ -372,7 +378,7 @@ class Engine:
         if self._settled == 0 and self.world is ALONE:
             self._membership.arrive(0, self.step, self.num_leaves)
         if lost is not None:
-            self._membership.report_broken(self.world.generation, f"{self._membership.worker}: {lost.message}")
+            self._membership.report_broken(self.world.generation, lost.message)
         self._drop_reduction()
         while True:
             needs_group = self._must_regroup or self._membership.is_closed(self.world.generation)
@@ -383,7 +389,7 @@ class Engine:
                 leadership = self._settle()
                 break
             except PeerLost as again:
-                self._membership.report_broken(self.world.generation, f"{self._membership.worker}: {again.message}")
+                self._membership.report_broken(self.world.generation, again.message)
         emit("regroup.settled", generation=self.world.generation, size=self.world.size, rank=self.world.rank,
              step=self.step, seconds=time.monotonic() - started, reason=leadership.reason)  # fmt: skip
 
@@ -503,7 +509,7 @@ class Engine:
         inbox = {p: torch.empty(header_bytes(self._leaves), dtype=torch.uint8) for p in self.world.peers}
         works = [self._group.recv(inbox[peer], peer, TAG_HEADER) for peer in self.world.peers]
         works += [self._group.send(own, peer, TAG_HEADER) for peer in self.world.peers]
-        wait_all(works, self.world.generation)
+        self._group.wait(works)
 
     def leave(self, reason: str) -> None:
         """Wait until nobody needs this worker's state any more."""

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from everstep.engine.group import TAG_TRANSFER, Group, wait_all
+from everstep.engine.group import TAG_TRANSFER, Group
 from everstep.engine.state import as_bytes, checksum, decode, encode
 from everstep.errors import StateMismatch
 from everstep.events import emit
@@ -43,22 +43,22 @@ def send_state(state: Any, group: Group, receivers: Sequence[int], worker: str) 
         works.append(group.send(letter, peer, TAG_TRANSFER + 1))
         for number, parcel in enumerate(parcels):
             works.append(group.send(parcel, peer, TAG_TRANSFER + 2 + number % 2))
-    wait_all(works, group.world.generation)
+    group.wait(works)
     emit("transfer.sent", to=list(receivers))
 
 
 def receive_state(group: Group, sender: int, worker: str) -> Any:
     size = torch.zeros(1, dtype=torch.int64)
-    wait_all([group.recv(size, sender, TAG_TRANSFER)], group.world.generation)
+    group.wait([group.recv(size, sender, TAG_TRANSFER)])
     letter = torch.empty(int(size), dtype=torch.uint8)
-    wait_all([group.recv(letter, sender, TAG_TRANSFER + 1)], group.world.generation)
+    group.wait([group.recv(letter, sender, TAG_TRANSFER + 1)])
     cover = json.loads(bytes(letter.numpy()))
     emit("transfer.receiving", sender=cover["from"])
     tensors = [torch.empty(shape, dtype=getattr(torch, dtype)) for dtype, shape in cover["tensors"]]
     small = torch.empty(sum(_bytes(t) for t in tensors if _bytes(t) < _SMALL_BYTES), dtype=torch.uint8)
     parcels = _parcels(tensors, small)
     works = [group.recv(parcel, sender, TAG_TRANSFER + 2 + number % 2) for number, parcel in enumerate(parcels)]
-    wait_all(works, group.world.generation)
+    group.wait(works)
     _unpack(small, tensors)
     if (mine := checksum(cover["skeleton"], tensors)) != cover["checksum"]:
         raise StateMismatch(

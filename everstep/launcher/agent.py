@@ -1,19 +1,16 @@
 """The agent: starts a node's workers, sees their deaths within a millisecond, obeys kill orders, replaces the dead.
 
-One thread decides and acts; it waits for process ends, signals, orders and deadlines in one place and never for the
-coordinator (line.py does). Ends when none of its workers is left, and leaves no process behind: on SIGINT and SIGTERM
-in good order, on its own kill -9 by the kernel's hand (process.py). Knows nothing of torch."""
+One thread decides and acts; it waits for process ends, signals, orders and deadlines in one place (loop.py) and never
+for the coordinator (line.py does). Ends when none of its workers is left, and leaves no process behind: on SIGINT and
+SIGTERM in good order, on its own kill -9 by the kernel's hand (process.py). Knows nothing of torch."""
 
 from __future__ import annotations
 
 import logging
 import os
-import selectors
 import signal
 import socket
-import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,10 +23,11 @@ from everstep.client import Coordinator
 from everstep.errors import EverstepError, UsageError
 from everstep.events import emit
 from everstep.launcher.line import Line
+from everstep.launcher.loop import Loop
 from everstep.launcher.node import NodeSpec, Place, worker_environment
 from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
 from everstep.process import RUNNING, STOPPED, Child
-from everstep.wire import AgentOrders, JobView, KillOrder, WorkerExit, WorkerState
+from everstep.wire import AgentOrders, KillOrder, WorkerExit, WorkerState
 
 log = logging.getLogger("everstep")
 
@@ -57,38 +55,29 @@ class Agent:
         *,
         say: Callable[[str], None],
         on_worker: Callable[[Worker], None] = lambda worker: None,
-        on_view: Callable[[JobView], None] | None = None,
     ) -> None:
         self._node, self._say, self._on_worker = node, say, on_worker
+        self._loop = loop = Loop()
         self._line = Line(
             self._connect,
             agent=node.agent,
             incarnation=uuid.uuid4().hex,
             heartbeat_s=node.heartbeat_s,
             look=self._look,
-            on_orders=lambda orders: self._post(lambda: self._obey(orders)),
-            on_slot=lambda request, worker: self._post(lambda: self._start(request, worker)),
-            on_failure=lambda error: self._post(lambda: self._give_up(error)),
-            on_view=on_view,
+            on_orders=lambda orders: loop.post(lambda: self._obey(orders)),
+            on_slot=lambda request, worker: loop.post(lambda: self._start(request, worker)),
+            on_failure=lambda error: loop.post(lambda: self._give_up(error)),
+            say=say,
         )
         self._workers: dict[str, Worker] = {}
         self._ends: list[WorkerEnd] = []
         self._awaited: dict[str, int] = {}  # slot requests under way: the local rank that each is for
         self._num_restarts = 0
         self._condemned: set[str] = set()
-        self._timers: list[tuple[float, Callable[[], None]]] = []
-        self._inbox: deque[Callable[[], None]] = deque()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wake, selectors.EVENT_READ, self._empty_inbox)
         self._signal_number: int | None = None
         self._job: JobEnd | None = None
         self._is_ending = False
         self._master_port = _free_port()
-
-    @property
-    def ends(self) -> list[WorkerEnd]:
-        return list(self._ends)
 
     def run(self) -> Verdict:
         with self._signals():
@@ -97,7 +86,7 @@ class Agent:
                 for local_rank in range(self._node.num_workers):
                     self._ask_worker(local_rank)
                 while self._workers or self._awaited:
-                    self._turn()
+                    self._loop.turn()
             finally:
                 self._kill_all("the agent ends")
                 self._line.close(_FAREWELL_S)
@@ -123,35 +112,10 @@ class Agent:
             return JobEnd()
         return JobEnd(is_finished=view.is_finished, stop_reason=view.reason if view.is_stopped else "")
 
-    # --- one thread, one place to wait ------------------------------------------------------------
-
-    def _turn(self) -> None:
-        timeout_s = max(0.0, min(due for due, _ in self._timers) - time.monotonic()) if self._timers else None
-        for key, _ in self._selector.select(timeout_s):
-            key.data()
-        now = time.monotonic()
-        overdue = [act for due, act in self._timers if due <= now]
-        self._timers = [timer for timer in self._timers if timer[0] > now]
-        for act in overdue:
-            act()
-
-    def _post(self, act: Callable[[], None]) -> None:
-        """Let the agent's thread do it, from any thread or signal handler."""
-        self._inbox.append(act)
-        os.eventfd_write(self._wake, 1)
-
-    def _empty_inbox(self) -> None:
-        os.eventfd_read(self._wake)
-        while self._inbox:
-            self._inbox.popleft()()
-
-    def _after(self, delay_s: float, act: Callable[[], None]) -> None:
-        self._timers.append((time.monotonic() + delay_s, act))
-
     @contextmanager
     def _signals(self) -> Iterator[None]:
         def handle(number: int, frame: FrameType | None) -> None:
-            self._post(lambda: self._interrupt(number))
+            self._loop.post(lambda: self._interrupt(number))
 
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         for number, handler in before.items():
@@ -170,9 +134,10 @@ class Agent:
         self._awaited[request] = local_rank
         self._line.ask_slot(request)
 
-    def _start(self, request: str, worker: str) -> None:
+    def _start(self, request: str, worker: str | None) -> None:
         local_rank = self._awaited.pop(request, None)
-        if local_rank is None or self._is_ending:
+        self._is_ending = self._is_ending or worker is None  # the job was over before we heard of it
+        if local_rank is None or worker is None or self._is_ending:
             return
         place = Place(
             worker=worker, local_rank=local_rank, num_restarts=self._num_restarts, master_port=self._master_port
@@ -185,16 +150,19 @@ class Agent:
             )
         started = Worker(place=place, child=child, board=place.board(directory), log=log)
         self._workers[worker] = started
-        self._selector.register(child, selectors.EVENT_READ, lambda: self._bury(started))
+        self._loop.watch(child, lambda: self._bury(started))
         emit("worker.started", worker=worker, pid=child.pid, agent=self._node.agent)
         self._say(f"{worker} started (pid {child.pid})")
         self._on_worker(started)
 
     def _bury(self, worker: Worker) -> None:
-        self._selector.unregister(worker.child)
+        name = worker.place.worker
+        if self._workers.get(name) is not worker:  # killed and buried in the same turn
+            return
+        self._loop.forget(worker.child)
         ended = worker.child.wait()
         assert ended is not None
-        name, progress = worker.place.worker, read_board(worker.board)
+        progress = read_board(worker.board)
         # First of all: the others wait for nothing but this.
         self._line.tell_exit(name, WorkerExit(exit_code=ended.code, step=progress.step, leaf=progress.leaf))
         del self._workers[name]
@@ -234,12 +202,21 @@ class Agent:
     def _obey(self, orders: AgentOrders) -> None:
         for order in orders.kill:
             self._kill_on_order(order)
-        if orders.is_ended and not self._is_ending:
+        if orders.is_ended and self._job is None and self._signal_number is None:
             self._is_ending = True
             self._job = JobEnd(is_finished=not orders.reason, stop_reason=orders.reason)
             if orders.reason:
                 self._say(f"the job was stopped: {orders.reason}")
-                self._after(_STOP_GRACE_S, self._terminate_all)
+                self._loop.after(_STOP_GRACE_S, self._terminate_all)
+            else:
+                self._dismiss_late()
+
+    def _dismiss_late(self) -> None:
+        """The job is done. Whoever is still on its way, having done no step while others have, need not come."""
+        steps = {name: read_board(worker.board).step for name, worker in self._workers.items()}
+        if any(steps.values()) or any(end.step for end in self._ends):
+            for name in [name for name, step in steps.items() if step == 0]:
+                self._workers[name].child.signal(signal.SIGTERM, is_for_group=False)
 
     def _kill_on_order(self, order: KillOrder) -> None:
         worker = self._workers.get(order.worker)
@@ -249,11 +226,13 @@ class Agent:
         self._say(f"{order.worker} is killed: {order.reason}")
         if order.wants_stacks and worker.child.state == RUNNING:
             worker.child.signal(STACKS_SIGNAL, is_for_group=False)
-            self._after(_STACKS_S, lambda: self._kill(worker, order.reason))
+            self._loop.after(_STACKS_S, lambda: self._kill(worker, order.reason))
         else:
             self._kill(worker, order.reason)
 
     def _kill(self, worker: Worker, reason: str) -> None:
+        if self._workers.get(worker.place.worker) is not worker:  # it ended meanwhile
+            return
         worker.child.signal(signal.SIGKILL)
         emit("worker.killed", worker=worker.place.worker, reason=reason)
 
@@ -270,7 +249,9 @@ class Agent:
         # To the worker alone: its data loaders must serve it until it has left.
         for worker in list(self._workers.values()):
             worker.child.signal(signal.SIGTERM, is_for_group=False)
-        self._after(self._node.shutdown_s, lambda: self._kill_all(f"still there {self._node.shutdown_s:.0f} s later"))
+        self._loop.after(
+            self._node.shutdown_s, lambda: self._kill_all(f"still there {self._node.shutdown_s:.0f} s later")
+        )
 
     def _kill_all(self, reason: str) -> None:
         self._is_ending = True

@@ -4,18 +4,20 @@ Everything is printed by one thread of its own: a stopped terminal holds up neit
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 from everstep.board import read_board
 from everstep.launcher.logs import Follower
-from everstep.wire import JobView
 
+SETTLED = "regroup.settled"
 _TICK_S = 0.05
 
 
@@ -29,6 +31,7 @@ class Display:
         self._followers: dict[str, Follower] = {}
         self._boards: dict[str, Path] = {}
         self._pace = _Pace()
+        self._events: Follower | None = None
         self._generation = ""
         self._progress = ""
         self._is_closing = threading.Event()
@@ -57,16 +60,10 @@ class Display:
         if not self._is_quiet:
             self._followers[worker] = Follower(log)
 
-    def show(self, view: JobView) -> None:
-        """A line when the generation changed since the last view."""
-        members = [worker.worker for worker in sorted(view.workers, key=lambda w: w.rank) if worker.status == "member"]
-        if view.generation == 0:
-            return
-        state = "closed" if view.is_closed else f"formed: {' '.join(members)}"
-        line = f"generation {view.generation} {state}"
-        if line != self._generation:
-            self._generation = line
-            self.say(f"{line} ({view.reason})" if view.reason else line)
+    def follow_events(self, path: Path) -> None:
+        """A line for each of the events that people want to know about."""
+        path.touch(mode=0o600)
+        self._events = Follower(path)
 
     @property
     def num_steps(self) -> int:
@@ -85,6 +82,7 @@ class Display:
         self._draw("")
 
     def _tick(self) -> None:
+        self._hear()
         said = [self._lines.popleft() for _ in range(len(self._lines))]
         lines = []
         for worker, follower in list(self._followers.items()):
@@ -92,6 +90,13 @@ class Display:
         self._write(lines + said)  # a worker's last words, then that it ended
         if self._is_terminal:
             self._draw(self._pace.line(self.num_steps, time.monotonic(), self._generation))
+
+    def _hear(self) -> None:
+        for event in map(json.loads, self._events.new_lines() if self._events else []):
+            if (line := event_line(event)) is not None:
+                self.say(line)
+            if event["event"] == SETTLED:
+                self._generation = f"generation {event['generation']} of {event['size']}"
 
     def _write(self, lines: list[str]) -> None:
         if not lines:
@@ -108,6 +113,22 @@ class Display:
         self._progress = progress
         self._stream.write(f"\r\x1b[2K{progress}")
         self._stream.flush()
+
+
+def event_line(event: Mapping[str, Any]) -> str | None:
+    """What a person reads of an event; None if it is for machines only."""
+    name, is_from_coordinator = event["event"], "job" in event
+    if name == SETTLED and event["rank"] == 0:
+        return f"generation {event['generation']} trains with {event['size']} workers from step {event['step']}"
+    if not is_from_coordinator:
+        return None  # workers and agents see the same things; once is enough
+    if name == "generation.formed":
+        return str(event["reason"])
+    if name == "generation.closed":
+        return f"generation {event['generation']} closed: {event['reason']}"
+    if name == "worker.lost":
+        return f"{event['worker']} is lost: {event['reason']}"
+    return None
 
 
 class _Pace:

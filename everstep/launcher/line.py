@@ -18,12 +18,14 @@ from typing import TypeVar
 
 from everstep import env
 from everstep.client import Coordinator
-from everstep.errors import Abandoned, EverstepError
+from everstep.errors import Abandoned, EverstepError, Refused, TemporaryError
 from everstep.retry import patiently
-from everstep.wire import AgentOrders, AgentReport, JobView, SlotRequest, WorkerExit, WorkerState
+from everstep.wire import AgentOrders, AgentReport, SlotRequest, WorkerExit, WorkerState
 
 T = TypeVar("T")
 
+_ABSENCE_S = 2.0  # a shorter one is not worth a word
+_IS_OVER = 409  # the job needs no more workers
 _WARM_S = 2.0  # a connection idle for longer may be closed by either side
 
 
@@ -37,14 +39,16 @@ class Line:
         heartbeat_s: float,
         look: Callable[[], list[WorkerState]],
         on_orders: Callable[[AgentOrders], None],
-        on_slot: Callable[[str, str], None],
+        on_slot: Callable[[str, str | None], None],
         on_failure: Callable[[EverstepError], None],
-        on_view: Callable[[JobView], None] | None = None,
+        say: Callable[[str], None],
     ) -> None:
         self._connect = connect
         self._agent, self._incarnation, self._heartbeat_s = agent, incarnation, heartbeat_s
         self._look, self._on_orders, self._on_slot, self._on_failure = look, on_orders, on_slot, on_failure
-        self._on_view = on_view
+        self._say = say
+        self._away_since: float | None = None
+        self._is_absence_told = False
         self._deaths: queue.SimpleQueue[tuple[str, WorkerExit]] = queue.SimpleQueue()
         self._slots: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._num_untold = 0
@@ -62,7 +66,7 @@ class Line:
         self._is_closed.set()
 
     def ask_slot(self, request: str) -> None:
-        """Reserve an id; it comes as `on_slot(request, worker)`."""
+        """Reserve an id; it comes as `on_slot(request, worker)`, with no worker if the job is over."""
         self._slots.put(request)
 
     def tell_exit(self, worker: str, ended: WorkerExit) -> None:
@@ -87,8 +91,6 @@ class Line:
             began = time.monotonic()
             orders = self._ask(partial(coordinator.report, self._agent, report))
             self._on_orders(orders)
-            if self._on_view is not None:
-                self._on_view(self._ask(coordinator.view))
             if orders.kill or orders.is_ended:  # the same orders come again until obeyed: no need to ask in a spin
                 self._is_closed.wait(max(0.0, began + self._heartbeat_s / 4 - time.monotonic()))
 
@@ -108,8 +110,35 @@ class Line:
     def _reserve_slots(self, coordinator: Coordinator) -> None:
         while True:
             request = self._slots.get()
-            slot = self._ask(partial(coordinator.reserve, SlotRequest(agent=self._agent, request=request)))
-            self._on_slot(request, slot.worker)
+            try:
+                slot = self._ask(partial(coordinator.reserve, SlotRequest(agent=self._agent, request=request)))
+            except Refused as refusal:
+                if refusal.status != _IS_OVER:
+                    raise
+                self._on_slot(request, None)
+            else:
+                self._on_slot(request, slot.worker)
 
     def _ask(self, call: Callable[[], T]) -> T:
-        return patiently(call, env.coordinator_deadline_s(), stop=self._is_closed)
+        def attempt() -> T:
+            try:
+                answer = call()
+            except TemporaryError as error:
+                self._notice_absence(error)
+                raise
+            self._notice_presence()
+            return answer
+
+        return patiently(attempt, env.coordinator_deadline_s(), stop=self._is_closed)
+
+    def _notice_absence(self, error: TemporaryError) -> None:
+        now = time.monotonic()
+        self._away_since = self._away_since or now
+        if now - self._away_since > _ABSENCE_S and not self._is_absence_told:
+            self._is_absence_told = True
+            self._say(f"the coordinator does not answer, asking on: {error.message}")
+
+    def _notice_presence(self) -> None:
+        if self._is_absence_told:
+            self._say("the coordinator answers again")
+        self._away_since, self._is_absence_told = None, False

@@ -199,6 +199,10 @@ class Cluster:
         host = self._network.address(0) if self._network is not None else "127.0.0.1"
         return f"http://{host}:{self._port}"
 
+    @property
+    def token_file(self) -> Path:
+        return self._files.token
+
     def start_coordinator(self) -> None:
         """Start it, or start it again after `kill_coordinator`: same store, same port, same token."""
         host, inside = "127.0.0.1", list[str]()

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,16 @@ def is_back_or_killed(cluster: Cluster, worker: str) -> bool:
     return bool(is_back or cluster.events("worker.exited", worker=worker, signal="SIGKILL"))
 
 
+def test_a_worker_that_hangs_shows_its_stacks_before_it_is_killed() -> None:
+    policy = replace(QUICK, hang_s=0.5)
+    with Cluster(PUPPET, [FOR_EVER, "w1"], policy=policy, workers=2) as cluster:
+        killed = cluster.wait("worker.killed", worker="w1")
+        cluster.wait("worker.exited", worker="w1", signal="SIGKILL")
+        cluster.wait("generation.joined", worker="w0", size=1)
+        assert "computes since" in killed["reason"]
+        assert re.search(r'puppet.py", line \d+ in train', cluster.log("w1"))
+
+
 # --- agents ---------------------------------------------------------------------------------------
 
 
@@ -196,6 +207,33 @@ def test_a_death_while_the_coordinator_is_away_is_told_when_it_is_back() -> None
         cluster.wait("generation.joined", worker="w0", size=1)
 
 
+def test_status_shows_the_job_as_a_table() -> None:
+    with puppets(workers=2) as cluster:
+        cluster.wait("step.committed", worker="w0", step=1)
+        arguments = ["status", "--coordinator", cluster.url, "--job", "test", "--token-file", cluster.token_file]
+        with everstep(*arguments, directory=cluster.directory) as process:
+            output = output_of(process)
+    assert "test: running, generation 1" in output
+    assert re.search(r"w1 .* member", output)
+
+
+def test_a_token_from_the_environment_reaches_the_workers_as_a_file(tmp_path: Path) -> None:
+    with puppets(3) as cluster:
+        token = cluster.token_file.read_text().strip()
+        arguments = ["run", "--coordinator", cluster.url, "--heartbeat-s", "0.1", PUPPET, "3"]
+        with everstep(*arguments, directory=tmp_path, env={"EVERSTEP_TOKEN": token}) as process:
+            output = output_of(process)
+    assert "[w0] done" in output
+    assert process.returncode == 0
+
+
+def test_without_a_token_the_way_out_is_told(tmp_path: Path) -> None:
+    with everstep("run", "--coordinator", "http://127.0.0.1:9", PUPPET, "3", directory=tmp_path) as process:
+        output = output_of(process)
+    assert process.returncode == 2
+    assert "HINT: give --token-file or set EVERSTEP_TOKEN_FILE" in output
+
+
 # --- hosts ----------------------------------------------------------------------------------------
 
 needs_hosts = pytest.mark.skipif(not can_make_hosts(), reason="needs root, iproute2 and nftables")
@@ -244,9 +282,11 @@ def test_waiting_in_vain_tells_the_story() -> None:
 
 
 @contextmanager
-def everstep(*arguments: str | Path, directory: Path) -> Iterator[subprocess.Popen[str]]:
+def everstep(
+    *arguments: str | Path, directory: Path, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "everstep", *(str(argument) for argument in arguments)]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "160"} | dict(env or {})
     with subprocess.Popen(
         command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -278,7 +318,7 @@ def test_run_brings_its_own_coordinator(tmp_path: Path) -> None:
     assert process.returncode == 0, output
     assert "[w0] done" in output
     assert "[w1] done" in output
-    assert "generation 1 formed: w" in output
+    assert "generation 1 formed by w" in output
     assert re.search(r"finished: 5 steps in [\d.]+ s, 0 deaths survived", output)
     (directory,) = (tmp_path / "runs").iterdir()
     assert directory.stat().st_mode & 0o777 == 0o700

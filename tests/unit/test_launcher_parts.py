@@ -17,7 +17,7 @@ from everstep.launcher.node import NodeSpec, Place, worker_command, worker_envir
 from everstep.launcher.verdict import JobEnd, WorkerEnd, decide_replacement, decide_verdict, failure_report
 from everstep.process import Exit
 from everstep.testing.tape import Tape, is_match
-from everstep.wire import COMPUTING, OUTSIDE, JobView, WorkerView
+from everstep.wire import COMPUTING, OUTSIDE
 
 GOOD, BAD, KILLED = Exit(code=0), Exit(code=1), Exit(code=-9)
 
@@ -202,43 +202,44 @@ class Terminal(io.StringIO):
         return True
 
 
-def view(generation: int, *, is_closed: bool = False, reason: str = "") -> JobView:
-    workers = [
-        WorkerView(worker=f"w{n}", status="member", reason="", agent="a", pid=1, step=0, generation=1, rank=1 - n)
-        for n in range(2)
-    ]
-    return JobView(
-        job="j",
-        generation=generation,
-        is_closed=is_closed,
-        is_stopped=False,
-        is_finished=False,
-        reason=reason,
-        workers=workers,
-    )
+def write_events(path: Path, *events: dict[str, object]) -> None:
+    with path.open("a") as file:
+        file.writelines(json.dumps(event) + "\n" for event in events)
 
 
-def test_the_display_says_what_changed_once(tmp_path: Path) -> None:
-    log = tmp_path / "w0.log"
+def test_the_display_tells_output_and_events(tmp_path: Path) -> None:
+    log, events = tmp_path / "w0.log", tmp_path / "events"
     log.write_text("hello\nunfinished")
+    write_events(
+        events,
+        {
+            "event": "generation.formed",
+            "job": "j",
+            "generation": 1,
+            "members": ["w1", "w0"],
+            "reason": "generation 1 formed by w1, w0",
+        },
+        {"event": "generation.formed", "generation": 1, "rank": 0},
+        {"event": "regroup.settled", "generation": 1, "rank": 0, "size": 2, "step": 0},
+        {"event": "regroup.settled", "generation": 1, "rank": 1, "size": 2, "step": 0},
+        {"event": "step.committed", "step": 1},
+        {"event": "worker.lost", "job": "j", "worker": "w1", "reason": "silent for 3.0 s"},
+        {"event": "generation.closed", "job": "j", "generation": 1, "members": [], "reason": "w1 is lost"},
+    )
     stream = io.StringIO()
     with Display(stream) as display:
+        display.follow_events(events)
         display.follow("w0", log, tmp_path / "w0.board")
-        for _ in range(3):
-            display.show(view(0))
-        for _ in range(3):
-            display.show(view(1, reason="all are here"))
-        display.show(view(1, is_closed=True, reason="w1 is lost"))
         display.say("that is all")
-    assert sorted(stream.getvalue().splitlines()) == sorted(
-        [
-            "[w0] hello",
-            "everstep: generation 1 formed: w1 w0 (all are here)",
-            "everstep: generation 1 closed (w1 is lost)",
-            "everstep: that is all",
-            "[w0] unfinished",
-        ]
-    )
+    lines = stream.getvalue().splitlines()
+    assert [line for line in lines if line.startswith("[w0]")] == ["[w0] hello", "[w0] unfinished"]
+    assert sorted(line for line in lines if line.startswith("everstep:")) == [
+        "everstep: generation 1 closed: w1 is lost",
+        "everstep: generation 1 formed by w1, w0",
+        "everstep: generation 1 trains with 2 workers from step 0",
+        "everstep: that is all",
+        "everstep: w1 is lost: silent for 3.0 s",
+    ]
 
 
 def test_a_terminal_gets_a_progress_line_that_is_wiped_at_the_end(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import faulthandler
 import os
 import signal
 import sys
+import time
 import uuid
 
 from everstep import env
@@ -16,7 +17,7 @@ from everstep.client import Coordinator
 from everstep.errors import JobStopped
 from everstep.events import emit
 from everstep.retry import patiently
-from everstep.wire import OUTSIDE, Announce, Arrive, Arrived, Broken, Leave, Settled, Watch
+from everstep.wire import COMPUTING, OUTSIDE, WAITING, Announce, Arrive, Arrived, Broken, Leave, Settled, Watch
 
 PATIENCE_S = 60.0
 
@@ -55,16 +56,18 @@ class Puppet:
         patiently(lambda: self.coordinator.settled(self.worker, settled), PATIENCE_S)
         emit("generation.joined", generation=self.generation, rank=arrived.rank, size=arrived.size)
 
-    def train(self) -> None:
-        seen = 0
+    def train(self, hanging: str) -> None:
+        seen, began = 0, time.monotonic()
         while self.step < self.num_steps:
+            is_stuck = bool(hanging) and self.step == 2
+            phase = OUTSIDE if not is_stuck else COMPUTING if hanging == self.worker else WAITING
             message = Watch(
                 incarnation=self.incarnation,
                 generation=self.generation,
                 seen=seen,
                 step=self.step,
-                phase=OUTSIDE,
-                phase_s=0.0,
+                phase=phase,
+                phase_s=time.monotonic() - began if is_stuck else 0.0,
                 longest_step_s=0.0,
                 longest_wait_s=0.0,
             )
@@ -76,8 +79,10 @@ class Puppet:
                 self.make_room(f"{watched.newcomers} wait to be let in")
             if watched.newcomers or watched.is_closed:
                 self.join()
-                seen = 0
-            self.step += 1
+                seen, hanging, is_stuck = 0, "", False
+            if is_stuck:
+                continue
+            self.step, began = self.step + 1, time.monotonic()
             self.board.write(step=self.step, leaf=-1, phase=OUTSIDE)
             emit("step.committed", step=self.step, generation=self.generation)
 
@@ -106,7 +111,7 @@ def main() -> None:
         puppet = Puppet(coordinator, int(sys.argv[1]))
         puppet.announce()
         puppet.join()
-        puppet.train()
+        puppet.train("".join(sys.argv[2:]))
         puppet.leave()
     emit("result", weights_digest=f"steps {puppet.step}")
     print("done")

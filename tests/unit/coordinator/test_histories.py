@@ -45,12 +45,17 @@ class Histories(RuleBasedStateMachine):
     def begin(self, start_workers, max_workers):
         self.play = self.stage_class(start_workers=start_workers, max_workers=max_workers, fence_s=FENCE_S)
         self.processes: dict[str, Process] = {}
-        self.proved = 0  # steps that all members committed: the state that must not get lost
+        self.proved = (0, 0)  # generation and steps that all its members committed: the state that must not get lost
         self.latest: Generation = self.play.generation
+        for _ in range(start_workers):
+            self.start()
+        for process in self.living():
+            self.play.arrive(process.name)
+        self.look()
 
     # --- what workers do ---
 
-    @precondition(lambda self: len(self.living()) < MAX_WORKERS)
+    @precondition(lambda self: len(self.living()) < MAX_WORKERS and not self.play.roster.is_over)
     @rule()
     def start(self):
         (name,) = self.play.add(1)
@@ -71,6 +76,9 @@ class Histories(RuleBasedStateMachine):
                 self.make_arrive(process, data)
 
     def make_arrive(self, process, data):
+        if self.play.status(process.name) == "left":  # released while it could not hear of it: refused, so it ends
+            process.is_dead = True
+            return
         reachable = sorted(self.processes.keys() - {process.name})
         cut = data.draw(st.lists(st.sampled_from(reachable), max_size=1)) if reachable else []
         process.group, process.wants_to_leave, process.heard_at = 0, False, self.play.now
@@ -78,11 +86,25 @@ class Histories(RuleBasedStateMachine):
         self.look()
 
     @rule(data=st.data())
-    def settle(self, data):
+    def settle_one(self, data):
+        if process := self.pick(data, self.has_yet_to_settle):
+            self.settle(process)
+
+    @rule(data=st.data(), num_steps=st.integers(0, 2), is_interrupted=st.booleans())
+    def work(self, data, num_steps, is_interrupted):
+        """All who can settle; then updates by all members of a group, the last of them perhaps by some only."""
+        for process in filter(self.has_yet_to_settle, self.living()):
+            self.settle(process)
+        for number in range(num_steps):
+            for group in {p.group for p in self.living() if p.group}:
+                self.step(group, data if is_interrupted and number == num_steps - 1 else None)
+
+    @staticmethod
+    def has_yet_to_settle(process):
+        return process.is_running and not process.is_dead and process.group and process.settled < process.group
+
+    def settle(self, process):
         """Take over the leader's state, or find that one's own is the same."""
-        process = self.pick(data, lambda p: p.is_running and not p.is_dead and p.group and p.settled < p.group)
-        if process is None:
-            return
         members = [self.processes[member.worker] for member in self.generation_of(process).members]
         leader = self.leader(members, self.generation_of(process).continues)
         if leader and leader.is_running and not leader.is_dead and leader.group == process.group:
@@ -91,23 +113,20 @@ class Histories(RuleBasedStateMachine):
                 self.play.settle(process.name, step=process.step)
                 self.look()
 
-    @rule(data=st.data(), is_interrupted=st.booleans())
-    def step(self, data, is_interrupted):
-        """One update by all members of a group, which need not be the generation that the coordinator knows."""
-        groups = {p.group for p in self.living() if p.group}
-        for group in groups:
-            members = [self.processes[name] for name in self.members_of(group)]
-            if all(p.group == p.settled == group and p.is_running and not p.is_dead for p in members):
-                assert group == self.play.generation.number, "two histories: an old generation stepped on"
-                applied = members if not is_interrupted else [p for p in members if data.draw(st.booleans())]
-                self.proved = max(self.proved, min(p.step for p in members))
-                for process in applied:
-                    process.step += 1
+    def step(self, group, interruptions):
+        """A group need not be the generation that the coordinator knows: it steps as long as all of it can."""
+        if not self.can_step(group):
+            return
+        members = [self.processes[name] for name in self.members_of(group)]
+        assert group == self.play.generation.number, "two histories: an old generation stepped on"
+        self.proved = max(self.proved, (group, min(p.step for p in members)))
+        for process in members:
+            process.step += interruptions is None or interruptions.draw(st.booleans())
 
     @rule(data=st.data())
     def interrupted_update(self, data):
-        """A worker that was stopped inside an update holds nothing; it can happen when others hold the state only."""
-        process = self.pick(data, lambda p: p.can_call and p.group)
+        """A worker that was stopped inside an update holds nothing; here, only when others hold the state."""
+        process = self.pick(data, lambda p: p.can_call and p.group and self.can_step(p.group))
         if process and any(p is not process and self.holds_proved(p) for p in self.living()):
             process.settled = 0
             self.make_arrive(process, data)
@@ -152,6 +171,12 @@ class Histories(RuleBasedStateMachine):
         if process := self.pick(data, lambda p: not p.is_dead):
             process.is_cut = not process.is_cut
 
+    @rule()
+    def cut_all(self):
+        """The coordinator's own network fails: the generation goes on without it."""
+        for process in self.living():
+            process.is_cut = True
+
     @rule(seconds=st.sampled_from([0.5, 2.0, 3.0, 30.0, FENCE_S]))
     def time_passes(self, seconds):
         callers = [p for p in self.living() if p.can_call]
@@ -187,7 +212,7 @@ class Histories(RuleBasedStateMachine):
             return
         if self.play.status(process.name) == "left":
             others = [p for p in self.living() if p is not process]
-            assert roster.is_finished or not process.settled or any(self.holds_proved(p) for p in others)
+            assert roster.is_finished or not process.step or any(self.holds_proved(p) for p in others)
             process.is_released = process.is_dead = True
         elif process.name in roster.recalled:
             process.wants_to_leave = False
@@ -199,11 +224,12 @@ class Histories(RuleBasedStateMachine):
         for process in self.living():
             assert not (process.group and process.name in {p.name for p in members}), "a member did not stand ready"
         leader = self.leader(members, generation.continues)
-        if "NO LIVE WORKER" in generation.reason:
-            assert not any(self.holds_proved(p) for p in self.living()), "a live holder was given up"
-            self.proved = leader.step if leader else 0
+        if "NO LIVE WORKER" in generation.reason and not any(self.holds_proved(p) for p in members):
+            holders = [p for p in self.living() if self.holds_proved(p) and not self.was_waited_for(p)]
+            assert not holders, f"live holders were given up: {holders}"
+            self.proved = (0, leader.step if leader else 0)
         assert leader, "nobody may lead"
-        assert leader.step >= self.proved, "a proved step got lost"
+        assert leader.step >= self.proved[1], "a proved step got lost"
 
     # --- facts about the simulation ---
 
@@ -211,11 +237,22 @@ class Histories(RuleBasedStateMachine):
         found = [p for p in (self.living() if of is None else of) if wanted(p)]
         return data.draw(st.sampled_from(found)) if found else None
 
+    def can_step(self, group):
+        members = [self.processes[name] for name in self.members_of(group)]
+        return all(p.group == p.settled == group and p.is_running and not p.is_dead for p in members)
+
     def living(self):
         return [p for p in self.processes.values() if not p.is_dead]
 
     def holds_proved(self, process):
-        return process.settled > 0 and process.step >= self.proved
+        generation, step = self.proved
+        return process.settled >= max(1, generation) and process.step >= step
+
+    def was_waited_for(self, process):
+        """Alive and called, but neither came nor was killed for as long as anybody is waited for; or let go."""
+        lost_at = self.play.roster.lost_at.get(process.name)
+        is_over = lost_at is not None and self.play.now - lost_at >= FENCE_S
+        return is_over or self.play.status(process.name) == "left"
 
     def generation_of(self, process):
         return self.play.generation if process.group == self.play.generation.number else self.play.roster.previous

@@ -1,0 +1,231 @@
+"""A coordinator as a real process, and workers that are nothing but their calls."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from everstep import wire
+from everstep.client import Coordinator
+from everstep.env import read_token
+
+SERVE = """
+import sys
+from everstep.coordinator.server import serve
+port, store, token_file, ready_fd = sys.argv[1:]
+serve("127.0.0.1", int(port), store, token_file, ready_fd=int(ready_fd))
+"""
+
+
+class Server:
+    def __init__(self, folder: Path, store: str) -> None:
+        self.store, self.token_file, self.log_file = store, folder / "token", folder / "log"
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        ready, ready_fd = os.pipe()
+        command = [sys.executable, "-c", SERVE, str(self.port), self.store, str(self.token_file), str(ready_fd)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(command, pass_fds=[ready_fd], env=environment, stdout=log, stderr=log)
+        os.close(ready_fd)
+        with os.fdopen(ready) as lines:
+            self.url = lines.readline().strip()
+        if not self.url:
+            self.process.wait(10)
+            raise AssertionError(self.log_file.read_text())
+        self.port = urlsplit(self.url).port
+
+    @property
+    def token(self) -> str:
+        return read_token(self.token_file)
+
+    def kill(self) -> None:
+        """As hard as it gets."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(20)
+
+
+class Puppet:
+    """One worker of a job: remembers what a real one would remember, and calls what it is told to call."""
+
+    def __init__(self, coordinator: Coordinator, request: str = "") -> None:
+        self._coordinator = coordinator
+        self.name = coordinator.reserve(wire.SlotRequest(agent="a0", request=request or uuid.uuid4().hex)).worker
+        self.incarnation = uuid.uuid4().hex
+        self.generation = self.settled_in = self.step = self.seen = 0
+
+    def announce(self) -> wire.Announced:
+        return self._coordinator.announce(
+            self.name,
+            wire.Announce(
+                incarnation=self.incarnation, pid=os.getpid(), address="127.0.0.1", store_port=1, probe_port=2
+            ),
+        )
+
+    def arrive_once(self) -> wire.Arrived:
+        return self._coordinator.arrive(
+            self.name,
+            wire.Arrive(
+                incarnation=self.incarnation,
+                generation=self.generation,
+                settled=self.settled_in,
+                step=self.step,
+                max_workers=None,
+            ),
+        )
+
+    def arrive(self, deadline_s: float = 20.0) -> wire.Arrived:
+        """Until a generation is formed, as a real worker does."""
+        deadline = time.monotonic() + deadline_s
+        while time.monotonic() < deadline:
+            answer = self.arrive_once()
+            if answer.is_formed or answer.is_stopped:
+                self.generation = answer.generation
+                return answer
+        raise AssertionError(f"{self.name}: no generation was formed: {answer.reason}")
+
+    def settle(self) -> None:
+        self.settled_in = self.generation
+        self._coordinator.settled(
+            self.name,
+            wire.Settled(incarnation=self.incarnation, generation=self.generation, step=self.step),
+        )
+
+    def watch(self, phase: str = wire.OUTSIDE, phase_s: float = 0.0) -> wire.Watched:
+        answer = self._coordinator.watch(
+            self.name,
+            wire.Watch(
+                incarnation=self.incarnation,
+                generation=self.generation,
+                seen=self.seen,
+                step=self.step,
+                phase=phase,
+                phase_s=phase_s,
+                longest_step_s=0.0,
+                longest_wait_s=0.0,
+            ),
+        )
+        self.seen = answer.seen
+        return answer
+
+    def leave(self) -> wire.Left:
+        return self._coordinator.leave(
+            self.name,
+            wire.Leave(incarnation=self.incarnation, generation=self.generation, step=self.step, reason="done"),
+        )
+
+    def break_(self, reason: str, *, must_probe: bool = False) -> None:
+        self._coordinator.broken(
+            self.name,
+            wire.Broken(incarnation=self.incarnation, generation=self.generation, reason=reason, must_probe=must_probe),
+        )
+
+    def exit(self, code: int, *, step: int = 0, leaf: int = -1) -> None:
+        self._coordinator.exited(self.name, wire.WorkerExit(exit_code=code, step=step, leaf=leaf))
+
+
+def together(*calls: Callable[[], object]) -> list[object]:
+    """All at the same time, as workers do."""
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return [future.result(30) for future in [threads.submit(call) for call in calls]]
+
+
+class Play:
+    """One job on a server."""
+
+    def __init__(self, server: Server, **policy: object) -> None:
+        self.server = server
+        self.coordinator = Coordinator(server.url, server.token, f"job-{uuid.uuid4().hex[:8]}")
+        self.coordinator.create_job(wire.JobSpec(policy=wire.Policy(**policy)))  # type: ignore[arg-type]
+
+    def puppets(self, number: int) -> list[Puppet]:
+        puppets = [Puppet(self.coordinator) for _ in range(number)]
+        for puppet in puppets:
+            puppet.announce()
+        return puppets
+
+    def training(self, number: int) -> list[Puppet]:
+        """So many workers in one settled generation."""
+        puppets = self.puppets(number)
+        together(*(puppet.arrive for puppet in puppets))
+        for puppet in puppets:
+            puppet.settle()
+        return puppets
+
+    together = staticmethod(together)
+
+    def view(self) -> wire.JobView:
+        return self.coordinator.view()
+
+    def statuses(self) -> dict[str, str]:
+        return {worker.worker: worker.status for worker in self.view().workers}
+
+
+@pytest.fixture
+def server_class() -> type[Server]:
+    return Server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("coordinator")
+    server = Server(folder, str(folder / "store.db"))
+    yield server
+    assert server.stop() == -signal.SIGTERM, (
+        server.log_file.read_text()
+    )  # ended in good order, then by what it was sent
+    log = server.log_file.read_text()
+    assert "Traceback" not in log, log
+    assert server.token not in log
+
+
+@pytest.fixture
+def play(server: Server) -> Iterator[Callable[..., Play]]:
+    plays = []
+
+    def begin(on: Server = server, **policy: object) -> Play:
+        plays.append(Play(on, **policy))
+        return plays[-1]
+
+    yield begin
+    for each in plays:
+        each.coordinator.close()
+
+
+@pytest.fixture(scope="module")
+def postgres_url() -> Iterator[str]:
+    """A PostgreSQL cluster of our own in a folder of its own, reached by a socket file."""
+    found = shutil.which("initdb") or next(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")), None)
+    assert found, "no PostgreSQL server here: apt-get install postgresql (make setup does)"
+    binaries = Path(found).parent
+    user = "postgres" if os.geteuid() == 0 else None  # the server refuses to run as root
+    folder = Path(tempfile.mkdtemp(prefix="everstep-pg-"))
+    if user:
+        shutil.chown(folder, user)
+    data, options = folder / "data", f"-k {folder} -c listen_addresses= -c fsync=off"
+    run = {"user": user, "check": True, "stdout": subprocess.DEVNULL, "cwd": folder}
+    try:
+        subprocess.run([binaries / "initdb", "-D", data, "-U", "everstep", "-A", "trust", "--no-sync"], **run)
+        subprocess.run([binaries / "pg_ctl", "-D", data, "-o", options, "-l", folder / "log", "-w", "start"], **run)
+        yield f"postgresql://everstep@/postgres?host={folder}"
+    finally:
+        subprocess.run([binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop"], **{**run, "check": False})
+        shutil.rmtree(folder)

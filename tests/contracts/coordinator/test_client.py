@@ -1,0 +1,121 @@
+"""What a caller gets when things go wrong: the right type, the numbers, and never the token."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import traceback
+
+import pytest
+
+from everstep import wire
+from everstep.client import Coordinator
+from everstep.errors import Abandoned, CoordinatorUnreachable, Refused, UsageError
+from everstep.retry import patiently
+
+SECRET = "not-to-be-seen-anywhere"
+
+
+@pytest.fixture
+def nobody():
+    """A port that nobody listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture
+def silent():
+    """A port that accepts and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_refusal_carries_its_status_and_the_text(server):
+    with Coordinator(server.url, server.token, "nowhere") as coordinator, pytest.raises(Refused) as refused:
+        coordinator.view()
+    assert refused.value.status == 404
+    assert "there is no job nowhere" in refused.value.message
+
+
+def test_a_wrong_token_is_refused_and_not_repeated(server):
+    with Coordinator(server.url, SECRET, "job") as coordinator, pytest.raises(Refused) as refused:
+        coordinator.view()
+    assert refused.value.status == 401
+    assert SECRET not in "".join(traceback.format_exception(refused.value)) + repr(coordinator) + str(refused.value)
+
+
+def test_nobody_there(nobody):
+    with Coordinator(nobody, SECRET, "job") as coordinator, pytest.raises(CoordinatorUnreachable) as unreachable:
+        coordinator.view()
+    assert nobody in unreachable.value.message
+    assert SECRET not in "".join(traceback.format_exception(unreachable.value))
+
+
+def test_nobody_answers(silent):
+    with (
+        Coordinator(silent, SECRET, "job", answer_s=0.1) as coordinator,
+        pytest.raises(CoordinatorUnreachable, match="ReadTimeout"),
+    ):
+        coordinator.view()
+
+
+def test_a_closed_client_calls_nobody(server):
+    coordinator = Coordinator(server.url, server.token, "job")
+    coordinator.close()
+    with pytest.raises(CoordinatorUnreachable, match="closed"):
+        coordinator.view()
+
+
+def test_a_token_that_http_cannot_carry_is_refused_without_being_shown():
+    with pytest.raises(UsageError) as refused:
+        Coordinator("http://127.0.0.1:1", f"{SECRET}\nx", "job")
+    assert SECRET not in str(refused.value)
+
+
+def test_it_is_made_quickly(nobody):
+    started = time.thread_time()
+    for _ in range(10):
+        Coordinator(nobody, SECRET, "job").close()
+    assert (time.thread_time() - started) / 10 < 0.02
+
+
+def test_threads_share_one_client(play):
+    job = play(start_workers=8)
+    puppets = job.puppets(8)
+
+    assert sorted(answer.rank for answer in job.together(*(each.arrive for each in puppets))) == list(range(8))
+
+
+def test_patience_ends_at_its_deadline_and_says_so(nobody):
+    with Coordinator(nobody, SECRET, "job") as coordinator:
+        started = time.monotonic()
+        with pytest.raises(CoordinatorUnreachable, match=r"gave up after 0\.\d s and \d+ tries: GET http://127.0.0.1"):
+            patiently(coordinator.view, 0.5)
+        assert time.monotonic() - started < 5.0
+
+
+def test_patience_can_be_abandoned(nobody):
+    stop = threading.Event()
+    threading.Timer(0.1, stop.set).start()
+    with Coordinator(nobody, SECRET, "job") as coordinator, pytest.raises(Abandoned):
+        patiently(coordinator.view, 600.0, stop=stop)
+
+
+def test_patience_does_not_repeat_what_was_refused(server):
+    calls = []
+    with Coordinator(server.url, server.token, "nowhere") as coordinator, pytest.raises(Refused):
+        patiently(lambda: calls.append(1) or coordinator.view(), 600.0)
+    assert len(calls) == 1
+
+
+def test_messages_survive_the_wire():
+    worker = wire.WorkerView(worker="w0", status="member", reason="", agent="a", pid=1, step=2, generation=1, rank=0)
+    view = wire.JobView(
+        job="j", generation=1, is_closed=False, is_stopped=False, is_finished=False, reason="…", workers=[worker]
+    )
+    assert wire.from_json(wire.JobView, wire.to_json(view)) == view
+    assert wire.from_json(wire.Slot, b'{"worker": "w0", "added_later": 1}') == wire.Slot(worker="w0")
+    spec = wire.JobSpec(policy=wire.Policy(max_workers=3))
+    assert wire.from_json(wire.JobSpec, wire.to_json(spec)) == spec

@@ -1,0 +1,215 @@
+"""The stories of a job, over HTTP with a real coordinator."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from everstep import wire
+from everstep.errors import Refused
+
+
+def test_a_generation_is_formed_lost_and_formed_again(play):
+    job = play(start_workers=3)
+    w0, w1, w2 = job.training(3)
+
+    w1.exit(-9)
+    assert [each.watch().is_closed for each in (w0, w2)] == [True, True]
+    answers = job.together(w0.arrive, w2.arrive)
+
+    assert [(a.generation, a.rank, a.size, a.continues) for a in answers] == [(2, 0, 2, 1), (2, 1, 2, 1)]
+    first = job.coordinator.generation(1)
+    assert (first.is_closed, first.reason) == (True, "w1 died: killed by signal 9")
+    assert [member.worker for member in first.members] == ["w0", "w1", "w2"]
+    assert job.statuses() == {"w0": "member", "w1": "dead", "w2": "member"}
+
+
+def test_a_watch_is_held_and_answered_at_once_when_something_changes(play):
+    job = play(start_workers=2, heartbeat_s=30.0, lease_s=60.0)
+    w0, w1 = job.training(2)
+    w0.watch()
+    with ThreadPoolExecutor(1) as thread:
+        watching = thread.submit(w0.watch)
+        started = time.monotonic()
+        w1.exit(1)
+
+        assert watching.result(10).is_closed
+    assert time.monotonic() - started < 5.0
+
+
+def test_a_quiet_watch_is_answered_after_a_heartbeat(play):
+    job = play(heartbeat_s=0.2, lease_s=5.0)
+    (w0,) = job.training(1)
+    w0.watch()
+    started = time.monotonic()
+    answer = w0.watch()
+
+    assert time.monotonic() - started >= 0.2
+    assert (answer.is_closed, answer.newcomers, answer.is_stopped) == (False, 0, False)
+
+
+def test_a_change_between_two_watches_is_not_missed(play):
+    job = play(start_workers=2, heartbeat_s=30.0, lease_s=60.0)
+    w0, w1 = job.training(2)
+    w0.watch()
+    w1.exit(1)
+
+    assert w0.watch().is_closed  # not held, though nobody was waiting when it happened
+
+
+def test_members_learn_of_a_newcomer_and_let_it_in_together(play):
+    job = play(heartbeat_s=30.0, lease_s=60.0)
+    (w0,) = job.training(1)
+    w0.watch()
+    (w1,) = job.puppets(1)
+    assert w1.announce().is_newcomer
+    with ThreadPoolExecutor(1) as thread:
+        joining = thread.submit(w1.arrive)
+        watched = w0.watch()
+        assert (watched.newcomers, watched.is_closed) == (1, False)
+        w0.step = 7
+        assert w0.arrive().size == 2
+        assert joining.result(10).rank == 1
+
+
+def test_an_agent_is_told_to_kill_who_is_lost_until_it_is_gone(play):
+    job = play(start_workers=2, heartbeat_s=0.1, lease_s=0.4, arrive_s=0.5)
+    w0, _ = job.training(2)
+    states = [wire.WorkerState(worker="w0", is_running=True), wire.WorkerState(worker="w1", is_running=False)]
+    report = wire.AgentReport(incarnation="a", node="n", workers=states)
+    deadline = time.monotonic() + 10
+    while not (orders := job.coordinator.report("a0", report)).kill and time.monotonic() < deadline:
+        w0.watch()
+
+    assert [order.worker for order in orders.kill] == ["w1"]
+    assert "no proof of life" in orders.kill[0].reason
+    started = time.monotonic()
+    assert job.coordinator.report("a0", report).kill == orders.kill
+    assert time.monotonic() - started > 0.1  # told already: held, so that an agent does not spin
+    job.coordinator.exited("w1", wire.WorkerExit(exit_code=-9))
+    assert job.coordinator.report("a0", report).kill == []
+    assert w0.arrive().size == 1
+
+
+def test_an_agent_proves_that_its_busy_worker_lives(play):
+    job = play(heartbeat_s=0.1, lease_s=0.4)
+    job.training(1)
+    report = wire.AgentReport(incarnation="a", node="n", workers=[wire.WorkerState(worker="w0", is_running=True)])
+    until = time.monotonic() + 1.2
+    while time.monotonic() < until:
+        job.coordinator.report("a0", report)
+
+    assert job.statuses() == {"w0": "member"}
+
+
+def test_workers_leave_in_good_order_one_after_the_other(play):
+    job = play(start_workers=2)
+    w0, w1 = job.training(2)
+    assert not w1.leave().is_released
+    assert w0.watch().leavers == ["w1"]
+    w0.arrive()
+    assert not w1.leave().is_released  # w0 does not hold the state of generation 2 yet
+    w0.settle()
+    assert w1.leave().is_released
+    assert w1.leave().is_released  # asked again
+    w1.exit(0)
+    assert w0.leave().is_released
+    view = job.view()
+    assert (view.is_finished, view.is_stopped) == (True, False)
+    report = wire.AgentReport(incarnation="a", node="n", workers=[])
+    assert job.coordinator.report("a0", report) == wire.AgentOrders(kill=[], is_ended=True, reason="")
+
+
+def test_a_leaver_that_is_ahead_is_called_back_when_another_dies(play):
+    job = play(start_workers=3)
+    w0, w1, w2 = job.training(3)
+    w2.step = 5
+    w2.leave()
+    w0.exit(-9)
+    with ThreadPoolExecutor(1) as thread:
+        regrouping = thread.submit(w1.arrive)
+        while not (left := w2.leave()).is_closed:
+            assert not left.is_released
+        assert w2.arrive().size == 2
+        assert regrouping.result(10).continues == 1
+
+
+def test_a_stop_reaches_everybody(play):
+    job = play(start_workers=2, heartbeat_s=30.0, lease_s=60.0)
+    w0, w1 = job.training(2)
+    w0.watch()
+    with ThreadPoolExecutor(1) as thread:
+        watching = thread.submit(w0.watch)
+        job.coordinator.stop("enough")
+        assert watching.result(10).is_stopped
+    assert w1.arrive() == wire.Arrived(is_formed=False, is_stopped=True, reason="enough")
+    assert w1.leave().is_released
+    orders = job.coordinator.report("a0", wire.AgentReport(incarnation="a", node="n", workers=[]))
+    assert (orders.is_ended, orders.reason) == (True, "enough")
+    with pytest.raises(Refused, match="is over: enough"):
+        job.puppets(1)
+
+
+def test_a_deadly_leaf_stops_the_job_and_is_named(play):
+    job = play(leaf_deaths=2)
+    w0, w1 = job.puppets(2)
+    w0.exit(-11, step=17, leaf=2)
+    w1.exit(-11, step=17, leaf=2)
+
+    view = job.view()
+    assert view.is_stopped
+    assert view.reason.startswith("leaf 2 of step 17 killed w0, w1")
+
+
+def test_all_waiting_for_each_other_are_told_to_probe(play):
+    job = play(start_workers=2, stall_s=0.3, heartbeat_s=0.1, lease_s=5.0)
+    pair = job.training(2)
+    for each in pair:
+        each.step = 1
+    deadline = time.monotonic() + 10
+    phase_s = 0.0
+    while not (watched := pair[0].watch(wire.WAITING, phase_s)).is_closed and time.monotonic() < deadline:
+        pair[1].watch(wire.WAITING, phase_s)
+        phase_s += 0.1
+
+    assert watched.must_probe
+    assert "wait for each other" in watched.reason
+
+
+def test_every_request_may_be_repeated(play):
+    job = play(start_workers=2, leaf_deaths=2)
+    request = wire.SlotRequest(agent="a0", request="one")
+    assert job.coordinator.reserve(request) == job.coordinator.reserve(request) == wire.Slot(worker="w0")
+    w1, w2, w3 = job.puppets(3)
+    assert w1.announce() == w1.announce()
+    job.together(w1.arrive, w2.arrive)
+    w1.generation = 0  # the answer was lost
+    assert w1.arrive_once() == w1.arrive_once()
+    w1.generation = 1
+    w1.settle()
+    w1.settle()
+    w1.break_("a socket broke")
+    w1.break_("a socket broke, said again")
+    w3.exit(-9, step=3, leaf=1)
+    w3.exit(-9, step=3, leaf=1)
+
+    view = job.view()
+    assert not view.is_stopped  # one death, not two
+    assert job.coordinator.generation(1).reason == "w1: a socket broke"
+    assert job.coordinator.create_job(wire.JobSpec()) == view
+
+
+def test_an_earlier_process_of_a_worker_is_refused(play):
+    job = play()
+    (w0,) = job.training(1)
+    earlier = w0.incarnation
+    w0.incarnation = "newer"
+    w0.announce()
+    w0.incarnation = earlier
+
+    for call in (w0.arrive_once, w0.watch, w0.settle, w0.leave, lambda: w0.break_("x")):
+        with pytest.raises(Refused) as refused:
+            call()
+        assert refused.value.status == 409

@@ -1,0 +1,125 @@
+"""kill -9 the coordinator and start it again: everything is as before, and nobody is lost for it."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from everstep import wire
+from everstep.errors import CoordinatorUnreachable, UsageError
+from everstep.retry import patiently
+
+
+@pytest.fixture
+def frail(request, tmp_path, server_class):
+    """A coordinator of its own, to be killed; on SQLite unless a test asks for something else."""
+    is_postgres = getattr(request, "param", "sqlite") == "postgres"
+    server = server_class(tmp_path, request.getfixturevalue("postgres_url") if is_postgres else str(tmp_path / "db"))
+    yield server
+    server.kill()
+
+
+on_both_stores = pytest.mark.parametrize("frail", ["sqlite", "postgres"], indirect=True)
+
+
+def reborn(server):
+    server.kill()
+    server.start()
+
+
+@on_both_stores
+def test_everything_is_as_before(frail, play):
+    job = play(frail, start_workers=3, leaf_deaths=2, lease_s=30.0)
+    w0, w1, w2 = job.training(3)
+    dead = job.puppets(1)[0]
+    dead.exit(-9, step=3, leaf=1)
+    before = job.view()
+
+    reborn(frail)
+
+    assert job.view() == before
+    assert job.coordinator.generation(1).members[2].worker == w2.name
+    assert not w0.watch().is_closed  # an open generation stays open
+    assert job.puppets(1)[0].name == "w4"  # no name is given twice
+    w1.break_("a socket broke", must_probe=True)
+
+    reborn(frail)
+
+    watched = w0.watch()
+    assert (watched.is_closed, watched.must_probe, watched.reason) == (True, True, "w1: a socket broke")
+    answers = job.together(w0.arrive, w1.arrive, w2.arrive)
+    assert [(a.generation, a.continues) for a in answers] == [(2, 1)] * 3  # who held which state was kept too
+    another = job.puppets(1)[0]
+    another.exit(-9, step=3, leaf=1)
+    assert job.view().reason.startswith("leaf 1 of step 3 killed w3, w5")
+
+    reborn(frail)
+
+    assert job.view().is_stopped
+
+
+def test_nobody_is_lost_for_a_coordinator_that_was_away(frail, play):
+    job = play(frail, start_workers=2, heartbeat_s=0.1, lease_s=0.5)
+    pair = job.training(2)
+    frail.kill()
+    away_until = time.monotonic() + 1.0
+    while time.monotonic() < away_until:
+        with pytest.raises(CoordinatorUnreachable):
+            pair[0].watch()
+    frail.start()
+
+    for each in pair:
+        assert not patiently(each.watch, 10.0).is_closed
+    assert job.statuses() == {"w0": "member", "w1": "member"}
+
+
+def test_one_that_does_not_come_back_is_lost_after_a_full_lease(frail, play):
+    job = play(frail, start_workers=2, heartbeat_s=0.1, lease_s=0.5)
+    w0, _ = job.training(2)
+    reborn(frail)
+    deadline = time.monotonic() + 10
+    while not w0.watch().is_closed and time.monotonic() < deadline:
+        pass
+
+    assert job.statuses()["w1"] == "lost"
+    reborn(frail)
+    report = wire.AgentReport(incarnation="a", node="n", workers=[])
+    assert [order.worker for order in job.coordinator.report("a0", report).kill] == ["w1"]
+    assert w0.arrive().size == 1
+
+
+@on_both_stores
+def test_two_coordinators_do_not_share_a_store(frail, tmp_path, server_class):
+    folder = tmp_path / "second"
+    folder.mkdir()
+    with pytest.raises(AssertionError, match="another coordinator uses this"):
+        server_class(folder, frail.store).stop()
+
+
+def test_the_token_is_made_for_its_owner_alone_and_shown_nowhere(frail):
+    assert stat.S_IMODE(frail.token_file.stat().st_mode) == 0o600
+    assert len(frail.token) >= 32
+    with open(f"/proc/{frail.process.pid}/cmdline", "rb") as command_line:
+        assert frail.token.encode() not in command_line.read()
+    token = frail.token
+    reborn(frail)
+    assert frail.token == token
+    assert token not in frail.log_file.read_text()
+
+
+def test_a_token_file_that_others_may_read_is_refused(tmp_path):
+    from everstep.coordinator.server import read_or_create_token
+
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").chmod(0o644)
+    with pytest.raises(UsageError, match="others may read it"):
+        read_or_create_token(tmp_path / "token")
+
+
+def test_importing_the_coordinator_does_not_import_torch():
+    code = "import sys, everstep.coordinator.server, everstep.client; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=True)

@@ -139,7 +139,8 @@ class Engine:
 
             self._leaves = self.num_leaves
             fold: Fold = ExactFold(self._leaves, make) if self.is_exact else FastFold(make)
-            self._result = make()
+            self._result = Flats(self._layout, parameters, is_private=True)  # users may write to their gradients
+            self._outbox = make()
             self._staging: Staging = self._make_staging()
             self._gradients = Gradients(parameters, self._layout, fold, self._bucket_ready, self._backward_ended)
             self._buffers = ModuleBuffers(self.registry.modules)
@@ -266,6 +267,7 @@ class Engine:
             num_parameters=len(gradients.parameters),
             buffers=self._buffers.leaf_zero,
             buffers_owner=self._plan.owner(0),
+            outbox=self._outbox,
         )
         self._reduction = Reduction(task, self._result, self._staging, self._scratch)
         self._courier.take(self._reduction)

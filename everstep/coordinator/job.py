@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import signal
 import time
 from collections import defaultdict
@@ -30,6 +31,8 @@ Save = Callable[[Roster, Roster], Awaitable[None]]
 
 LONGEST_HOLD_S = 1.0
 STORE_PAUSE_S = 0.5
+BRIEF_S = 0.001
+LONGEST_REST_S = 0.05
 
 
 class Job:
@@ -126,7 +129,9 @@ class Job:
                 longest_wait_s=message.longest_wait_s,
             )
         if message.seen == self._notice.seen:
-            await self._news.wait(min(roster.policy.heartbeat_s, roster.policy.lease_s / 2))
+            # Not all for the same time: thousands that were told of something together would come back together.
+            hold_s = roster.policy.heartbeat_s * random.uniform(0.75, 1.0)
+            await self._news.wait(min(hold_s, roster.policy.lease_s / 2))
         return self._watched_closed if self._notice.is_closed_for(message.generation) else self._watched_open
 
     async def arrive(self, name: str, message: wire.Arrive) -> bytes:
@@ -242,9 +247,9 @@ class Job:
             if not has_same_facts(self.kept, roster):
                 await self._save_stubbornly(roster)
             self._tell_all(roster, num_changes)
-            if took_s > 0.001:
-                # Deciding for thousands takes long: leave most of the time to those who have yet to arrive.
-                await asyncio.sleep(2 * took_s)
+            if took_s > BRIEF_S:
+                # Deciding for thousands takes long: leave nearly all of the time to those who have yet to arrive.
+                await asyncio.sleep(min(10 * took_s, LONGEST_REST_S))
 
     async def _until_due(self) -> None:
         looks = [look for look in (self._look_at, self._examine_at) if look is not None]
@@ -314,6 +319,8 @@ class Job:
 def _is_newcomer(roster: Roster, name: str) -> bool:
     """Whether training is under way: a generation was formed, and somebody of it may still be there."""
     gone = changes.GONE
+    if roster.generation.number == 0:
+        return False
     return any(
         roster.workers[each].status not in gone and roster.is_member(each)
         for each in roster.generation.ranks

@@ -254,6 +254,7 @@ def _load(connection: Connection, job: str) -> Roster | None:
         is_stopped=row["is_stopped"],
         is_finished=row["is_finished"],
         reason=row["reason"],
+        num_announced=sum(1 for each in workers if each.incarnation),
         slots={(each.agent, each.request): each.worker for each in workers},
     )
 

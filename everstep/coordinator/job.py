@@ -19,7 +19,7 @@ from everstep import wire
 from everstep.coordinator import changes
 from everstep.coordinator.advance import advance, examine
 from everstep.coordinator.bell import Bell
-from everstep.coordinator.replies import Notice, Seats, job_view, notice_of
+from everstep.coordinator.replies import Notice, Seats, job_view, notice_of, why_waiting
 from everstep.coordinator.roster import ALIVE, CONFLICT, LEFT, LOST, Roster, Sign, Worker, has_same_facts
 from everstep.coordinator.store import StoreError
 from everstep.errors import Refused
@@ -141,7 +141,8 @@ class Job:
         deadline = now + self._hold_s()
         while not (self.kept.is_over or self._has_seat(name, message.generation)):
             if time.monotonic() >= deadline:
-                return wire.to_json(wire.Arrived(is_formed=False, is_stopped=False, reason=self._why_waiting(name)))
+                reason = why_waiting(self.kept, name) or self.reason
+                return wire.to_json(wire.Arrived(is_formed=False, is_stopped=False, reason=reason))
             await self._forming.wait(deadline - time.monotonic())
             # A generation may have been formed and closed again before this worker could be told of it.
             self._stand_ready(name, message, now)
@@ -168,14 +169,16 @@ class Job:
     # --- what the calls are made of ---
 
     def _caller(self, name: str, incarnation: str) -> Worker:
-        """Who calls; after the end of the job also one that has left, so that it hears of the end."""
+        """Who calls. One that was released may not have heard of it yet: its last heartbeats are no offence."""
         worker = self.roster.worker(name)
-        if worker.status == LEFT and worker.incarnation == incarnation and self.roster.is_over:
+        if worker.status == LEFT and worker.incarnation == incarnation:
             return worker
         return changes.known(self.roster, name, incarnation)
 
     def _stand_ready(self, name: str, message: wire.Arrive, now: float) -> None:
-        if self._caller(name, message.incarnation).status != LEFT:
+        if self.roster.is_over:
+            self._caller(name, message.incarnation)
+        else:
             self._change(changes.arrive(self.roster, name, message, now))
 
     def _prove_alive(self, name: str, now: float) -> None:
@@ -197,9 +200,6 @@ class Job:
     def _has_seat(self, name: str, after: int) -> bool:
         """Whether a generation that was kept, and is still open, has a place for this worker."""
         return self.kept.generation is self.roster.generation and changes.is_formed(self.kept, name, after)
-
-    def _why_waiting(self, name: str) -> str:
-        return self.kept.generation.left_out.get(name, self.reason)
 
     def _left(self, name: str, generation: int) -> wire.Left | None:
         kept = self.kept

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from everstep.coordinator.replies import why_waiting
+from everstep.coordinator.roster import num_newcomers
 from everstep.errors import Refused
 from everstep.wire import COMPUTING
 
@@ -298,3 +300,26 @@ def test_asking_again_gives_the_same_answer(stage):
 
     play.arrive(w1)
     assert play.generation.number == 1
+
+
+def test_newcomers_are_counted_only_if_they_would_be_let_in(stage):
+    play = stage(max_workers=2)
+    (w0,) = play.add(1)
+    play.arrive(w0)
+    assert num_newcomers(play.roster) == 0
+    w1, w2 = play.add(2)
+    play.arrive(w1, w2)
+
+    assert num_newcomers(play.roster) == 1  # there is room for one
+
+
+def test_one_that_was_left_out_is_not_counted_as_a_newcomer(stage):
+    """Else all would stop at the next step, leave it out again, stop at the next step, and so on."""
+    play = stage(start_workers=3)
+    w0, w1, w2 = play.add(3)
+    play.arrive(w0, w1, unreachable=(w2,))
+    play.arrive(w2)
+    assert play.members == [w0, w1]
+
+    assert num_newcomers(play.roster) == 0
+    assert why_waiting(play.roster, w2) == "w2 cannot reach, or be reached by, all of generation 1"

@@ -46,6 +46,11 @@ def coordinator_deadline_s() -> float:
     return float(os.environ.get(COORDINATOR_DEADLINE, "600"))
 
 
+def torchrun_size() -> int:
+    """The number of workers by torchrun's environment; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
 def token() -> str | None:
     """The bearer token: the variable, else the file; a file that others may read is refused."""
     if value := os.environ.get(TOKEN):

@@ -175,7 +175,7 @@ class Watched:
     reason: str
     must_probe: bool  # arrive with the list of members that cannot be reached
     newcomers: int  # so many wait to be let in: say so in the next pulse
-    leavers: list[str]  # members that asked to leave; whoever goes on past their step closes the generation
+    leavers: dict[str, int]  # members that asked to leave, and after which step; whoever goes on past it says so
     is_stopped: bool  # the job is over, for `reason`
 
 

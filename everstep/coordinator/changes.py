@@ -56,10 +56,12 @@ def form(roster: Roster, generation: Generation, now: float) -> Roster:
     )
 
 
-def close(roster: Roster, reason: str, now: float, *, must_probe: bool = False) -> Roster:
-    if not roster.generation.is_open:
+def close(roster: Roster, reason: str, now: float, *, must_probe: bool = False, is_broken: bool = True) -> Roster:
+    """End the latest generation. In good order, members finish their step first; a loss on top of that breaks it."""
+    generation = roster.generation
+    if generation.number == 0 or generation.is_broken or (generation.is_closed and not is_broken):
         return roster
-    closed = replace(roster.generation, is_closed=True, reason=reason, must_probe=must_probe)
+    closed = replace(generation, is_closed=True, is_broken=is_broken, reason=reason, must_probe=must_probe)
     return replace(roster, generation=closed, closed_at=now)
 
 
@@ -137,7 +139,7 @@ def arrive(roster: Roster, name: str, message: Arrive, now: float) -> Roster:
     if roster.is_over or is_formed(roster, name, message.generation):
         return roster
     if roster.generation.is_open and roster.is_member(name):
-        roster = close(roster, _why_arrived(roster, name), now)
+        roster = close(roster, _why_arrived(roster, name), now, is_broken=False)
     up = replace(
         worker,
         status=ALIVE,
@@ -176,7 +178,7 @@ def is_formed(roster: Roster, name: str, after: int) -> bool:
 def broken(roster: Roster, name: str, message: Broken, now: float) -> Roster:
     known(roster, name, message.incarnation)
     _refuse_if_newer(roster, message.generation)
-    if message.generation < roster.generation.number or roster.generation.is_closed:
+    if message.generation < roster.generation.number or roster.generation.is_broken:
         return roster
     if not roster.is_member(name):
         raise Refused(f"{name} is no member of generation {message.generation}", status=CONFLICT)

@@ -14,6 +14,8 @@ from everstep.coordinator.reach import largest_mutual
 from everstep.coordinator.roster import ALIVE, LOST, Generation, Roster, Sign, by_seniority, listed
 from everstep.wire import COMPUTING, Member
 
+LAST_CALL_S = 20.0  # a worker that stops by itself may be in the middle of a call when its deadline comes
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forming:
@@ -145,7 +147,7 @@ def _decide_holders(roster: Roster, newest: int, now: float) -> Forming | None:
 
 def _wait_for_fence(roster: Roster, lost: list[str], now: float, what: str) -> Forming | None:
     """Wait until each of those that are lost has either been confirmed dead or has stopped by itself."""
-    fence_s = roster.policy.fence_s
+    fence_s = roster.policy.fence_s + LAST_CALL_S
     deadlines = {name: roster.lost_at[name] + fence_s for name in lost}
     unfenced = [name for name, deadline in deadlines.items() if deadline > now]
     if not unfenced:

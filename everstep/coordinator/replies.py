@@ -26,21 +26,22 @@ class Notice:
 
     seen: int
     generation: int
-    is_closed: bool
+    is_broken: bool
     reason: str
     must_probe: bool
     newcomers: int
-    leavers: tuple[str, ...]
+    leavers: dict[str, int]
     is_over: bool
 
     def says_the_same_as(self, other: Notice) -> bool:
-        return (self.generation, self.is_closed, self.newcomers, self.leavers, self.is_over) == (
-            other.generation, other.is_closed, other.newcomers, other.leavers, other.is_over,
+        return (self.generation, self.is_broken, self.newcomers, self.leavers, self.is_over) == (
+            other.generation, other.is_broken, other.newcomers, other.leavers, other.is_over,
         )  # fmt: skip
 
     def is_closed_for(self, generation: int) -> bool:
-        """Generation 0 is that of a worker that is in none yet: it cannot be closed."""
-        return generation != 0 and (self.is_closed or generation != self.generation)
+        """Generation 0 is that of a worker that is in none yet: it cannot be closed. Closed in good order: not yet,
+        members may still be receiving what the others have sent."""
+        return generation != 0 and (self.is_broken or generation != self.generation)
 
     def watched(self, *, is_closed: bool) -> bytes:
         return to_json(
@@ -50,7 +51,7 @@ class Notice:
                 reason=self.reason,
                 must_probe=self.must_probe,
                 newcomers=self.newcomers,
-                leavers=list(self.leavers),
+                leavers=self.leavers,
                 is_stopped=self.is_over,
             )
         )
@@ -61,11 +62,11 @@ def notice_of(roster: Roster, seen: int) -> Notice:
     return Notice(
         seen=seen,
         generation=generation.number,
-        is_closed=generation.is_closed,
+        is_broken=generation.is_broken,
         reason=roster.reason if roster.is_over else generation.reason,
         must_probe=generation.must_probe,
         newcomers=num_newcomers(roster),
-        leavers=tuple(name for name in roster.wishes if roster.is_member(name)),
+        leavers={name: wish.step for name, wish in roster.wishes.items() if roster.is_member(name)},
         is_over=roster.is_over,
     )
 

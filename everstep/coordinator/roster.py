@@ -51,6 +51,7 @@ class Generation:
     max_workers: int | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)  # not reached by all others: who, and the sentence
     is_closed: bool = False
+    is_broken: bool = False  # closed by a loss: whoever still waits for peers waits in vain
     must_probe: bool = False
     reason: str = "no generation was formed yet"
     ranks: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)

@@ -71,6 +71,7 @@ _generations = Table(
     Column("max_workers", BigInteger),
     Column("left_out", Text, nullable=False),
     Column("is_closed", Boolean, nullable=False),
+    Column("is_broken", Boolean, nullable=False),
     Column("must_probe", Boolean, nullable=False),
     Column("reason", Text, nullable=False),
 )
@@ -220,7 +221,12 @@ def _save_closing(connection: Connection, job: str, generation: Generation) -> N
     connection.execute(
         update(_generations)
         .where(_generations.c.job == job, _generations.c.number == generation.number)
-        .values(is_closed=generation.is_closed, must_probe=generation.must_probe, reason=generation.reason)
+        .values(
+            is_closed=generation.is_closed,
+            is_broken=generation.is_broken,
+            must_probe=generation.must_probe,
+            reason=generation.reason,
+        )
     )
 
 
@@ -234,6 +240,7 @@ def _generation_row(job: str, generation: Generation) -> dict[str, Any]:
         "max_workers": generation.max_workers,
         "left_out": json.dumps(dict(generation.left_out)),
         "is_closed": generation.is_closed,
+        "is_broken": generation.is_broken,
         "must_probe": generation.must_probe,
         "reason": generation.reason,
     }
@@ -271,7 +278,9 @@ def _load_generation(connection: Connection, job: str, number: int) -> Generatio
         Member(worker=worker, rank=rank, address=address, probe_port=probe_port)
         for rank, (worker, address, probe_port) in enumerate(json.loads(row["members"]))
     )
-    values = {name: row[name] for name in ("number", "store_port", "continues", "max_workers", "is_closed")}
+    values = {
+        name: row[name] for name in ("number", "store_port", "continues", "max_workers", "is_closed", "is_broken")
+    }
     return Generation(
         members=members,
         left_out=json.loads(row["left_out"]),

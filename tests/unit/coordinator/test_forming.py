@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from everstep.coordinator.forming import LAST_CALL_S
 from everstep.coordinator.replies import why_waiting
 from everstep.coordinator.roster import num_newcomers
 from everstep.errors import Refused
@@ -213,7 +214,7 @@ def test_a_silent_generation_is_over_after_the_fence(stage):
     play.after(3.0)
     (w1,) = play.add(1)
     play.arrive(w1)
-    play.after(599.0, w1)
+    play.after(599.0 + LAST_CALL_S, w1)
     assert play.generation.is_closed
 
     play.after(1.0, w1)

@@ -1,0 +1,212 @@
+"""kill -9 of one of four workers to the next committed step: Everstep and torchrun, in one go, on one machine.
+
+Workers train a 20 MB model with steps of 50 ms (sleep stands for device time). One of them is killed at a random phase
+of a step, again and again; each time all four are waited for before the next kill. What counts is the first step that
+the survivors commit in the new generation (torchrun: the first step of the restarted workers), never one that was on
+its way. torchrun runs at its best: with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. The last line is JSON.
+
+    python benchmarks/recovery.py [--kills 20]"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from everstep.testing import Cluster
+from everstep.testing.tape import Tape
+
+SCRIPTS = Path(__file__).parent / "scripts"
+WORKERS = 4
+STEP_S = 0.05
+HUNG_S = 60.0
+
+
+def until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def wait_for_random_phase() -> None:
+    time.sleep(random.uniform(0, 2 * STEP_S))
+
+
+# --- Everstep -----------------------------------------------------------------------------------------
+
+
+def everstep_kills(kills: int, leaves: int) -> tuple[list[float], int]:
+    """Seconds of each kill, and how many never recovered."""
+    taken, hung = [], 0
+    with Cluster(
+        SCRIPTS / "everstep_job.py", ["--leaves", str(leaves)], workers=WORKERS, max_restarts=10_000
+    ) as cluster:
+        for _ in range(kills):
+            full = _next_full_generation(cluster)
+            alive = [e["worker"] for e in cluster.events("generation.formed", generation=full) if e["worker"]]
+            wait_for_random_phase()
+            victim = random.choice(alive)
+            killed = time.monotonic()
+            cluster.kill(victim)
+            after = {"t": lambda t, killed=killed: t > killed, "generation": lambda g, full=full: g > full}
+            if not until(lambda: bool(cluster.events("step.committed", **after)), HUNG_S):  # noqa: B023
+                hung += 1
+                continue
+            taken.append(cluster.events("step.committed", **after)[0]["t"] - killed)
+    return taken, hung
+
+
+def _next_full_generation(cluster: Cluster) -> int:
+    """Wait until all workers are there and have done a few steps together."""
+
+    def newest() -> int:
+        return max((event["generation"] for event in cluster.events("generation.formed")), default=0)
+
+    def is_full() -> bool:
+        steps = cluster.events("step.committed", generation=newest(), size=WORKERS)
+        return len({event["step"] for event in steps}) >= 5
+
+    if not until(is_full, 120):
+        raise SystemExit("the workers did not come back to full strength in 120 s")
+    return newest()
+
+
+def everstep_laggard(rounds: int) -> list[float]:
+    """One worker a step behind holding 500 MB that it must be sent, while another dies."""
+    args = ["--ballast-mb", "480", "--lag-every", "8", "--leaves", "12"]
+    taken = []
+    for _ in range(rounds):
+        with Cluster(SCRIPTS / "everstep_job.py", args, workers=WORKERS) as cluster:
+            dying = cluster.wait("dying", timeout_s=120)
+            step = cluster.wait("step.committed", step=dying["step"] + 1, timeout_s=60)
+            cluster.wait("transfer.received", worker="w1", t=lambda t: t > dying["t"])  # noqa: B023
+            taken.append(step["t"] - dying["t"])
+    return taken
+
+
+# --- torchrun -----------------------------------------------------------------------------------------
+
+
+def torchrun_kills(kills: int) -> tuple[list[float], int]:
+    taken, hung = [], 0
+    directory = Path(tempfile.mkdtemp(prefix="everstep-bench-", dir="/dev/shm"))
+    tape = Tape(directory / "events.jsonl")
+    job = _start_torchrun(directory)
+    try:
+        for number in range(kills):
+            if not until(lambda: len(_attempt(tape, number)) >= 5 * WORKERS, 120):  # noqa: B023
+                hung += 1
+                break
+            wait_for_random_phase()
+            victim = random.choice(_pids(tape, number))
+            killed = time.monotonic()
+            os.kill(victim, signal.SIGKILL)
+            if not until(lambda: bool(_attempt(tape, number + 1)), HUNG_S):  # noqa: B023
+                hung += 1
+                break
+            taken.append(_attempt(tape, number + 1)[0]["t"] - killed)
+    finally:
+        os.killpg(job.pid, signal.SIGTERM)
+        job.wait()
+        shutil.rmtree(directory, ignore_errors=True)
+    return taken, hung
+
+
+def _start_torchrun(directory: Path) -> subprocess.Popen[bytes]:
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS),
+        "--max-restarts", "10000", str(SCRIPTS / "ddp_job.py"), str(directory / "checkpoint.pt"),
+    ]  # fmt: skip
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    env = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "EVERSTEP_EVENTS": str(directory / "events.jsonl"),
+        "OMP_NUM_THREADS": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
+    with (directory / "torchrun.log").open("wb") as log:
+        return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+
+
+def _attempt(tape: Tape, number: int) -> list[dict[str, float]]:
+    return [e for e in tape.read() if e["event"] == "step.committed" and e["attempt"] == number]
+
+
+def _pids(tape: Tape, number: int) -> list[int]:
+    return sorted({int(event["pid"]) for event in _attempt(tape, number)})
+
+
+# --- the table ----------------------------------------------------------------------------------------
+
+
+def row(name: str, taken: list[float], hung: int) -> str:
+    if not taken:
+        return f"{name:44s} {'-':>8s} {'-':>8s} {'-':>8s} {0:6d} {hung:5d}"
+    return f"{name:44s} {statistics.median(taken):8.3f} {min(taken):8.3f} {max(taken):8.3f} {len(taken):6d} {hung:5d}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--skip-torchrun", action="store_true")
+    args = parser.parse_args()
+    random.seed(args.seed)
+    # Side by side: half of each, in turns, so that a change of the machine's load meets both.
+    halves = [args.kills - args.kills // 2, args.kills // 2]
+    ours: list[float] = []
+    coarse: list[float] = []
+    theirs: list[float] = []
+    our_hung = their_hung = 0
+    for kills in halves:
+        taken, hung = everstep_kills(kills, leaves=12)
+        ours, our_hung = ours + taken, our_hung + hung
+        if not args.skip_torchrun:
+            taken, hung = torchrun_kills(kills)
+            theirs, their_hung = theirs + taken, their_hung + hung
+    coarse, hung = everstep_kills(max(3, args.kills // 4), leaves=WORKERS)
+    our_hung += hung
+    laggard = everstep_laggard(3)
+    print(
+        f"{'seconds from kill -9 to the next commit':44s} "
+        f"{'median':>8s} {'best':>8s} {'worst':>8s} {'kills':>6s} {'hung':>5s}"
+    )
+    print(row("Everstep, survivors (12 leaves)", ours, our_hung))
+    print(row("Everstep, survivors (4 leaves of 50 ms)", coarse, 0))
+    print(row("Everstep, a laggard is sent 500 MB", laggard, 0))
+    print(row("torchrun, store sharing off", theirs, their_hung))
+    if importlib.util.find_spec("nvidia_resiliency_ext") is None:
+        print("nvidia-resiliency-ext: not installed here, no row")
+    print(
+        json.dumps(
+            {
+                "survivors_s": round(statistics.median(ours), 4),
+                "survivors_max_s": round(max(ours), 4),
+                "laggard_s": round(statistics.median(laggard), 4),
+                "torchrun_s": round(statistics.median(theirs), 4) if theirs else None,
+                "hung": our_hung,
+                "torchrun_hung": their_hung,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The job of benchmarks/recovery.py under Everstep: steps of 50 ms of device time over 4 workers, for ever."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import everstep
+from everstep import env
+from everstep.events import emit
+
+sys.path.insert(0, str(Path(__file__).parent))
+from device_time import DeviceModel, batch
+
+WORKERS, STEP_S = 4, 0.05
+
+
+class Ballast:
+    """State that is not trained: it costs nothing until it has to be sent."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.tensor = torch.ones(size_bytes // 4)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"tensor": self.tensor}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.tensor.copy_(state["tensor"])
+
+
+class Behind(Exception):
+    """Raised between the sum and the update: this worker is now a step behind the others."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--leaves", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--ballast-mb", type=int, default=0)
+    parser.add_argument("--lag-every", type=int, default=0, help="at each such step w1 falls behind and w3 dies")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    model = DeviceModel(STEP_S * WORKERS / args.leaves)
+    trainer = everstep.ElasticTrainer(model, leaves=args.leaves)
+    if args.ballast_mb:
+        trainer.register("ballast", Ballast(args.ballast_mb << 20))
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1e-3))
+    has_lagged: set[int] = set()
+    for leaf in trainer.leaves(steps=args.steps):
+        try:
+            with trainer.step():
+                model(batch(leaf.step, leaf.index)).square().mean().backward()
+                is_due = args.lag_every and leaf.step and leaf.step % args.lag_every == 0
+                if is_due and env.worker() == "w1" and leaf.step not in has_lagged and trainer.is_last_leaf:
+                    has_lagged.add(leaf.step)
+                    raise Behind
+                committed = trainer.num_steps
+                optimizer.step()
+            if is_due and env.worker() == "w3" and trainer.num_steps > committed:
+                emit("dying", step=trainer.num_steps)
+                os.kill(os.getpid(), signal.SIGKILL)
+        except Behind:
+            pass
+
+
+if __name__ == "__main__":
+    main()

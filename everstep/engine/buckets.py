@@ -1,0 +1,100 @@
+"""Where each parameter's gradient lives: fixed buckets, in reverse order of registration, with a size cap.
+
+The layout depends on the parameters alone, never on timing, so that a newcomer's is the survivors'; its hash
+is compared when joining. A `Flats` is one full set of bucket-shaped buffers with a view per parameter."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from everstep.errors import UsageError
+
+BUCKET_BYTES = 4 << 20  # measured on loopback: 1 MiB costs a quarter more, above 4 MiB nothing is gained
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bucket:
+    index: int
+    dtype: torch.dtype
+    device: torch.device
+    numel: int
+    slots: tuple[tuple[int, int], ...]  # (parameter number, offset)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    buckets: tuple[Bucket, ...]
+    bucket_of: tuple[int, ...]  # by parameter number
+    digest: str
+
+
+def lay_out(parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES) -> Layout:
+    """Fill buckets from the last parameter to the first: about the order in which backward makes gradients."""
+    buckets: list[Bucket] = []
+    open_slots: dict[tuple[torch.dtype, torch.device], list[tuple[int, int]]] = {}
+    open_numel: dict[tuple[torch.dtype, torch.device], int] = {}
+
+    def close(kind: tuple[torch.dtype, torch.device]) -> None:
+        buckets.append(
+            Bucket(
+                index=len(buckets),
+                dtype=kind[0],
+                device=kind[1],
+                numel=open_numel.pop(kind),
+                slots=tuple(open_slots.pop(kind)),
+            )
+        )
+
+    for number in reversed(range(len(parameters))):
+        parameter = parameters[number]
+        kind = (parameter.dtype, parameter.device)
+        offset = open_numel.get(kind, 0)
+        if offset and (offset + parameter.numel()) * parameter.element_size() > bucket_bytes:
+            close(kind)
+            offset = 0
+        open_slots.setdefault(kind, []).append((number, offset))
+        open_numel[kind] = offset + parameter.numel()
+    for kind in list(open_slots):
+        close(kind)
+    bucket_of = {number: bucket.index for bucket in buckets for number, _ in bucket.slots}
+    shapes = [(str(p.dtype), tuple(p.shape), p.stride(), bucket_of[n]) for n, p in enumerate(parameters)]
+    return Layout(
+        buckets=tuple(buckets),
+        bucket_of=tuple(bucket_of[number] for number in range(len(parameters))),
+        digest=hashlib.sha256(repr(shapes).encode()).hexdigest()[:16],
+    )
+
+
+class Flats:
+    """One flat buffer per bucket, and a view into it for each parameter, shaped and strided like it."""
+
+    def __init__(self, layout: Layout, parameters: Sequence[nn.Parameter]) -> None:
+        self.buffers = [torch.empty(b.numel, dtype=b.dtype, device=b.device) for b in layout.buckets]
+        self.views: list[Tensor] = [torch.empty(0)] * len(parameters)
+        for bucket, buffer in zip(layout.buckets, self.buffers, strict=True):
+            for number, offset in bucket.slots:
+                self.views[number] = _like(buffer, offset, parameters[number])
+
+
+def _like(buffer: Tensor, offset: int, parameter: nn.Parameter) -> Tensor:
+    if torch.ops.aten.is_non_overlapping_and_dense(parameter):
+        return buffer.as_strided(parameter.size(), parameter.stride(), offset)
+    return buffer.narrow(0, offset, parameter.numel()).view(parameter.size())
+
+
+def trainable(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """The parameters that get gradients, each once, in order of registration."""
+    found: dict[int, nn.Parameter] = {}
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            if parameter.is_sparse or parameter.layout != torch.strided:
+                raise UsageError(f"parameter {name} is sparse", hint="use a dense parameter (sparse=False)")
+            found.setdefault(id(parameter), parameter)
+    return list(found.values())

@@ -1,0 +1,89 @@
+"""Membership without a coordinator: alone under plain `python`, or the fixed world that torchrun gives.
+
+Nobody comes or goes; a lost peer is an error that ends the worker, and torchrun restarts them all."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from everstep.engine.group import Group
+from everstep.engine.world import World
+from everstep.errors import PermanentError
+
+
+class Alone:
+    """Membership without a coordinator: one generation, one member, for ever."""
+
+    worker = "w0"
+    newcomers = 0
+    is_newcomer = False
+
+    def __init__(self) -> None:
+        self._group = Group(World(generation=1, rank=0, size=1, reason="no coordinator: alone"), None, [])
+
+    def announce(self) -> None: ...
+
+    def arrive(self, settled: int, step: int, max_workers: int | None) -> None: ...
+
+    def is_closed(self, generation: int) -> bool:
+        return False
+
+    def next_group(self, after: int) -> Group:
+        return self._group
+
+    def report_broken(self, generation: int, reason: str, *, must_probe: bool = False) -> None: ...
+
+    def report_settled(self, generation: int, step: int) -> None: ...
+
+    def may_leave(self, generation: int, step: int, reason: str) -> bool:
+        return True
+
+    def hold(self, settled: int, step: int, max_workers: int | None) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Fixed(Alone):
+    """The world of torchrun's environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT."""
+
+    def __init__(self, address: str | None, purpose: str = "engine") -> None:
+        self._purpose = purpose
+        self.worker = f"w{os.environ['RANK']}"
+        self._address = address or "127.0.0.1"
+        self._store: dist.TCPStore | None = None
+        self._formed: Group | None = None
+
+    def next_group(self, after: int) -> Group:
+        if after >= 1:
+            raise PermanentError(
+                "a peer was lost, and torchrun's world is fixed",
+                hint="start the script with `everstep run`: the survivors then go on",
+            )
+        if self._formed is None:
+            self._formed = self._form()
+        return self._formed
+
+    def _form(self) -> Group:
+        host, port, rank = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), int(os.environ["RANK"])
+        is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or dist.is_initialized()
+        if rank == 0 and not is_hosted:
+            timeout = timedelta(seconds=60)
+            self._store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timeout)
+        world = World(
+            generation=1,
+            rank=rank,
+            size=int(os.environ["WORLD_SIZE"]),
+            store_address=host,
+            store_port=port,
+            reason="torchrun's world",
+        )
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return Group.form(world, self._address, f"{self._purpose}/attempt{attempt}", form_s=300.0)
+
+    def close(self) -> None:
+        if self._formed is not None:
+            self._formed.close()
+        self._store = None

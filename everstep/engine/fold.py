@@ -1,0 +1,157 @@
+"""Add up the leaves that this worker computes: `exact` in the fixed tree, `fast` as they come.
+
+A leaf is written into a buffer, or added straight onto its left sibling; then sums are carried upwards, like a
+binary counter, so that at most log2(leaves) buffers live at a time. What is held stays valid when a peer dies,
+because collectives only read it. A leaf that breaks off half-way spoils the sums it was added to: those are dropped
+and their leaves computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from everstep.engine.buckets import Flats
+from everstep.engine.plan import Plan
+from everstep.engine.tree import Node, cover, lift, root
+
+
+@dataclass(kw_only=True, slots=True)
+class Target:
+    """Where one leaf's gradients go."""
+
+    leaf: int
+    flats: Flats
+    is_sum: bool  # the buffer holds a sibling already: add, do not overwrite
+    carries: list[tuple[Flats, Flats]] = field(default_factory=list)  # then, bucket by bucket: first += second
+    total: Node  # what the sum is called afterwards
+    spent: list[Node] = field(default_factory=list)  # what it has taken in
+
+    @property
+    def sum(self) -> Flats:
+        """The buffers that hold `total` when all carries are done."""
+        return self.carries[-1][0] if self.carries else self.flats
+
+
+class Fold(Protocol):
+    """What the engine asks of a way to add up leaves."""
+
+    is_exact: bool
+
+    @property
+    def held(self) -> tuple[int, ...]: ...
+    def begin(self, leaf: int) -> Target: ...
+    def done(self, target: Target) -> None: ...
+    def drop(self, target: Target) -> None: ...
+    def clear(self) -> None: ...
+    def tree(self, plan: Plan) -> tuple[int, list[list[Node]]]:
+        """The number of leaves of the tree over all workers, and the nodes that each rank brings to it."""
+
+    def sums(self, rank: int, target: Target | None) -> dict[Node, Flats]:
+        """This rank's nodes, as they will be when `target` is done."""
+
+
+class _Pool:
+    def __init__(self, make: Callable[[], Flats]) -> None:
+        self._make = make
+        self._free: list[Flats] = []
+
+    def take(self) -> Flats:
+        return self._free.pop() if self._free else self._make()
+
+    def give(self, flats: Flats) -> None:
+        self._free.append(flats)
+
+
+class ExactFold:
+    is_exact = True
+
+    def __init__(self, num_leaves: int, make: Callable[[], Flats]) -> None:
+        self._num_leaves = num_leaves
+        self._sums: dict[Node, Flats] = {}
+        self._pool = _Pool(make)
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        return tuple(sorted(leaf for node in self._sums for leaf in self._leaves(node)))
+
+    def begin(self, leaf: int) -> Target:
+        node = lift(Node(0, leaf), self._num_leaves)
+        if not node.is_left and node.sibling in self._sums:
+            target = Target(leaf=leaf, flats=self._sums[node.sibling], is_sum=True, total=node, spent=[node.sibling])
+            target.total = lift(node.parent, self._num_leaves)
+        else:
+            target = Target(leaf=leaf, flats=self._pool.take(), is_sum=False, total=node)
+        while target.total != root(self._num_leaves) and target.total.sibling in self._sums:
+            sibling = target.total.sibling
+            pair = (target.sum, self._sums[sibling])
+            target.carries.append(pair if target.total.is_left else pair[::-1])
+            target.spent.append(sibling)
+            target.total = lift(target.total.parent, self._num_leaves)
+        return target
+
+    def done(self, target: Target) -> None:
+        kept = target.sum
+        for node in target.spent:
+            flats = self._sums.pop(node)
+            if flats is not kept:
+                self._pool.give(flats)
+        if target.flats is not kept and not target.is_sum:
+            self._pool.give(target.flats)
+        self._sums[target.total] = kept
+
+    def drop(self, target: Target) -> None:
+        for node in target.spent:
+            self._pool.give(self._sums.pop(node))
+        if not target.is_sum:
+            self._pool.give(target.flats)
+
+    def clear(self) -> None:
+        for flats in self._sums.values():
+            self._pool.give(flats)
+        self._sums.clear()
+
+    def tree(self, plan: Plan) -> tuple[int, list[list[Node]]]:
+        return self._num_leaves, [cover(plan.leaves(rank), self._num_leaves) for rank in range(len(plan.todo))]
+
+    def sums(self, rank: int, target: Target | None) -> dict[Node, Flats]:
+        if target is None:
+            return dict(self._sums)
+        rest = {node: flats for node, flats in self._sums.items() if node not in target.spent}
+        return {**rest, target.total: target.sum}
+
+    def _leaves(self, node: Node) -> range:
+        return range(node.index << node.level, min((node.index + 1) << node.level, self._num_leaves))
+
+
+class FastFold:
+    """One running sum; the tree is over ranks. The result depends on the number of workers in the last bits."""
+
+    is_exact = False
+
+    def __init__(self, make: Callable[[], Flats]) -> None:
+        self._sum = make()
+        self._held: list[int] = []
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        return tuple(sorted(self._held))
+
+    def begin(self, leaf: int) -> Target:
+        return Target(leaf=leaf, flats=self._sum, is_sum=bool(self._held), total=Node(0, 0))
+
+    def done(self, target: Target) -> None:
+        self._held.append(target.leaf)
+
+    def drop(self, target: Target) -> None:
+        self._held.clear()
+
+    def clear(self) -> None:
+        self._held.clear()
+
+    def tree(self, plan: Plan) -> tuple[int, list[list[Node]]]:
+        size = len(plan.todo)
+        return size, [[lift(Node(0, rank), size)] for rank in range(size)]
+
+    def sums(self, rank: int, target: Target | None) -> dict[Node, Flats]:
+        return {Node(0, rank): self._sum}

@@ -1,0 +1,371 @@
+"""This worker's place in the job: notice that a generation closed, arrive for the next, have its group formed.
+
+Two threads do it behind the script's back, so that regrouping goes on while a leaf is still being computed: the
+watcher holds a long-poll at the coordinator (which is also the heartbeat) and breaks the group of a closed
+generation; the regrouper arrives for the next one and forms its group in a thread that can be abandoned. The script's
+thread takes the new group when it comes to a point where it may: `next_group`.
+
+What is closed is decided by the coordinator; an exception here is only a reason to ask."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+import torch.distributed as dist
+
+from everstep import env
+from everstep.board import Board
+from everstep.engine.group import Group
+from everstep.engine.world import World
+from everstep.errors import EverstepError, JobStopped
+from everstep.events import emit
+from everstep.retry import patiently
+from everstep.wire import OUTSIDE, Announce, Arrive, Broken, GenerationView, Leave, Settled, Watch
+
+if TYPE_CHECKING:
+    from everstep.client import Coordinator  # httpx: not needed by a worker that is alone
+
+log = logging.getLogger("everstep")
+
+T = TypeVar("T")
+
+PROBE_S = 1.0  # a peer that does not accept a connection within this time cannot be reached
+
+
+class Membership:
+    """Membership by a coordinator. Thread-safe; `on_closed` is called in a thread of ours, once per generation."""
+
+    def __init__(self, client: Coordinator, url: str, worker: str, board: Board, on_closed: Callable[[], None]) -> None:
+        self.worker = worker
+        self.newcomers = 0
+        self.is_newcomer = False
+        self._client = client
+        self._board = board
+        self._on_closed = on_closed
+        self._incarnation = uuid.uuid4().hex
+        self._address = env.address() or address_towards(url)
+        self._stop = threading.Event()
+        self._deadline_s = env.coordinator_deadline_s()
+        self._changed = threading.Condition()
+        self._failure: EverstepError | None = None
+        # What the threads share, under _changed:
+        self._generation = 0
+        self._is_closed = False
+        self._must_probe = False
+        self._must_arrive = False
+        self._is_leaving = False  # a closing is then no reason to arrive: the coordinator says whether it is needed
+        self._arrival = (0, 0, None)  # type: tuple[int, int, int | None]
+        self._group: Group | None = None  # of _generation, once it is formed
+        self._store_socket = socket.create_server((self._address, 0))
+        self._store: dist.TCPStore | None = None
+        self._probe_socket = socket.create_server((self._address, 0), backlog=512)
+        self._probe_socket.setblocking(False)
+        self._threads: list[threading.Thread] = []
+
+    # --- called by the engine ---------------------------------------------------------------------------
+
+    def announce(self) -> None:
+        """Tell the coordinator that this process is up; heartbeats begin."""
+        port = self._store_socket.getsockname()[1]
+        self._store = dist.TCPStore(
+            self._address, port, is_master=True, wait_for_workers=False, use_libuv=True,
+            timeout=timedelta(seconds=30), master_listen_fd=self._store_socket.detach(),
+        )  # fmt: skip
+        message = Announce(
+            incarnation=self._incarnation,
+            pid=os.getpid(),
+            address=self._address,
+            store_port=port,
+            probe_port=self._probe_socket.getsockname()[1],
+        )
+        reply = self._ask(lambda: self._client.announce(self.worker, message))
+        self.is_newcomer = reply.is_newcomer
+        # The coordinator lets others go on without us after fence_s: by then we must have stopped.
+        self._deadline_s = min(self._deadline_s, reply.policy.fence_s)
+        for target in (self._watch, self._regroup):
+            thread = threading.Thread(target=target, name=f"everstep-{target.__name__.strip('_')}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def arrive(self, settled: int, step: int, max_workers: int | None) -> None:
+        """Stand ready for the next generation, in good order."""
+        with self._changed:
+            self._arrival = (settled, step, max_workers)
+            self._must_arrive = True
+            self._changed.notify_all()
+
+    def hold(self, settled: int, step: int, max_workers: int | None) -> None:
+        """What to say of this worker when a closing makes it arrive."""
+        with self._changed:
+            self._arrival = (settled, step, max_workers)
+
+    def is_closed(self, generation: int) -> bool:
+        """Also raises what ended this worker's membership."""
+        with self._changed:
+            self._raise_failure()
+            return self._generation != generation or self._is_closed
+
+    def next_group(self, after: int) -> Group:
+        """Wait for the group of a generation newer than `after`."""
+        with self._changed:
+            while True:
+                self._raise_failure()
+                if self._group is not None and self._generation > after and not self._is_closed:
+                    return self._group
+                self._changed.wait()
+
+    def report_broken(self, generation: int, reason: str, *, must_probe: bool = False) -> None:
+        """A collective failed. If nobody knew, the generation is closed by this."""
+        with self._changed:
+            if self._generation != generation or self._is_closed:
+                return
+        message = Broken(incarnation=self._incarnation, generation=generation, reason=reason, must_probe=must_probe)
+        self._ask(lambda: self._client.broken(self.worker, message))
+        self._close_generation(generation, reason, must_probe)
+
+    def report_settled(self, generation: int, step: int) -> None:
+        message = Settled(incarnation=self._incarnation, generation=generation, step=step)
+
+        def report() -> None:
+            with contextlib.suppress(EverstepError):  # the watcher sees the same trouble and tells it
+                self._ask(lambda: self._client.settled(self.worker, message))
+
+        threading.Thread(target=report, name="everstep-settled", daemon=True).start()
+
+    def may_leave(self, generation: int, step: int, reason: str) -> bool:
+        """Ask to leave after `step`. False: the generation closed, take part in the next one and ask again."""
+        with self._changed:
+            self._is_leaving = True
+        message = Leave(incarnation=self._incarnation, generation=generation, step=step, reason=reason)
+        while True:
+            left = self._ask(lambda: self._client.leave(self.worker, message))
+            if left.is_released:
+                return True
+            if left.is_closed:
+                with self._changed:
+                    self._is_leaving = False
+                self._close_generation(generation, left.reason, False)
+                return False
+
+    def close(self) -> None:
+        self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
+            group, self._group = self._group, None
+        if group is not None:
+            group.close()
+        self._client.close()
+        for thread in self._threads:
+            thread.join(timeout=5)
+        self._probe_socket.close()
+        self._store = None
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        """Ask the coordinator; while it is away, again and again until the deadline."""
+        return patiently(call, deadline_s=self._deadline_s, stop=self._stop)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    # --- the watcher ------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        seen, asked = 0, 0
+        while not self._stop.is_set():
+            with self._changed:
+                generation = self._generation
+            if generation != asked:
+                seen, asked = 0, generation  # what was seen of another generation says nothing of this one
+            progress = self._board.progress
+            message = Watch(
+                incarnation=self._incarnation,
+                generation=generation,
+                seen=seen,
+                step=progress.step,
+                phase=progress.phase,
+                phase_s=time.monotonic() - progress.since,
+                longest_step_s=progress.longest_step_s,
+                longest_wait_s=progress.longest_wait_s,
+            )
+            try:
+                reply = self._ask(lambda: self._client.watch(self.worker, message))  # noqa: B023
+            except EverstepError as error:
+                self._fail(error)
+                return
+            seen = reply.seen
+            self._answer_probes()
+            self.newcomers = reply.newcomers
+            if reply.is_stopped:
+                self._fail(JobStopped(reply.reason))
+                return
+            if reply.is_closed and generation:
+                self._close_generation(generation, reply.reason, reply.must_probe)
+            elif outstayed := self._outstayed(reply.leavers):
+                self.report_broken(generation, f"{outstayed} left in good order; {self.worker} goes on")
+
+    def _outstayed(self, leavers: dict[str, int]) -> str:
+        """Members that want to go after a step which this worker has behind it, while it is in a further one."""
+        progress = self._board.progress
+        gone = [name for name, step in leavers.items() if name != self.worker and progress.step >= step]
+        return ", ".join(gone) if progress.phase != OUTSIDE else ""
+
+    def _fail(self, error: EverstepError) -> None:
+        with self._changed:
+            if self._stop.is_set():
+                return
+            self._failure = error
+            group = self._group
+            self._changed.notify_all()
+        if group is not None:
+            group.break_()
+        self._on_closed()
+
+    def _close_generation(self, generation: int, reason: str, must_probe: bool) -> None:
+        with self._changed:
+            if self._generation != generation or self._is_closed or self._is_leaving:
+                return
+            is_news = not self._must_arrive
+            self._is_closed = True
+            self._must_probe = must_probe
+            self._must_arrive = True
+            group = self._group
+            self._changed.notify_all()
+        if is_news:
+            emit("generation.closed", generation=generation, reason=reason)
+            log.info("generation %d closed: %s", generation, reason)
+        if group is not None:
+            group.break_()
+        self._on_closed()
+
+    def _answer_probes(self) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            while True:
+                self._probe_socket.accept()[0].close()
+
+    # --- the regrouper ----------------------------------------------------------------------------------
+
+    def _regroup(self) -> None:
+        try:
+            while not self._stop.is_set():
+                with self._changed:
+                    while not self._must_arrive and not self._stop.is_set():
+                        self._changed.wait()
+                if not self._stop.is_set():
+                    self._join_next()
+        except EverstepError as error:
+            self._fail(error)
+
+    def _join_next(self) -> None:
+        with self._changed:
+            generation, must_probe = self._generation, self._must_probe
+        unreachable = self._probe(generation) if must_probe and generation else []
+        world = self._await_generation(unreachable)
+        if world is None:
+            return
+        with self._changed:
+            self._generation, self._is_closed, self._must_arrive = world.generation, False, False
+            self._must_probe = False
+            self._group = None
+        emit("generation.formed", generation=world.generation, rank=world.rank, size=world.size, reason=world.reason)
+        self._form(world)
+
+    def _await_generation(self, unreachable: list[str]) -> World | None:
+        while not self._stop.is_set():
+            with self._changed:
+                settled, step, max_workers = self._arrival
+                generation = self._generation
+            message = Arrive(
+                incarnation=self._incarnation,
+                generation=generation,
+                settled=settled,
+                step=step,
+                max_workers=max_workers,
+                unreachable=unreachable,
+            )
+            arrived = self._ask(lambda: self._client.arrive(self.worker, message))  # noqa: B023
+            if arrived.is_stopped:
+                raise JobStopped(arrived.reason)
+            if arrived.is_formed:
+                return World(
+                    generation=arrived.generation,
+                    rank=arrived.rank,
+                    size=arrived.size,
+                    continues=arrived.continues,
+                    store_address=arrived.store_address,
+                    store_port=arrived.store_port,
+                    reason=arrived.reason,
+                )
+        return None
+
+    def _form(self, world: World) -> None:
+        """Form the group in a thread of its own: with a peer that died meanwhile, forming would block."""
+        outcome: list[Group | Exception] = []
+
+        def form() -> None:
+            try:
+                group: Group | Exception = Group.form(world, self._address, "engine")
+            except Exception as error:
+                group = error
+            with self._changed:
+                outcome.append(group)
+                is_late = self._generation != world.generation or self._is_closed or self._stop.is_set()
+                if not is_late and isinstance(group, Group):
+                    self._group = group
+                self._changed.notify_all()
+            if is_late and isinstance(group, Group):
+                group.close()
+
+        threading.Thread(target=form, name="everstep-form", daemon=True).start()
+        with self._changed:
+            while not outcome and not self._is_closed and not self._stop.is_set():
+                self._changed.wait()
+        if outcome and isinstance(outcome[0], Exception):
+            reason = f"{self.worker} could not form the group of generation {world.generation}: {outcome[0]}"
+            log.warning("%s", reason)
+            self.report_broken(world.generation, reason, must_probe=True)
+
+    def _probe(self, generation: int) -> list[str]:
+        """Which members of the generation do not accept a connection from here."""
+        view: GenerationView = self._ask(lambda: self._client.generation(generation))
+        others = {m.worker: (m.address, m.probe_port) for m in view.members if m.worker != self.worker}
+        return sorted(set(others) - _reachable(others, PROBE_S))
+
+
+def _reachable(targets: dict[str, tuple[str, int]], within_s: float) -> set[str]:
+    """Connect to all at once; whoever has accepted by the deadline is reachable."""
+    reached: set[str] = set()
+    deadline = time.monotonic() + within_s
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
+        for name, target in targets.items():
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(target)
+            selector.register(sock, selectors.EVENT_WRITE, name)
+        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                sock = key.fileobj  # type: ignore[assignment]
+                if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                    reached.add(key.data)
+                selector.unregister(sock)
+    return reached
+
+
+def address_towards(url: str) -> str:
+    """The address of this machine on the way to the coordinator. Nothing is sent."""
+    parts = urlsplit(url)
+    family, kind, _, _, target = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as sock:
+        sock.connect(target)
+        return str(sock.getsockname()[0])

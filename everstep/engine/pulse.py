@@ -1,0 +1,112 @@
+"""What travels with every step besides gradients: the header at its start, the pulse at its end.
+
+The header says who is at which step and how much each leaf weighs. The pulse carries every decision that all
+workers must take together; all see the same pulses at the same step, so `decide_pulse` gives all the same answer.
+Fixed size, no pickle. Pure."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from everstep.errors import StateMismatch
+
+_HEADER = struct.Struct("<qqqq")  # generation, step, kind, number of leaves
+_PULSE = struct.Struct("<qqBB")  # generation, step, wants_regroup, is_leaving
+STEPS, ENDS = 0, 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Header:
+    generation: int
+    step: int
+    kind: int  # STEPS: a step follows; ENDS: this worker wants no further step
+    weights: tuple[float, ...]  # by leaf; -1: computed by somebody else
+
+    def pack(self) -> bytes:
+        head = _HEADER.pack(self.generation, self.step, self.kind, len(self.weights))
+        return head + struct.pack(f"<{len(self.weights)}d", *self.weights)
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Header:
+        generation, step, kind, num_leaves = _HEADER.unpack_from(raw)
+        weights = struct.unpack_from(f"<{num_leaves}d", raw, _HEADER.size)
+        return cls(generation=generation, step=step, kind=kind, weights=weights)
+
+
+def header_bytes(num_leaves: int) -> int:
+    return _HEADER.size + 8 * num_leaves
+
+
+def total_weight(headers: Sequence[Header]) -> float:
+    """The sum of all leaves' weights in leaf order, after making sure that each leaf has exactly one owner."""
+    first = headers[0]
+    total = 0.0
+    for rank, header in enumerate(headers):
+        if (header.generation, header.step) != (first.generation, first.step):
+            raise StateMismatch(
+                f"rank {rank} is at step {header.step} of generation {header.generation}, "
+                f"rank 0 at step {first.step} of generation {first.generation}"
+            )
+    for leaf in range(len(first.weights)):
+        owners = [rank for rank, header in enumerate(headers) if header.weights[leaf] >= 0]
+        if len(owners) != 1:
+            raise StateMismatch(f"leaf {leaf} of step {first.step} was computed by ranks {owners}, not by exactly one")
+        total += headers[owners[0]].weights[leaf]
+    return total
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pulse:
+    generation: int
+    step: int
+    wants_regroup: bool  # newcomers wait to be let in
+    is_leaving: bool  # this worker leaves in good order after the step
+    used: bytes  # by parameter: 1 if one of this worker's leaves gave it a gradient
+
+    def pack(self) -> bytes:
+        return _PULSE.pack(self.generation, self.step, self.wants_regroup, self.is_leaving) + self.used
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Pulse:
+        generation, step, wants_regroup, is_leaving = _PULSE.unpack_from(raw)
+        return cls(
+            generation=generation,
+            step=step,
+            wants_regroup=bool(wants_regroup),
+            is_leaving=bool(is_leaving),
+            used=raw[_PULSE.size :],
+        )
+
+
+def pulse_bytes(num_parameters: int) -> int:
+    return _PULSE.size + num_parameters
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PulseDecision:
+    must_regroup: bool  # after this step's commit, all arrive for the next generation
+    leavers: tuple[int, ...]  # ranks that will not be in it
+    used: bytes  # by parameter: used by anybody
+    reason: str
+
+
+def union(flags: Iterable[bytes]) -> bytes:
+    """Byte-wise OR of equally long flags, as one big integer: a loop over parameters would cost a step's slack."""
+    either, length = 0, 0
+    for each in flags:
+        either |= int.from_bytes(each, "little")
+        length = len(each)
+    return either.to_bytes(length, "little")
+
+
+def decide_pulse(pulses: Sequence[Pulse]) -> PulseDecision:
+    leavers = tuple(rank for rank, pulse in enumerate(pulses) if pulse.is_leaving)
+    wants = any(pulse.wants_regroup for pulse in pulses)
+    used = union(pulse.used for pulse in pulses)
+    if leavers:
+        reason = f"rank {', '.join(map(str, leavers))} leaves in good order"
+    else:
+        reason = "newcomers wait" if wants else "all go on"
+    return PulseDecision(must_regroup=wants or bool(leavers), leavers=leavers, used=used, reason=reason)

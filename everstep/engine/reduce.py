@@ -1,0 +1,299 @@
+"""Sum one step's gradients over one generation, bucket by bucket, while backward is still running.
+
+Each bucket is cut into one slice per rank. Everybody sends each slice of its partial sums to the slice's owner; the
+owner adds all partial sums in the order of the tree, divides once, and sends the result to everybody. The bytes on
+the wire are those of a ring all-reduce when each rank brings one partial sum; the additions are the same for every
+number of ranks. A few buckets are in flight at a time. The header goes ahead of the first bucket (owners need the total
+weight before they divide); the pulse goes with the last.
+
+One thread runs one static schedule; every message has its own tag. Sums are only read, results go to buffers that
+nobody else sees until `finish` returns: after a loss nothing was applied."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from everstep.engine.buckets import Flats, Layout
+from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, gloo_words, wait_all
+from everstep.engine.pulse import ENDS, Header, Pulse, header_bytes, pulse_bytes, total_weight
+from everstep.engine.staging import Staging
+from everstep.engine.tree import Node, additions
+from everstep.errors import EverstepError, PeerLost
+
+Collect = Callable[[], list[bytes]]
+CollectPulses = Callable[[], list[Pulse]]
+
+IN_FLIGHT = 4
+DRAIN_S = 5.0  # operations of a broken group end within milliseconds; what has not ended by then is abandoned
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """What is to be summed, by whom."""
+
+    group: Group
+    layout: Layout
+    num_leaves: int  # of the tree
+    nodes: Sequence[Sequence[Node]]  # by rank: the partial sums it brings
+    sums: dict[Node, Flats]  # this rank's
+    header: Header
+    num_parameters: int
+    buffers: Tensor | None  # model buffers, as bytes: leaf 0's owner sends its own, the others receive them here
+    buffers_owner: int
+
+
+class Scratch:
+    """Memory for what peers send, used again and again: fresh pages cost more than the copy."""
+
+    def __init__(self) -> None:
+        self._free: dict[tuple[int, torch.dtype], list[Tensor]] = {}
+
+    def take(self, numel: int, dtype: torch.dtype) -> Tensor:
+        free = self._free.setdefault((numel, dtype), [])
+        return free.pop() if free else torch.empty(numel, dtype=dtype)
+
+    def give(self, tensor: Tensor) -> None:
+        self._free[tensor.numel(), tensor.dtype].append(tensor)
+
+
+class Reduction:
+    """One attempt. `ready` and `flush` are called as backward goes; `finish` waits; `abort` may come any time."""
+
+    def __init__(self, task: Task, result: Flats, staging: Staging, scratch: Scratch) -> None:
+        self.task = task
+        self.result = result
+        self._staging = staging
+        self._scratch = scratch
+        self._changed = threading.Condition()
+        self._ready = [False] * len(task.layout.buckets)
+        self._pulse: Pulse | None = None
+        self._pulses: list[Pulse] = []
+        self._failure: BaseException | None = None
+        self._is_aborted = False
+        self.is_done = False
+        world = task.group.world
+        self._world = world
+        self._cuts = [
+            [bucket.numel * rank // world.size for rank in range(world.size + 1)] for bucket in task.layout.buckets
+        ]
+        self._additions, _ = additions((n for nodes in task.nodes for n in nodes), task.num_leaves)
+        self._stride = max(len(nodes) for nodes in task.nodes) + 1
+        self._open: dict[int, dist.Work] = {}  # posted and not waited for; waiting twice would wait for ever
+        self._keep: list[Tensor] = []  # small messages, alive until their work has ended
+
+    # --- called by the engine -------------------------------------------------------------------------
+
+    def ready(self, bucket: int) -> None:
+        self._staging.depart(bucket, self.task.sums)
+        with self._changed:
+            self._ready[bucket] = True
+            self._changed.notify_all()
+
+    def flush(self, pulse: Pulse) -> None:
+        """All of this worker's sums are complete."""
+        for bucket, is_ready in enumerate(self._ready):
+            if not is_ready:
+                self.ready(bucket)
+        with self._changed:
+            self._pulse = pulse
+            self._changed.notify_all()
+
+    def abort(self) -> None:
+        with self._changed:
+            self._is_aborted = True
+            self._changed.notify_all()
+
+    def finish(self) -> list[Pulse]:
+        """Wait for the sum; PeerLost if the generation broke. Afterwards its memory is free, or marked as not."""
+        with self._changed:
+            while not self.is_done:
+                if not self._changed.wait(timeout=DRAIN_S if self._is_aborted else None) and self._is_aborted:
+                    break
+        if self._failure is not None:
+            raise self._failure
+        if not self.is_done:
+            raise PeerLost(f"generation {self._world.generation} was closed; its operations did not end in {DRAIN_S} s")
+        return self._pulses
+
+    # --- runs in the communication thread ---------------------------------------------------------------
+
+    def run(self) -> None:
+        try:
+            self._run()
+        except EverstepError as error:
+            self._failure = error
+        except Exception as error:
+            self._failure = PeerLost(f"generation {self._world.generation} is broken: {gloo_words(error)}")
+            self._failure.__cause__ = error
+        finally:
+            if self._failure is not None:
+                self.task.group.break_()  # so that everybody's operations end, ours too
+                self._drain()
+            with self._changed:
+                self.is_done = True
+                self._changed.notify_all()
+
+    def _run(self) -> None:
+        headers = self._post_headers()
+        total: float | None = None
+        flying: deque[tuple[int, list[dist.Work], dict[Node, Tensor]]] = deque()
+        results: list[tuple[int, list[dist.Work]]] = []
+        following, last = 0, len(self._ready)
+        while following < last or flying:
+            if following < last and len(flying) < IN_FLIGHT and self._await_ready(following, block=not flying):
+                flying.append((following, *self._post_sums(following)))
+                following += 1
+                continue
+            bucket, works, parts = flying.popleft()
+            if total is None:
+                total = total_weight(self._check_headers(headers()))
+            self._wait(works)
+            self._add(bucket, parts, total)
+            results.append((bucket, self._post_result(bucket)))
+        self._await_pulse()
+        take_pulses = self._post_pulse()
+        for bucket, works in results:
+            self._wait(works)
+            self._staging.land(self.result, bucket)
+        pulses = take_pulses()
+        if not last:  # nothing to sum: still, all must be at the same step
+            total_weight(self._check_headers(headers()))
+        self._wait(list(self._open.values()))
+        self._staging.settle()
+        self._pulses = pulses
+
+    def _await_ready(self, bucket: int, *, block: bool) -> bool:
+        with self._changed:
+            while not self._ready[bucket] and block and not self._is_aborted:
+                self._changed.wait()
+            if self._is_aborted:
+                raise PeerLost(f"generation {self._world.generation} was closed")
+            return self._ready[bucket]
+
+    def _await_pulse(self) -> None:
+        with self._changed:
+            while self._pulse is None and not self._is_aborted:
+                self._changed.wait()
+            if self._is_aborted:
+                raise PeerLost(f"generation {self._world.generation} was closed")
+
+    def _post_sums(self, bucket: int) -> tuple[list[dist.Work], dict[Node, Tensor]]:
+        rank, cuts, tag = self._world.rank, self._cuts[bucket], self._tag(bucket)
+        parts: dict[Node, Tensor] = {}
+        works = []
+        for peer in self._world.peers:
+            for number, node in enumerate(self.task.nodes[peer]):
+                own_slice = cuts[rank + 1] - cuts[rank]
+                parts[node] = self._scratch.take(own_slice, self.task.layout.buckets[bucket].dtype)
+                if own_slice:
+                    works.append(self._recv(parts[node], peer, tag + number))
+        for number, node in enumerate(self.task.nodes[rank]):
+            mine = self._staging.outgoing(self.task.sums[node], bucket)
+            parts[node] = mine[cuts[rank] : cuts[rank + 1]]
+            for peer in self._world.peers:
+                if cuts[peer + 1] > cuts[peer]:
+                    self._send(mine[cuts[peer] : cuts[peer + 1]], peer, tag + number)
+        return works, parts
+
+    def _add(self, bucket: int, parts: dict[Node, Tensor], total: float) -> None:
+        """The slice's sum in tree order, divided once. Our own partial sums are read, never written."""
+        rank, cuts = self._world.rank, self._cuts[bucket]
+        out = self._staging.incoming(self.result, bucket)[cuts[rank] : cuts[rank + 1]]
+        received = [part for node, part in parts.items() if node not in self.task.sums]
+        own = {node for node in parts if node in self.task.sums}
+        for step, (left, right, name) in enumerate(self._additions):
+            if step == len(self._additions) - 1:
+                torch.add(parts[left], parts[right], out=out)
+                if total != 1:
+                    out.div_(total)
+            else:
+                into = parts[right] if left in own else parts[left]
+                parts[name] = torch.add(parts[left], parts[right], out=into)
+        for part in received:
+            self._scratch.give(part)
+
+    def _post_result(self, bucket: int) -> list[dist.Work]:
+        rank, cuts, tag = self._world.rank, self._cuts[bucket], self._tag(bucket) + self._stride - 1
+        result = self._staging.incoming(self.result, bucket)
+        mine = result[cuts[rank] : cuts[rank + 1]]
+        works = []
+        for peer in self._world.peers:
+            if cuts[peer + 1] > cuts[peer]:
+                works.append(self._recv(result[cuts[peer] : cuts[peer + 1]], peer, tag))
+            if mine.numel():
+                self._send(mine, peer, tag)
+        return works
+
+    def _post_headers(self) -> Collect:
+        return self._swap(self.task.header.pack(), header_bytes(len(self.task.header.weights)), TAG_HEADER)
+
+    def _check_headers(self, raws: list[bytes]) -> list[Header]:
+        headers = [Header.unpack(raw) for raw in raws]
+        ended = [rank for rank, header in enumerate(headers) if header.kind == ENDS]
+        if ended:
+            raise PeerLost(f"rank {', '.join(map(str, ended))} ended; the others go on")
+        return headers
+
+    def _post_pulse(self) -> CollectPulses:
+        assert self._pulse is not None
+        raws = self._swap(self._pulse.pack(), pulse_bytes(self.task.num_parameters), TAG_PULSE)
+        works: list[dist.Work] = []
+        if (buffers := self.task.buffers) is not None:
+            if self.task.buffers_owner == self._world.rank:
+                for peer in self._world.peers:
+                    self._send(buffers, peer, TAG_BUFFERS)
+            else:
+                works.append(self._recv(buffers, self.task.buffers_owner, TAG_BUFFERS))
+
+        def take() -> list[Pulse]:
+            pulses = [Pulse.unpack(raw) for raw in raws()]
+            self._wait(works)
+            return pulses
+
+        return take
+
+    def _swap(self, own: bytes, size: int, tag: int) -> Collect:
+        """Send a small message to all; calling the result waits for everybody's, by rank."""
+        message = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+        inbox = [torch.empty(size, dtype=torch.uint8) for _ in range(self._world.size)]
+        self._keep += [message, *inbox]
+        works = [self._recv(inbox[peer], peer, tag) for peer in self._world.peers]
+        for peer in self._world.peers:
+            self._send(message, peer, tag)
+
+        def collect() -> list[bytes]:
+            self._wait(works)
+            return [own if r == self._world.rank else bytes(inbox[r].numpy()) for r in range(self._world.size)]
+
+        return collect
+
+    def _send(self, tensor: Tensor, peer: int, tag: int) -> None:
+        work = self.task.group.send(tensor, peer, tag)
+        self._open[id(work)] = work
+
+    def _recv(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
+        work = self.task.group.recv(tensor, peer, tag)
+        self._open[id(work)] = work
+        return work
+
+    def _wait(self, works: Sequence[dist.Work]) -> None:
+        for work in works:
+            del self._open[id(work)]
+        wait_all(works, self._world.generation)
+
+    def _drain(self) -> None:
+        """Wait for every operation that is still open: only then is its memory ours again."""
+        try:
+            self._wait(list(self._open.values()))
+        except PeerLost as lost:
+            self._failure = self._failure or lost
+
+    def _tag(self, bucket: int) -> int:
+        return TAG_BUCKETS + bucket * self._stride

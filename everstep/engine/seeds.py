@@ -1,0 +1,28 @@
+"""Random streams keyed by (seed, step, leaf): dropout is the same whoever computes a leaf, and whenever."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+
+import torch
+
+
+def leaf_seed(seed: int, step: int, leaf: int) -> int:
+    """A 64-bit seed without visible relation between neighbours; frozen: bits of old runs depend on it."""
+    digest = hashlib.blake2b(f"everstep leaf {seed} {step} {leaf}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def seed_everything(value: int) -> None:
+    """Seed torch (CPU and every CUDA device in use), Python's `random`, and numpy where it is loaded.
+
+    torch.manual_seed would format a stack trace at each call while CUDA is not initialised."""
+    torch.default_generator.manual_seed(value)
+    if torch.cuda.is_initialized():
+        for generator in torch.cuda.default_generators:
+            generator.manual_seed(value)
+    random.seed(value)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(value & 0xFFFFFFFF)

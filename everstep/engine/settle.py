@@ -1,0 +1,90 @@
+"""After a group is formed: say hello, agree on who holds the newest state, bring everybody to it.
+
+The most advanced survivor leads: newest settled generation, then most steps; the lowest rank breaks ties. Where all
+stand at the same step and nobody is new, nothing is sent. `decide_leader` is pure; the hellos are all it knows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from everstep.engine.group import Group
+from everstep.errors import PeerLost, PermanentError, StateMismatch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hello:
+    """What a member tells the others when a generation begins."""
+
+    worker: str
+    settled: int  # the last generation in which it held the state; 0: never
+    step: int  # committed steps
+    is_dirty: bool  # its last update broke off half-way
+    layout: str  # digest of the bucket layout
+    num_leaves: int
+    is_exact: bool
+    torch: str
+    held: list[int]  # leaves of the next step that it has computed
+    reductions: int  # how many values were reduced so far …
+    reduced: list[float]  # … and the last result, for whoever missed it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leadership:
+    leader: int
+    receivers: tuple[int, ...]  # ranks that get the leader's state
+    reason: str
+
+
+def exchange(hello: Hello, group: Group) -> list[Hello]:
+    raws: list[Any] = [json.loads(raw) for raw in group.gather(json.dumps(asdict(hello)).encode())]
+    return [Hello(**raw) for raw in raws]
+
+
+def decide_leader(hellos: Sequence[Hello], continues: int) -> Leadership:
+    clean = [rank for rank, hello in enumerate(hellos) if not hello.is_dirty]
+    if not clean:
+        raise PermanentError("no worker holds a whole state: every update broke off half-way")
+    leader = max(clean, key=lambda rank: (hellos[rank].settled, hellos[rank].step, -rank))
+    lead = hellos[leader]
+    if lead.settled < continues:
+        raise PermanentError(
+            f"no member settled in generation {continues} or later; the newest is {lead.worker} with {lead.settled}"
+        )
+    behind = tuple(rank for rank, hello in enumerate(hellos) if rank != leader and not _is_current(hello, lead))
+    for rank in behind:
+        gap = lead.step - hellos[rank].step
+        if hellos[rank].settled == lead.settled > 0 and not 0 <= gap <= 1:
+            raise StateMismatch(
+                f"{lead.worker} is at step {lead.step}, {hellos[rank].worker} at {hellos[rank].step}: "
+                "survivors of one generation may differ by one step at most"
+            )
+    names = ", ".join(hellos[rank].worker for rank in behind)
+    return Leadership(
+        leader=leader,
+        receivers=behind,
+        reason=f"{lead.worker} leads at step {lead.step}" + (f" and sends its state to {names}" if behind else ""),
+    )
+
+
+def _is_current(hello: Hello, lead: Hello) -> bool:
+    return lead.settled > 0 and hello.settled == lead.settled and hello.step == lead.step and not hello.is_dirty
+
+
+def check_fit(hellos: Sequence[Hello], leader: int, rank: int) -> None:
+    """Whoever is built differently from the leader has to go; the others wait for it to be gone."""
+    lead = hellos[leader]
+    for other, hello in enumerate(hellos):
+        differences = [
+            f"{name}: {getattr(hello, name)} against {getattr(lead, name)}"
+            for name in ("layout", "num_leaves", "is_exact", "torch")
+            if getattr(hello, name) != getattr(lead, name)
+        ]
+        if not differences:
+            continue
+        sentence = f"{hello.worker} does not fit {lead.worker}: {'; '.join(differences)}"
+        if other == rank:
+            raise StateMismatch(sentence, hint="all workers need the same script, arguments and torch version")
+        raise PeerLost(sentence)

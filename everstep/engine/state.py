@@ -1,0 +1,106 @@
+"""State as a JSON skeleton plus tensors: what can be sent, checked and loaded without running anybody's code.
+
+`encode` takes any nesting of dicts, lists and tuples with tensors, numbers, strings, bytes and None; what it cannot
+carry is an error that names the place. `checksum` is fast enough to be free beside the copy."""
+
+from __future__ import annotations
+
+import base64
+import collections
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from everstep.errors import UsageError
+
+_ROW_BYTES = 64 << 10
+
+
+def encode(value: Any, tensors: list[Tensor], where: str = "state") -> Any:
+    """A JSON value in which every tensor is a number into `tensors`; containers that JSON lacks are tagged."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Tensor):
+        tensors.append(value.detach())
+        return {"tensor": len(tensors) - 1}
+    if type(value) in (int, float):
+        return value if value == value and abs(value) != float("inf") else {"float": repr(value)}
+    if isinstance(value, list):
+        return [encode(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]
+    if type(value) is tuple:
+        return {"tuple": [encode(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]}
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
+    if type(value) in _DICTS:
+        items = [
+            [encode(k, tensors, f"{where} key {k!r}"), encode(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()
+        ]
+        return {_DICTS[type(value)]: items}
+    if (number := _numpy_value(value)) is not None:
+        return encode(number, tensors, where)
+    raise UsageError(
+        f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be sent as plain data",
+        hint="keep tensors, numbers, strings, lists, tuples and dicts in a state_dict",
+    )
+
+
+_DICTS: dict[type, str] = {dict: "dict", collections.OrderedDict: "ordered", collections.Counter: "counter"}
+
+
+def _numpy_value(value: Any) -> Any:
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if isinstance(value, numpy.generic):
+        return value.item()
+    if isinstance(value, numpy.ndarray) and value.dtype != object:
+        return torch.from_numpy(value.copy())
+    return None
+
+
+def decode(value: Any, tensors: Sequence[Tensor]) -> Any:
+    if isinstance(value, list):
+        return [decode(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((tag, content),) = value.items()
+    if tag == "tensor":
+        return tensors[content]
+    if tag == "float":
+        return float(content)
+    if tag == "tuple":
+        return tuple(decode(item, tensors) for item in content)
+    if tag == "bytes":
+        return base64.b64decode(content)
+    pairs = [(decode(k, tensors), decode(v, tensors)) for k, v in content]
+    kind = next(kind for kind, name in _DICTS.items() if name == tag)
+    return kind(dict(pairs))
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The tensor's memory as bytes; a contiguous CPU tensor is not copied."""
+    plain = tensor.detach().contiguous().reshape(-1)
+    return plain.view(torch.uint8) if plain.numel() else torch.empty(0, dtype=torch.uint8)
+
+
+def checksum(skeleton: Any, tensors: Sequence[Tensor]) -> str:
+    """One sum per 64 KiB, as 64-bit words, then SHA-256 over skeleton, shapes and sums.
+
+    Any flipped bit changes a sum; sums are taken at the speed of memory."""
+    digest = hashlib.sha256(json.dumps(skeleton, separators=(",", ":")).encode())
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        raw = as_bytes(tensor.cpu())
+        whole = raw.numel() // 8 * 8
+        words = raw[:whole].view(torch.int64) if raw.data_ptr() % 8 == 0 else raw[:whole].clone().view(torch.int64)
+        rows = words.numel() // (_ROW_BYTES // 8)
+        per_row = words[: rows * (_ROW_BYTES // 8)].view(rows, _ROW_BYTES // 8).sum(dim=1)
+        digest.update(per_row.numpy().tobytes())
+        digest.update(words[rows * (_ROW_BYTES // 8) :].numpy().tobytes())
+        digest.update(raw[whole:].numpy().tobytes())
+    return digest.hexdigest()

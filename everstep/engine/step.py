@@ -1,0 +1,548 @@
+"""The step transaction: compute leaves, sum, update; applied by all or by none.
+
+A worker asks for its next leaf, computes it, and, with its last leaf, waits for the sum over everybody's. If a peer
+is lost before that, nothing was applied: the worker regroups and goes on under a new plan, keeping the leaves it has.
+If nothing is left for it to compute, it does so without leaving backward(); else PeerLost takes it out of the leaf, to
+be called again with the next one. Regrouping happens at three points only: when a leaf is asked for, at the end of
+backward, and in `reduce`. Knows nothing of the doors above: how a leaf's data are found is theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from everstep.board import Board
+from everstep.engine.buckets import Flats, lay_out, trainable
+from everstep.engine.courier import Courier
+from everstep.engine.determinism import fix_kernels
+from everstep.engine.fixed import Alone
+from everstep.engine.fold import ExactFold, FastFold, Fold
+from everstep.engine.gradients import Gradients
+from everstep.engine.group import TAG_HEADER, Group, wait_all
+from everstep.engine.membership import Membership
+from everstep.engine.module_buffers import ModuleBuffers
+from everstep.engine.plan import Plan, plan_step
+from everstep.engine.pulse import ENDS, STEPS, Header, Pulse, PulseDecision, decide_pulse, header_bytes
+from everstep.engine.reduce import Reduction, Scratch, Task
+from everstep.engine.registry import Registry
+from everstep.engine.seeds import leaf_seed, seed_everything
+from everstep.engine.settle import Hello, check_fit, decide_leader, exchange
+from everstep.engine.staging import CudaStaging, HostStaging, Staging
+from everstep.engine.transfer import receive_state, send_state
+from everstep.engine.world import ALONE, World
+from everstep.errors import PeerLost, PermanentError, UsageError
+from everstep.events import emit
+from everstep.wire import COMPUTING, OUTSIDE, WAITING
+
+log = logging.getLogger("everstep")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leaf:
+    """One micro-batch to be computed: the `index`-th of the `step`-th global batch."""
+
+    step: int
+    index: int
+
+
+class Leaving(SystemExit):
+    """This worker was asked to go and has left in good order; ends the script with exit code 0."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class Engine:
+    """One per process. `configure` first; then next_leaf, begin_leaf, update and end_leaf, over and over."""
+
+    def __init__(
+        self, make_membership: Callable[[Board, Callable[[], None]], Alone | Membership], board: Board
+    ) -> None:
+        self.num_leaves: int | None = None  # unknown until configured
+        self.is_exact = True
+        self.registry = Registry()
+        self.world: World = ALONE
+        self.step = 0  # committed steps
+        self.is_leaving = False
+        self.on_world: list[Callable[[Group], None]] = []  # told of each new world, in the script's thread
+        self.on_closed: list[Callable[[], None]] = []  # told of each closed generation, in any thread
+        self._seed = 0
+        self._threads = 1
+        self._membership = make_membership(board, self._generation_closed)
+        self._board = board
+        self._group: Group | None = None
+        self._settled = 0
+        self._is_dirty = False
+        self._courier = Courier()
+        self._scratch = Scratch()
+        self._gradients: Gradients | None = None
+        self._leaves = 0  # num_leaves, fixed once built
+        self._plan: Plan | None = None
+        self._todo: list[int] = []
+        self._weights: dict[int, float] = {}  # by held leaf
+        self._leaf: Leaf | None = None  # being computed
+        self._reduction: Reduction | None = None
+        self._decision: PulseDecision | None = None  # of the step being committed
+        self._must_regroup = False
+        self._reductions = 0
+        self._reduced: list[float] = []
+
+    def configure(self, *, num_leaves: int, reduce: str, seed: int, threads: int) -> None:
+        if self._gradients is not None:
+            raise UsageError("training has begun already", hint="make one ElasticTrainer per process")
+        if num_leaves < 1:
+            raise UsageError(f"leaves={num_leaves}: a global batch has at least one leaf", hint="use leaves=1 or more")
+        if reduce not in ("fast", "exact"):
+            raise UsageError(f"reduce={reduce!r} is not known", hint='use reduce="exact" or reduce="fast"')
+        if threads < 1:
+            raise UsageError(f"threads={threads}: computing takes at least one thread", hint="use threads=1 or more")
+        self.num_leaves, self.is_exact, self._seed, self._threads = num_leaves, reduce == "exact", seed, threads
+
+    # --- joining ------------------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Form the first group. A newcomer does not wait here: it stays alone until its first step."""
+        if self._group is None:
+            self._membership.announce()
+            if self._membership.is_newcomer:
+                self._group = Group(ALONE, None, [])
+            else:
+                self._membership.arrive(0, 0, self.num_leaves)
+                self._take_group()
+            _leave_on_sigterm(self)
+            faulthandler.register(signal.SIGUSR2, all_threads=True)  # the agent asks for stacks before it kills
+
+    def _build(self) -> Gradients:
+        """Fix what is to be summed; from here on no parameter may be added."""
+        if self._gradients is None:
+            parameters = trainable(self.registry.modules)
+            if not parameters:
+                raise UsageError("no parameter to train is registered", hint="pass the model to ElasticTrainer")
+            if self.num_leaves is None:
+                raise UsageError("the number of leaves is not set", hint="make an ElasticTrainer first")
+            self._layout = lay_out(parameters)
+            if self.is_exact:
+                fix_kernels(self._threads, is_cuda=any(p.is_cuda for p in parameters))
+
+            def make() -> Flats:
+                return Flats(self._layout, parameters)
+
+            self._leaves = self.num_leaves
+            fold: Fold = ExactFold(self._leaves, make) if self.is_exact else FastFold(make)
+            self._make_flats = make
+            self._result = make()
+            self._staging: Staging = self._make_staging()
+            self._gradients = Gradients(parameters, self._layout, fold, self._bucket_ready, self._backward_ended)
+            self._buffers = ModuleBuffers(self.registry.modules)
+        return self._gradients
+
+    def _make_staging(self) -> Staging:
+        devices = {bucket.device for bucket in self._layout.buckets}
+        if all(device.type == "cpu" for device in devices):
+            return HostStaging()
+        if len(devices) > 1:
+            raise UsageError(f"parameters are on {sorted(map(str, devices))}", hint="one worker trains on one device")
+        return CudaStaging(self._layout, devices.pop())
+
+    # --- a leaf -------------------------------------------------------------------------------------------
+
+    def next_leaf(self) -> Leaf:
+        """The leaf that this worker has to compute next; regroups first if it must."""
+        self.join()
+        self._build()
+        if self._settled == 0 or self._must_regroup or self._membership.is_closed(self.world.generation):
+            self._regroup()
+        if self._is_dirty:
+            raise PermanentError(f"the update of step {self.step} broke off half-way and no peer holds the state")
+        if self._plan is None:
+            self._make_plan(None)
+        return Leaf(step=self.step, index=self._todo[0])
+
+    def begin_leaf(self, leaf: Leaf, weight: float) -> None:
+        if self._leaf is not None:
+            raise UsageError("a step inside a step", hint="leave `with trainer.step():` before entering it again")
+        if weight < 0:
+            raise UsageError(f"weight={weight} is negative", hint="use the number of samples or tokens in the leaf")
+        if leaf.step != self.step or leaf.index not in self._todo:
+            raise UsageError(f"leaf {leaf.index} of step {leaf.step} is not this worker's to compute now")
+        gradients = self._build()
+        self._leaf = leaf
+        self._weights[leaf.index] = weight
+        self._decision = None
+        self._buffers.restore()
+        seed_everything(leaf_seed(self._seed, leaf.step, leaf.index))
+        target = gradients.begin(leaf.index, weight, is_last=self.is_last_leaf)
+        self._board.write(step=self.step, leaf=leaf.index, phase=COMPUTING)
+        if self.is_last_leaf and self.world.size > 1:
+            self._launch(gradients.fold.sums(self.world.rank, target))
+
+    @property
+    def is_last_leaf(self) -> bool:
+        """Inside a leaf: this worker's last one in the step, or the step is committed already."""
+        return self._leaf is not None and (self._decision is not None or len(self._todo) <= 1)
+
+    @property
+    def is_in_leaf(self) -> bool:
+        return self._leaf is not None
+
+    @contextlib.contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """A backward inside adds to the leaf without ending it."""
+        gradients = self._build()
+        gradients.is_accumulating = True
+        try:
+            yield
+        finally:
+            gradients.is_accumulating = False
+
+    def end_leaf(self) -> None:
+        """The leaf's body came to its end."""
+        if not self.is_last_leaf:
+            self._leaf_done()
+            self._build().end()
+        elif self._decision is None:
+            self._complete_last_leaf()
+        self._leaf = None
+        self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+
+    def abandon_leaf(self, error: BaseException) -> None:
+        """The leaf's body broke off. Leaves computed before stay; the step is done again by all."""
+        leaf, self._leaf = self._leaf, None
+        gradients = self._build()
+        gradients.abandon()
+        self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+        if self._plan is None or isinstance(error, PeerLost):
+            return  # committed already, or a new plan has been made, or will be
+        is_summed = self._decision is not None
+        is_launched = self._reduction is not None
+        self._drop_reduction()
+        if self.world.size > 1 and (is_launched or is_summed):
+            # The others may have taken what this leaf has sent so far: they must not count on it.
+            where = f"leaf {leaf.index if leaf else '?'} of step {self.step}"
+            self._membership.report_broken(self.world.generation, f"{type(error).__name__} in {where}")
+        elif is_summed:
+            gradients.clear()
+        self._refresh_todo()
+
+    def _refresh_todo(self) -> None:
+        assert self._plan is not None
+        held = self._build().fold.held
+        self._todo = [leaf for leaf in self._plan.leaves(self.world.rank) if leaf not in held]
+
+    def _leaf_done(self) -> None:
+        """The leaf's gradients are complete; idempotent."""
+        leaf = self._leaf
+        assert leaf is not None
+        if leaf.index in self._todo:
+            self._build().complete()
+            self._todo.remove(leaf.index)
+            if leaf.index == 0:
+                self._buffers.keep_leaf_zero()
+
+    # --- the sum ------------------------------------------------------------------------------------------
+
+    def _launch(self, sums: dict[Any, Flats]) -> None:
+        assert self._plan is not None and self._group is not None
+        gradients = self._build()
+        num_leaves, nodes = gradients.fold.tree(self._plan)
+        mine = set(self._plan.leaves(self.world.rank))
+        weights = tuple(self._weights[leaf] if leaf in mine else -1.0 for leaf in range(self._leaves))
+        task = Task(
+            group=self._group,
+            layout=self._layout,
+            num_leaves=num_leaves,
+            nodes=nodes,
+            sums=sums,
+            header=Header(generation=self.world.generation, step=self.step, kind=STEPS, weights=weights),
+            num_parameters=len(gradients.parameters),
+            buffers=self._buffers.leaf_zero,
+            buffers_owner=self._plan.owner(0),
+        )
+        self._reduction = Reduction(task, self._result, self._staging, self._scratch)
+        self._courier.take(self._reduction)
+
+    def _bucket_ready(self, bucket: int) -> None:
+        if self._reduction is not None:
+            self._reduction.ready(bucket)
+
+    def _backward_ended(self) -> None:
+        self._complete_last_leaf()
+
+    def _complete_last_leaf(self) -> None:
+        """All leaves are computed: wait for the sum, and through regroupings as long as nothing is left to compute."""
+        attempted = self.step
+        self._leaf_done()
+        self._board.write(step=self.step, leaf=-1, phase=WAITING)
+        while True:
+            try:
+                pulses, means = self._finish_reduction() if self.world.size > 1 else self._finish_alone()
+                break
+            except PeerLost as lost:
+                self._regroup(lost)
+                if self.step != attempted or self._todo:
+                    raise PeerLost(f"{lost.message}; leaf {self._todo} of step {self.step} is next") from lost
+                if self.world.size > 1:
+                    self._launch(self._build().fold.sums(self.world.rank, None))
+        self._decision = decide_pulse(pulses)
+        self._buffers.adopt_leaf_zero()
+        self._build().give_user_gradients(means, self._decision.used)
+
+    def _pulse(self) -> Pulse:
+        return Pulse(
+            generation=self.world.generation,
+            step=self.step,
+            wants_regroup=self._membership.newcomers > 0,
+            is_leaving=self.is_leaving,
+            used=self._build().used_parameters(),
+        )
+
+    def _finish_reduction(self) -> tuple[list[Pulse], Flats]:
+        assert self._reduction is not None
+        self._reduction.flush(self._pulse())
+        if self._membership.is_closed(self.world.generation):
+            self._reduction.abort()
+        return self._reduction.finish(), self._result
+
+    def _finish_alone(self) -> tuple[list[Pulse], Flats]:
+        """One worker holds the whole tree: divide in place."""
+        (sums,) = self._build().fold.sums(0, None).values()
+        total = sum(self._weights[leaf] for leaf in range(self._leaves))
+        if total != 1:
+            for buffer in sums.buffers:
+                buffer.div_(total)
+        return [self._pulse()], sums
+
+    def _drop_reduction(self) -> None:
+        """Give a failed attempt up. Memory that an operation may still write to is never used again."""
+        reduction, self._reduction = self._reduction, None
+        if reduction is None or reduction.is_done:
+            return
+        reduction.abort()
+        if self._group is not None:
+            self._group.break_()
+        try:
+            reduction.finish()
+        except PeerLost:
+            pass
+        if not reduction.is_done:
+            self._courier, self._scratch, self._result = Courier(), Scratch(), self._make_flats()
+
+    # --- the update ---------------------------------------------------------------------------------------
+
+    def update(self, apply: Callable[[], Any], *, is_final: bool) -> Any:
+        """Run one optimizer's step on the summed gradients; the final one commits the step."""
+        if self._decision is None:
+            self._complete_last_leaf()  # backward touched no parameter of ours
+        self._is_dirty = True
+        result = apply()
+        if is_final:
+            self.commit()
+        return result
+
+    def commit(self) -> None:
+        assert self._decision is not None
+        self._is_dirty = False
+        self.step += 1
+        gradients = self._build()
+        gradients.clear()
+        gradients.end()
+        self._weights.clear()
+        self._plan = None
+        self._reduction = None
+        self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+        emit("step.committed", step=self.step, generation=self.world.generation, size=self.world.size)
+
+    def after_commit(self) -> None:
+        """At the end of the leaf that committed: do what the pulse decided."""
+        decision = self._decision
+        if decision is None or not decision.must_regroup or self._todo:
+            return
+        if self.world.rank in decision.leavers:
+            self.leave("asked to end by SIGTERM")
+            raise Leaving
+        self._must_regroup = True
+        self._membership.arrive(self._settled, self.step, self.num_leaves)
+
+    # --- regrouping ---------------------------------------------------------------------------------------
+
+    def _regroup(self, lost: PeerLost | None = None) -> None:
+        """Wait for the next generation and settle in it; again, if that one breaks too."""
+        started = time.monotonic()
+        if self._settled == 0 and self.world is ALONE:
+            self._membership.arrive(0, self.step, self.num_leaves)
+        if lost is not None:
+            self._membership.report_broken(self.world.generation, lost.message)
+        self._drop_reduction()
+        while True:
+            needs_group = self._must_regroup or self._membership.is_closed(self.world.generation)
+            if needs_group or self.world is ALONE:
+                self._take_group()
+            self._must_regroup = False
+            try:
+                self._settle()
+                break
+            except PeerLost as again:
+                self._membership.report_broken(self.world.generation, again.message)
+        emit("regroup.settled", generation=self.world.generation, size=self.world.size, rank=self.world.rank,
+             step=self.step, seconds=time.monotonic() - started)  # fmt: skip
+
+    def _take_group(self) -> None:
+        group = self._membership.next_group(self.world.generation)
+        if self._group is not None and self._group is not group:
+            self._group.close()
+        self._group, self.world = group, group.world
+        for tell in self.on_world:
+            tell(group)
+
+    def _settle(self) -> None:
+        assert self._group is not None
+        gradients, group, rank = self._build(), self._group, self.world.rank
+        hellos = exchange(self._hello(), group)
+        leadership = decide_leader(hellos, self.world.continues)
+        check_fit(hellos, leadership.leader, rank)
+        if rank == leadership.leader and leadership.receivers:
+            send_state(self._state(), group, leadership.receivers, self._membership.worker)
+        elif rank in leadership.receivers:
+            self._load(receive_state(group, leadership.leader, self._membership.worker))
+            gradients.clear()
+            self._weights.clear()
+        self._settled = self.world.generation
+        self._membership.hold(self._settled, self.step, self.num_leaves)
+        self._membership.report_settled(self.world.generation, self.step)
+        self._catch_up(hellos, leadership.leader)
+        current = [
+            h.step == hellos[leadership.leader].step and r not in leadership.receivers for r, h in enumerate(hellos)
+        ]
+        self._make_plan([h.held if is_current else [] for h, is_current in zip(hellos, current, strict=True)])
+        log.info(
+            "generation %d: rank %d of %d at step %d; %s",
+            self.world.generation, rank, self.world.size, self.step, leadership.reason,
+        )  # fmt: skip
+
+    def _hello(self) -> Hello:
+        return Hello(
+            worker=self._membership.worker,
+            settled=self._settled,
+            step=self.step,
+            is_dirty=self._is_dirty,
+            layout=self._layout.digest,
+            num_leaves=self._leaves,
+            is_exact=self.is_exact,
+            torch=torch.__version__,
+            held=list(self._build().fold.held),
+            reductions=self._reductions,
+            reduced=self._reduced,
+        )
+
+    def _make_plan(self, held: Sequence[Sequence[int]] | None) -> None:
+        self._plan = plan_step(num_leaves=self._leaves, size=self.world.size, held=held)
+        self._todo = list(self._plan.todo[self.world.rank])
+
+    def _state(self) -> dict[str, Any]:
+        own = {"step": self.step, "seed": self._seed, "threads": torch.get_num_threads()}
+        return {"engine": own, "objects": self.registry.state()}
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self._is_dirty = True
+        self.registry.load(state["objects"])
+        self.step, self._seed = state["engine"]["step"], state["engine"]["seed"]
+        if self.is_exact:
+            torch.set_num_threads(state["engine"]["threads"])
+        self._buffers.rebase()
+        self._is_dirty = False
+        self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+
+    # --- values that all agree on -------------------------------------------------------------------------
+
+    def reduce(self, value: float, weight: float) -> float:
+        """The weighted mean over all workers: numbered, and retried when a peer is lost."""
+        self.join()
+        number = self._reductions + 1
+        while self._reductions < number:
+            try:
+                if self._membership.is_closed(self.world.generation) or self._must_regroup:
+                    self._regroup()
+                    continue
+                assert self._group is not None
+                raws = [json.loads(raw) for raw in self._group.gather(json.dumps([value, weight]).encode())]
+                total = sum(w for _, w in raws)
+                self._reductions = number
+                self._reduced = [sum(v * w for v, w in raws) / total if total else float("nan")]
+            except PeerLost as lost:
+                self._regroup(lost)
+        return self._reduced[0]
+
+    def _catch_up(self, hellos: Sequence[Hello], leader: int) -> None:
+        """Whoever missed the last reduced value takes it from one who has it."""
+        ahead = max(hellos, key=lambda hello: hello.reductions)
+        if ahead.reductions > self._reductions:
+            self._reductions, self._reduced = ahead.reductions, ahead.reduced
+
+    # --- the end ------------------------------------------------------------------------------------------
+
+    def conclude(self) -> None:
+        """No further step is wanted here: make sure that all hold the last one before anybody goes."""
+        if self._settled == 0:
+            return
+        while True:
+            try:
+                if self._must_regroup or self._membership.is_closed(self.world.generation):
+                    self._regroup()
+                self._swap_ends()
+                return
+            except PeerLost as lost:
+                self._regroup(lost)
+
+    def _swap_ends(self) -> None:
+        assert self._group is not None
+        header = Header(generation=self.world.generation, step=self.step, kind=ENDS, weights=(-1.0,) * self._leaves)
+        own = torch.frombuffer(bytearray(header.pack()), dtype=torch.uint8)
+        inbox = {p: torch.empty(header_bytes(self._leaves), dtype=torch.uint8) for p in self.world.peers}
+        works = [self._group.recv(inbox[peer], peer, TAG_HEADER) for peer in self.world.peers]
+        works += [self._group.send(own, peer, TAG_HEADER) for peer in self.world.peers]
+        wait_all(works, self.world.generation)
+
+    def leave(self, reason: str) -> None:
+        """Wait until nobody needs this worker's state any more."""
+        while not self._membership.may_leave(self.world.generation, self.step, reason):
+            self._regroup()
+
+    def close(self) -> None:
+        self._courier.close()
+        if self._gradients is not None:
+            self._gradients.close()
+        if self._group is not None:
+            self._group.close()
+        self._membership.close()
+
+    def _generation_closed(self) -> None:
+        """Called in a thread of the membership's: wake whoever waits for the sum."""
+        if (reduction := self._reduction) is not None:
+            reduction.abort()
+        for tell in self.on_closed:
+            tell()
+
+
+def _leave_on_sigterm(engine: Engine) -> None:
+    """SIGTERM means: leave after the step in progress. A second one ends the process as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    if before not in (signal.SIG_DFL, None):
+        return  # the script has its own idea
+
+    def on_sigterm(number: int, frame: Any) -> None:
+        engine.is_leaving = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, on_sigterm)

@@ -1,0 +1,23 @@
+"""One worker's view of a generation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    generation: int
+    rank: int
+    size: int
+    continues: int = 0  # whoever leads must have settled in this generation or a later one
+    store_address: str = ""  # rank 0's key-value store
+    store_port: int = 0
+    reason: str = ""
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        return tuple(rank for rank in range(self.size) if rank != self.rank)
+
+
+ALONE = World(generation=0, rank=0, size=1, reason="not in a generation")

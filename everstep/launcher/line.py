@@ -1,0 +1,144 @@
+"""An agent's line to the coordinator. Three threads, so that none of its duties waits for another:
+
+- report: heartbeat and orders in one long call after another;
+- deaths: tells the coordinator which worker is gone, on a connection that is always open: milliseconds count;
+- slots: reserves ids for workers to be started.
+
+Each asks again while the coordinator is away. The agent's own thread never waits for any of them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import TypeVar
+
+from everstep import env
+from everstep.client import Coordinator
+from everstep.errors import Abandoned, EverstepError, Refused, TemporaryError
+from everstep.retry import patiently
+from everstep.wire import AgentOrders, AgentReport, SlotRequest, WorkerExit, WorkerState
+
+T = TypeVar("T")
+
+_ABSENCE_S = 2.0  # a shorter one is not worth a word
+_IS_OVER = 409  # the job needs no more workers
+_WARM_S = 2.0  # a connection idle for longer may be closed by either side
+
+
+class Line:
+    def __init__(
+        self,
+        connect: Callable[[], Coordinator],
+        *,
+        agent: str,
+        incarnation: str,
+        heartbeat_s: float,
+        look: Callable[[], list[WorkerState]],
+        on_orders: Callable[[AgentOrders], None],
+        on_slot: Callable[[str, str | None], None],
+        on_failure: Callable[[EverstepError], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._connect = connect
+        self._agent, self._incarnation, self._heartbeat_s = agent, incarnation, heartbeat_s
+        self._look, self._on_orders, self._on_slot, self._on_failure = look, on_orders, on_slot, on_failure
+        self._say = say
+        self._away_since: float | None = None
+        self._is_absence_told = False
+        self._deaths: queue.SimpleQueue[tuple[str, WorkerExit]] = queue.SimpleQueue()
+        self._slots: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._num_untold = 0
+        self._all_told = threading.Condition()
+        self._is_closed = threading.Event()
+
+    def open(self) -> None:
+        for duty in (self._report, self._tell_deaths, self._reserve_slots):
+            threading.Thread(target=self._guarded, args=(duty,), name=f"agent {duty.__name__}", daemon=True).start()
+
+    def close(self, timeout_s: float) -> None:
+        """Wait until every death is told, as long as allowed; the threads end by themselves."""
+        with self._all_told:
+            self._all_told.wait_for(lambda: self._num_untold == 0, timeout_s)
+        self._is_closed.set()
+
+    def ask_slot(self, request: str) -> None:
+        """Reserve an id; it comes as `on_slot(request, worker)`, with no worker if the job is over."""
+        self._slots.put(request)
+
+    def tell_exit(self, worker: str, ended: WorkerExit) -> None:
+        with self._all_told:
+            self._num_untold += 1
+        self._deaths.put((worker, ended))
+
+    def _guarded(self, duty: Callable[[Coordinator], None]) -> None:
+        try:
+            with closing(self._connect()) as coordinator:
+                duty(coordinator)
+        except Abandoned:  # the line was closed
+            pass
+        except EverstepError as error:  # refused (unknown job, wrong token), or away for too long
+            self._on_failure(error)
+
+    def _report(self, coordinator: Coordinator) -> None:
+        while True:
+            report = AgentReport(
+                incarnation=self._incarnation, node=self._agent, workers=self._look(), wait_s=self._heartbeat_s
+            )
+            began = time.monotonic()
+            orders = self._ask(partial(coordinator.report, self._agent, report))
+            self._on_orders(orders)
+            if orders.kill or orders.is_ended:  # the same orders come again until obeyed: no need to ask in a spin
+                self._is_closed.wait(max(0.0, began + self._heartbeat_s / 4 - time.monotonic()))
+
+    def _tell_deaths(self, coordinator: Coordinator) -> None:
+        self._ask(coordinator.view)  # opens the connection before it is needed
+        while True:
+            try:
+                worker, ended = self._deaths.get(timeout=_WARM_S)
+            except queue.Empty:
+                self._ask(coordinator.view)
+                continue
+            self._ask(partial(coordinator.exited, worker, ended))
+            with self._all_told:
+                self._num_untold -= 1
+                self._all_told.notify_all()
+
+    def _reserve_slots(self, coordinator: Coordinator) -> None:
+        while True:
+            request = self._slots.get()
+            try:
+                slot = self._ask(partial(coordinator.reserve, SlotRequest(agent=self._agent, request=request)))
+            except Refused as refusal:
+                if refusal.status != _IS_OVER:
+                    raise
+                self._on_slot(request, None)
+            else:
+                self._on_slot(request, slot.worker)
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        def attempt() -> T:
+            try:
+                answer = call()
+            except TemporaryError as error:
+                self._notice_absence(error)
+                raise
+            self._notice_presence()
+            return answer
+
+        return patiently(attempt, env.coordinator_deadline_s(), stop=self._is_closed)
+
+    def _notice_absence(self, error: TemporaryError) -> None:
+        now = time.monotonic()
+        self._away_since = self._away_since or now
+        if now - self._away_since > _ABSENCE_S and not self._is_absence_told:
+            self._is_absence_told = True
+            self._say(f"the coordinator does not answer, asking on: {error.message}")
+
+    def _notice_presence(self) -> None:
+        if self._is_absence_told:
+            self._say("the coordinator answers again")
+        self._away_since, self._is_absence_told = None, False

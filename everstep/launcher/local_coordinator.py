@@ -1,0 +1,158 @@
+"""A coordinator as a process of this machine, with a store and a token of its own, started again if it dies.
+
+The token is in a file that only this user can read; it is never on a command line."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from everstep.errors import EverstepError, PermanentError
+from everstep.launcher.logs import tail
+from everstep.process import Child
+
+READY_S = 30.0
+_END_S = 5.0  # from SIGTERM to SIGKILL
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoordinatorFiles:
+    """All that a coordinator keeps, in one private folder."""
+
+    directory: Path
+
+    @property
+    def token(self) -> Path:
+        return self.directory / "token"
+
+    @property
+    def store_url(self) -> str:
+        return f"sqlite:///{self.directory / 'coordinator.db'}"
+
+    @property
+    def ready(self) -> Path:
+        return self.directory / "coordinator.url"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "coordinator.log"
+
+
+def private_directory(path: Path) -> Path:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path.resolve()
+
+
+def write_token(path: Path) -> None:
+    """A new token, unless there is one."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    with open(descriptor, "w") as file:
+        file.write(secrets.token_urlsafe(32) + "\n")
+
+
+def serve_command(files: CoordinatorFiles, host: str, port: int) -> list[str]:
+    options = {
+        "--host": host,
+        "--port": str(port),
+        "--store": files.store_url,
+        "--token-file": str(files.token),
+        "--ready-file": str(files.ready),
+    }
+    return [sys.executable, "-m", "everstep", "serve", *(part for option in options.items() for part in option)]
+
+
+def start_coordinator(
+    files: CoordinatorFiles,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    inside: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> tuple[Child, str]:
+    """Start one and wait until it answers: its process and URL. `inside` is put before the command."""
+    write_token(files.token)
+    files.ready.unlink(missing_ok=True)
+    with files.log.open("ab") as output:
+        child = Child.start([*inside, *serve_command(files, host, port)], output=output, env=env)
+    try:
+        return child, _await_ready(child, files)
+    except BaseException:
+        child.kill()
+        raise
+
+
+def _await_ready(child: Child, files: CoordinatorFiles) -> str:
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        if files.ready.exists() and (url := files.ready.read_text().strip()):
+            return url
+        if (ended := child.wait(0.005)) is not None:
+            raise PermanentError("\n  ".join([f"the coordinator ended: {ended}", *tail(files.log)]))
+    raise PermanentError("\n  ".join([f"the coordinator did not answer within {READY_S:.0f} s", *tail(files.log)]))
+
+
+class LocalCoordinator:
+    """Kept alive by a thread of its own as long as it is open: same store, same port, same token."""
+
+    def __init__(self, files: CoordinatorFiles, *, say: Callable[[str], None]) -> None:
+        self._files, self._say = files, say
+        self._child: Child | None = None
+        self._url = ""
+        self._error: EverstepError | None = None
+        self._is_ready, self._is_closing = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="local coordinator", daemon=True)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def __enter__(self) -> LocalCoordinator:
+        self._thread.start()
+        self._is_ready.wait()
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_closing.set()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._child is not None:
+                self._child.signal(number)
+            self._thread.join(_END_S)
+
+    def _keep(self) -> None:
+        # In this thread, because the kernel ends a child with the thread that started it.
+        try:
+            self._child, self._url = start_coordinator(self._files)
+        except EverstepError as error:
+            self._error = error
+            return
+        finally:
+            self._is_ready.set()
+        port = int(self._url.rsplit(":", 1)[1])
+        while not self._is_closing.is_set():
+            ended = self._child.wait()
+            if not self._is_closing.is_set():
+                self._say(f"the coordinator ended ({ended}) and is started again")
+                self._start_again(port)
+        self._child.kill()
+
+    def _start_again(self, port: int) -> None:
+        try:
+            self._child, _ = start_coordinator(self._files, port=port)
+        except EverstepError as error:
+            self._say(str(error))
+            self._is_closing.wait(1.0)

@@ -1,0 +1,58 @@
+"""One place to wait: for descriptors, for what other threads and signal handlers post, and for deadlines.
+
+Everything is done in the thread that calls `turn`, one thing after another, so what it owns needs no locks."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+Act = Callable[[], None]
+
+
+class HasDescriptor(Protocol):
+    def fileno(self) -> int: ...
+
+
+class Loop:
+    def __init__(self) -> None:
+        self._timers: list[tuple[float, Act]] = []
+        self._inbox: deque[Act] = deque()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake, selectors.EVENT_READ, self._empty_inbox)
+
+    def watch(self, thing: HasDescriptor, act: Act) -> None:
+        """Do it whenever the descriptor is readable."""
+        self._selector.register(thing, selectors.EVENT_READ, act)
+
+    def forget(self, thing: HasDescriptor) -> None:
+        self._selector.unregister(thing)
+
+    def post(self, act: Act) -> None:
+        """Have it done in the next turn; from any thread or signal handler."""
+        self._inbox.append(act)
+        os.eventfd_write(self._wake, 1)
+
+    def after(self, delay_s: float, act: Act) -> None:
+        self._timers.append((time.monotonic() + delay_s, act))
+
+    def turn(self) -> None:
+        """Wait until there is something to do, and do it."""
+        timeout_s = max(0.0, min(due for due, _ in self._timers) - time.monotonic()) if self._timers else None
+        for key, _ in self._selector.select(timeout_s):
+            key.data()
+        now = time.monotonic()
+        overdue = [act for due, act in self._timers if due <= now]
+        self._timers = [timer for timer in self._timers if timer[0] > now]
+        for act in overdue:
+            act()
+
+    def _empty_inbox(self) -> None:
+        os.eventfd_read(self._wake)
+        while self._inbox:
+            self._inbox.popleft()()

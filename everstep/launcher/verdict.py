@@ -1,0 +1,95 @@
+"""What an agent decides: whether to replace a worker that ended, and how the whole went.
+
+Pure: facts in, a decision with its reason out."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from everstep.process import Exit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerEnd:
+    """One worker's end, as its agent saw it."""
+
+    worker: str
+    exit: Exit
+    step: int = 0
+    leaf: int = -1
+
+    def __str__(self) -> str:
+        where = f"in leaf {self.leaf} after step {self.step}" if self.leaf >= 0 else f"after step {self.step}"
+        return f"{self.exit} {where}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replacement:
+    is_replaced: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    exit_code: int
+    reason: str
+    first_failure: WorkerEnd | None = None  # the one to look at
+    num_survived: int = 0  # deaths
+
+    @property
+    def is_good(self) -> bool:
+        return self.exit_code == 0
+
+
+def decide_replacement(ended: Exit, *, num_restarts: int, max_restarts: int, is_ending: bool) -> Replacement:
+    if ended.is_good:
+        return Replacement(is_replaced=False, reason="it finished")
+    if is_ending:
+        return Replacement(is_replaced=False, reason="not replaced: the job is ending")
+    if num_restarts >= max_restarts:
+        return Replacement(
+            is_replaced=False, reason=f"not replaced: {num_restarts} of {max_restarts} restarts are used"
+        )
+    return Replacement(is_replaced=True, reason=f"replaced, restart {num_restarts + 1} of {max_restarts}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobEnd:
+    """What the coordinator says of the job."""
+
+    is_finished: bool = False
+    stop_reason: str = ""
+
+
+def decide_verdict(ends: Sequence[WorkerEnd], job: JobEnd, *, signal_number: int | None) -> Verdict:
+    """`ends` in order of time. A worker that failed is forgiven if another one finished after it: the job went on."""
+    if signal_number is not None:
+        return Verdict(exit_code=128 + signal_number, reason=f"stopped by {signal.Signals(signal_number).name}")
+    if job.stop_reason:
+        return Verdict(exit_code=1, reason=job.stop_reason, first_failure=_first_failure(ends))
+    if job.is_finished:
+        # Whoever came too late to do a step of a finished job was turned away: no failure.
+        ends = [end for end in ends if end.exit.is_good or end.step > 0]
+    if ends[-1].exit.is_good if ends else job.is_finished:
+        return Verdict(exit_code=0, reason="finished", num_survived=sum(not end.exit.is_good for end in ends))
+    return Verdict(exit_code=1, reason="no worker is left", first_failure=_first_failure(ends))
+
+
+def _first_failure(ends: Sequence[WorkerEnd]) -> WorkerEnd | None:
+    """The first of those that ended the job: whoever died steps before the others' end was survived."""
+    last_step = max((end.step for end in ends), default=0)
+    failures = [end for end in ends if not end.exit.is_good and end.step >= last_step - 1]
+    return failures[0] if failures else None
+
+
+def failure_report(verdict: Verdict, last_lines: Sequence[str], log: str) -> str:
+    """What a person needs first: who failed first, how, its last words, and why the whole job ended."""
+    lines = [f"the job failed: {verdict.reason}"]
+    if verdict.first_failure is not None:
+        first = verdict.first_failure
+        lines.append(f"first to fail: {first.worker}, {first}")
+        lines.append(f"last lines of {log}:" if last_lines else f"{log} is empty")
+        lines += [f"  | {line}" for line in last_lines]
+    return "\n".join(lines)

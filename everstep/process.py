@@ -1,0 +1,173 @@
+"""The one door to child processes: start, watch, signal, and leave none behind.
+
+A child leads its own session, so that a signal reaches all it started and a terminal's Ctrl-C does not.
+It dies with its parent, kill -9 included. Its end is a readable file descriptor: no polling, no lost pid.
+Linux only (pidfd, /proc). Knows nothing of workers."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+RUNNING, STOPPED, ENDED = "running", "stopped", "ended"
+
+# Runs before the command, in its process: from now on the parent's death is ours. Python code between fork and exec
+# would not be safe in a process with threads, so this is a program of its own (15 ms). The parent may have died
+# before the request was made; then nobody would tell us.
+_GUARD = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    os._exit(0)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as problem:
+    print(f"{sys.argv[2]}: {problem.strerror}", file=sys.stderr)
+    os._exit(127)
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exit:
+    """How a process ended; a negative code is the signal that ended it."""
+
+    code: int
+
+    @property
+    def is_good(self) -> bool:
+        return self.code == 0
+
+    @property
+    def signal(self) -> str:
+        """The signal's name, "" if none."""
+        if self.code >= 0:
+            return ""
+        try:
+            return signal.Signals(-self.code).name
+        except ValueError:  # real-time signals have numbers only
+            return f"signal {-self.code}"
+
+    def __str__(self) -> str:
+        return f"killed by {self.signal}" if self.signal else f"exit code {self.code}"
+
+
+class Child:
+    """A process of ours. Start it from a thread that lives as long as the child shall: the kernel ends it with that."""
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        self._popen = popen
+        self.pid = popen.pid
+        self._descriptor = os.pidfd_open(popen.pid)
+        self._exit: Exit | None = None
+
+    @classmethod
+    def start(
+        cls,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        output: IO[bytes] | int | None = None,
+        cwd: str | Path | None = None,
+    ) -> Child:
+        """Start `command`; stdout and stderr both go to `output`, stdin is empty."""
+        guarded = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), *command]
+        return cls(
+            subprocess.Popen(
+                guarded,
+                env=dict(env) if env is not None else None,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT if output is not None else None,
+                cwd=cwd,
+                start_new_session=True,
+            )
+        )
+
+    def fileno(self) -> int:
+        """Readable when the process has ended: for select and selectors."""
+        return self._descriptor
+
+    @property
+    def state(self) -> str:
+        return ENDED if self._exit else process_state(self.pid)
+
+    def signal(self, number: int, *, is_for_group: bool = True) -> None:
+        """Send a signal to the process and all it started; to one that has ended, do nothing."""
+        if self._exit is not None:
+            return
+        # Until it is reaped its pid cannot be another's, so neither call can hit a stranger.
+        try:
+            if is_for_group:
+                os.killpg(self.pid, number)
+            else:
+                signal.pidfd_send_signal(self._descriptor, number)
+        except ProcessLookupError:
+            pass
+
+    def wait(self, timeout_s: float | None = None) -> Exit | None:
+        """Its end, or None when the time is up first. What it started and left behind is killed."""
+        if self._exit is None and _is_readable(self._descriptor, timeout_s):
+            self._exit = self._reap()
+        return self._exit
+
+    def kill(self) -> Exit:
+        self.signal(signal.SIGKILL)
+        ended = self.wait()
+        assert ended is not None
+        return ended
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def _reap(self) -> Exit:
+        self.signal(signal.SIGKILL)  # the group, while the ended leader still holds the number
+        result = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED)
+        os.close(self._descriptor)
+        self._descriptor = -1
+        assert result is not None
+        code = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        self._popen.returncode = code
+        return Exit(code=code)
+
+
+def process_state(pid: int) -> str:
+    """RUNNING, STOPPED (SIGSTOP, a debugger) or ENDED (gone, or not yet reaped)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ENDED
+    letter = stat[stat.rindex(")") + 2]  # the name before it may hold anything, ")" included
+    if letter in "ZX":
+        return ENDED
+    return STOPPED if letter in "Tt" else RUNNING
+
+
+def wait_for_end(pid: int, timeout_s: float) -> bool:
+    """Whether the process, not necessarily ours, has ended within the time."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return _is_readable(descriptor, timeout_s)
+    finally:
+        os.close(descriptor)
+
+
+def _is_readable(descriptor: int, timeout_s: float | None) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))

@@ -1,0 +1,177 @@
+"""Hosts on this machine: network namespaces on a bridge that lives in a namespace of its own.
+
+Each host has its address and its cable, which can be pulled. Nothing is added to the machine's own network.
+Host 0 is the coordinator's; the others are numbered from 1. Needs root, iproute2 and nftables (Linux)."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar
+
+from everstep.errors import PermanentError, UsageError
+from everstep.process import ENDED, process_state
+
+T = TypeVar("T")
+
+_PREFIX = "everstep"
+_CLONE_NEWNET = 0x40000000
+_serial = itertools.count()
+
+
+def can_make_hosts() -> bool:
+    """Whether this user and machine can: tests that need hosts are skipped where they cannot."""
+    return os.geteuid() == 0 and shutil.which("ip") is not None and shutil.which("nft") is not None
+
+
+class Network:
+    def __init__(self, num_hosts: int) -> None:
+        if not can_make_hosts():
+            raise UsageError(
+                "hosts of their own need root, iproute2 and nftables",
+                hint="run as root after: apt-get install iproute2 nftables",
+            )
+        self.num_hosts = num_hosts
+        # The owner's pid in the name lets a later run clear away what a killed one left.
+        self._name = f"{_PREFIX}-{os.getpid()}-{next(_serial)}"
+        self._cut: set[int] = set()
+
+    def address(self, host: int) -> str:
+        return f"10.77.0.{10 + host}"
+
+    def inside(self, host: int) -> list[str]:
+        """To be put before a command that shall run on this host."""
+        return ["ip", "netns", "exec", self._namespace(host)]
+
+    def within(self, host: int, act: Callable[[], T]) -> T:
+        """Do it here, but with this host's network: connections made by `act` start there."""
+        result: list[T] = []
+        failure: list[BaseException] = []
+
+        def visit() -> None:
+            try:
+                _enter(self._namespace(host))
+                result.append(act())
+            except BaseException as error:  # raised again below, in the caller's thread
+                failure.append(error)
+
+        # A thread of its own, since a thread that changed its namespace cannot be used for anything else.
+        visitor = threading.Thread(target=visit)
+        visitor.start()
+        visitor.join()
+        if failure:
+            raise failure[0]
+        return result[0]
+
+    def is_cut(self, host: int) -> bool:
+        return host in self._cut
+
+    def cut(self, host: int) -> None:
+        """Pull the host's cable: nothing comes or goes, and nobody is told."""
+        _ip("-n", self._switch, "link", "set", f"p{host}", "down")
+        self._cut.add(host)
+
+    def mend(self, host: int) -> None:
+        _ip("-n", self._switch, "link", "set", f"p{host}", "up")
+        self._cut.discard(host)
+
+    def cut_between(self, one: int, other: int) -> None:
+        """These two lose each other's packets; both still reach the rest."""
+        for here, there in ((one, other), (other, one)):
+            _nft(self.inside(here), f"add rule inet everstep input ip saddr {self.address(there)} drop")
+
+    def mend_between(self, one: int, other: int) -> None:
+        """Mends all cuts of either of them with single others."""
+        for host in (one, other):
+            _nft(self.inside(host), "flush chain inet everstep input")
+
+    def __enter__(self) -> Network:
+        _remove_left_overs()
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        _remove([name for name in _namespaces() if name.startswith(f"{self._name}-")])
+
+    @property
+    def _switch(self) -> str:
+        return f"{self._name}-sw"
+
+    def _namespace(self, host: int) -> str:
+        return f"{self._name}-h{host}"
+
+    def _build(self) -> None:
+        _ip("netns", "add", self._switch)
+        _ip("-n", self._switch, "link", "add", "br0", "type", "bridge", "stp_state", "0", "forward_delay", "0")
+        _ip("-n", self._switch, "link", "set", "br0", "up")
+        for host in range(self.num_hosts + 1):
+            self._build_host(host)
+
+    def _build_host(self, host: int) -> None:
+        inside, port = self._namespace(host), f"p{host}"
+        _ip("netns", "add", inside)
+        _ip("-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", inside)
+        _ip("-n", self._switch, "link", "set", port, "master", "br0", "up")
+        _ip("-n", inside, "link", "set", "lo", "up")
+        _ip("-n", inside, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
+        _ip("-n", inside, "link", "set", "eth0", "up")
+        table = "add table inet everstep"
+        chain = "add chain inet everstep input { type filter hook input priority 0 ; }"
+        _nft(self.inside(host), f"{table}; {chain}")
+
+
+def _enter(namespace: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(f"/run/netns/{namespace}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.setns(descriptor, _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+    finally:
+        os.close(descriptor)
+
+
+def _ip(*arguments: str) -> str:
+    return _command(["ip", *arguments])
+
+
+def _nft(inside: list[str], rules: str) -> None:
+    _command([*inside, "nft", rules])
+
+
+def _command(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise PermanentError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _namespaces() -> list[str]:
+    return [line.split()[0] for line in _ip("netns", "list").splitlines() if line]
+
+
+def _remove(names: list[str]) -> None:
+    for name in names:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def _remove_left_overs() -> None:
+    def is_orphan(name: str) -> bool:
+        parts = name.split("-")
+        return parts[0] == _PREFIX and parts[1].isdigit() and process_state(int(parts[1])) == ENDED
+
+    _remove([name for name in _namespaces() if is_orphan(name)])

@@ -1,0 +1,215 @@
+"""Kill a worker in the middle of training, add another one, and compare with a run that nobody disturbed.
+
+`make demo`, or `python examples/demo.py`. Everything is real: processes, SIGKILL, sockets, data. Ends with exit code 0
+if the weights of both runs are equal bit for bit, else with 1."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from everstep.testing import Cluster
+
+SCRIPT = Path(__file__).with_name("fashion_mnist.py")
+STEPS = 144
+LEAVES = 6
+KILL_AT = 24
+PAUSE_S = 0.03  # per leaf, so that there is something to watch; it changes no bit
+LOOK_S = 0.1
+PATIENCE_S = 120.0
+
+Event = dict[str, Any]
+
+
+def main() -> int:
+    console = Console(highlight=False)
+    console.print(f"[bold]Fashion-MNIST, {STEPS} steps of {LEAVES} leaves, 3 workers, one of which will be killed.\n")
+    with tempfile.TemporaryDirectory(prefix="everstep-demo-") as folder:
+        quiet_events = Path(folder) / "undisturbed.jsonl"
+        arguments = ["--steps", str(STEPS), "--pause-s", str(PAUSE_S)]
+        with Cluster(SCRIPT, arguments, workers=3) as cluster, Show(console, cluster, quiet_events) as show:
+            show.say("w0, w1 and w2 start: Python imports torch")
+            kill_one(cluster, show)
+            add_one(cluster, show)
+            with undisturbed_run(quiet_events) as other:
+                show.say("meanwhile an undisturbed run starts: the same script, alone in one process")
+                show.until(lambda: cluster.events("agent.ended"))
+                disturbed = cluster.finish().outputs[0]
+                show.until(lambda: other.poll() is not None)
+        undisturbed = next(event for event in read(quiet_events) if event["event"] == "result")
+    return compare(console, disturbed, undisturbed)
+
+
+def kill_one(cluster: Cluster, show: Show) -> None:
+    show.until(lambda: cluster.events("step.committed", step=KILL_AT))
+    usual_s = step_seconds(cluster)
+    generation = cluster.events("step.committed")[-1]["generation"]
+    killed = time.monotonic()
+    cluster.kill("w1")
+    show.say(f"[bold red]kill -9 w1[/] (pid {cluster.pid('w1')})")
+
+    show.until(lambda: cluster.events("step.committed", generation=lambda number: number > generation))
+    first = cluster.events("step.committed", generation=lambda number: number > generation)[0]
+    show.say(
+        f"[bold green]step {first['step']} committed by the survivors {first['t'] - killed:.3f} s after the kill[/]"
+        f" (before it, a step took {usual_s:.3f} s)"
+    )
+
+
+def add_one(cluster: Cluster, show: Show) -> None:
+    (newcomer,) = cluster.add()
+    show.say(f"[bold blue]{newcomer} is added[/]; training goes on while it imports torch")
+    show.until(lambda: cluster.events("regroup.settled", worker=newcomer) or cluster.events("job.finished"))
+    joined = cluster.events("regroup.settled", worker=newcomer)
+    if not joined:
+        show.say(f"[yellow]{newcomer} came too late: this machine is very busy")
+        return
+    (sent,) = cluster.events("transfer.started")[-1:]
+    show.say(
+        f"[bold blue]{newcomer} got the state ({sent['bytes'] / 1e6:.1f} MB) from {sent['worker']}"
+        f" and goes on with step {joined[0]['step'] + 1}"
+    )
+
+
+def step_seconds(cluster: Cluster) -> float:
+    times = [event["t"] for event in cluster.events("step.committed", worker="w0")]
+    return median(after - before for before, after in pairwise(times))
+
+
+@contextmanager
+def undisturbed_run(events: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The same script and leaves under plain `python`: nothing to coordinate, nothing to recover."""
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), "--steps", str(STEPS)],
+        env=outer | {"EVERSTEP_EVENTS": str(events)},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def compare(console: Console, disturbed: Event, undisturbed: Event) -> int:
+    is_equal = bool(disturbed["weights_digest"] == undisturbed["weights_digest"])
+    console.print()
+    for name, result in {"disturbed": disturbed, "undisturbed": undisturbed}.items():
+        console.print(f"{name:12} weights {result['weights_digest'][:32]}  test accuracy {result['accuracy']:.1%}")
+    if is_equal:
+        console.print("[bold green]The weights are equal, bit for bit.")
+    else:
+        console.print("[bold red]The weights differ.")
+    return 0 if is_equal else 1
+
+
+class Show:
+    """Lines for what happens; on a terminal also a table of the workers, drawn again and again below them."""
+
+    def __init__(self, console: Console, cluster: Cluster, quiet_events: Path) -> None:
+        self._console, self._cluster, self._quiet_events = console, cluster, quiet_events
+        self._began = time.monotonic()
+        self._num_told = 0
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+
+    def __enter__(self) -> Show:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, sentence: str, t: float | None = None) -> None:
+        passed_s = (time.monotonic() if t is None else t) - self._began
+        if not self._console.is_terminal:
+            self._console.print(f"{passed_s:6.2f} s  {sentence}", soft_wrap=True)
+            return
+        line = Table.grid(padding=(0, 2, 0, 0))  # a sentence that is wrapped stays in its column
+        line.add_column(no_wrap=True, style="dim")
+        line.add_row(f"{passed_s:6.2f} s", sentence)
+        self._console.print(line)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Show what happens until the condition holds."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            is_over = bool(condition())
+            self._tell()
+            if self._live is not None:
+                self._live.update(self._table(), refresh=True)
+            if is_over:
+                return
+            if time.monotonic() > deadline or self._cluster.events("agent.ended", exit_code=lambda code: code != 0):
+                self._cluster.finish(timeout_s=0)  # raises, and tells the last events and lines of all logs
+            time.sleep(LOOK_S)
+
+    def _tell(self) -> None:
+        """What the coordinator decided since the last look, in its own words."""
+        decisions = [
+            event
+            for name in ("generation.formed", "generation.closed", "job.finished", "job.stopped")
+            for event in self._cluster.events(name, job=lambda job: job is not None)
+        ]
+        for event in sorted(decisions, key=lambda event: event["t"])[self._num_told :]:
+            what = f"generation {event['generation']} closed: " if event["event"] == "generation.closed" else ""
+            self.say(escape(what + event["reason"]), event["t"])
+            self._num_told += 1
+
+    def _table(self) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for column in ("worker", "", "generation", "rank", "step", "", "loss"):
+            table.add_column(column, style="bold" if column == "worker" else "", justify="left", no_wrap=True)
+        for event in self._cluster.events("worker.started"):
+            table.add_row(*self._row(event["worker"]))
+        losses = [event for event in read(self._quiet_events) if event["event"] == "loss"]
+        if losses:
+            table.add_row("[dim]alone", "[dim]undisturbed", "", "", *_progress(losses[-1]))
+        return table
+
+    def _row(self, worker: str) -> list[Any]:
+        events = self._cluster.events
+        formed, losses = events("generation.formed", worker=worker), events("loss", worker=worker)
+        ended = events("worker.exited", worker=worker)
+        if ended:
+            status = "[green]finished" if ended[0]["exit_code"] == 0 else f"[red]{ended[0]['signal']}"
+        else:
+            status = "[green]training" if losses else "[yellow]starting"
+        place = [str(formed[-1]["generation"]), str(formed[-1]["rank"])] if formed else ["", ""]
+        return [worker, status, *place, *(_progress(losses[-1]) if losses else [])]
+
+
+def _progress(loss: Event) -> list[Any]:
+    step = loss["step"] + 1
+    return [f"{step:3}", ProgressBar(total=STEPS, completed=step, width=24), f"{loss['loss']:.3f}"]
+
+
+def read(path: Path) -> list[Event]:
+    """The events in a file that may still be written to."""
+    whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,373 @@
+"""The agent, the command line and the test cluster themselves, with workers that have no model (scripts/puppet.py)."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from everstep.process import ENDED, process_state, wait_for_end
+from everstep.testing import Cluster, ClusterError, can_make_hosts
+from everstep.wire import Policy
+
+SCRIPTS = Path(__file__).parent / "scripts"
+PUPPET = SCRIPTS / "puppet.py"
+QUICK = Policy(heartbeat_s=0.1, lease_s=1.5, arrive_s=1.5)
+FOR_EVER = "100000"
+
+
+def puppets(num_steps: str | int = FOR_EVER, **settings: object) -> Cluster:
+    return Cluster(PUPPET, [str(num_steps)], policy=QUICK, **settings)  # type: ignore[arg-type]
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+def test_a_job_runs_to_its_end() -> None:
+    with puppets(5, workers=2) as cluster:
+        result = cluster.finish()
+    assert result.exit_codes == {"node1": 0}
+    assert result.weights_digest == "steps 5"
+    assert {event["worker"] for event in result.events("step.committed", step=5)} == {"w0", "w1"}
+
+
+def test_a_killed_worker_is_told_at_once_and_the_others_go_on() -> None:
+    with puppets(workers=2) as cluster:
+        cluster.wait("step.committed", worker="w0", step=2)
+        killed_at = time.monotonic()
+        cluster.kill("w1")
+        exited = cluster.wait("worker.exited", worker="w1", exit_code=-9, signal="SIGKILL")
+        joined = cluster.wait("generation.joined", worker="w0", generation=2, size=1)
+        assert exited["step"] > 0
+        # Far less than any lease: it was seen by the agent. (Typically 3 ms and 20 ms.)
+        assert exited["t"] - killed_at < 0.5
+        assert joined["t"] - killed_at < 1.0
+
+
+def test_the_dead_are_replaced_as_often_as_allowed() -> None:
+    with puppets(workers=2, max_restarts=1) as cluster:
+        cluster.wait("step.committed", worker="w1", step=1)
+        cluster.kill("w1")
+        cluster.wait("worker.started", worker="w2")
+        cluster.wait("generation.joined", worker="w2")
+        cluster.kill("w2")
+        cluster.wait("worker.exited", worker="w2")
+        cluster.wait("generation.joined", worker="w0", size=1)
+        assert cluster.events("worker.started", worker="w3") == []
+
+
+def test_a_node_is_added_while_the_job_runs() -> None:
+    with puppets(workers=1) as cluster:
+        cluster.wait("step.committed", worker="w0", step=1)
+        assert cluster.add(2) == ["w1", "w2"]
+        for worker in ("w0", "w1", "w2"):
+            cluster.wait("generation.joined", worker=worker, size=3)
+
+
+def test_a_frozen_worker_is_lost_and_killed() -> None:
+    with puppets(workers=2) as cluster:
+        cluster.wait("step.committed", worker="w1", step=1)
+        cluster.freeze("w1")
+        cluster.wait("worker.killed", worker="w1")
+        cluster.wait("worker.exited", worker="w1", signal="SIGKILL")
+        cluster.wait("generation.joined", worker="w0", size=1)
+
+
+def test_a_frozen_node_is_lost_until_it_is_thawed() -> None:
+    with puppets(workers=1) as cluster:
+        cluster.wait("step.committed", worker="w0", step=1)
+        cluster.add()
+        cluster.wait("generation.joined", worker="w1", size=2)
+        cluster.freeze("w1", with_agent=True)
+        cluster.wait("generation.joined", worker="w0", generation=3, size=1)
+        assert cluster.view().workers[1].status == "lost"
+        cluster.thaw("w1")
+        until(lambda: is_back_or_killed(cluster, "w1"))
+
+
+def is_back_or_killed(cluster: Cluster, worker: str) -> bool:
+    """Its agent is told to kill it, unless it has told the coordinator first that it is back."""
+    is_back = cluster.events("generation.joined", worker=worker, generation=lambda number: number > 2, size=2)
+    return bool(is_back or cluster.events("worker.exited", worker=worker, signal="SIGKILL"))
+
+
+def test_a_worker_that_hangs_shows_its_stacks_before_it_is_killed() -> None:
+    policy = replace(QUICK, hang_s=0.5)
+    with Cluster(PUPPET, [FOR_EVER, "w1"], policy=policy, workers=2) as cluster:
+        killed = cluster.wait("worker.killed", worker="w1")
+        cluster.wait("worker.exited", worker="w1", signal="SIGKILL")
+        cluster.wait("generation.joined", worker="w0", size=1)
+        assert "computes since" in killed["reason"]
+        assert re.search(r'puppet.py", line \d+ in train', cluster.log("w1"))
+
+
+# --- agents ---------------------------------------------------------------------------------------
+
+
+def test_a_killed_agent_leaves_no_worker_behind() -> None:
+    with puppets(workers=1) as cluster:
+        cluster.wait("step.committed", worker="w0", step=1)
+        cluster.add(2)
+        cluster.kill_node("w1")
+        assert wait_for_end(cluster.pid("w1"), 5.0)
+        assert wait_for_end(cluster.pid("w2"), 5.0)
+        assert process_state(cluster.pid("w0")) != ENDED
+
+
+def test_a_terminated_agent_ends_its_workers_in_good_order() -> None:
+    with puppets(workers=2) as cluster:
+        cluster.wait("step.committed", worker="w1", step=1)
+        cluster.preempt_node("w0")
+        result = cluster.finish(check=False)
+    assert result.exit_codes == {"node1": 128 + signal.SIGTERM}
+    assert {event["signal"] for event in result.events("worker.exited")} == {"SIGTERM"}
+    assert result.events("agent.ended", reason="stopped by SIGTERM")
+
+
+def test_workers_that_do_not_heed_sigterm_are_killed(tmp_path: Path) -> None:
+    script = tmp_path / "stubborn.py"
+    script.write_text(
+        "import signal, time\n"
+        "from everstep.events import emit\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "emit('stubborn')\n"
+        "time.sleep(100)\n"
+    )
+    with Cluster(script, workers=1, policy=QUICK, shutdown_s=0.3) as cluster:
+        cluster.wait("stubborn")
+        cluster.preempt_node("w0")
+        result = cluster.finish(check=False)
+    assert result.events("worker.exited", worker="w0", signal="SIGKILL")
+
+
+def test_a_failing_script_is_named_with_its_last_lines(tmp_path: Path) -> None:
+    script = tmp_path / "failing.py"
+    script.write_text("print('a last word')\nraise ValueError('a bad batch')\n")
+    with Cluster(script, workers=2, policy=QUICK) as cluster:
+        result = cluster.finish(check=False)
+        report = (cluster.directory / "node1.log").read_text()
+    assert result.exit_codes == {"node1": 1}
+    assert re.search(r"first to fail: w[01], exit code 1", report)
+    assert "  | a last word" in report
+    assert "  | ValueError: a bad batch" in report
+
+
+def test_a_stopped_job_ends_with_the_reason() -> None:
+    with puppets(workers=2) as cluster:
+        cluster.wait("step.committed", worker="w1", step=1)
+        cluster.stop("enough is enough")
+        result = cluster.finish(check=False)
+        report = (cluster.directory / "node1.log").read_text()
+    assert result.exit_codes == {"node1": 1}
+    assert "the job failed: enough is enough" in report
+
+
+def test_an_unknown_job_is_refused_with_a_reason() -> None:
+    with puppets() as cluster, pytest.raises(ClusterError, match="the job ended before") as raised:
+        cluster.add()
+    assert "404" in str(raised.value)
+
+
+# --- the coordinator ------------------------------------------------------------------------------
+
+
+def test_training_goes_on_over_a_restart_of_the_coordinator() -> None:
+    with puppets(workers=2) as cluster:
+        cluster.wait("step.committed", worker="w0", step=3)
+        cluster.restart_coordinator()
+        cluster.wait("step.committed", worker="w0", step=lambda step: step >= 20)
+        cluster.kill("w1")
+        cluster.wait("generation.joined", worker="w0", size=1)
+        assert cluster.events("worker.exited", worker="w0") == []
+
+
+def test_a_death_while_the_coordinator_is_away_is_told_when_it_is_back() -> None:
+    with puppets(workers=2) as cluster:
+        cluster.wait("step.committed", worker="w0", step=3)
+        cluster.kill_coordinator()
+        cluster.kill("w1")
+        cluster.wait("worker.exited", worker="w1")
+        cluster.start_coordinator()
+        cluster.wait("generation.joined", worker="w0", size=1)
+
+
+def test_status_shows_the_job_as_a_table() -> None:
+    with puppets(workers=2) as cluster:
+        cluster.wait("step.committed", worker="w0", step=1)
+        arguments = ["status", "--coordinator", cluster.url, "--job", "test", "--token-file", cluster.token_file]
+        with everstep(*arguments, directory=cluster.directory) as process:
+            output = output_of(process)
+    assert "test: running, generation 1" in output
+    assert re.search(r"w1 .* member", output)
+
+
+def test_a_token_from_the_environment_reaches_the_workers_as_a_file(tmp_path: Path) -> None:
+    with puppets(3) as cluster:
+        token = cluster.token_file.read_text().strip()
+        arguments = ["run", "--coordinator", cluster.url, "--heartbeat-s", "0.1", PUPPET, "3"]
+        with everstep(*arguments, directory=tmp_path, env={"EVERSTEP_TOKEN": token}) as process:
+            output = output_of(process)
+    assert "[w0] done" in output
+    assert process.returncode == 0
+
+
+def test_without_a_token_the_way_out_is_told(tmp_path: Path) -> None:
+    with everstep("run", "--coordinator", "http://127.0.0.1:9", PUPPET, "3", directory=tmp_path) as process:
+        output = output_of(process)
+    assert process.returncode == 2
+    assert "HINT: give --token-file or set EVERSTEP_TOKEN_FILE" in output
+
+
+# --- hosts ----------------------------------------------------------------------------------------
+
+needs_hosts = pytest.mark.skipif(not can_make_hosts(), reason="needs root, iproute2 and nftables")
+
+
+@needs_hosts
+def test_a_host_that_was_cut_off_is_lost_until_it_is_mended() -> None:
+    with puppets(hosts=2, workers=2) as cluster:
+        cluster.wait("step.committed", worker="w1", step=2)
+        cluster.cut(2)
+        cluster.wait("generation.joined", worker="w0", size=1)
+        assert cluster.view().workers[1].status == "lost"
+        assert process_state(cluster.pid("w1")) != ENDED
+        cluster.mend(2)
+        until(lambda: is_back_or_killed(cluster, "w1"))
+
+
+@needs_hosts
+def test_hosts_are_gone_after_a_failing_test() -> None:
+    def namespaces() -> list[str]:
+        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+        return [line for line in listed.splitlines() if f"everstep-{os.getpid()}-" in line]
+
+    with pytest.raises(ZeroDivisionError), puppets(hosts=2, workers=2) as cluster:
+        assert namespaces()
+        pids = [cluster.pid("w0"), cluster.pid("w1")]
+        _ = 1 / 0
+    assert namespaces() == []
+    assert all(process_state(pid) == ENDED for pid in pids)
+    assert not cluster.directory.exists()
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def test_waiting_in_vain_tells_the_story() -> None:
+    with puppets(3, workers=1) as cluster:
+        with pytest.raises(ClusterError, match="not within 0 s: no.such.event") as raised:
+            cluster.wait("no.such.event", timeout_s=0)
+        assert "worker.started" in str(raised.value)
+        with pytest.raises(ClusterError, match=r"the job ended before: step\.committed step=4"):
+            cluster.wait("step.committed", step=4)
+
+
+# --- everstep run ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def everstep(
+    *arguments: str | Path, directory: Path, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "everstep", *(str(argument) for argument in arguments)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "160"} | dict(env or {})
+    with subprocess.Popen(
+        command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def output_of(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=60)
+    return output
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if text in line:
+            return seen
+    raise AssertionError(f"{text!r} is not in\n{seen}")
+
+
+def test_run_brings_its_own_coordinator(tmp_path: Path) -> None:
+    arguments = ["run", "--nproc_per_node", "2", "--heartbeat-s", "0.1", PUPPET, "5"]
+    with everstep(*arguments, directory=tmp_path) as process:
+        output = output_of(process)
+    assert process.returncode == 0, output
+    assert "[w0] done" in output
+    assert "[w1] done" in output
+    assert "generation 1 formed by w" in output
+    assert re.search(r"finished: 5 steps in [\d.]+ s, 0 deaths survived", output)
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert (directory / "token").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_scripts_own_options_are_left_alone(tmp_path: Path) -> None:
+    script = tmp_path / "echo.py"
+    script.write_text("import os, sys; print(sys.argv[1:], os.environ['WORLD_SIZE'], os.environ['RANK'])\n")
+    with everstep("run", "--nproc-per-node=1", script, "--max_restarts", "-m", "x_y", directory=tmp_path) as process:
+        output = output_of(process)
+    assert "[w0] ['--max_restarts', '-m', 'x_y'] 1 0" in output
+
+
+def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
+    arguments = ["run", "--nproc-per-node=2", "--heartbeat-s=0.1", PUPPET, FOR_EVER]
+    with everstep(*arguments, directory=tmp_path) as process:
+        seen = read_until(process, "generation 1 formed")
+        pids = [int(pid) for pid in re.findall(r"pid (\d+)", seen)]
+        process.send_signal(signal.SIGINT)
+        output_of(process)
+    assert process.returncode == 130
+    assert len(pids) == 2
+    assert all(process_state(pid) == ENDED for pid in pids)
+
+
+def test_a_killed_run_leaves_nothing_behind(tmp_path: Path) -> None:
+    arguments = ["run", "--nproc-per-node=2", "--heartbeat-s=0.1", PUPPET, FOR_EVER]
+    with everstep(*arguments, directory=tmp_path) as process:
+        seen = read_until(process, "generation 1 formed")
+        pids = [int(pid) for pid in re.findall(r"pid (\d+)", seen)] + _children(process.pid)
+        process.kill()
+        process.wait()
+    assert len(set(pids)) == 3  # two workers and the coordinator
+    assert all(wait_for_end(pid, 5.0) for pid in pids)
+
+
+def test_run_starts_a_dead_coordinator_again(tmp_path: Path) -> None:
+    arguments = ["run", "--nproc-per-node=1", "--heartbeat-s=0.1", PUPPET, "30"]
+    with everstep(*arguments, directory=tmp_path) as process:
+        seen = read_until(process, "generation 1 formed")
+        workers = {int(pid) for pid in re.findall(r"pid (\d+)", seen)}
+        (coordinator,) = set(_children(process.pid)) - workers
+        os.kill(coordinator, signal.SIGKILL)
+        output = output_of(process)
+    assert "the coordinator ended (killed by SIGKILL) and is started again" in output
+    assert process.returncode == 0, output
+
+
+def _children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]

@@ -1,0 +1,78 @@
+"""The hosts of a test cluster: reachable, cut off, cut from each other, and gone without a trace."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from everstep.errors import UsageError
+from everstep.testing import Cluster, can_make_hosts
+from everstep.testing.network import Network, _namespaces
+
+pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="needs root, iproute2 and nftables")
+
+PORT = 5000
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    """Three hosts besides the coordinator's; the first one listens."""
+    with Network(3) as network, network.within(1, lambda: socket.create_server((network.address(1), PORT))):
+        yield network
+
+
+def can_reach(network: Network, host: int, timeout_s: float = 0.3) -> bool:
+    def connect() -> bool:
+        try:
+            socket.create_connection((network.address(1), PORT), timeout=timeout_s).close()
+        except OSError:
+            return False
+        return True
+
+    return network.within(host, connect)
+
+
+def test_hosts_reach_each_other(network: Network) -> None:
+    assert [can_reach(network, host) for host in range(4)] == [True] * 4
+
+
+def test_a_host_that_is_cut_reaches_nobody_until_mended(network: Network) -> None:
+    network.cut(2)
+    assert network.is_cut(2)
+    assert [can_reach(network, host) for host in range(4)] == [True, True, False, True]
+    network.mend(2)
+    assert can_reach(network, 2, timeout_s=10.0)  # the first packets may still be lost
+
+
+def test_two_hosts_can_lose_each_other_alone(network: Network) -> None:
+    network.cut_between(1, 2)
+    assert [can_reach(network, host) for host in range(4)] == [True, True, False, True]
+    network.mend_between(1, 2)
+    assert can_reach(network, 2, timeout_s=10.0)
+
+
+def test_two_networks_live_side_by_side_and_leave_nothing() -> None:
+    before = _namespaces()
+    with Network(1), Network(1):
+        assert len(_namespaces()) == len(before) + 6
+    assert _namespaces() == before
+
+
+def test_what_happens_within_a_host_fails_here(network: Network) -> None:
+    with pytest.raises(ZeroDivisionError):
+        network.within(1, lambda: 1 / 0)
+
+
+def test_a_cluster_without_hosts_has_no_cables() -> None:
+    with Cluster("unused.py") as cluster, pytest.raises(UsageError, match="has one network"):
+        cluster.cut(1)
+
+
+def test_workers_must_split_evenly_over_hosts() -> None:
+    with (
+        pytest.raises(UsageError, match="3 workers do not split evenly over 2 hosts"),
+        Cluster("x", workers=3, hosts=2),
+    ):
+        pass

@@ -1,0 +1,97 @@
+"""Every test leaves the process as it found it: no child, thread, socket or changed environment variable stays behind.
+
+Threads and children end a moment after they were told to, so each check waits for its condition with a deadline."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+GRACE_S = 3.0
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    probes: dict[str, Callable[[], dict[str, str]]] = {
+        "child process": _children,
+        "thread": _threads,
+        "socket": _sockets,
+        "environment variable": _environment,
+    }
+    before = {what: look() for what, look in probes.items()}
+    yield
+    found = []
+    for what, look in probes.items():
+        leaked = _leaked(look, before[what])
+        found += [f"{what} {name}: {detail}" for name, detail in leaked.items()]
+    if found:
+        pytest.fail("the test left behind\n  " + "\n  ".join(found), pytrace=False)
+
+
+def _leaked(look: Callable[[], dict[str, str]], before: dict[str, str]) -> dict[str, str]:
+    deadline = time.monotonic() + GRACE_S
+    while True:
+        now = look()
+        leaked = {name: detail for name, detail in now.items() if before.get(name) != detail}
+        if look is _environment:
+            leaked |= dict.fromkeys(before.keys() - now.keys(), "removed")
+        if not leaked or time.monotonic() > deadline:
+            return leaked
+        time.sleep(0.005)
+
+
+def _children() -> dict[str, str]:
+    children = {}
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            pids = (task / "children").read_text().split()
+        except OSError:  # the thread ended between the two lines
+            continue
+        for pid in pids:
+            try:
+                children[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+    return children
+
+
+def _threads() -> dict[str, str]:
+    return {str(thread.ident): thread.name for thread in threading.enumerate()}
+
+
+def _sockets() -> dict[str, str]:
+    """Open sockets by their kernel number: a descriptor is used again at once, an inode is not."""
+    sockets = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            sockets[target] = "open"
+    return sockets
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+_began = time.monotonic()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The very last line, for machines: how many tests there were and how they went."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or config.option.collectonly:
+        return
+    counts = {kind: len(reporter.stats.get(kind, ())) for kind in ("passed", "failed", "error", "skipped")}
+    print(
+        f"\ntests={sum(counts.values())} failures={counts['failed']} errors={counts['error']}"
+        f" skipped={counts['skipped']} time={time.monotonic() - _began:.1f}",
+        flush=True,
+    )

@@ -1,0 +1,60 @@
+"""Stories on a GPU: two workers share it over gloo. Collected only where there is one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from everstep.engine.default_group import DefaultGroup
+from everstep.engine.group import Group
+from everstep.engine.world import World
+from everstep.testing import Cluster
+
+SCRIPT = Path(__file__).parent / "scripts" / "train_on_gpu.py"
+
+
+@pytest.fixture(scope="module")
+def undisturbed_digest() -> str:
+    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True)
+    return done.stdout.split()[-1]
+
+
+def test_two_workers_on_one_gpu_give_the_bits_of_one(undisturbed_digest: str) -> None:
+    with Cluster(SCRIPT, workers=2) as cluster:
+        assert cluster.finish().weights_digest == undisturbed_digest
+
+
+def test_a_killed_worker_does_not_change_the_weights_on_a_gpu(undisturbed_digest: str) -> None:
+    with Cluster(SCRIPT, ["--leaf-s", "0.02"], workers=2) as cluster:
+        cluster.wait("step.committed", step=10, worker="w1")
+        cluster.kill("w1")
+
+        result = cluster.finish()
+
+    assert result.weights_digest == undisturbed_digest
+    assert result.events("regroup.settled", size=1)
+
+
+def test_a_newcomer_gets_the_state_on_a_gpu(undisturbed_digest: str) -> None:
+    with Cluster(SCRIPT, ["--leaf-s", "0.2"], workers=1) as cluster:
+        cluster.wait("step.committed", step=2)
+        (newcomer,) = cluster.add()
+        cluster.wait("transfer.received", worker=newcomer)
+
+        assert cluster.finish().weights_digest == undisturbed_digest
+
+
+def test_nccl_is_aborted_and_formed_anew_with_the_world() -> None:
+    group = DefaultGroup("127.0.0.1", wants_nccl=True)
+    values = torch.full((4,), 2.0, device="cuda")
+    for generation in (1, 2, 3):
+        group.follow(Group(World(generation=generation, rank=0, size=1), None, []))
+        group.allreduce([values]).wait()
+        torch.cuda.synchronize()
+    group.shutdown()
+
+    assert values.tolist() == [2.0] * 4

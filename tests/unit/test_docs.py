@@ -1,0 +1,142 @@
+"""The documents are true: what they show runs, what they link to exists, what they list is what the code has."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import typer
+
+import everstep
+from everstep import env
+from everstep.cli.main import app
+from everstep.coordinator.routes import HOT_ROUTES, router
+from everstep.wire import Policy
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path for path in ROOT.rglob("*.md") if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+)
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
+
+
+# --- links ---
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" in target:
+            continue
+        path, _, heading = target.partition("#")
+        file = page.parent / path if path else page
+        assert file.exists(), f"{target} does not exist"
+        if heading:
+            assert heading in _headings(file), f"{target}: no such heading"
+
+
+def _headings(page: Path) -> set[str]:
+    """As GitHub names them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+# --- the diff from a plain loop to an elastic one ---
+
+
+def _loop(name: str) -> list[str]:
+    """A loop's lines but for its docstring and empty ones, without indentation."""
+    lines = (ROOT / "examples" / name).read_text().splitlines()[1:]
+    return [line.strip() for line in lines if line.strip()]
+
+
+def test_the_diff_in_the_readme_is_the_one_between_the_two_examples() -> None:
+    (shown,) = re.findall(r"```diff\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    marked = sorted(line[0] + line[1:].strip() for line in shown.splitlines() if line[0] in "+-")
+    real = difflib.ndiff(_loop("plain_loop.py"), _loop("elastic_loop.py"))
+    changed = sorted(line[0] + line[2:] for line in real if line[0] in "+-")
+
+    assert marked == changed
+    assert len(marked) <= 8
+
+
+@pytest.mark.parametrize("name", ["plain_loop.py", "elastic_loop.py"])
+def test_both_loops_run(name: str) -> None:
+    outer = {key: value for key, value in os.environ.items() if not key.startswith("EVERSTEP_")}
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / name],
+        env=outer | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},  # threads on a busy machine wait for each other
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    loss = float(done.stdout.removeprefix("loss "))
+    assert loss < 1.5  # from ln 10 = 2.3
+
+
+# --- configuration.md ---
+
+
+@pytest.mark.parametrize("field", fields(Policy), ids=lambda field: field.name)
+def test_each_policy_field_is_documented(field) -> None:
+    row = rf"^\| `{field.name}` \| `--[a-z-]+` \| `{re.escape(str(field.default))}` \|"
+    assert re.search(row, CONFIGURATION, re.MULTILINE), f"no row {row}"
+
+
+def test_each_environment_variable_is_documented() -> None:
+    ours = {value for value in vars(env).values() if isinstance(value, str) and value.startswith("EVERSTEP_")}
+    documented = set(re.findall(r"^\| `(EVERSTEP_\w+)` \|", CONFIGURATION, re.MULTILINE))
+    assert documented == ours
+
+
+def test_each_option_is_documented() -> None:
+    group = typer.main.get_command(app)
+    documented = set(re.findall(r"`(--?[a-z][a-z-]*)`", CONFIGURATION))
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        options = {option for parameter in command.params for option in parameter.opts if option.startswith("-")}
+        assert options - {"--help", "-h"} <= documented, f"everstep {name}"
+
+
+def test_each_fixed_time_is_what_the_page_says() -> None:
+    rows = re.findall(r"^\| `(everstep\.[\w.]+)\.(\w+)` \| `([\d.]+)` \|", CONFIGURATION, re.MULTILINE)
+    assert rows
+    for module, name, value in rows:
+        assert getattr(importlib.import_module(module), name) == float(value), name
+
+
+def test_each_argument_of_the_trainer_is_documented() -> None:
+    for name, parameter in inspect.signature(everstep.ElasticTrainer).parameters.items():
+        (row,) = re.findall(rf"^\| `{name}` \| (.*?) ?\|", CONFIGURATION, re.MULTILINE)
+        if parameter.default not in (inspect.Parameter.empty, None):
+            assert row == f"`{parameter.default!r}`", name
+
+
+# --- protocol.md and testing.md ---
+
+
+def test_each_route_is_documented() -> None:
+    page = (ROOT / "docs" / "protocol.md").read_text()
+    for route in [*router.routes, *HOT_ROUTES]:
+        (method,) = set(route.methods) - {"HEAD"}  # type: ignore[attr-defined]
+        assert f"`{method} {route.path}`" in page  # type: ignore[attr-defined]
+
+
+def test_each_event_is_documented() -> None:
+    source = "\n".join(path.read_text() for path in (ROOT / "everstep").rglob("*.py"))
+    emitted = set(re.findall(r"\bemit\(\s*\"([a-z]+\.[a-z]+)\"", source))
+    page = (ROOT / "docs" / "testing.md").read_text()
+    assert emitted
+    assert not {event for event in emitted if f"`{event}`" not in page}

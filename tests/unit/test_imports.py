@@ -1,0 +1,105 @@
+"""The control side and the command line must answer at once, on machines that have no torch at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import everstep
+
+PACKAGE = Path(everstep.__file__).parent
+# Everything but the engine, the doors and what they are made of.
+WITH_TORCH = {"native", "controller", "engine", "pytorch", "data", "checkpoint", "core", "experimental", "launch"}
+
+
+def control_modules() -> list[str]:
+    names = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts[0] not in WITH_TORCH and parts[-1] != "__main__":
+            names.append(".".join(("everstep", *(part for part in parts if part != "__init__"))))
+    return names
+
+
+def in_fresh_python(code: str) -> str:
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = (
+        "import everstep, sys; print([m for m in ('torch', 'numpy', 'fastapi', 'httpx', 'typer') if m in sys.modules])"
+    )
+    assert in_fresh_python(code).strip() == "[]"
+
+
+def test_no_control_module_imports_torch() -> None:
+    code = f"""
+import importlib, json, sys
+heavy = []
+for name in {control_modules()!r}:
+    importlib.import_module(name)
+    if "torch" in sys.modules:
+        heavy.append(name)
+        break
+print(json.dumps(heavy))
+"""
+    assert json.loads(in_fresh_python(code)) == []
+
+
+def test_importing_control_modules_starts_nothing() -> None:
+    code = f"""
+import importlib, os, signal, threading
+environment, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
+for name in {control_modules()!r}:
+    importlib.import_module(name)
+print(threading.active_count(), dict(os.environ) == environment, signal.getsignal(signal.SIGTERM) == handler)
+"""
+    assert in_fresh_python(code).split() == ["1", "True", "True"]
+
+
+def test_help_answers_without_torch() -> None:
+    code = """
+import sys
+from everstep.cli.main import main
+sys.argv = ["everstep", "--help"]
+try:
+    main()
+except SystemExit as ended:
+    print("status", ended.code, "torch" in sys.modules, "fastapi" in sys.modules)
+"""
+    output = in_fresh_python(code)
+    assert "run" in output
+    assert output.split()[-4:] == ["status", "0", "False", "False"]
+
+
+@pytest.mark.parametrize("name", sorted(set(everstep.__all__) - {"__version__"}))
+def test_public_names_have_a_home(name: str) -> None:
+    assert name in dir(everstep)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Trainr'"):
+        _ = everstep.Trainr
+
+
+def test_help_takes_a_fraction_of_a_second() -> None:
+    def seconds() -> float:
+        began = time.monotonic()
+        subprocess.run(
+            [sys.executable, "-m", "everstep", "--help"],
+            env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)},
+            check=True,
+            capture_output=True,
+        )
+        return time.monotonic() - began
+
+    # The best of some: what is measured is the work, not who else uses the machine.
+    assert min(seconds() for _ in range(5)) < 1.0

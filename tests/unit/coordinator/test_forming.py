@@ -86,6 +86,22 @@ def test_who_does_not_arrive_in_time_is_lost_and_the_rest_goes_on(stage):
     assert play.members == [w0]
 
 
+def test_one_that_does_not_come_after_a_closing_in_good_order_is_told_first_and_lost_later(stage):
+    play = stage(start_workers=2, arrive_s=2.0)
+    w0, w1 = play.add(2)
+    play.arrive(w0, w1)
+    play.arrive(w0, step=1)
+    assert (play.generation.is_closed, play.generation.is_broken) == (True, False)
+
+    play.after(2.0, w0, w1)
+    assert play.generation.is_broken
+    assert play.generation.reason == "w1 did not come with the others after the last step"
+    assert play.status(w1) == "alive"
+
+    play.after(2.0, w0, w1)
+    assert play.status(w1) == "lost"
+
+
 def test_a_worker_inside_a_long_leaf_is_awaited(stage):
     play = stage(start_workers=3, arrive_s=2.0, hang_s=60.0)
     w0, w1, w2 = play.add(3)

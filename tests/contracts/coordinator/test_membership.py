@@ -108,7 +108,7 @@ def test_workers_leave_in_good_order_one_after_the_other(play):
     job = play(start_workers=2)
     w0, w1 = job.training(2)
     assert not w1.leave().is_released
-    assert w0.watch().leavers == ["w1"]
+    assert w0.watch().leavers == {"w1": 0}
     w0.arrive()
     assert not w1.leave().is_released  # w0 does not hold the state of generation 2 yet
     w0.settle()

@@ -90,7 +90,8 @@ class Engine:
         self._plan: Plan | None = None
         self._todo: list[int] = []
         self._weights: dict[int, float] = {}  # by held leaf
-        self._leaf: Leaf | None = None  # being computed
+        self._leaf: Leaf | None = None  # being computed …
+        self._leaf_generation = 0  # … since this generation
         self._reduction: Reduction | None = None
         self._decision: PulseDecision | None = None  # of the step being committed
         self._must_regroup = False
@@ -117,7 +118,8 @@ class Engine:
             if self._membership.is_newcomer:
                 self._group = Group(ALONE, None, [])
             else:
-                self._membership.arrive(0, 0, self.num_leaves)
+                self._membership.hold(0, 0, self.num_leaves)
+                self._membership.arrive(0)
                 self._take_group()
             _leave_on_sigterm(self)
             faulthandler.register(signal.SIGUSR2, all_threads=True)  # the agent asks for stacks before it kills
@@ -176,7 +178,7 @@ class Engine:
         if leaf.step != self.step or leaf.index not in self._todo:
             raise UsageError(f"leaf {leaf.index} of step {leaf.step} is not this worker's to compute now")
         gradients = self._build()
-        self._leaf = leaf
+        self._leaf, self._leaf_generation = leaf, self.world.generation
         self._weights[leaf.index] = weight
         self._decision = None
         self._buffers.restore()
@@ -221,12 +223,12 @@ class Engine:
         gradients = self._build()
         gradients.abandon()
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
-        if self._plan is None or isinstance(error, PeerLost):
-            return  # committed already, or a new plan has been made, or will be
+        if self._plan is None or self.world.generation != self._leaf_generation:
+            return  # committed already, or regrouped meanwhile: a new plan has been made
         is_summed = self._decision is not None
-        is_launched = self._reduction is not None
+        must_tell = self._reduction is not None or is_summed or isinstance(error, PeerLost)
         self._drop_reduction()
-        if self.world.size > 1 and (is_launched or is_summed):
+        if self.world.size > 1 and must_tell:
             # The others may have taken what this leaf has sent so far: they must not count on it.
             where = f"leaf {leaf.index if leaf else '?'} of step {self.step}"
             self._membership.report_broken(self.world.generation, f"{type(error).__name__} in {where}")
@@ -295,6 +297,7 @@ class Engine:
                 if self.world.size > 1:
                     self._launch(self._build().fold.sums(self.world.rank, None))
         self._decision = decide_pulse(pulses)
+        self._board.write(step=self.step, leaf=-1, phase=COMPUTING)  # the update: nobody waits for a peer in it
         self._buffers.adopt_leaf_zero()
         self._build().give_user_gradients(means, self._decision.used)
 
@@ -359,6 +362,7 @@ class Engine:
         self._plan = None
         self._reduction = None
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+        self._membership.hold(self._settled, self.step, self.num_leaves)
         emit("step.committed", step=self.step, generation=self.world.generation, size=self.world.size)
 
     def after_commit(self) -> None:
@@ -370,7 +374,7 @@ class Engine:
             self.leave("asked to end by SIGTERM")
             raise Leaving
         self._must_regroup = True
-        self._membership.arrive(self._settled, self.step, self.num_leaves)
+        self._membership.arrive(self.world.generation)
 
     # --- regrouping ---------------------------------------------------------------------------------------
 
@@ -378,7 +382,8 @@ class Engine:
         """Wait for the next generation and settle in it; again, if that one breaks too."""
         started = time.monotonic()
         if self._settled == 0 and self.world is ALONE:
-            self._membership.arrive(0, self.step, self.num_leaves)
+            self._membership.hold(0, self.step, self.num_leaves)
+            self._membership.arrive(0)
         if lost is not None:
             self._membership.report_broken(self.world.generation, lost.message)
         self._drop_reduction()

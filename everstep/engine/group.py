@@ -32,7 +32,16 @@ FORM_S = 10.0  # a group that is not formed by then is given up
 WAIT_S = 24 * 3600.0  # who is alive is decided by the coordinator, not by gloo's time-out
 
 # Tags below this belong to a step's buckets.
-TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER, TAG_TRANSFER, TAG_CANARY, TAG_BUCKETS = 0, 1, 2, 3, 5, 9, 1 << 10
+TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER, TAG_TRANSFER, TAG_CHECKSUM, TAG_CANARY, TAG_BUCKETS = (
+    0,
+    1,
+    2,
+    3,
+    5,
+    8,
+    9,
+    1 << 10,
+)
 
 T = TypeVar("T")
 

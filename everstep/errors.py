@@ -51,5 +51,13 @@ class JobStopped(PermanentError):
     """The coordinator ended the job; the message is its reason."""
 
 
+class JobFinished(SystemExit):
+    """The job ended well without this worker, which came too late or was away: nothing is left to do, exit code 0."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(0)
+        self.reason = reason
+
+
 class StateMismatch(PermanentError):
     """Two workers that must hold the same bytes do not; names both sums and both workers."""

@@ -176,7 +176,8 @@ class Watched:
     must_probe: bool  # arrive with the list of members that cannot be reached
     newcomers: int  # so many wait to be let in: say so in the next pulse
     leavers: dict[str, int]  # members that asked to leave, and after which step; whoever goes on past it says so
-    is_stopped: bool  # the job is over, for `reason`
+    is_stopped: bool  # the job is over, for `reason` …
+    is_finished: bool = False  # … and ended well
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,8 +195,9 @@ class Arrive:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arrived:
     is_formed: bool
-    is_stopped: bool
+    is_stopped: bool  # the job is over, for `reason` …
     reason: str
+    is_finished: bool = False  # … and ended well
     generation: int = 0
     rank: int = 0
     size: int = 0

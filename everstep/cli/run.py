@@ -111,7 +111,7 @@ def _events_path(directory: Path) -> Path:
 def _report(verdict: Verdict, display: Display, directory: Path) -> None:
     if verdict.is_good:
         steps = f"{display.num_steps} steps in {display.elapsed_s:.1f} s"
-        print(f"everstep: finished: {steps}, {verdict.num_survived} deaths survived", flush=True)
+        print(f"everstep: {verdict.reason}: {steps}, {verdict.num_survived} deaths survived", flush=True)
         return
     first = verdict.first_failure
     log = directory / f"{first.worker}.log" if first else None

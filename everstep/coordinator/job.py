@@ -147,7 +147,10 @@ class Job:
             # A generation may have been formed and closed again before this worker could be told of it.
             self._stand_ready(name, message, now)
         if self.kept.is_over:
-            return wire.to_json(wire.Arrived(is_formed=False, is_stopped=True, reason=self.kept.reason))
+            over = wire.Arrived(
+                is_formed=False, is_stopped=True, is_finished=self.kept.is_finished, reason=self.kept.reason
+            )
+            return wire.to_json(over)
         return self._seats.of(name)
 
     async def broken(self, name: str, message: wire.Broken) -> None:

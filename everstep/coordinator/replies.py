@@ -32,6 +32,7 @@ class Notice:
     newcomers: int
     leavers: dict[str, int]
     is_over: bool
+    is_finished: bool
 
     def says_the_same_as(self, other: Notice) -> bool:
         return (self.generation, self.is_broken, self.newcomers, self.leavers, self.is_over) == (
@@ -53,6 +54,7 @@ class Notice:
                 newcomers=self.newcomers,
                 leavers=self.leavers,
                 is_stopped=self.is_over,
+                is_finished=self.is_finished,
             )
         )
 
@@ -68,6 +70,7 @@ def notice_of(roster: Roster, seen: int) -> Notice:
         newcomers=num_newcomers(roster),
         leavers={name: wish.step for name, wish in roster.wishes.items() if roster.is_member(name)},
         is_over=roster.is_over,
+        is_finished=roster.is_finished,
     )
 
 

@@ -11,8 +11,10 @@ from collections.abc import Callable
 
 from everstep import env
 from everstep.board import Board
+from everstep.engine import behind
 from everstep.engine.default_group import DefaultGroup, install
 from everstep.engine.fixed import Alone, Fixed
+from everstep.engine.group import FORM_S
 from everstep.engine.membership import Membership, address_towards
 from everstep.engine.step import Engine
 from everstep.errors import UsageError
@@ -54,6 +56,7 @@ def close() -> None:
     if engine is not None:
         engine.close()
         atexit.unregister(_end)
+    behind.wait(FORM_S + 1)
 
 
 def _end() -> None:

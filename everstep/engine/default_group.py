@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
-from everstep.engine.group import WAIT_S, Group, generation_store, gloo_words
+from everstep.engine.group import WAIT_S, Attempt, Group, generation_store, gloo_words
 from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, UsageError
 
@@ -34,6 +34,7 @@ class DefaultGroup(dist.ProcessGroup):
         self._lock = threading.Lock()
         self._world: World = ALONE
         self._group: Group | None = None
+        self._attempt = Attempt()
         self._solo: ProcessGroupGloo | None = None
         self._is_closed = threading.Event()  # the present generation
         self._wants_nccl = wants_nccl
@@ -41,9 +42,11 @@ class DefaultGroup(dist.ProcessGroup):
 
     def follow(self, group: Group) -> None:
         with self._lock:
-            old, self._group, self._world = self._group, None, group.world
+            old, self._group, self._world, self._attempt = self._group, None, group.world, Attempt()
             self._is_closed.clear()
             nccl, self._nccl = self._nccl, None
+        if group.is_broken:  # closed while we are told of it
+            self.break_()
         if old is not None:
             old.close()
         if nccl is not None:
@@ -55,6 +58,7 @@ class DefaultGroup(dist.ProcessGroup):
     def break_(self) -> None:
         """The generation closed: whoever waits in a collective gets an error. Safe from any thread."""
         self._is_closed.set()
+        self._attempt.give_up()
         if (group := self._group) is not None:
             group.break_()
         if (nccl := self._nccl) is not None:
@@ -65,6 +69,10 @@ class DefaultGroup(dist.ProcessGroup):
         if not self._is_closed.wait(VERDICT_S):
             return error
         return PeerLost(f"a peer was lost in a collective of generation {self._world.generation}: {gloo_words(error)}")
+
+    def wait_for(self, work: dist.Work, timeout: timedelta) -> bool:
+        group = self._group
+        return group.unless_broken(lambda: work.wait(timeout)) if group is not None else work.wait(timeout)
 
     def rank(self) -> int:
         return self._world.rank
@@ -100,9 +108,11 @@ class DefaultGroup(dist.ProcessGroup):
                 return self._solo
             if self._group is None:
                 try:
-                    self._group = Group.form(self._world, self._address, "user")
+                    self._group = Group.form_in_generation(self._world, self._address, "user", self._attempt)
                 except Exception as error:
                     raise PeerLost(f"generation {self._world.generation} is broken: {gloo_words(error)}") from error
+                if self._attempt.is_given_up:  # before `break_` could see the group
+                    self._group.break_()
             assert self._group.gloo is not None
             return self._group.gloo
 
@@ -138,7 +148,9 @@ class _Following(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(seconds=WAIT_S)) -> bool:
         try:
-            return self._work.wait(timeout if timeout.total_seconds() > 0 else timedelta(seconds=WAIT_S))
+            return self._group.wait_for(
+                self._work, timeout if timeout.total_seconds() > 0 else timedelta(seconds=WAIT_S)
+            )
         except RuntimeError as error:
             raise self._group.explain(error) from error
 

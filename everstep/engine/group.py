@@ -2,23 +2,29 @@
 
 Everything on top (sums, state, pulse) is made of `send` and `recv` of tensors with a tag, over gloo. A message is
 matched by (peer, tag), never by the order of calls. The memory given to an operation must stay as it is until its
-work has ended; `break_` makes every work end. A group is never reused: each generation forms its own."""
+work has ended or the group is still. A group is never reused: each generation forms its own.
+
+When a connection breaks, gloo tells all operations but those in mid-message: whoever waits for one of these waits for
+ever, and nothing wakes it. So waiting is done in threads that can be left behind, and `still` makes sure that gloo
+touches no memory any more."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
-from everstep.engine import sockets
+from everstep.engine import behind, shared, sockets
 from everstep.engine.world import World
 from everstep.errors import PeerLost
 
@@ -26,26 +32,96 @@ FORM_S = 10.0  # a group that is not formed by then is given up
 WAIT_S = 24 * 3600.0  # who is alive is decided by the coordinator, not by gloo's time-out
 
 # Tags below this belong to a step's buckets.
-TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER, TAG_TRANSFER, TAG_BUCKETS = 0, 1, 2, 3, 5, 1 << 10
+TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER, TAG_TRANSFER, TAG_CHECKSUM, TAG_CANARY, TAG_BUCKETS = (
+    0,
+    1,
+    2,
+    3,
+    5,
+    8,
+    9,
+    1 << 10,
+)
+
+T = TypeVar("T")
 
 _PLACE = re.compile(r"\[\S+:\d+\] ")
+
+
+class Attempt:
+    """The forming of a group, which can be given up from another thread: it then ends with an error, soon."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: list[socket.socket] = []
+        self.is_given_up = False
+
+    def hold(self, held: list[socket.socket]) -> None:
+        with self._lock:
+            self._held += held
+            if self.is_given_up:
+                sockets.cut(held)
+
+    def give_up(self) -> None:
+        with self._lock:
+            self.is_given_up = True
+            sockets.cut(self._held)
+
+    def close(self) -> None:
+        with self._lock:
+            for sock in self._held:
+                sock.close()
+            self._held = []
 
 
 class Group:
     """Formed, used, broken or closed; all in the generation of its world."""
 
-    def __init__(self, world: World, gloo: ProcessGroupGloo | None, held: list[Any]) -> None:
+    def __init__(
+        self,
+        world: World,
+        gloo: ProcessGroupGloo | None,
+        held: list[socket.socket],
+        neighbours: Mapping[int, int] | None = None,
+    ) -> None:
         self.world = world
+        self.neighbours = neighbours or {}  # by rank: the process id of a peer whose memory we read, and it ours
         self.gloo = gloo
+        self.shelf: dict[
+            tuple[int, int], list[Tensor]
+        ] = {}  # neighbours' memory, by (rank, descriptor), cut in buckets
         self.is_broken = False
+        self._changed = threading.Condition()
         self._held = held
+        # A receive per peer that never gets a message, only the news that its connection is over.
+        self._canaries = [self.recv(torch.empty(1, dtype=torch.uint8), peer, TAG_CANARY) for peer in world.peers]
 
     @classmethod
-    def form(cls, world: World, address: str, purpose: str, form_s: float = FORM_S) -> Group:
-        """Connect to all peers of the generation. Blocks: call it in a thread that can be abandoned."""
+    def form_in_generation(cls, world: World, address: str, purpose: str, attempt: Attempt) -> Group:
+        """For a world that the coordinator made: rank 0's store is up, or rank 0 is dead."""
+        if world.size > 1:
+            # TCPStore would knock for all of FORM_S where nobody listens.
+            socket.create_connection((world.store_address, world.store_port), FORM_S).close()
+        return cls.form(world, address, purpose, attempt=attempt)
+
+    @classmethod
+    def form(
+        cls, world: World, address: str, purpose: str, form_s: float = FORM_S, attempt: Attempt | None = None
+    ) -> Group:
+        """Connect to all peers of the generation. Blocks, until it is done or the attempt is given up."""
         if world.size == 1:
             return cls(world, None, [])
+        attempt = attempt or Attempt()
+        try:
+            return cls._connect(world, address, purpose, form_s, attempt)
+        finally:
+            attempt.close()
+
+    @classmethod
+    def _connect(cls, world: World, address: str, purpose: str, form_s: float, attempt: Attempt) -> Group:
         store = generation_store(world, purpose, form_s)
+        # Most of the time is spent waiting here for keys of peers, and in vain for those of one that died meanwhile.
+        attempt.hold(sockets.to(world.store_address, world.store_port))
         before = sockets.listeners()
         device = ProcessGroupGloo.create_device(hostname=address)
         own = _new_listener(sockets.listeners() - before)
@@ -59,15 +135,21 @@ class Group:
         held = sockets.hold(own, peers)
         if len(held) < len(world.peers):
             raise PeerLost(f"found {len(held)} of {len(world.peers)} connections of generation {world.generation}")
-        return cls(world, gloo, held)
+        return cls(world, gloo, held, _find_neighbours(world, store))
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         assert self.gloo is not None
-        return self.gloo.send([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
+        try:
+            return self.gloo.send([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
+        except RuntimeError as error:
+            raise self._lost(error) from error
 
     def recv(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         assert self.gloo is not None
-        return self.gloo.recv([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
+        try:
+            return self.gloo.recv([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
+        except RuntimeError as error:
+            raise self._lost(error) from error
 
     def gather(self, payload: bytes) -> list[bytes]:
         """Everybody's payload, by rank. Two rounds: lengths first."""
@@ -81,12 +163,67 @@ class Group:
     def _swap(self, own: Tensor, theirs: Sequence[Tensor], tag: int) -> None:
         works = [self.recv(theirs[peer], peer, tag) for peer in self.world.peers]
         works += [self.send(own, peer, tag) for peer in self.world.peers]
-        wait_all(works, self.world.generation)
+        self.wait(works)
+
+    def wait(self, works: Sequence[dist.Work]) -> None:
+        """For the script's thread: until all are done, or PeerLost as soon as one failed or the group is broken."""
+        try:
+            self.unless_broken(lambda: self.wait_here(works))
+        except PeerLost:
+            self.still()
+            raise
+
+    def unless_broken(self, call: Callable[[], T]) -> T:
+        """Make a call that waits inside gloo; PeerLost when the group is broken, the call is then left behind."""
+        results: list[T] = []
+        errors: list[Exception] = []
+
+        def work() -> None:
+            try:
+                results.append(call())
+            except Exception as error:  # raised again below, in the caller's thread
+                errors.append(error)
+            with self._changed:
+                self._changed.notify_all()
+
+        threading.Thread(target=work, name="everstep-wait", daemon=True).start()
+        with self._changed:
+            self._changed.wait_for(lambda: results or errors or self.is_broken)
+        if errors:
+            raise errors[0]
+        if not results:
+            raise PeerLost(f"generation {self.world.generation} was closed")
+        return results[0]
+
+    def wait_here(self, works: Sequence[dist.Work]) -> None:
+        """For a thread that can be left behind. After a failure the group is still."""
+        try:
+            for work in works:
+                work.wait(timedelta(seconds=WAIT_S))
+        except RuntimeError as error:
+            self.still()
+            raise self._lost(error) from error
+
+    def _lost(self, error: RuntimeError) -> PeerLost:
+        return PeerLost(f"generation {self.world.generation} is broken: {gloo_words(error)}")
 
     def break_(self) -> None:
-        """End every operation of this group, here and at the peers, with an error. Safe from any thread."""
-        self.is_broken = True
+        """End the connections, for the peers too. Safe from any thread."""
+        with self._changed:
+            self.is_broken = True
+            self._changed.notify_all()
         sockets.cut(self._held)
+
+    def still(self) -> None:
+        """Break it, and return when gloo touches no memory any more. Safe from any thread."""
+        self.break_()
+        with self._changed:
+            for canary in self._canaries:
+                try:
+                    canary.wait(timedelta(milliseconds=1))  # in vain: that makes gloo close all its connections
+                except RuntimeError:
+                    pass
+            self._canaries = []
 
     def close(self) -> None:
         """Give the group up. Destroying blocks while operations end, so it is done behind our back."""
@@ -96,8 +233,9 @@ class Group:
         self._held = []
         gloo, self.gloo = self.gloo, None
         if gloo is not None:
-            threading.Thread(target=_destroy, args=([gloo],), name="everstep-destroy", daemon=True).start()
+            box = [gloo]
             del gloo
+            behind.start("everstep-destroy", box.clear)
 
 
 def generation_store(world: World, purpose: str, timeout_s: float = FORM_S) -> dist.Store:
@@ -111,21 +249,25 @@ def generation_store(world: World, purpose: str, timeout_s: float = FORM_S) -> d
     return dist.PrefixStore(f"everstep/{world.generation}/{purpose}", server)
 
 
-def wait_all(works: Sequence[dist.Work], generation: int) -> None:
-    """Wait for every work, also after one failed: only then may their memory be used again."""
-    failed: RuntimeError | None = None
-    for work in works:
-        try:
-            work.wait(timedelta(seconds=WAIT_S))
-        except RuntimeError as error:
-            failed = failed or error
-    if failed is not None:
-        raise PeerLost(f"generation {generation} is broken: {gloo_words(failed)}") from failed
-
-
 def gloo_words(error: Exception) -> str:
     """What gloo has to say, without the place in its source before it and the advice after it."""
     return _PLACE.sub("", str(error)).split(". ", 1)[0]
+
+
+def _find_neighbours(world: World, store: dist.Store) -> dict[int, int]:
+    """Peers on this machine: everybody shows a block with a secret, and tells whose it could read."""
+    secret = os.urandom(16)
+    block = shared.Block(len(secret)) if shared.is_available() else None
+    if block is not None:
+        block.bytes.copy_(torch.frombuffer(bytearray(secret), dtype=torch.uint8))
+    card = [os.getpid(), block.descriptor if block is not None else -1, secret.hex()]
+    store.set(f"card/{world.rank}", json.dumps(card))
+    cards = {rank: json.loads(store.get(f"card/{rank}")) for rank in world.peers}
+    seen = [r for r, (pid, fd, text) in cards.items() if block and shared.can_open(pid, fd, bytes.fromhex(text))]
+    store.set(f"seen/{world.rank}", json.dumps(seen))
+    # Everybody's answer is awaited, also by who saw nobody: until then the block must be there to be read.
+    answers = {rank: json.loads(store.get(f"seen/{rank}")) for rank in world.peers}
+    return {rank: cards[rank][0] for rank in seen if world.rank in answers[rank]}
 
 
 def _new_listener(found: set[sockets.Endpoint]) -> sockets.Endpoint:
@@ -133,7 +275,3 @@ def _new_listener(found: set[sockets.Endpoint]) -> sockets.Endpoint:
         # Another thread opened a listener in the same instant; the caller forms the group anew.
         raise PeerLost(f"could not tell gloo's listener among {sorted(found)}")
     return found.pop()
-
-
-def _destroy(box: list[ProcessGroupGloo]) -> None:
-    box.clear()

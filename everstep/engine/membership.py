@@ -26,12 +26,24 @@ import torch.distributed as dist
 
 from everstep import env
 from everstep.board import Board
-from everstep.engine.group import Group
+from everstep.engine import behind
+from everstep.engine.group import Attempt, Group
 from everstep.engine.world import World
-from everstep.errors import EverstepError, JobStopped
+from everstep.errors import EverstepError, JobFinished, JobStopped
 from everstep.events import emit
 from everstep.retry import patiently
-from everstep.wire import OUTSIDE, Announce, Arrive, Broken, GenerationView, Leave, Settled, Watch
+from everstep.wire import (
+    OUTSIDE,
+    Announce,
+    Arrive,
+    Arrived,
+    Broken,
+    GenerationView,
+    Leave,
+    Settled,
+    Watch,
+    Watched,
+)
 
 if TYPE_CHECKING:
     from everstep.client import Coordinator  # httpx: not needed by a worker that is alone
@@ -58,7 +70,7 @@ class Membership:
         self._stop = threading.Event()
         self._deadline_s = env.coordinator_deadline_s()
         self._changed = threading.Condition()
-        self._failure: EverstepError | None = None
+        self._failure: EverstepError | JobFinished | None = None
         # What the threads share, under _changed:
         self._generation = 0
         self._is_closed = False
@@ -98,15 +110,15 @@ class Membership:
             thread.start()
             self._threads.append(thread)
 
-    def arrive(self, settled: int, step: int, max_workers: int | None) -> None:
-        """Stand ready for the next generation, in good order."""
+    def arrive(self, generation: int) -> None:
+        """Stand ready for the generation after this one, in good order. Of no effect if that one is there already."""
         with self._changed:
-            self._arrival = (settled, step, max_workers)
-            self._must_arrive = True
-            self._changed.notify_all()
+            if self._generation == generation:
+                self._must_arrive = True
+                self._changed.notify_all()
 
     def hold(self, settled: int, step: int, max_workers: int | None) -> None:
-        """What to say of this worker when a closing makes it arrive."""
+        """What to say of this worker when it arrives."""
         with self._changed:
             self._arrival = (settled, step, max_workers)
 
@@ -208,7 +220,7 @@ class Membership:
             self._answer_probes()
             self.newcomers = reply.newcomers
             if reply.is_stopped:
-                self._fail(JobStopped(reply.reason))
+                self._fail(_over(reply))
                 return
             if reply.is_closed and generation:
                 self._close_generation(generation, reply.reason, reply.must_probe)
@@ -221,7 +233,7 @@ class Membership:
         gone = [name for name, step in leavers.items() if name != self.worker and progress.step >= step]
         return ", ".join(gone) if progress.phase != OUTSIDE else ""
 
-    def _fail(self, error: EverstepError) -> None:
+    def _fail(self, error: EverstepError | JobFinished) -> None:
         with self._changed:
             if self._stop.is_set():
                 return
@@ -264,7 +276,7 @@ class Membership:
                         self._changed.wait()
                 if not self._stop.is_set():
                     self._join_next()
-        except EverstepError as error:
+        except (EverstepError, JobFinished) as error:
             self._fail(error)
 
     def _join_next(self) -> None:
@@ -296,7 +308,7 @@ class Membership:
             )
             arrived = self._ask(lambda: self._client.arrive(self.worker, message))  # noqa: B023
             if arrived.is_stopped:
-                raise JobStopped(arrived.reason)
+                raise _over(arrived)
             if arrived.is_formed:
                 return World(
                     generation=arrived.generation,
@@ -312,10 +324,11 @@ class Membership:
     def _form(self, world: World) -> None:
         """Form the group in a thread of its own: with a peer that died meanwhile, forming would block."""
         outcome: list[Group | Exception] = []
+        attempt = Attempt()
 
         def form() -> None:
             try:
-                group: Group | Exception = Group.form(world, self._address, "engine")
+                group: Group | Exception = Group.form_in_generation(world, self._address, "engine", attempt)
             except Exception as error:
                 group = error
             with self._changed:
@@ -327,10 +340,11 @@ class Membership:
             if is_late and isinstance(group, Group):
                 group.close()
 
-        threading.Thread(target=form, name="everstep-form", daemon=True).start()
+        behind.start("everstep-form", form)
         with self._changed:
             while not outcome and not self._is_closed and not self._stop.is_set():
                 self._changed.wait()
+        attempt.give_up()  # of no effect once it is formed
         if outcome and isinstance(outcome[0], Exception):
             reason = f"{self.worker} could not form the group of generation {world.generation}: {outcome[0]}"
             log.warning("%s", reason)
@@ -341,6 +355,10 @@ class Membership:
         view: GenerationView = self._ask(lambda: self._client.generation(generation))
         others = {m.worker: (m.address, m.probe_port) for m in view.members if m.worker != self.worker}
         return sorted(set(others) - _reachable(others, PROBE_S))
+
+
+def _over(reply: Watched | Arrived) -> JobFinished | JobStopped:
+    return JobFinished(reply.reason) if reply.is_finished else JobStopped(reply.reason)
 
 
 def _reachable(targets: dict[str, tuple[str, int]], within_s: float) -> set[str]:

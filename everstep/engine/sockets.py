@@ -31,6 +31,12 @@ def hold(own: Endpoint, peers: set[Endpoint]) -> list[socket.socket]:
     return held
 
 
+def to(address: str, port: int) -> list[socket.socket]:
+    """Duplicates of the connections made to this address."""
+    found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+    return hold(("", 0), {(str(name[0]), port) for *_, name in found})
+
+
 def cut(held: list[socket.socket]) -> None:
     """End the connections for both sides, now. Whoever waits on them, here or there, gets an error."""
     for sock in held:

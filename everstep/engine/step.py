@@ -28,7 +28,7 @@ from everstep.engine.determinism import fix_kernels
 from everstep.engine.fixed import Alone
 from everstep.engine.fold import ExactFold, FastFold, Fold
 from everstep.engine.gradients import Gradients
-from everstep.engine.group import TAG_HEADER, Group, wait_all
+from everstep.engine.group import TAG_HEADER, Group
 from everstep.engine.membership import Membership
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.plan import Plan, plan_step
@@ -36,7 +36,7 @@ from everstep.engine.pulse import ENDS, STEPS, Header, Pulse, PulseDecision, dec
 from everstep.engine.reduce import Reduction, Scratch, Task
 from everstep.engine.registry import Registry
 from everstep.engine.seeds import leaf_seed, seed_everything
-from everstep.engine.settle import Hello, check_fit, decide_leader, exchange
+from everstep.engine.settle import Hello, Leadership, check_fit, decide_leader, exchange
 from everstep.engine.staging import CudaStaging, HostStaging, Staging
 from everstep.engine.transfer import receive_state, send_state
 from everstep.engine.world import ALONE, World
@@ -90,7 +90,8 @@ class Engine:
         self._plan: Plan | None = None
         self._todo: list[int] = []
         self._weights: dict[int, float] = {}  # by held leaf
-        self._leaf: Leaf | None = None  # being computed
+        self._leaf: Leaf | None = None  # being computed …
+        self._leaf_generation = 0  # … since this generation
         self._reduction: Reduction | None = None
         self._decision: PulseDecision | None = None  # of the step being committed
         self._must_regroup = False
@@ -117,7 +118,8 @@ class Engine:
             if self._membership.is_newcomer:
                 self._group = Group(ALONE, None, [])
             else:
-                self._membership.arrive(0, 0, self.num_leaves)
+                self._membership.hold(0, 0, self.num_leaves)
+                self._membership.arrive(0)
                 self._take_group()
             _leave_on_sigterm(self)
             faulthandler.register(signal.SIGUSR2, all_threads=True)  # the agent asks for stacks before it kills
@@ -139,8 +141,8 @@ class Engine:
 
             self._leaves = self.num_leaves
             fold: Fold = ExactFold(self._leaves, make) if self.is_exact else FastFold(make)
-            self._make_flats = make
-            self._result = make()
+            self._result = Flats(self._layout, parameters, is_private=True)  # users may write to their gradients
+            self._outbox = make()
             self._staging: Staging = self._make_staging()
             self._gradients = Gradients(parameters, self._layout, fold, self._bucket_ready, self._backward_ended)
             self._buffers = ModuleBuffers(self.registry.modules)
@@ -176,7 +178,7 @@ class Engine:
         if leaf.step != self.step or leaf.index not in self._todo:
             raise UsageError(f"leaf {leaf.index} of step {leaf.step} is not this worker's to compute now")
         gradients = self._build()
-        self._leaf = leaf
+        self._leaf, self._leaf_generation = leaf, self.world.generation
         self._weights[leaf.index] = weight
         self._decision = None
         self._buffers.restore()
@@ -221,12 +223,12 @@ class Engine:
         gradients = self._build()
         gradients.abandon()
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
-        if self._plan is None or isinstance(error, PeerLost):
-            return  # committed already, or a new plan has been made, or will be
+        if self._plan is None or self.world.generation != self._leaf_generation:
+            return  # committed already, or regrouped meanwhile: a new plan has been made
         is_summed = self._decision is not None
-        is_launched = self._reduction is not None
+        must_tell = self._reduction is not None or is_summed or isinstance(error, PeerLost)
         self._drop_reduction()
-        if self.world.size > 1 and (is_launched or is_summed):
+        if self.world.size > 1 and must_tell:
             # The others may have taken what this leaf has sent so far: they must not count on it.
             where = f"leaf {leaf.index if leaf else '?'} of step {self.step}"
             self._membership.report_broken(self.world.generation, f"{type(error).__name__} in {where}")
@@ -267,6 +269,7 @@ class Engine:
             num_parameters=len(gradients.parameters),
             buffers=self._buffers.leaf_zero,
             buffers_owner=self._plan.owner(0),
+            outbox=self._outbox,
         )
         self._reduction = Reduction(task, self._result, self._staging, self._scratch)
         self._courier.take(self._reduction)
@@ -294,6 +297,7 @@ class Engine:
                 if self.world.size > 1:
                     self._launch(self._build().fold.sums(self.world.rank, None))
         self._decision = decide_pulse(pulses)
+        self._board.write(step=self.step, leaf=-1, phase=COMPUTING)  # the update: nobody waits for a peer in it
         self._buffers.adopt_leaf_zero()
         self._build().give_user_gradients(means, self._decision.used)
 
@@ -323,19 +327,17 @@ class Engine:
         return [self._pulse()], sums
 
     def _drop_reduction(self) -> None:
-        """Give a failed attempt up. Memory that an operation may still write to is never used again."""
+        """Give a failed attempt up. Its memory is free again, its courier perhaps not: that one is left behind."""
         reduction, self._reduction = self._reduction, None
         if reduction is None or reduction.is_done:
             return
         reduction.abort()
-        if self._group is not None:
-            self._group.break_()
         try:
             reduction.finish()
         except PeerLost:
             pass
         if not reduction.is_done:
-            self._courier, self._scratch, self._result = Courier(), Scratch(), self._make_flats()
+            self._courier = Courier()
 
     # --- the update ---------------------------------------------------------------------------------------
 
@@ -360,6 +362,7 @@ class Engine:
         self._plan = None
         self._reduction = None
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+        self._membership.hold(self._settled, self.step, self.num_leaves)
         emit("step.committed", step=self.step, generation=self.world.generation, size=self.world.size)
 
     def after_commit(self) -> None:
@@ -371,7 +374,7 @@ class Engine:
             self.leave("asked to end by SIGTERM")
             raise Leaving
         self._must_regroup = True
-        self._membership.arrive(self._settled, self.step, self.num_leaves)
+        self._membership.arrive(self.world.generation)
 
     # --- regrouping ---------------------------------------------------------------------------------------
 
@@ -379,7 +382,8 @@ class Engine:
         """Wait for the next generation and settle in it; again, if that one breaks too."""
         started = time.monotonic()
         if self._settled == 0 and self.world is ALONE:
-            self._membership.arrive(0, self.step, self.num_leaves)
+            self._membership.hold(0, self.step, self.num_leaves)
+            self._membership.arrive(0)
         if lost is not None:
             self._membership.report_broken(self.world.generation, lost.message)
         self._drop_reduction()
@@ -389,12 +393,12 @@ class Engine:
                 self._take_group()
             self._must_regroup = False
             try:
-                self._settle()
+                leadership = self._settle()
                 break
             except PeerLost as again:
                 self._membership.report_broken(self.world.generation, again.message)
         emit("regroup.settled", generation=self.world.generation, size=self.world.size, rank=self.world.rank,
-             step=self.step, seconds=time.monotonic() - started)  # fmt: skip
+             step=self.step, seconds=time.monotonic() - started, reason=leadership.reason)  # fmt: skip
 
     def _take_group(self) -> None:
         group = self._membership.next_group(self.world.generation)
@@ -404,7 +408,7 @@ class Engine:
         for tell in self.on_world:
             tell(group)
 
-    def _settle(self) -> None:
+    def _settle(self) -> Leadership:
         assert self._group is not None
         gradients, group, rank = self._build(), self._group, self.world.rank
         hellos = exchange(self._hello(), group)
@@ -428,6 +432,7 @@ class Engine:
             "generation %d: rank %d of %d at step %d; %s",
             self.world.generation, rank, self.world.size, self.step, leadership.reason,
         )  # fmt: skip
+        return leadership
 
     def _hello(self) -> Hello:
         return Hello(
@@ -449,6 +454,7 @@ class Engine:
         self._todo = list(self._plan.todo[self.world.rank])
 
     def _state(self) -> dict[str, Any]:
+        self._buffers.restore()  # a leaf computed since the last commit has changed them
         own = {"step": self.step, "seed": self._seed, "threads": torch.get_num_threads()}
         return {"engine": own, "objects": self.registry.state()}
 
@@ -510,7 +516,7 @@ class Engine:
         inbox = {p: torch.empty(header_bytes(self._leaves), dtype=torch.uint8) for p in self.world.peers}
         works = [self._group.recv(inbox[peer], peer, TAG_HEADER) for peer in self.world.peers]
         works += [self._group.send(own, peer, TAG_HEADER) for peer in self.world.peers]
-        wait_all(works, self.world.generation)
+        self._group.wait(works)
 
     def leave(self, reason: str) -> None:
         """Wait until nobody needs this worker's state any more."""

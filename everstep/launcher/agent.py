@@ -76,6 +76,7 @@ class Agent:
         self._condemned: set[str] = set()
         self._signal_number: int | None = None
         self._job: JobEnd | None = None
+        self._failure: EverstepError | None = None
         self._is_ending = False
         self._master_port = _free_port()
 
@@ -101,16 +102,19 @@ class Agent:
         return Coordinator(node.coordinator_url, env.read_token(node.token_file), node.job, answer_s=answer_s)
 
     def _job_end(self) -> JobEnd:
-        """How the job ended, asked for if all workers ended before we heard of it."""
+        """How the job ended, asked for if all workers ended before we heard of it, or if we had to give up."""
         if self._job is not None or self._signal_number is not None:
             return self._job or JobEnd()
+        gave_up = self._failure.message if self._failure else ""
         try:
             with self._connect() as coordinator:
                 view = coordinator.view()
         except EverstepError as error:
             log.warning("the coordinator could not be asked how the job ended: %s", error.message)
-            return JobEnd()
-        return JobEnd(is_finished=view.is_finished, stop_reason=view.reason if view.is_stopped else "")
+            return JobEnd(stop_reason=gave_up)
+        if view.is_finished:  # and whoever comes after its end is refused
+            return JobEnd(is_finished=True)
+        return JobEnd(stop_reason=view.reason if view.is_stopped else gave_up)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -263,7 +267,7 @@ class Agent:
     def _give_up(self, error: EverstepError) -> None:
         if self._is_ending:
             return
-        self._is_ending, self._job = True, JobEnd(stop_reason=error.message)
+        self._is_ending, self._failure = True, error
         self._say(f"giving up: {error}")
         self._terminate_all()
 

@@ -73,7 +73,8 @@ def decide_verdict(ends: Sequence[WorkerEnd], job: JobEnd, *, signal_number: int
         # Whoever came too late to do a step of a finished job was turned away: no failure.
         ends = [end for end in ends if end.exit.is_good or end.step > 0]
     if ends[-1].exit.is_good if ends else job.is_finished:
-        return Verdict(exit_code=0, reason="finished", num_survived=sum(not end.exit.is_good for end in ends))
+        reason = "finished" if job.is_finished else "left in good order, the job goes on elsewhere"
+        return Verdict(exit_code=0, reason=reason, num_survived=sum(not end.exit.is_good for end in ends))
     return Verdict(exit_code=1, reason="no worker is left", first_failure=_first_failure(ends))
 
 

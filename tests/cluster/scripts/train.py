@@ -1,19 +1,23 @@
 """A small training job with everything that could spoil bits: dropout, batch norm, clipping, a scheduler.
 
 Synthetic data keyed by (step, leaf), so that each leaf is the same whoever computes it. Ends by telling the digest of
-everything it trained."""
+everything it trained. The other scripts borrow from it."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import logging
 import os
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import nn
 
 import everstep
+from everstep.engine.step import Leaf
 from everstep.events import emit
 
 
@@ -44,27 +48,72 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]
     return {f"{p}.{k}": v for p, values in state.items() for k, v in values.items() if isinstance(v, torch.Tensor)}
 
 
-def main() -> None:
+class Ballast:
+    """State that costs nothing but time to transfer."""
+
+    def __init__(self, megabytes: int) -> None:
+        self.bytes = torch.zeros(megabytes << 20, dtype=torch.uint8)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"bytes": self.bytes}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self.bytes.copy_(state["bytes"])
+
+
+def gated(leaves: Iterator[Leaf]) -> Iterator[Leaf]:
+    """Hold each leaf of the steps in GATES until the test opens the gate."""
+    gates = {int(step) for step in os.environ.get("GATES", "").split(",") if step}
+    for leaf in leaves:
+        if leaf.step in gates:
+            gate = Path(os.environ["EVERSTEP_EVENTS"]).parent / f"gate-{leaf.step}"
+            emit("gate.reached", step=leaf.step, leaf=leaf.index)
+            while not gate.exists():
+                time.sleep(0.002)
+        yield leaf
+
+
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--leaves", type=int, default=4)
     parser.add_argument("--hidden", type=int, default=32)
+    parser.add_argument("--ballast-mb", type=int, default=0)
     parser.add_argument("--reduce", default="exact")
     parser.add_argument("--optimizer", default="adam")
     parser.add_argument("--leaf-s", type=float, default=0.0)
-    args = parser.parse_args()
+    return parser
 
+
+def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
+    if name == "adam":
+        return torch.optim.Adam(model.parameters(), lr=1e-2)
+    return torch.optim.SGD(model.parameters(), lr=1e-1, momentum=0.9)
+
+
+def trace(trainer: everstep.ElasticTrainer, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Tell the weights after each committed step, so that a difference can be traced to its first step."""
+    emit("weights", step=trainer.num_steps, digest=digest(model.state_dict(), optimizer_state(optimizer))[:16])
+
+
+def tell(model: nn.Module, optimizer: torch.optim.Optimizer, trainer: everstep.ElasticTrainer) -> None:
+    told = digest(model.state_dict(), optimizer_state(optimizer))
+    emit("result", weights_digest=told, lr=optimizer.param_groups[0]["lr"], steps=trainer.num_steps)
+    print("digest", told[:16])
+
+
+def main() -> None:
+    args = arguments().parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(message)s")
     model = everstep.DistributedDataParallel(build(args.hidden))
     trainer = everstep.ElasticTrainer(model, leaves=args.leaves, reduce=args.reduce, seed=7)
-    if args.optimizer == "adam":
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    else:
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-1, momentum=0.9)
+    trainer.register("ballast", Ballast(args.ballast_mb))
+    optimizer = make_optimizer(args.optimizer, model)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.5)
     optimizer, scheduler = trainer.prepare(optimizer, scheduler)
     loss_fn = nn.CrossEntropyLoss()
 
-    for leaf in trainer.leaves(steps=args.steps):
+    for leaf in gated(trainer.leaves(steps=args.steps)):
         with trainer.step():
             inputs, targets = batch(leaf.step, leaf.index)
             optimizer.zero_grad()
@@ -74,15 +123,10 @@ def main() -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             scheduler.step()
+        if trainer.num_steps > leaf.step:
+            trace(trainer, model.module, optimizer)
 
-    emit(
-        "result",
-        weights_digest=digest(model.module.state_dict(), optimizer_state(optimizer)),
-        lr=optimizer.param_groups[0]["lr"],
-        steps=trainer.num_steps,
-        pid=os.getpid(),
-    )
-    print("digest", digest(model.module.state_dict(), optimizer_state(optimizer))[:16], "loss", loss.item())
+    tell(model.module, optimizer, trainer)
 
 
 if __name__ == "__main__":

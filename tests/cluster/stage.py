@@ -1,0 +1,113 @@
+"""The stage of the stories: a cluster that trains, gates to hold it at a step, and the weights of an undisturbed run.
+
+A gate stands in the leaves of a step: workers wait there until the test opens it. So a test can prepare what is to
+happen, such as a newcomer that takes seconds to start, and the job is still short."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import everstep
+from everstep.testing import Cluster, ClusterError, Result
+from everstep.testing.tape import Event
+
+SCRIPTS = Path(__file__).parent / "scripts"
+TRAIN = "train.py"
+
+
+class Stage(Cluster):
+    """A cluster that runs one of our scripts."""
+
+    def __init__(self, *args: object, script: str = TRAIN, gates: Sequence[int] = (), **settings: Any) -> None:
+        self._given = (script, *(str(arg) for arg in args))
+        env = {"GATES": ",".join(str(step) for step in gates), **settings.pop("env", {})}
+        if kept := os.environ.get("STAGE_KEEP"):  # to look at what is left of a story
+            settings["directory"] = Path(tempfile.mkdtemp(dir=kept))
+        super().__init__(SCRIPTS / script, self._given[1:], env=env, **settings)
+
+    # --- gates ----------------------------------------------------------------------------------------
+
+    def wait_at_gate(self, step: int, *workers: str) -> None:
+        """Until somebody, or each of these workers, stands there."""
+        for worker in workers or (None,):
+            self.wait("gate.reached", step=step, **({"worker": worker} if worker else {}))
+
+    def open_gate(self, step: int) -> None:
+        (self.directory / f"gate-{step}").touch()
+
+    # --- people ---------------------------------------------------------------------------------------
+
+    def rank(self, number: int, generation: int = 1) -> str:
+        """Who has this rank in this generation."""
+        worker = self.wait("generation.formed", generation=generation, rank=number)["worker"]
+        return str(worker)
+
+    def wait_ready(self, *workers: str) -> None:
+        """Until these newcomers stand ready to be let in."""
+        self.until(lambda: {self.status(worker) for worker in workers} == {"waiting"}, f"{workers} ready")
+
+    def status(self, worker: str) -> str:
+        return next((each.status for each in self.view().workers if each.worker == worker), "")
+
+    def until(self, condition: Callable[[], bool], wanted: str, timeout_s: float = 60.0) -> None:
+        self._until(condition, timeout_s, wanted)
+
+    # --- the end --------------------------------------------------------------------------------------
+
+    def finish_undisturbed(self, timeout_s: float = 90.0) -> Result:
+        """Run to the end; after each step every worker's weights must have been those of an undisturbed run."""
+        result = self.finish(timeout_s)
+        check_order(result)
+        undisturbed = undisturbed_events(*self._given)
+        expected = {event["step"]: event["digest"] for event in undisturbed if event["event"] == "weights"}
+        for event in result.events("weights"):
+            if event["digest"] != expected.get(event["step"], event["digest"]):
+                raise ClusterError(f"other weights than undisturbed: {event}\n{self._story()}")
+        (end,) = (event for event in undisturbed if event["event"] == "result")
+        if result.weights_digest != end["weights_digest"]:
+            raise ClusterError(f"other weights than undisturbed at the end\n{self._story()}")
+        return result
+
+
+def check_order(result: Result) -> None:
+    """No worker commits a step twice, or goes back, or misses a step inside a generation."""
+    for worker in {event["worker"] for event in result.events("step.committed")}:
+        steps = [(event["generation"], event["step"]) for event in result.events("step.committed", worker=worker)]
+        for (earlier, before), (later, after) in pairwise(steps):
+            if after <= before or (earlier == later and after != before + 1):
+                raise ClusterError(f"{worker} committed step {after} (generation {later}) after {before} ({earlier})")
+
+
+@cache
+def undisturbed_events(script: str, *args: str) -> list[Event]:
+    """What one process that trains alone tells."""
+    with tempfile.TemporaryDirectory(prefix="everstep-") as directory:
+        events = Path(directory) / "events.jsonl"
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
+        path = str(Path(everstep.__file__).parents[1])
+        done = subprocess.run(
+            [sys.executable, str(SCRIPTS / script), *args],
+            env=plain | {"EVERSTEP_EVENTS": str(events), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+        if done.returncode != 0:
+            raise ClusterError(f"the undisturbed run failed\n{done.stdout}{done.stderr}")
+        return [json.loads(line) for line in events.read_text().splitlines()]
+
+
+def pass_time(seconds: float) -> None:
+    """For stories that are about time itself; what can be waited for is waited for."""
+    time.sleep(seconds)

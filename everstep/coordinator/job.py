@@ -20,7 +20,7 @@ from everstep.coordinator import changes
 from everstep.coordinator.advance import advance, examine
 from everstep.coordinator.bell import Bell
 from everstep.coordinator.replies import Notice, Seats, job_view, notice_of, why_waiting
-from everstep.coordinator.roster import ALIVE, CONFLICT, LEFT, LOST, Roster, Sign, Worker, has_same_facts
+from everstep.coordinator.roster import ALIVE, CONFLICT, LEFT, LOST, Generation, Roster, Sign, Worker, has_same_facts
 from everstep.coordinator.store import StoreError
 from everstep.errors import Refused
 from everstep.events import emit
@@ -333,10 +333,10 @@ def _is_newcomer(roster: Roster, name: str) -> bool:
 
 def _emit_all(before: Roster, after: Roster) -> None:
     job, generation = after.job, after.generation
+    if before.generation.is_open and generation.number > before.generation.number:
+        _emit_generation(job, after.previous)  # closed and followed in one go
     if generation is not before.generation:
-        what = "generation.closed" if generation.is_closed else "generation.formed"
-        members = [member.worker for member in generation.members]
-        emit(what, job=job, generation=generation.number, members=members, reason=generation.reason)
+        _emit_generation(job, generation)
     if after.is_over and not before.is_over:
         emit("job.finished" if after.is_finished else "job.stopped", job=job, reason=after.reason)
     if after.workers is before.workers:
@@ -345,6 +345,12 @@ def _emit_all(before: Roster, after: Roster) -> None:
         earlier = before.workers.get(name)
         if worker is not earlier and worker.status != ALIVE and (earlier is None or earlier.status != worker.status):
             emit(f"worker.{worker.status}", job=job, worker=name, generation=generation.number, reason=worker.reason)
+
+
+def _emit_generation(job: str, generation: Generation) -> None:
+    what = "generation.closed" if generation.is_closed else "generation.formed"
+    members = [member.worker for member in generation.members]
+    emit(what, job=job, generation=generation.number, members=members, reason=generation.reason)
 
 
 def _die_if_failed(task: asyncio.Task[None]) -> None:

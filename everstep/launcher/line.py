@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 _ABSENCE_S = 2.0  # a shorter one is not worth a word
 _IS_OVER = 409  # the job needs no more workers
+_STALE_S = 2.0  # orders that took so much longer than they were held are asked for again
 _WARM_S = 2.0  # a connection idle for longer may be closed by either side
 
 
@@ -90,6 +91,8 @@ class Line:
             )
             began = time.monotonic()
             orders = self._ask(partial(coordinator.report, self._agent, report))
+            if time.monotonic() - began > self._heartbeat_s + _STALE_S:
+                continue  # the whole node stood still: what was ordered meanwhile may not hold any more
             self._on_orders(orders)
             if orders.kill or orders.is_ended:  # the same orders come again until obeyed: no need to ask in a spin
                 self._is_closed.wait(max(0.0, began + self._heartbeat_s / 4 - time.monotonic()))

@@ -42,7 +42,7 @@ class Stage(Cluster):
         for worker in workers or (None,):
             self.wait("gate.reached", step=step, **({"worker": worker} if worker else {}))
 
-    def open_gate(self, step: int) -> None:
+    def open_gate(self, step: int | str) -> None:
         (self.directory / f"gate-{step}").touch()
 
     # --- people ---------------------------------------------------------------------------------------

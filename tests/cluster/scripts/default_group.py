@@ -1,0 +1,66 @@
+"""A script that uses torch.distributed's default group: before it joins, inside every leaf and between the steps."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from train import batch, build, gated, make_optimizer, tell, trace
+
+import everstep
+from everstep.errors import PeerLost
+from everstep.events import emit
+
+
+def count() -> int:
+    """How many workers take part in a collective."""
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    return int(ones)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--leaf-s", type=float, default=0.0)
+    args = parser.parse_args()
+
+    everstep.init_process_group("gloo")
+    dist.barrier()  # a newcomer is alone here
+    emit("group.first", rank=dist.get_rank(), size=dist.get_world_size(), count=count())
+
+    model = everstep.DistributedDataParallel(build(hidden=32))
+    trainer = everstep.ElasticTrainer(model, leaves=6, seed=7)
+    optimizer = trainer.prepare(make_optimizer("sgd", model))
+    for leaf in gated(trainer.leaves(steps=args.steps)):
+        with trainer.step():
+            inputs, targets = batch(leaf.step, leaf.index)
+            time.sleep(args.leaf_s)
+            nn.functional.cross_entropy(model(inputs), targets).backward()
+            if trainer.world_size == dist.get_world_size() == 6:
+                count()  # every worker has one leaf: all are here
+            optimizer.step()
+        if trainer.num_steps > leaf.step:
+            trace(trainer, model.module, optimizer)
+            try:
+                everybody = count()
+            except PeerLost:
+                emit("group.lost", step=trainer.num_steps)
+                continue
+            emit(
+                "group.counted",
+                step=trainer.num_steps,
+                count=everybody,
+                size=dist.get_world_size(),
+                rank=dist.get_rank(),
+                is_same=(dist.get_rank(), dist.get_world_size()) == (trainer.rank, trainer.world_size),
+                mean=everstep.reduce(trainer.num_steps),
+            )
+    tell(model.module, optimizer, trainer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""train.py with one kind of trouble: at a step, in a leaf, for a worker. Without EVERSTEP_WORKER nothing happens.
+
+slow-update      the optimizer's step says so and then waits for gate-update
+deadly-leaf      whoever computes the leaf dies
+end-early        the script breaks out of its loop
+raise-forward, raise-backward, raise-after   an exception at that point of the leaf, once, caught by the script
+raise-uncaught   the same as raise-backward, but the script dies of it"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from train import arguments, batch, build, gated, make_optimizer, tell, trace
+
+import everstep
+from everstep.events import emit
+
+
+class Trouble(Exception):
+    pass
+
+
+class Raise(torch.autograd.Function):
+    """Raises in backward when the first parameters have their gradients already."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        raise Trouble("in backward")
+
+
+def main() -> None:
+    parser = arguments()
+    parser.add_argument("--kind", required=True)
+    parser.add_argument("--at-step", type=int, default=5)
+    parser.add_argument("--at-leaf", type=int, default=-1)
+    parser.add_argument("--worker", default="")
+    args = parser.parse_args()
+
+    me = os.environ.get("EVERSTEP_WORKER", "")
+    model = everstep.DistributedDataParallel(build(args.hidden))
+    trainer = everstep.ElasticTrainer(model, leaves=args.leaves, seed=7)
+    optimizer = make_optimizer(args.optimizer, model)
+    optimizer, scheduler = trainer.prepare(optimizer, torch.optim.lr_scheduler.StepLR(optimizer, step_size=5))
+    loss_fn = nn.CrossEntropyLoss()
+    troubles = {(args.kind, args.at_step)} if me and args.worker in ("", me) else set()
+
+    def is_due(kind: str, leaf: Any) -> bool:
+        is_here = (kind, leaf.step) in troubles and args.at_leaf in (-1, leaf.index)
+        if is_here and kind != "deadly-leaf":
+            troubles.clear()  # once is enough
+        return is_here
+
+    def before_update(*_: Any) -> None:
+        if ("slow-update", trainer.num_steps) in troubles:
+            troubles.clear()
+            emit("update.began", step=trainer.num_steps)
+            while not (Path(os.environ["EVERSTEP_EVENTS"]).parent / "gate-update").exists():
+                time.sleep(0.002)
+
+    optimizer.register_step_pre_hook(before_update)
+
+    for leaf in gated(trainer.leaves(steps=args.steps)):
+        if is_due("end-early", leaf):
+            break
+        uncaught = is_due("raise-uncaught", leaf)
+        with suppress() if uncaught else suppress(Trouble), trainer.step():
+            inputs, targets = batch(leaf.step, leaf.index)
+            optimizer.zero_grad()
+            if is_due("deadly-leaf", leaf):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if is_due("raise-forward", leaf):
+                raise Trouble("in forward")
+            hidden = model.module[:3](inputs)
+            if uncaught or is_due("raise-backward", leaf):
+                hidden = Raise.apply(hidden)
+            loss = loss_fn(model.module[3:](hidden), targets)
+            time.sleep(args.leaf_s)
+            loss.backward()
+            if is_due("raise-after", leaf):
+                raise Trouble("after backward")
+            optimizer.step()
+            scheduler.step()
+        if trainer.num_steps > leaf.step:
+            trace(trainer, model.module, optimizer)
+
+    tell(model.module, optimizer, trainer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Workers join, are replaced, are asked to go, or end by themselves. No step is lost or done twice."""
+
+from __future__ import annotations
+
+from stage import Stage
+
+
+def test_a_job_grows_from_one_to_four_and_shrinks_again() -> None:
+    with Stage("--steps", 40, "--leaves", 5, "--leaf-s", 0.01, gates=[5, 20], workers=1) as cluster:
+        cluster.wait_at_gate(5)
+        newcomers = cluster.add(3)
+        cluster.wait_ready(*newcomers)
+        cluster.open_gate(5)
+        cluster.wait("regroup.settled", size=4)
+        cluster.wait_at_gate(20)
+        for worker in newcomers:
+            cluster.kill(worker)
+        cluster.wait("generation.formed", worker="w0", size=1, generation=lambda number: number > 2)
+        (substitute,) = cluster.add()
+        cluster.wait_ready(substitute)
+        cluster.open_gate(20)
+        cluster.wait("regroup.settled", worker=substitute, size=2)
+        result = cluster.finish_undisturbed()
+    assert {event["worker"] for event in result.outputs} == {"w0", substitute}
+
+
+def test_a_worker_that_gets_sigterm_leaves_after_the_step_and_nobody_loses_one() -> None:
+    with Stage("--steps", 20, "--leaves", 6, gates=[5], workers=3) as cluster:
+        cluster.wait_at_gate(5, "w0", "w1", "w2")
+        cluster.preempt("w1")
+        cluster.open_gate(5)
+        cluster.wait("worker.left", worker="w1")
+        result = cluster.finish_undisturbed()
+    assert result.events("worker.exited", worker="w1")[0]["exit_code"] == 0
+    assert [event["step"] for event in result.events("step.committed", worker="w1")] == [1, 2, 3, 4, 5, 6]
+    assert result.events("generation.closed", worker=lambda worker: worker) == []  # no worker saw one break
+
+
+def test_the_others_go_on_when_one_script_ends_early() -> None:
+    trouble = ["--kind", "end-early", "--at-step", 5, "--worker", "w1"]
+    with Stage("--steps", 12, "--leaves", 6, *trouble, script="trouble.py", workers=3) as cluster:
+        cluster.wait("worker.left", worker="w1")
+        result = cluster.finish(90)
+    assert result.events("worker.exited", worker="w1")[0]["exit_code"] == 0
+    ends = {event["worker"]: event["steps"] for event in result.outputs}
+    assert ends == {"w0": 12, "w1": 5, "w2": 12}
+
+
+def test_who_is_asked_to_go_while_another_dies_leaves_all_the_same() -> None:
+    """The pulse has announced the leaving; the death comes before the leaver's peers have committed the step."""
+    trouble = ["--kind", "slow-update", "--at-step", 5, "--worker", "w1"]
+    with Stage("--steps", 12, "--leaves", 6, *trouble, script="trouble.py", gates=[5], workers=4) as cluster:
+        cluster.wait_at_gate(5, "w0", "w1", "w2", "w3")
+        cluster.preempt("w2")
+        cluster.open_gate(5)
+        cluster.wait("update.began", worker="w1")
+        cluster.wait("step.committed", worker="w3", step=6)
+        cluster.kill("w3")
+        cluster.wait("worker.exited", worker="w3")
+        cluster.open_gate("update")
+        result = cluster.finish_undisturbed()
+    assert result.events("worker.exited", worker="w2")[0]["exit_code"] == 0
+    assert {event["worker"] for event in result.outputs} == {"w0", "w1"}
+
+
+def test_a_newcomer_that_comes_after_the_end_ends_quietly() -> None:
+    with Stage("--steps", 6, "--leaves", 4, gates=[5], workers=2) as cluster:
+        cluster.wait_at_gate(5)
+        cluster.add()  # its process has started, but training ends before it is ready
+        cluster.open_gate(5)
+        result = cluster.finish_undisturbed()
+    assert set(result.exit_codes.values()) == {0}
+    assert {event["exit_code"] for event in result.events("worker.exited")} <= {0, -15}

@@ -1,0 +1,72 @@
+"""Workers, nodes and hosts that fall silent: frozen for a moment, frozen for good, cut off, cut off from each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from everstep.testing import can_make_hosts
+from stage import Stage, pass_time
+
+needs_hosts = pytest.mark.skipif(not can_make_hosts(), reason="needs root, iproute2 and nftables")
+
+
+def test_a_short_freeze_is_no_loss_and_a_long_one_is() -> None:
+    with Stage("--steps", 24, "--leaves", 6, gates=[12], workers=3) as cluster:
+        cluster.wait("step.committed", worker="w1", step=5)
+        cluster.freeze("w1")
+        pass_time(1.0)  # less than the lease of 3 s
+        cluster.thaw("w1")
+        cluster.wait_at_gate(12, "w0", "w1", "w2")
+        assert cluster.events("generation.closed") == []
+
+        cluster.freeze("w1")
+        frozen = cluster.events("gate.reached")[-1]
+        cluster.open_gate(12)
+        lost = cluster.wait("worker.lost", worker="w1")
+        cluster.wait("worker.exited", worker="w1", signal="SIGKILL")
+        result = cluster.finish_undisturbed()
+    assert lost["t"] - frozen["t"] < 5
+    assert len(result.outputs) == 2
+
+
+def test_a_frozen_node_comes_back_as_a_newcomer() -> None:
+    with Stage("--steps", 30, "--leaves", 6, gates=[5, 20], workers=2, max_restarts=1) as cluster:
+        cluster.wait_at_gate(5)
+        (guest,) = cluster.add()
+        cluster.wait_ready(guest)
+        cluster.open_gate(5)
+        cluster.wait("regroup.settled", worker=guest, size=3)
+        cluster.freeze(guest, with_agent=True)
+        lost = cluster.wait("worker.lost", worker=guest)
+        cluster.wait_at_gate(20, "w0", "w1")
+        cluster.thaw(guest)
+        # Either it tells first that it is back, or its agent kills it first and starts another.
+        cluster.until(lambda: "waiting" in {each.status for each in cluster.view().workers}, "a newcomer")
+        cluster.open_gate(20)
+        cluster.wait("regroup.settled", size=3, t=lambda t: t > lost["t"])
+        result = cluster.finish_undisturbed()
+    assert len(result.outputs) == 3
+
+
+@needs_hosts
+def test_a_host_that_is_cut_off_is_lost_until_it_is_mended() -> None:
+    with Stage("--steps", 30, "--leaves", 6, gates=[20], hosts=3, workers=3) as cluster:
+        cluster.wait("step.committed", worker="w2", step=5)
+        cluster.cut(3)
+        cluster.wait("worker.lost", worker="w2")
+        cluster.wait("regroup.settled", size=2)
+        cluster.wait_at_gate(20, "w0", "w1")
+        cluster.mend(3)
+        cluster.until(lambda: cluster.status("w2") in ("waiting", "dead"), "w2 back, or killed by its agent")
+        cluster.open_gate(20)
+        cluster.finish_undisturbed()
+
+
+@needs_hosts
+def test_of_two_hosts_that_lost_each_other_one_goes_on() -> None:
+    with Stage("--steps", 16, "--leaves", 6, hosts=3, workers=3) as cluster:
+        cluster.wait("step.committed", worker="w0", step=5)
+        cluster.cut_between(2, 3)
+        cluster.wait("regroup.settled", size=2, timeout_s=40)
+        result = cluster.finish_undisturbed()
+    assert len(result.outputs) == 2

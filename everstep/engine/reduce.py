@@ -23,7 +23,7 @@ from torch import Tensor
 from everstep.engine.buckets import Flats, Layout
 from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, gloo_words
 from everstep.engine.pulse import ENDS, Header, Pulse, header_bytes, pulse_bytes, total_weight
-from everstep.engine.shared import cut, open_block
+from everstep.engine.shared import Block, cut, is_available, needed_bytes, open_block
 from everstep.engine.staging import Staging
 from everstep.engine.tree import Node, additions
 from everstep.errors import EverstepError, PeerLost
@@ -48,7 +48,7 @@ class Task:
     num_parameters: int
     buffers: Tensor | None  # model buffers, as bytes: leaf 0's owner sends its own, the others receive them here
     buffers_owner: int
-    outbox: Flats  # where neighbours read our slices of the result
+    outbox: Outbox  # where neighbours read our slices of the result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +58,14 @@ class Part:
     message: Tensor  # the slice itself, or a neighbour's token
     neighbour: int | None = None
     is_scratch: bool = False
+
+
+class Outbox:
+    """Host memory for our slices of the result, for neighbours to read."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.block = Block(needed_bytes(layout.shapes)) if is_available() else None
+        self.buffers = cut(self.block.bytes, layout.shapes) if self.block is not None else []
 
 
 class Scratch:
@@ -93,7 +101,7 @@ class Reduction:
         self.is_done = False
         world = task.group.world
         self._world = world
-        self._neighbours = task.group.neighbours if task.layout.is_on_host else {}
+        self._neighbours = task.group.neighbours
         self._shelf: dict[tuple[int, int], list[Tensor]] = task.group.shelf
         self._cuts = [
             [bucket.numel * rank // world.size for rank in range(world.size + 1)] for bucket in task.layout.buckets
@@ -217,7 +225,8 @@ class Reduction:
             for peer in self._world.peers:
                 if cuts[peer + 1] > cuts[peer]:
                     piece = mine[cuts[peer] : cuts[peer + 1]]
-                    self._send(self._token(sums) if peer in self._neighbours else piece, peer, tag + number)
+                    block = self._staging.block(sums)
+                    self._send(self._token(block) if peer in self._neighbours else piece, peer, tag + number)
         return works, parts
 
     def _part(self, peer: int, bucket: int) -> Part:
@@ -228,9 +237,9 @@ class Reduction:
         room = self._scratch.take(cuts[rank + 1] - cuts[rank], self.task.layout.buckets[bucket].dtype)
         return Part(message=room, is_scratch=True)
 
-    def _token(self, flats: Flats) -> Tensor:
-        assert flats.block is not None
-        token = torch.tensor([flats.block.descriptor], dtype=torch.int64)
+    def _token(self, block: Block | None) -> Tensor:
+        assert block is not None
+        token = torch.tensor([block.descriptor], dtype=torch.int64)
         self._keep.append(token)
         return token
 
@@ -290,7 +299,7 @@ class Reduction:
                     tokens.append((peer, place))
                 works.append(self._recv(place, peer, tag))
             if mine.numel():
-                self._send(self._token(self.task.outbox) if peer in self._neighbours else mine, peer, tag)
+                self._send(self._token(self.task.outbox.block) if peer in self._neighbours else mine, peer, tag)
         return works, tokens
 
     def _take_result(self, bucket: int, works: list[dist.Work], tokens: list[tuple[int, Tensor]]) -> None:

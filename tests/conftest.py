@@ -80,7 +80,8 @@ def _sockets() -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    own = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")  # the latter is set by torch at its first optimizer
+    return {name: value for name, value in os.environ.items() if name not in own}
 
 
 _began = time.monotonic()

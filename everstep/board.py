@@ -47,7 +47,7 @@ class Board:
 
     def write(self, *, step: int, leaf: int, phase: str) -> None:
         before, now = self._now, time.monotonic()
-        if before.phase == WAITING:
+        if before.phase == WAITING and phase == COMPUTING:  # for the sum; all other waiting ends outside of a step
             self._longest_wait_s = max(self._longest_wait_s, now - before.since)
         if self._step_started is not None and step != before.step:
             self._longest_step_s = max(self._longest_step_s, now - self._step_started)

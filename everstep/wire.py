@@ -178,6 +178,7 @@ class Watched:
     leavers: dict[str, int]  # members that asked to leave, and after which step; whoever goes on past it says so
     is_stopped: bool  # the job is over, for `reason` …
     is_finished: bool = False  # … and ended well
+    generation: int = 0  # the latest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -55,6 +55,7 @@ class Notice:
                 leavers=self.leavers,
                 is_stopped=self.is_over,
                 is_finished=self.is_finished,
+                generation=self.generation,
             )
         )
 

@@ -18,6 +18,7 @@ from everstep.engine.group import FORM_S
 from everstep.engine.membership import Membership, address_towards
 from everstep.engine.step import Engine
 from everstep.errors import UsageError
+from everstep.wire import WAITING
 
 _engine: Engine | None = None
 _default_group: DefaultGroup | None = None
@@ -36,7 +37,7 @@ def follow_world(*, wants_nccl: bool = False) -> Engine:
     global _default_group
     engine = current()
     if _default_group is None:
-        _default_group = install(_address(), wants_nccl=wants_nccl)
+        _default_group = install(_address(), lambda: engine.in_phase(WAITING), wants_nccl=wants_nccl)
         engine.on_world.append(_default_group.follow)
         engine.on_closed.append(_default_group.break_)
     engine.join()

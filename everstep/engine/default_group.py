@@ -10,6 +10,8 @@ anew in the next (experimental: exercised with one worker only). Gradients never
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -22,15 +24,18 @@ from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, UsageError
 
 BACKEND = "everstep"
+
+Waiting = Callable[[], AbstractContextManager[None]]
 VERDICT_S = 2.0  # a collective failed: so long may the coordinator take to say that the generation is closed
 
 
 class DefaultGroup(dist.ProcessGroup):
     """Registered with torch.distributed once; `follow` gives it a new world."""
 
-    def __init__(self, address: str, *, wants_nccl: bool = False) -> None:
+    def __init__(self, address: str, waiting: Waiting, *, wants_nccl: bool = False) -> None:
         super().__init__(0, 1)  # type: ignore[call-arg]  # torch's stub knows only the other constructor
         self._address = address
+        self._waiting = waiting
         self._lock = threading.Lock()
         self._world: World = ALONE
         self._group: Group | None = None
@@ -72,7 +77,8 @@ class DefaultGroup(dist.ProcessGroup):
 
     def wait_for(self, work: dist.Work, timeout: timedelta) -> bool:
         group = self._group
-        return group.unless_broken(lambda: work.wait(timeout)) if group is not None else work.wait(timeout)
+        with self._waiting():
+            return group.unless_broken(lambda: work.wait(timeout)) if group is not None else work.wait(timeout)
 
     def rank(self) -> int:
         return self._world.rank
@@ -187,8 +193,8 @@ for _name in _COLLECTIVES:
     setattr(DefaultGroup, _name, _forward(_name))
 
 
-def install(address: str, *, wants_nccl: bool = False) -> DefaultGroup:
-    """Make a DefaultGroup torch.distributed's default group."""
+def install(address: str, waiting: Waiting, *, wants_nccl: bool = False) -> DefaultGroup:
+    """Make a DefaultGroup torch.distributed's default group. `waiting` is entered while it waits for peers."""
     if dist.is_initialized():
         raise UsageError(
             "torch.distributed has a default group already, which cannot follow the world",
@@ -202,7 +208,7 @@ def install(address: str, *, wants_nccl: bool = False) -> DefaultGroup:
                 "subgroups do not follow the world when workers come and go",
                 hint="use the default group, or torch.distributed.init_process_group and the classic restart",
             )
-        made.append(DefaultGroup(address, wants_nccl=wants_nccl))
+        made.append(DefaultGroup(address, waiting, wants_nccl=wants_nccl))
         return made[0]
 
     if BACKEND.upper() not in dist.Backend._plugins:

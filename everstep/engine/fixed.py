@@ -20,6 +20,7 @@ class Alone:
     worker = "w0"
     newcomers = 0
     is_newcomer = False
+    is_in_step = False
 
     def __init__(self) -> None:
         self._group = Group(World(generation=1, rank=0, size=1, reason="no coordinator: alone"), None, [])

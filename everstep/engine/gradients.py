@@ -33,7 +33,7 @@ class _Leaf:
 
 
 class Gradients:
-    """The gradients of one worker's leaves. `on_ready(bucket)` and `on_backward_end()` speak during the last leaf."""
+    """The gradients of one worker's leaves. `on_ready(bucket)` speaks during the last leaf."""
 
     def __init__(
         self,
@@ -164,8 +164,7 @@ class Gradients:
         if leaf is None:
             return
         self.complete()
-        if leaf.is_last:
-            self._on_backward_end()
+        self._on_backward_end()
 
 
 def _put(view: Tensor, gradient: Tensor | None, weight: float, is_sum: bool, is_exact: bool) -> None:

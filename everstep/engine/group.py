@@ -151,22 +151,25 @@ class Group:
         except RuntimeError as error:
             raise self._lost(error) from error
 
-    def gather(self, payload: bytes) -> list[bytes]:
-        """Everybody's payload, by rank. Two rounds: lengths first."""
-        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world.size)]
-        own = torch.tensor([len(payload)], dtype=torch.int64)
-        self._swap(own, lengths, TAG_GATHER)
-        texts = [torch.empty(int(length), dtype=torch.uint8) for length in lengths]
+    def gather(self, payload: bytes, ranks: Sequence[int] | None = None) -> list[bytes]:
+        """Everybody's payload, by rank; or that of these ranks, if only they come here. Two rounds: lengths first."""
+        among = range(self.world.size) if ranks is None else ranks
+        lengths = {rank: torch.zeros(1, dtype=torch.int64) for rank in among}
+        self._swap(torch.tensor([len(payload)], dtype=torch.int64), lengths, TAG_GATHER)
+        texts = {rank: torch.empty(int(length), dtype=torch.uint8) for rank, length in lengths.items()}
         self._swap(torch.frombuffer(bytearray(payload), dtype=torch.uint8), texts, TAG_GATHER + 1)
-        return [payload if r == self.world.rank else bytes(texts[r].numpy()) for r in range(self.world.size)]
+        return [payload if rank == self.world.rank else bytes(texts[rank].numpy()) for rank in among]
 
-    def _swap(self, own: Tensor, theirs: Sequence[Tensor], tag: int) -> None:
-        works = [self.recv(theirs[peer], peer, tag) for peer in self.world.peers]
-        works += [self.send(own, peer, tag) for peer in self.world.peers]
+    def _swap(self, own: Tensor, theirs: dict[int, Tensor], tag: int) -> None:
+        peers = [rank for rank in theirs if rank != self.world.rank]
+        works = [self.recv(theirs[peer], peer, tag) for peer in peers]
+        works += [self.send(own, peer, tag) for peer in peers]
         self.wait(works)
 
     def wait(self, works: Sequence[dist.Work]) -> None:
         """For the script's thread: until all are done, or PeerLost as soon as one failed or the group is broken."""
+        if not works:
+            return
         try:
             self.unless_broken(lambda: self.wait_here(works))
         except PeerLost:

@@ -33,7 +33,6 @@ from everstep.errors import EverstepError, JobFinished, JobStopped
 from everstep.events import emit
 from everstep.retry import patiently
 from everstep.wire import (
-    OUTSIDE,
     Announce,
     Arrive,
     Arrived,
@@ -62,6 +61,7 @@ class Membership:
         self.worker = worker
         self.newcomers = 0
         self.is_newcomer = False
+        self.is_in_step = False
         self._client = client
         self._board = board
         self._on_closed = on_closed
@@ -214,7 +214,8 @@ class Membership:
             try:
                 reply = self._ask(lambda: self._client.watch(self.worker, message))  # noqa: B023
             except EverstepError as error:
-                self._fail(error)
+                if not self._is_leaving:  # released meanwhile, it is refused: all is well
+                    self._fail(error)
                 return
             seen = reply.seen
             self._answer_probes()
@@ -223,15 +224,16 @@ class Membership:
                 self._fail(_over(reply))
                 return
             if reply.is_closed and generation:
-                self._close_generation(generation, reply.reason, reply.must_probe)
+                if not (reply.generation > generation and self._must_arrive):  # else: in good order, and a seat is free
+                    self._close_generation(generation, reply.reason, reply.must_probe)
             elif outstayed := self._outstayed(reply.leavers):
                 self.report_broken(generation, f"{outstayed} left in good order; {self.worker} goes on")
 
     def _outstayed(self, leavers: dict[str, int]) -> str:
         """Members that want to go after a step which this worker has behind it, while it is in a further one."""
-        progress = self._board.progress
-        gone = [name for name, step in leavers.items() if name != self.worker and progress.step >= step]
-        return ", ".join(gone) if progress.phase != OUTSIDE else ""
+        step = self._board.progress.step
+        gone = [name for name, last in leavers.items() if name != self.worker and step >= last]
+        return ", ".join(gone) if self.is_in_step else ""
 
     def _fail(self, error: EverstepError | JobFinished) -> None:
         with self._changed:

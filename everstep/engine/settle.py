@@ -27,8 +27,7 @@ class Hello:
     is_exact: bool
     torch: str
     held: list[int]  # leaves of the next step that it has computed
-    reductions: int  # how many values were reduced so far …
-    reduced: list[float]  # … and the last result, for whoever missed it
+    reduced: list[float]  # values agreed on since its last commit, for whoever missed one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,11 +93,15 @@ class Engine:
         self._weights: dict[int, float] = {}  # by held leaf
         self._leaf: Leaf | None = None  # being computed …
         self._leaf_generation = 0  # … since this generation
+        self._are_buffers_kept = False
         self._reduction: Reduction | None = None
         self._decision: PulseDecision | None = None  # of the step being committed
         self._must_regroup = False
-        self._reductions = 0
-        self._reduced: list[float] = []
+        self._farewell: Future[bool] | None = None  # it has asked to leave: whether it may
+        self._leave_reason = ""
+        self._reducers: list[int] | None = None  # ranks that ask for values until the next commit; None: all
+        self._reduced: list[float] = []  # values that all agreed on since the last commit
+        self._num_asked = 0  # how many of them the script has asked for
 
     def configure(self, *, num_leaves: int, reduce: str, seed: int, threads: int) -> None:
         if self._gradients is not None:
@@ -159,9 +164,12 @@ class Engine:
     # --- a leaf -------------------------------------------------------------------------------------------
 
     def next_leaf(self) -> Leaf:
-        """The leaf that this worker has to compute next; regroups first if it must."""
+        """The leaf that this worker has to compute next; regroups first if it must, or leaves."""
         self.join()
         self._build()
+        if self._farewell is not None:
+            self.leave("asked to end by SIGTERM")
+            raise Leaving
         if self._settled == 0 or self._must_regroup or self._membership.is_closed(self.world.generation):
             self._regroup()
         if self._is_dirty:
@@ -179,8 +187,10 @@ class Engine:
             raise UsageError(f"leaf {leaf.index} of step {leaf.step} is not this worker's to compute now")
         gradients = self._build()
         self._leaf, self._leaf_generation = leaf, self.world.generation
+        self._membership.is_in_step = True
         self._weights[leaf.index] = weight
         self._decision = None
+        self._are_buffers_kept = False
         self._buffers.restore()
         seed_everything(leaf_seed(self._seed, leaf.step, leaf.index))
         target = gradients.begin(leaf.index, weight, is_last=self.is_last_leaf)
@@ -196,6 +206,18 @@ class Engine:
     @property
     def is_in_leaf(self) -> bool:
         return self._leaf is not None
+
+    @contextlib.contextmanager
+    def in_phase(self, phase: str) -> Iterator[None]:
+        """For what a worker does outside of its leaves and their sum, so that a cut network is noticed there too."""
+        before = self._board.progress
+        self._board.write(step=self.step, leaf=before.leaf, phase=OUTSIDE)
+        self._board.write(step=self.step, leaf=before.leaf, phase=phase)
+        try:
+            yield
+        finally:
+            self._board.write(step=self.step, leaf=before.leaf, phase=OUTSIDE)
+            self._board.write(step=self.step, leaf=before.leaf, phase=before.phase)
 
     @contextlib.contextmanager
     def accumulating(self) -> Iterator[None]:
@@ -215,11 +237,13 @@ class Engine:
         elif self._decision is None:
             self._complete_last_leaf()
         self._leaf = None
+        self._membership.is_in_step = False
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
 
     def abandon_leaf(self, error: BaseException) -> None:
         """The leaf's body broke off. Leaves computed before stay; the step is done again by all."""
         leaf, self._leaf = self._leaf, None
+        self._membership.is_in_step = False
         gradients = self._build()
         gradients.abandon()
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
@@ -246,10 +270,9 @@ class Engine:
         leaf = self._leaf
         assert leaf is not None
         if leaf.index in self._todo:
+            self._keep_buffers()
             self._build().complete()
             self._todo.remove(leaf.index)
-            if leaf.index == 0:
-                self._buffers.keep_leaf_zero()
 
     # --- the sum ------------------------------------------------------------------------------------------
 
@@ -279,7 +302,15 @@ class Engine:
             self._reduction.ready(bucket)
 
     def _backward_ended(self) -> None:
-        self._complete_last_leaf()
+        self._keep_buffers()
+        if self.is_last_leaf:
+            self._complete_last_leaf()
+
+    def _keep_buffers(self) -> None:
+        """When a leaf's backward ends, whatever comes after it: so buffers do not depend on which leaf is the last."""
+        if self._leaf is not None and self._leaf.index == 0 and not self._are_buffers_kept:
+            self._are_buffers_kept = True
+            self._buffers.keep_leaf_zero()
 
     def _complete_last_leaf(self) -> None:
         """All leaves are computed: wait for the sum, and through regroupings as long as nothing is left to compute."""
@@ -353,7 +384,7 @@ class Engine:
 
     def commit(self) -> None:
         assert self._decision is not None
-        self._is_dirty = False
+        self._is_dirty = self._membership.is_in_step = False
         self.step += 1
         gradients = self._build()
         gradients.clear()
@@ -361,6 +392,7 @@ class Engine:
         self._weights.clear()
         self._plan = None
         self._reduction = None
+        self._forget_reduced()
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
         self._membership.hold(self._settled, self.step, self.num_leaves)
         emit("step.committed", step=self.step, generation=self.world.generation, size=self.world.size)
@@ -371,8 +403,8 @@ class Engine:
         if decision is None or not decision.must_regroup or self._todo:
             return
         if self.world.rank in decision.leavers:
-            self.leave("asked to end by SIGTERM")
-            raise Leaving
+            self._farewell = self._ask_to_leave("asked to end by SIGTERM")
+            return
         self._must_regroup = True
         self._membership.arrive(self.world.generation)
 
@@ -380,7 +412,9 @@ class Engine:
 
     def _regroup(self, lost: PeerLost | None = None) -> None:
         """Wait for the next generation and settle in it; again, if that one breaks too."""
-        started = time.monotonic()
+        started, farewell = time.monotonic(), self._farewell
+        if farewell is not None and farewell.result():
+            raise Leaving  # the others go on without this worker
         if self._settled == 0 and self.world is ALONE:
             self._membership.hold(0, self.step, self.num_leaves)
             self._membership.arrive(0)
@@ -397,6 +431,8 @@ class Engine:
                 break
             except PeerLost as again:
                 self._membership.report_broken(self.world.generation, again.message)
+        if farewell is not None:
+            self._farewell = self._ask_to_leave(self._leave_reason)
         emit("regroup.settled", generation=self.world.generation, size=self.world.size, rank=self.world.rank,
              step=self.step, seconds=time.monotonic() - started, reason=leadership.reason)  # fmt: skip
 
@@ -411,23 +447,26 @@ class Engine:
     def _settle(self) -> Leadership:
         assert self._group is not None
         gradients, group, rank = self._build(), self._group, self.world.rank
-        hellos = exchange(self._hello(), group)
+        with self.in_phase(WAITING):
+            hellos = exchange(self._hello(), group)
         leadership = decide_leader(hellos, self.world.continues)
         check_fit(hellos, leadership.leader, rank)
         if rank == leadership.leader and leadership.receivers:
-            send_state(self._state(), group, leadership.receivers, self._membership.worker)
+            with self.in_phase(COMPUTING):  # a long transfer is no stall
+                send_state(self._state(), group, leadership.receivers, self._membership.worker)
         elif rank in leadership.receivers:
-            self._load(receive_state(group, leadership.leader, self._membership.worker))
+            with self.in_phase(WAITING):
+                self._load(receive_state(group, leadership.leader, self._membership.worker))
             gradients.clear()
             self._weights.clear()
         self._settled = self.world.generation
         self._membership.hold(self._settled, self.step, self.num_leaves)
         self._membership.report_settled(self.world.generation, self.step)
-        self._catch_up(hellos, leadership.leader)
-        current = [
-            h.step == hellos[leadership.leader].step and r not in leadership.receivers for r, h in enumerate(hellos)
-        ]
-        self._make_plan([h.held if is_current else [] for h, is_current in zip(hellos, current, strict=True)])
+        current = [rank for rank in range(self.world.size) if rank not in leadership.receivers]
+        self._reduced = max((hellos[rank].reduced for rank in current), key=len)
+        if hellos[leadership.leader].settled > 0:  # a newcomer begins with a leaf: it asks for no value of this step
+            self._reducers = [rank for rank, hello in enumerate(hellos) if hello.settled > 0]
+        self._make_plan([hello.held if rank in current else [] for rank, hello in enumerate(hellos)])
         log.info(
             "generation %d: rank %d of %d at step %d; %s",
             self.world.generation, rank, self.world.size, self.step, leadership.reason,
@@ -445,7 +484,6 @@ class Engine:
             is_exact=self.is_exact,
             torch=torch.__version__,
             held=list(self._build().fold.held),
-            reductions=self._reductions,
             reduced=self._reduced,
         )
 
@@ -465,40 +503,43 @@ class Engine:
         if self.is_exact:
             torch.set_num_threads(state["engine"]["threads"])
         self._buffers.rebase()
+        self._forget_reduced()
         self._is_dirty = False
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+
+    def _forget_reduced(self) -> None:
+        self._reduced, self._num_asked, self._reducers = [], 0, None
 
     # --- values that all agree on -------------------------------------------------------------------------
 
     def reduce(self, value: float, weight: float) -> float:
-        """The weighted mean over all workers: numbered, and retried when a peer is lost."""
+        """The weighted mean over all workers, retried when a peer is lost.
+
+        Numbered since the last commit, so that whoever was brought to this step by a peer gets what was agreed on
+        without it. A worker that is taken to a later step while it waits missed the answer: it gets its own value."""
         self.join()
-        number = self._reductions + 1
-        while self._reductions < number:
+        step, number, self._num_asked = self.step, self._num_asked, self._num_asked + 1
+        while self.step == step and len(self._reduced) <= number:
             try:
-                if self._membership.is_closed(self.world.generation) or self._must_regroup:
+                assert self._group is not None
+                if self._group.is_broken:
                     self._regroup()
                     continue
-                assert self._group is not None
-                raws = [json.loads(raw) for raw in self._group.gather(json.dumps([value, weight]).encode())]
-                total = sum(w for _, w in raws)
-                self._reductions = number
-                self._reduced = [sum(v * w for v, w in raws) / total if total else float("nan")]
+                # A generation closed in good order serves until the next leaf: there all workers are at one place.
+                with self.in_phase(WAITING):
+                    raws = self._group.gather(json.dumps([value, weight]).encode(), self._reducers)
+                pairs = [json.loads(raw) for raw in raws]
+                total = sum(w for _, w in pairs)
+                self._reduced.append(sum(v * w for v, w in pairs) / total if total else float("nan"))
             except PeerLost as lost:
                 self._regroup(lost)
-        return self._reduced[0]
-
-    def _catch_up(self, hellos: Sequence[Hello], leader: int) -> None:
-        """Whoever missed the last reduced value takes it from one who has it."""
-        ahead = max(hellos, key=lambda hello: hello.reductions)
-        if ahead.reductions > self._reductions:
-            self._reductions, self._reduced = ahead.reductions, ahead.reduced
+        return self._reduced[number] if self.step == step else value
 
     # --- the end ------------------------------------------------------------------------------------------
 
     def conclude(self) -> None:
         """No further step is wanted here: make sure that all hold the last one before anybody goes."""
-        if self._settled == 0:
+        if self._settled == 0 or self._farewell is not None:
             return
         while True:
             try:
@@ -516,12 +557,29 @@ class Engine:
         inbox = {p: torch.empty(header_bytes(self._leaves), dtype=torch.uint8) for p in self.world.peers}
         works = [self._group.recv(inbox[peer], peer, TAG_HEADER) for peer in self.world.peers]
         works += [self._group.send(own, peer, TAG_HEADER) for peer in self.world.peers]
-        self._group.wait(works)
+        with self.in_phase(WAITING):
+            self._group.wait(works)
 
     def leave(self, reason: str) -> None:
         """Wait until nobody needs this worker's state any more."""
-        while not self._membership.may_leave(self.world.generation, self.step, reason):
-            self._regroup()
+        self._farewell = self._farewell or self._ask_to_leave(reason)
+        while not self._farewell.result():
+            self._regroup()  # which asks again
+
+    def _ask_to_leave(self, reason: str) -> Future[bool]:
+        """Behind the script's back: what it does after its last step, it may do together with all others."""
+        self._leave_reason = reason
+        answer: Future[bool] = Future()
+        generation, step = self.world.generation, self.step
+
+        def ask() -> None:
+            try:
+                answer.set_result(self._membership.may_leave(generation, step, reason))
+            except BaseException as error:  # raised again where the answer is taken
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, name="everstep-leave", daemon=True).start()
+        return answer
 
     def close(self) -> None:
         self._courier.close()
@@ -535,6 +593,8 @@ class Engine:
         """Called in a thread of the membership's: wake whoever waits for the sum."""
         if (reduction := self._reduction) is not None:
             reduction.abort()
+        if (group := self._group) is not None:
+            group.break_()  # also if it is an earlier one, closed in good order
         for tell in self.on_closed:
             tell()
 

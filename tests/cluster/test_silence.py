@@ -50,9 +50,10 @@ def test_a_frozen_node_comes_back_as_a_newcomer() -> None:
 
 @needs_hosts
 def test_a_host_that_is_cut_off_is_lost_until_it_is_mended() -> None:
-    with Stage("--steps", 30, "--leaves", 6, gates=[20], hosts=3, workers=3) as cluster:
-        cluster.wait("step.committed", worker="w2", step=5)
+    with Stage("--steps", 30, "--leaves", 6, gates=[5, 20], hosts=3, workers=3) as cluster:
+        cluster.wait_at_gate(5, "w0", "w1", "w2")
         cluster.cut(3)
+        cluster.open_gate(5)
         cluster.wait("worker.lost", worker="w2")
         cluster.wait("regroup.settled", size=2)
         cluster.wait_at_gate(20, "w0", "w1")
@@ -64,9 +65,10 @@ def test_a_host_that_is_cut_off_is_lost_until_it_is_mended() -> None:
 
 @needs_hosts
 def test_of_two_hosts_that_lost_each_other_one_goes_on() -> None:
-    with Stage("--steps", 16, "--leaves", 6, hosts=3, workers=3) as cluster:
-        cluster.wait("step.committed", worker="w0", step=5)
+    with Stage("--steps", 16, "--leaves", 6, gates=[5], hosts=3, workers=3) as cluster:
+        cluster.wait_at_gate(5, "w0", "w1", "w2")
         cluster.cut_between(2, 3)
+        cluster.open_gate(5)
         cluster.wait("regroup.settled", size=2, timeout_s=40)
         result = cluster.finish_undisturbed()
     assert len(result.outputs) == 2

@@ -22,6 +22,19 @@ def count() -> int:
     return int(ones)
 
 
+def tell_group(trainer: everstep.ElasticTrainer) -> None:
+    """After a commit, where all workers are: who is there, by our collective and by theirs."""
+    everybody = 0
+    try:
+        everybody = count()
+    except PeerLost:
+        emit("group.lost", step=trainer.num_steps)
+    mean = everstep.reduce(trainer.num_steps)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    is_same = (rank, size) == (trainer.rank, trainer.world_size)
+    emit("group.told", step=trainer.num_steps, count=everybody, rank=rank, size=size, is_same=is_same, mean=mean)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20)
@@ -40,25 +53,10 @@ def main() -> None:
             inputs, targets = batch(leaf.step, leaf.index)
             time.sleep(args.leaf_s)
             nn.functional.cross_entropy(model(inputs), targets).backward()
-            if trainer.world_size == dist.get_world_size() == 6:
-                count()  # every worker has one leaf: all are here
             optimizer.step()
         if trainer.num_steps > leaf.step:
             trace(trainer, model.module, optimizer)
-            try:
-                everybody = count()
-            except PeerLost:
-                emit("group.lost", step=trainer.num_steps)
-                continue
-            emit(
-                "group.counted",
-                step=trainer.num_steps,
-                count=everybody,
-                size=dist.get_world_size(),
-                rank=dist.get_rank(),
-                is_same=(dist.get_rank(), dist.get_world_size()) == (trainer.rank, trainer.world_size),
-                mean=everstep.reduce(trainer.num_steps),
-            )
+            tell_group(trainer)
     tell(model.module, optimizer, trainer)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ def main() -> None:
         if is_due("end-early", leaf):
             break
         uncaught = is_due("raise-uncaught", leaf)
-        with nullcontext() if uncaught else suppress(Trouble), trainer.step():
+        with suppress(KeyError if uncaught else Trouble), trainer.step():
             inputs, targets = batch(leaf.step, leaf.index)
             optimizer.zero_grad()
             if is_due("deadly-leaf", leaf):

@@ -1,0 +1,44 @@
+"""Scripts with a trouble of their own: exceptions in a leaf, a leaf that kills, branches that use other parameters."""
+
+from __future__ import annotations
+
+import pytest
+
+from stage import Stage
+
+
+@pytest.mark.parametrize("kind", ["raise-forward", "raise-backward", "raise-after"])
+def test_an_exception_that_the_script_catches_costs_a_retry_and_nothing_else(kind: str) -> None:
+    trouble = ["--kind", kind, "--at-step", 3, "--worker", "w1"]
+    with Stage("--steps", 8, "--leaves", 4, *trouble, script="trouble.py", workers=2) as cluster:
+        result = cluster.finish_undisturbed()
+    assert len(result.outputs) == 2
+    assert result.events("worker.killed") == []
+
+
+def test_a_script_that_dies_of_its_exception_is_lost_and_named() -> None:
+    trouble = ["--kind", "raise-uncaught", "--at-step", 3, "--worker", "w1"]
+    with Stage("--steps", 8, "--leaves", 4, *trouble, script="trouble.py", workers=2) as cluster:
+        result = cluster.finish_undisturbed()
+        assert "Trouble: in backward" in cluster.log("w1")
+    assert result.events("worker.exited", worker="w1")[0]["exit_code"] == 1
+    assert len(result.outputs) == 1
+
+
+def test_a_leaf_that_kills_every_worker_stops_the_job_and_is_named() -> None:
+    trouble = ["--kind", "deadly-leaf", "--at-step", 3, "--at-leaf", 2]
+    with Stage("--steps", 8, "--leaves", 6, *trouble, script="trouble.py", workers=4) as cluster:
+        stopped = cluster.wait("job.stopped")
+        result = cluster.finish(check=False)
+        report = (cluster.directory / "node1.log").read_text()
+    assert "leaf 2 of step 3 killed" in stopped["reason"]
+    assert len(result.events("worker.exited", signal="SIGKILL", leaf=2)) == 3
+    assert result.exit_codes == {"node1": 1}
+    assert "leaf 2 of step 3 killed" in report
+
+
+def test_leaves_that_use_different_parameters_agree() -> None:
+    with Stage("--steps", 20, "--leaf-s", 0.01, script="branches.py", workers=3) as cluster:
+        cluster.wait("step.committed", worker="w1", step=8)
+        cluster.kill("w1")
+        cluster.finish_undisturbed()

@@ -30,6 +30,7 @@ class Stage(Cluster):
 
     def __init__(self, *args: object, script: str = TRAIN, gates: Sequence[int] = (), **settings: Any) -> None:
         self._given = (script, *(str(arg) for arg in args))
+        self.harmed: set[str] = set()  # for stories that choose their victims by chance
         env = {"GATES": ",".join(str(step) for step in gates), **settings.pop("env", {})}
         if kept := os.environ.get("STAGE_KEEP"):  # to look at what is left of a story
             settings["directory"] = Path(tempfile.mkdtemp(dir=kept))

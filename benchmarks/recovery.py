@@ -88,7 +88,7 @@ def _next_full_generation(cluster: Cluster) -> int:
 
 def everstep_laggard(rounds: int) -> list[float]:
     """One worker a step behind holding 500 MB that it must be sent, while another dies."""
-    args = ["--ballast-mb", "480", "--lag-every", "8", "--leaves", "12"]
+    args = ["--ballast-mb", "480", "--lag-every", "8", "--leaves", str(WORKERS)]
     taken = []
     for _ in range(rounds):
         with Cluster(SCRIPTS / "everstep_job.py", args, workers=WORKERS) as cluster:
@@ -172,24 +172,23 @@ def main() -> None:
     # Side by side: half of each, in turns, so that a change of the machine's load meets both.
     halves = [args.kills - args.kills // 2, args.kills // 2]
     ours: list[float] = []
-    coarse: list[float] = []
     theirs: list[float] = []
     our_hung = their_hung = 0
     for kills in halves:
-        taken, hung = everstep_kills(kills, leaves=12)
+        taken, hung = everstep_kills(kills, leaves=WORKERS)
         ours, our_hung = ours + taken, our_hung + hung
         if not args.skip_torchrun:
             taken, hung = torchrun_kills(kills)
             theirs, their_hung = theirs + taken, their_hung + hung
-    coarse, hung = everstep_kills(max(3, args.kills // 4), leaves=WORKERS)
+    fine, hung = everstep_kills(max(3, args.kills // 4), leaves=2 * WORKERS)
     our_hung += hung
     laggard = everstep_laggard(3)
     print(
         f"{'seconds from kill -9 to the next commit':44s} "
         f"{'median':>8s} {'best':>8s} {'worst':>8s} {'kills':>6s} {'hung':>5s}"
     )
-    print(row("Everstep, survivors (12 leaves)", ours, our_hung))
-    print(row("Everstep, survivors (4 leaves of 50 ms)", coarse, 0))
+    print(row("Everstep, survivors (4 leaves of 50 ms)", ours, our_hung))
+    print(row("Everstep, survivors (8 leaves of 25 ms)", fine, 0))
     print(row("Everstep, a laggard is sent 500 MB", laggard, 0))
     print(row("torchrun, store sharing off", theirs, their_hung))
     if importlib.util.find_spec("nvidia_resiliency_ext") is None:

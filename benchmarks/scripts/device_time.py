@@ -1,4 +1,6 @@
-"""A 20 MB model whose layers sleep where a device would compute: a third forward, two thirds backward."""
+"""A 20 MB model that sleeps where a device would compute: a third of the time forward, two thirds backward.
+
+It sleeps once each way, in its middle: many short sleeps would each wait for a busy core when they end."""
 
 from __future__ import annotations
 
@@ -34,8 +36,10 @@ class DeviceModel(nn.Module):
         self.seconds = seconds
 
     def forward(self, inputs: Tensor) -> Tensor:
-        for layer in self.layers:
-            inputs = _Sleep.apply(torch.relu(layer(inputs)), self.seconds / LAYERS)
+        for number, layer in enumerate(self.layers):
+            if number == LAYERS // 2:
+                inputs = _Sleep.apply(inputs, self.seconds)
+            inputs = torch.relu(layer(inputs))
         return inputs
 
 

@@ -40,7 +40,7 @@ class Behind(Exception):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--leaves", type=int, default=12)
+    parser.add_argument("--leaves", type=int, default=4)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--ballast-mb", type=int, default=0)
     parser.add_argument("--lag-every", type=int, default=0, help="at each such step w1 falls behind and w3 dies")

@@ -25,6 +25,8 @@ def advance(roster: Roster, signs: Mapping[str, Sign], now: float) -> tuple[Rost
             ending = changes.finish if end.is_finished else changes.stop
             roster = ending(roster, end.reason)
         forming = decide_generation(roster, signs, now)
+        if forming.breaks:
+            roster = changes.close(roster, forming.reason, now)
         for name in forming.lost:
             roster = changes.lose(roster, name, forming.reason, now)
         if forming.recalled:

@@ -5,8 +5,6 @@ Without the token there is nothing to be seen, not even whether a path exists. N
 from __future__ import annotations
 
 import hmac
-import json
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,12 +14,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from everstep.coordinator.bodies import Receive, Scope
-from everstep.coordinator.routes import HOT_ROUTES, Send, router
+from everstep.coordinator.express import Express, Send, send_error
+from everstep.coordinator.routes import router
 from everstep.coordinator.service import Service
 from everstep.coordinator.store import Store
 from everstep.errors import EverstepError, Refused
-
-log = logging.getLogger(__name__)
 
 
 def create_app(store: Store, token: str, *, on_ready: Callable[[], None] | None = None) -> Any:
@@ -38,11 +35,10 @@ def create_app(store: Store, token: str, *, on_ready: Callable[[], None] | None 
             await app.state.service.close()
 
     app = FastAPI(title="everstep", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    app.router.routes.extend(HOT_ROUTES)
     app.include_router(router)
     app.add_exception_handler(EverstepError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_path)
-    return Door(app, token)
+    return Door(Express(app, lambda: app.state.service), token)
 
 
 class Door:
@@ -58,14 +54,7 @@ class Door:
         if scope["type"] == "lifespan" or self._has_token(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            body = json.dumps({"detail": "a valid bearer token is needed"}).encode()
-            headers = [
-                (b"content-type", b"application/json"),
-                (b"www-authenticate", b"Bearer"),
-                (b"connection", b"close"),
-            ]
-            await send({"type": "http.response.start", "status": 401, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+            await send_error(send, Refused("a valid bearer token is needed", status=401))
         else:
             await send({"type": "websocket.close", "code": 1008})
 
@@ -76,13 +65,19 @@ class Door:
         return False
 
 
-async def _refuse(_request: Request, error: Exception) -> JSONResponse:
+class _Failure:
+    """An error as the response that the worker's calls get too."""
+
+    def __init__(self, error: EverstepError) -> None:
+        self._error = error
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        await send_error(send, self._error)
+
+
+async def _refuse(_request: Request, error: Exception) -> Any:
     assert isinstance(error, EverstepError)
-    status = error.status if isinstance(error, Refused) else 503  # all else is ours, and worth another try
-    # A body that was not read to its end leaves the connection unusable.
-    return JSONResponse(
-        {"detail": error.message}, status, headers={"connection": "close"} if status in (400, 413) else None
-    )
+    return _Failure(error)
 
 
 async def _refuse_path(_request: Request, error: Exception) -> JSONResponse:

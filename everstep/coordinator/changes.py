@@ -118,19 +118,18 @@ def _begin_process(roster: Roster, worker: Worker, now: float) -> Roster:
     is_first = worker.incarnation == ""
     if not is_first:
         roster = _drop(roster, worker, f"{worker.worker} was replaced by a new process", now)
-    num_announced = sum(1 for each in roster.workers.values() if each.incarnation)
     new = replace(
         worker,
         status=ALIVE,
         reason="announced",
-        seniority=num_announced if is_first else worker.seniority,
+        seniority=roster.num_announced if is_first else worker.seniority,
         announced_in=roster.generation.number,
         settled=0,
         held=0,
         step=0,
         wants_stacks=False,
     )
-    return _with(roster, new)
+    return replace(_with(roster, new), num_announced=roster.num_announced + is_first)
 
 
 def arrive(roster: Roster, name: str, message: Arrive, now: float) -> Roster:

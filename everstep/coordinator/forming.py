@@ -22,6 +22,7 @@ class Forming:
     reason: str
     next_look: float | None = None  # when to decide again if nothing happens before
     lost: tuple[str, ...] = ()  # did not arrive in time
+    breaks: bool = False  # the generation was closed in good order, but not all come: tell them that it is over
     recalled: tuple[str, ...] = ()  # want to leave, but hold the newest state
     formed: Generation | None = None
 
@@ -59,6 +60,10 @@ def _decide_missing(roster: Roster, signs: Mapping[str, Sign], now: float) -> Fo
     deadlines = _awaited(roster, signs)
     if not deadlines:
         return None
+    if min(deadlines.values()) <= now and not roster.generation.is_broken:
+        # Members come by themselves after a closing in good order, so they were not told to. Before it costs a life:
+        slow = by_seniority(roster, (name for name, deadline in deadlines.items() if deadline <= now))
+        return Forming(reason=f"{listed(slow)} did not come with the others after the last step", breaks=True)
     return _wait_or_lose(roster, deadlines, now, "for the next generation")
 
 

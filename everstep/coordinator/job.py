@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import signal
 import time
 from collections import defaultdict
@@ -18,8 +19,8 @@ from everstep import wire
 from everstep.coordinator import changes
 from everstep.coordinator.advance import advance, examine
 from everstep.coordinator.bell import Bell
-from everstep.coordinator.replies import Notice, Seats, job_view, notice_of
-from everstep.coordinator.roster import ALIVE, CONFLICT, LEFT, LOST, Roster, Sign, Worker, has_same_facts
+from everstep.coordinator.replies import Notice, Seats, job_view, notice_of, why_waiting
+from everstep.coordinator.roster import ALIVE, CONFLICT, LEFT, LOST, Generation, Roster, Sign, Worker, has_same_facts
 from everstep.coordinator.store import StoreError
 from everstep.errors import Refused
 from everstep.events import emit
@@ -30,6 +31,8 @@ Save = Callable[[Roster, Roster], Awaitable[None]]
 
 LONGEST_HOLD_S = 1.0
 STORE_PAUSE_S = 0.5
+BRIEF_S = 0.001
+LONGEST_REST_S = 0.05
 
 
 class Job:
@@ -126,7 +129,9 @@ class Job:
                 longest_wait_s=message.longest_wait_s,
             )
         if message.seen == self._notice.seen:
-            await self._news.wait(min(roster.policy.heartbeat_s, roster.policy.lease_s / 2))
+            # Not all for the same time: thousands that were told of something together would come back together.
+            hold_s = roster.policy.heartbeat_s * random.uniform(0.75, 1.0)
+            await self._news.wait(min(hold_s, roster.policy.lease_s / 2))
         return self._watched_closed if self._notice.is_closed_for(message.generation) else self._watched_open
 
     async def arrive(self, name: str, message: wire.Arrive) -> bytes:
@@ -136,7 +141,8 @@ class Job:
         deadline = now + self._hold_s()
         while not (self.kept.is_over or self._has_seat(name, message.generation)):
             if time.monotonic() >= deadline:
-                return wire.to_json(wire.Arrived(is_formed=False, is_stopped=False, reason=self._why_waiting(name)))
+                reason = why_waiting(self.kept, name) or self.reason
+                return wire.to_json(wire.Arrived(is_formed=False, is_stopped=False, reason=reason))
             await self._forming.wait(deadline - time.monotonic())
             # A generation may have been formed and closed again before this worker could be told of it.
             self._stand_ready(name, message, now)
@@ -166,14 +172,16 @@ class Job:
     # --- what the calls are made of ---
 
     def _caller(self, name: str, incarnation: str) -> Worker:
-        """Who calls; after the end of the job also one that has left, so that it hears of the end."""
+        """Who calls. One that was released may not have heard of it yet: its last heartbeats are no offence."""
         worker = self.roster.worker(name)
-        if worker.status == LEFT and worker.incarnation == incarnation and self.roster.is_over:
+        if worker.status == LEFT and worker.incarnation == incarnation:
             return worker
         return changes.known(self.roster, name, incarnation)
 
     def _stand_ready(self, name: str, message: wire.Arrive, now: float) -> None:
-        if self._caller(name, message.incarnation).status != LEFT:
+        if self.roster.is_over:
+            self._caller(name, message.incarnation)
+        else:
             self._change(changes.arrive(self.roster, name, message, now))
 
     def _prove_alive(self, name: str, now: float) -> None:
@@ -195,9 +203,6 @@ class Job:
     def _has_seat(self, name: str, after: int) -> bool:
         """Whether a generation that was kept, and is still open, has a place for this worker."""
         return self.kept.generation is self.roster.generation and changes.is_formed(self.kept, name, after)
-
-    def _why_waiting(self, name: str) -> str:
-        return self.kept.generation.left_out.get(name, self.reason)
 
     def _left(self, name: str, generation: int) -> wire.Left | None:
         kept = self.kept
@@ -245,9 +250,9 @@ class Job:
             if not has_same_facts(self.kept, roster):
                 await self._save_stubbornly(roster)
             self._tell_all(roster, num_changes)
-            if took_s > 0.001:
-                # Deciding for thousands takes long: leave most of the time to those who have yet to arrive.
-                await asyncio.sleep(2 * took_s)
+            if took_s > BRIEF_S:
+                # Deciding for thousands takes long: leave nearly all of the time to those who have yet to arrive.
+                await asyncio.sleep(min(10 * took_s, LONGEST_REST_S))
 
     async def _until_due(self) -> None:
         looks = [look for look in (self._look_at, self._examine_at) if look is not None]
@@ -317,6 +322,8 @@ class Job:
 def _is_newcomer(roster: Roster, name: str) -> bool:
     """Whether training is under way: a generation was formed, and somebody of it may still be there."""
     gone = changes.GONE
+    if roster.generation.number == 0:
+        return False
     return any(
         roster.workers[each].status not in gone and roster.is_member(each)
         for each in roster.generation.ranks
@@ -326,10 +333,10 @@ def _is_newcomer(roster: Roster, name: str) -> bool:
 
 def _emit_all(before: Roster, after: Roster) -> None:
     job, generation = after.job, after.generation
+    if before.generation.is_open and generation.number > before.generation.number:
+        _emit_generation(job, after.previous)  # closed and followed in one go
     if generation is not before.generation:
-        what = "generation.closed" if generation.is_closed else "generation.formed"
-        members = [member.worker for member in generation.members]
-        emit(what, job=job, generation=generation.number, members=members, reason=generation.reason)
+        _emit_generation(job, generation)
     if after.is_over and not before.is_over:
         emit("job.finished" if after.is_finished else "job.stopped", job=job, reason=after.reason)
     if after.workers is before.workers:
@@ -338,6 +345,12 @@ def _emit_all(before: Roster, after: Roster) -> None:
         earlier = before.workers.get(name)
         if worker is not earlier and worker.status != ALIVE and (earlier is None or earlier.status != worker.status):
             emit(f"worker.{worker.status}", job=job, worker=name, generation=generation.number, reason=worker.reason)
+
+
+def _emit_generation(job: str, generation: Generation) -> None:
+    what = "generation.closed" if generation.is_closed else "generation.formed"
+    members = [member.worker for member in generation.members]
+    emit(what, job=job, generation=generation.number, members=members, reason=generation.reason)
 
 
 def _die_if_failed(task: asyncio.Task[None]) -> None:

@@ -99,6 +99,16 @@ class Seats:
         return b'%b"rank":%d%b' % (self._before, self.generation.ranks[worker], self._after)
 
 
+def why_waiting(roster: Roster, name: str) -> str | None:
+    """Why one that stands ready is not in the open generation, if there is one."""
+    generation = roster.generation
+    if name in generation.left_out or not generation.is_open:
+        return generation.left_out.get(name)
+    if num_newcomers(roster):
+        return f"generation {generation.number} will let newcomers in after its present step"
+    return f"generation {generation.number} has all the {len(generation.members)} workers it can use; a spare waits"
+
+
 def job_view(roster: Roster, signs: Mapping[str, Sign], reason: str) -> JobView:
     return JobView(
         job=roster.job,

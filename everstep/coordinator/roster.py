@@ -117,6 +117,7 @@ class Roster:
     lost_at: Mapping[str, float] = field(default_factory=dict)
     formed_at: float = 0.0
     closed_at: float = 0.0
+    num_announced: int = 0
     slots: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (agent, request) → worker
 
     @property

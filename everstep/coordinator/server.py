@@ -5,12 +5,11 @@ May be killed at any moment; started again on the same store and port, everythin
 from __future__ import annotations
 
 import contextlib
-import logging
+import gc
 import os
 import resource
 import secrets
 import socket
-import sys
 from pathlib import Path
 
 import uvicorn
@@ -19,8 +18,6 @@ from everstep import env
 from everstep.coordinator.app import create_app
 from everstep.coordinator.store import Store
 from everstep.errors import UsageError
-
-log = logging.getLogger(__name__)
 
 BACKLOG = 4096  # thousands of workers may connect at the same moment
 KEEP_ALIVE_S = 120  # longer than any client keeps an idle connection: the client closes first, and no call is lost
@@ -38,6 +35,7 @@ def serve(
     """Answer until SIGTERM or SIGINT. The URL goes to stdout, and as one line to `ready_fd` or `ready_file`."""
     token = read_or_create_token(Path(token_file))
     _raise_file_limit()
+    _calm_garbage_collector()
     with contextlib.closing(_bind(host, port)) as listener:
         url = _url(listener)
 
@@ -52,6 +50,7 @@ def serve(
             server_header=False,
             date_header=False,
             ws="none",
+            proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=3,
             backlog=BACKLOG,
@@ -111,5 +110,7 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-if __name__ == "__main__":
-    sys.exit("use: everstep serve")
+def _calm_garbage_collector() -> None:
+    """Our values have no cycles. Looking through all of them at every turn cost a third of the time."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)

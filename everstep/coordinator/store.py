@@ -123,7 +123,10 @@ class Store:
 
     def _hold_lock_file(self, path: str) -> None:
         """Held as long as this process lives; the kernel frees it even after kill -9."""
-        self._lock_file = open(path, "w")  # noqa: SIM115
+        try:
+            self._lock_file = open(path, "w")  # noqa: SIM115
+        except OSError as error:
+            raise UsageError(f"cannot open the store: {path}: {error.strerror}", hint="see --store") from None
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -261,6 +264,7 @@ def _load(connection: Connection, job: str) -> Roster | None:
         is_stopped=row["is_stopped"],
         is_finished=row["is_finished"],
         reason=row["reason"],
+        num_announced=sum(1 for each in workers if each.incarnation),
         slots={(each.agent, each.request): each.worker for each in workers},
     )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from everstep.engine.shared import Block, cut, is_available, needed_bytes
 from everstep.errors import UsageError
 
 BUCKET_BYTES = 4 << 20  # measured on loopback: 1 MiB costs a quarter more, above 4 MiB nothing is gained
@@ -31,6 +32,14 @@ class Layout:
     buckets: tuple[Bucket, ...]
     bucket_of: tuple[int, ...]  # by parameter number
     digest: str
+
+    @property
+    def shapes(self) -> list[tuple[int, torch.dtype]]:
+        return [(bucket.numel, bucket.dtype) for bucket in self.buckets]
+
+    @property
+    def is_on_host(self) -> bool:
+        return all(bucket.device.type == "cpu" for bucket in self.buckets)
 
 
 def lay_out(parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES) -> Layout:
@@ -71,10 +80,17 @@ def lay_out(parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES
 
 
 class Flats:
-    """One flat buffer per bucket, and a view into it for each parameter, shaped and strided like it."""
+    """One flat buffer per bucket, and a view into it for each parameter, shaped and strided like it.
 
-    def __init__(self, layout: Layout, parameters: Sequence[nn.Parameter]) -> None:
-        self.buffers = [torch.empty(b.numel, dtype=b.dtype, device=b.device) for b in layout.buckets]
+    On the host they lie in memory that neighbours can read, unless they are private."""
+
+    def __init__(self, layout: Layout, parameters: Sequence[nn.Parameter], *, is_private: bool = False) -> None:
+        self.block: Block | None = None
+        if layout.is_on_host and not is_private and is_available():
+            self.block = Block(needed_bytes(layout.shapes))
+            self.buffers = cut(self.block.bytes, layout.shapes)
+        else:
+            self.buffers = [torch.empty(b.numel, dtype=b.dtype, device=b.device) for b in layout.buckets]
         self.views: list[Tensor] = [torch.empty(0)] * len(parameters)
         for bucket, buffer in zip(layout.buckets, self.buffers, strict=True):
             for number, offset in bucket.slots:

@@ -11,10 +11,11 @@ touches no memory any more."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -23,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
-from everstep.engine import behind, sockets
+from everstep.engine import behind, shared, sockets
 from everstep.engine.world import World
 from everstep.errors import PeerLost
 
@@ -31,7 +32,16 @@ FORM_S = 10.0  # a group that is not formed by then is given up
 WAIT_S = 24 * 3600.0  # who is alive is decided by the coordinator, not by gloo's time-out
 
 # Tags below this belong to a step's buckets.
-TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER, TAG_TRANSFER, TAG_CANARY, TAG_BUCKETS = 0, 1, 2, 3, 5, 9, 1 << 10
+TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER, TAG_TRANSFER, TAG_CHECKSUM, TAG_CANARY, TAG_BUCKETS = (
+    0,
+    1,
+    2,
+    3,
+    5,
+    8,
+    9,
+    1 << 10,
+)
 
 T = TypeVar("T")
 
@@ -67,9 +77,19 @@ class Attempt:
 class Group:
     """Formed, used, broken or closed; all in the generation of its world."""
 
-    def __init__(self, world: World, gloo: ProcessGroupGloo | None, held: list[socket.socket]) -> None:
+    def __init__(
+        self,
+        world: World,
+        gloo: ProcessGroupGloo | None,
+        held: list[socket.socket],
+        neighbours: Mapping[int, int] | None = None,
+    ) -> None:
         self.world = world
+        self.neighbours = neighbours or {}  # by rank: the process id of a peer whose memory we read, and it ours
         self.gloo = gloo
+        self.shelf: dict[
+            tuple[int, int], list[Tensor]
+        ] = {}  # neighbours' memory, by (rank, descriptor), cut in buckets
         self.is_broken = False
         self._changed = threading.Condition()
         self._held = held
@@ -115,7 +135,7 @@ class Group:
         held = sockets.hold(own, peers)
         if len(held) < len(world.peers):
             raise PeerLost(f"found {len(held)} of {len(world.peers)} connections of generation {world.generation}")
-        return cls(world, gloo, held)
+        return cls(world, gloo, held, _find_neighbours(world, store))
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         assert self.gloo is not None
@@ -235,6 +255,22 @@ def generation_store(world: World, purpose: str, timeout_s: float = FORM_S) -> d
 def gloo_words(error: Exception) -> str:
     """What gloo has to say, without the place in its source before it and the advice after it."""
     return _PLACE.sub("", str(error)).split(". ", 1)[0]
+
+
+def _find_neighbours(world: World, store: dist.Store) -> dict[int, int]:
+    """Peers on this machine: everybody shows a block with a secret, and tells whose it could read."""
+    secret = os.urandom(16)
+    block = shared.Block(len(secret)) if shared.is_available() else None
+    if block is not None:
+        block.bytes.copy_(torch.frombuffer(bytearray(secret), dtype=torch.uint8))
+    card = [os.getpid(), block.descriptor if block is not None else -1, secret.hex()]
+    store.set(f"card/{world.rank}", json.dumps(card))
+    cards = {rank: json.loads(store.get(f"card/{rank}")) for rank in world.peers}
+    seen = [r for r, (pid, fd, text) in cards.items() if block and shared.can_open(pid, fd, bytes.fromhex(text))]
+    store.set(f"seen/{world.rank}", json.dumps(seen))
+    # Everybody's answer is awaited, also by who saw nobody: until then the block must be there to be read.
+    answers = {rank: json.loads(store.get(f"seen/{rank}")) for rank in world.peers}
+    return {rank: cards[rank][0] for rank in seen if world.rank in answers[rank]}
 
 
 def _new_listener(found: set[sockets.Endpoint]) -> sockets.Endpoint:

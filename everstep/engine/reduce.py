@@ -23,6 +23,7 @@ from torch import Tensor
 from everstep.engine.buckets import Flats, Layout
 from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, gloo_words
 from everstep.engine.pulse import ENDS, Header, Pulse, header_bytes, pulse_bytes, total_weight
+from everstep.engine.shared import Block, cut, is_available, needed_bytes, open_block
 from everstep.engine.staging import Staging
 from everstep.engine.tree import Node, additions
 from everstep.errors import EverstepError, PeerLost
@@ -47,6 +48,24 @@ class Task:
     num_parameters: int
     buffers: Tensor | None  # model buffers, as bytes: leaf 0's owner sends its own, the others receive them here
     buffers_owner: int
+    outbox: Outbox  # where neighbours read our slices of the result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One partial sum of a slice, or where to find it."""
+
+    message: Tensor  # the slice itself, or a neighbour's token
+    neighbour: int | None = None
+    is_scratch: bool = False
+
+
+class Outbox:
+    """Host memory for our slices of the result, for neighbours to read."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.block = Block(needed_bytes(layout.shapes)) if is_available() else None
+        self.buffers = cut(self.block.bytes, layout.shapes) if self.block is not None else []
 
 
 class Scratch:
@@ -82,6 +101,8 @@ class Reduction:
         self.is_done = False
         world = task.group.world
         self._world = world
+        self._neighbours = task.group.neighbours
+        self._shelf: dict[tuple[int, int], list[Tensor]] = task.group.shelf
         self._cuts = [
             [bucket.numel * rank // world.size for rank in range(world.size + 1)] for bucket in task.layout.buckets
         ]
@@ -148,8 +169,8 @@ class Reduction:
     def _run(self) -> None:
         headers = self._post_headers()
         total: float | None = None
-        flying: deque[tuple[int, list[dist.Work], dict[Node, Tensor]]] = deque()
-        results: list[tuple[int, list[dist.Work]]] = []
+        flying: deque[tuple[int, list[dist.Work], dict[Node, Part]]] = deque()
+        results: list[tuple[int, list[dist.Work], list[tuple[int, Tensor]]]] = []
         following, last = 0, len(self._ready)
         while following < last or flying:
             if following < last and len(flying) < IN_FLIGHT and self._await_ready(following, block=not flying):
@@ -161,12 +182,11 @@ class Reduction:
                 total = total_weight(self._check_headers(headers()))
             self._wait(works)
             self._add(bucket, parts, total)
-            results.append((bucket, self._post_result(bucket)))
+            results.append((bucket, *self._post_result(bucket)))
         self._await_pulse()
         take_pulses = self._post_pulse()
-        for bucket, works in results:
-            self._wait(works)
-            self._staging.land(self.result, bucket)
+        for landed in results:
+            self._take_result(*landed)
         pulses = take_pulses()
         if not last:  # nothing to sum: still, all must be at the same step
             total_weight(self._check_headers(headers()))
@@ -189,52 +209,105 @@ class Reduction:
             if self._is_aborted:
                 raise PeerLost(f"generation {self._world.generation} was closed")
 
-    def _post_sums(self, bucket: int) -> tuple[list[dist.Work], dict[Node, Tensor]]:
+    def _post_sums(self, bucket: int) -> tuple[list[dist.Work], dict[Node, Part]]:
         rank, cuts, tag = self._world.rank, self._cuts[bucket], self._tag(bucket)
-        parts: dict[Node, Tensor] = {}
+        parts: dict[Node, Part] = {}
         works = []
         for peer in self._world.peers:
             for number, node in enumerate(self.task.nodes[peer]):
-                own_slice = cuts[rank + 1] - cuts[rank]
-                parts[node] = self._scratch.take(own_slice, self.task.layout.buckets[bucket].dtype)
-                if own_slice:
-                    works.append(self._recv(parts[node], peer, tag + number))
+                parts[node] = part = self._part(peer, bucket)
+                if cuts[rank + 1] > cuts[rank]:
+                    works.append(self._recv(part.message, peer, tag + number))
         for number, node in enumerate(self.task.nodes[rank]):
-            mine = self._staging.outgoing(self.task.sums[node], bucket)
-            parts[node] = mine[cuts[rank] : cuts[rank + 1]]
+            sums = self.task.sums[node]
+            mine = self._staging.outgoing(sums, bucket)
+            parts[node] = Part(message=mine[cuts[rank] : cuts[rank + 1]])
             for peer in self._world.peers:
                 if cuts[peer + 1] > cuts[peer]:
-                    self._send(mine[cuts[peer] : cuts[peer + 1]], peer, tag + number)
+                    piece = mine[cuts[peer] : cuts[peer + 1]]
+                    block = self._staging.block(sums)
+                    self._send(self._token(block) if peer in self._neighbours else piece, peer, tag + number)
         return works, parts
 
-    def _add(self, bucket: int, parts: dict[Node, Tensor], total: float) -> None:
-        """The slice's sum in tree order, divided once. Our own partial sums are read, never written."""
+    def _part(self, peer: int, bucket: int) -> Part:
+        """Room for what a peer sends of one partial sum: its slice, or a token that says where the slice lies."""
         rank, cuts = self._world.rank, self._cuts[bucket]
-        out = self._staging.incoming(self.result, bucket)[cuts[rank] : cuts[rank + 1]]
-        received = [part for node, part in parts.items() if node not in self.task.sums]
-        own = {node for node in parts if node in self.task.sums}
-        for step, (left, right, name) in enumerate(self._additions):
-            if step == len(self._additions) - 1:
-                torch.add(parts[left], parts[right], out=out)
-                if total != 1:
-                    out.div_(total)
-            else:
-                into = parts[right] if left in own else parts[left]
-                parts[name] = torch.add(parts[left], parts[right], out=into)
-        for part in received:
-            self._scratch.give(part)
+        if peer in self._neighbours:
+            return Part(message=torch.empty(1, dtype=torch.int64), neighbour=peer)
+        room = self._scratch.take(cuts[rank + 1] - cuts[rank], self.task.layout.buckets[bucket].dtype)
+        return Part(message=room, is_scratch=True)
 
-    def _post_result(self, bucket: int) -> list[dist.Work]:
+    def _token(self, block: Block | None) -> Tensor:
+        assert block is not None
+        token = torch.tensor([block.descriptor], dtype=torch.int64)
+        self._keep.append(token)
+        return token
+
+    def _look(self, peer: int, token: Tensor, bucket: int, owner: int) -> Tensor:
+        """The owner's slice of a bucket in a neighbour's memory."""
+        key = (peer, int(token))
+        if key not in self._shelf:
+            block = open_block(self._neighbours[peer], int(token))
+            self._shelf[key] = cut(block, self.task.layout.shapes)
+        return self._shelf[key][bucket][self._cuts[bucket][owner] : self._cuts[bucket][owner + 1]]
+
+    def _add(self, bucket: int, parts: dict[Node, Part], total: float) -> None:
+        """The slice's sum in tree order, divided once. Only scratch is written to: all else is somebody's."""
+        rank, cuts = self._world.rank, self._cuts[bucket]
+        values: dict[Node, Tensor] = {}
+        scratch: dict[Node, Tensor] = {}
+        for node, part in parts.items():
+            values[node] = part.message
+            if part.neighbour is not None and cuts[rank + 1] > cuts[rank]:
+                values[node] = self._look(part.neighbour, part.message, bucket, rank)
+            if part.is_scratch:
+                scratch[node] = part.message
+        out = self._outbox(bucket)[cuts[rank] : cuts[rank + 1]]
+        *inner, last = self._additions
+        for left, right, name in inner if out.numel() else []:
+            into = scratch.pop(left, None)
+            if into is None:
+                into = scratch.pop(right, None)
+            if into is None:
+                into = self._scratch.take(out.numel(), out.dtype)
+            scratch[name] = values[name] = torch.add(values[left], values[right], out=into)
+        if out.numel():
+            torch.add(values[last.left], values[last.right], out=out)
+            if total != 1:
+                out.div_(total)
+        for tensor in scratch.values():
+            self._scratch.give(tensor)
+
+    def _outbox(self, bucket: int) -> Tensor:
+        """Where our slice of the result is written: neighbours read it there, and copy it, before we write again."""
+        if self._neighbours:
+            return self.task.outbox.buffers[bucket]
+        return self._staging.incoming(self.result, bucket)
+
+    def _post_result(self, bucket: int) -> tuple[list[dist.Work], list[tuple[int, Tensor]]]:
         rank, cuts, tag = self._world.rank, self._cuts[bucket], self._tag(bucket) + self._stride - 1
         result = self._staging.incoming(self.result, bucket)
-        mine = result[cuts[rank] : cuts[rank + 1]]
-        works = []
+        mine = self._outbox(bucket)[cuts[rank] : cuts[rank + 1]]
+        if self._neighbours:
+            result[cuts[rank] : cuts[rank + 1]].copy_(mine)
+        works, tokens = [], []
         for peer in self._world.peers:
             if cuts[peer + 1] > cuts[peer]:
-                works.append(self._recv(result[cuts[peer] : cuts[peer + 1]], peer, tag))
+                place = result[cuts[peer] : cuts[peer + 1]]
+                if peer in self._neighbours:
+                    place = torch.empty(1, dtype=torch.int64)
+                    tokens.append((peer, place))
+                works.append(self._recv(place, peer, tag))
             if mine.numel():
-                self._send(mine, peer, tag)
-        return works
+                self._send(self._token(self.task.outbox.block) if peer in self._neighbours else mine, peer, tag)
+        return works, tokens
+
+    def _take_result(self, bucket: int, works: list[dist.Work], tokens: list[tuple[int, Tensor]]) -> None:
+        self._wait(works)
+        result, cuts = self._staging.incoming(self.result, bucket), self._cuts[bucket]
+        for peer, token in tokens:
+            result[cuts[peer] : cuts[peer + 1]].copy_(self._look(peer, token, bucket, peer))
+        self._staging.land(self.result, bucket)
 
     def _post_headers(self) -> Collect:
         return self._swap(self.task.header.pack(), header_bytes(len(self.task.header.weights)), TAG_HEADER)

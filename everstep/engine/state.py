@@ -10,7 +10,7 @@ import collections
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -88,19 +88,24 @@ def as_bytes(tensor: Tensor) -> Tensor:
     return plain.view(torch.uint8) if plain.numel() else torch.empty(0, dtype=torch.uint8)
 
 
-def checksum(skeleton: Any, tensors: Sequence[Tensor]) -> str:
-    """One sum per 64 KiB, as 64-bit words, then SHA-256 over skeleton, shapes and sums.
+def tensor_sum(tensor: Tensor) -> bytes:
+    """One sum per 64 KiB, as 64-bit words, hashed with the tensor's type and shape.
 
     Any flipped bit changes a sum; sums are taken at the speed of memory."""
+    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+    raw = as_bytes(tensor.cpu())
+    whole = raw.numel() // 8 * 8
+    words = raw[:whole].view(torch.int64) if raw.data_ptr() % 8 == 0 else raw[:whole].clone().view(torch.int64)
+    rows = words.numel() // (_ROW_BYTES // 8)
+    per_row = words[: rows * (_ROW_BYTES // 8)].view(rows, _ROW_BYTES // 8).sum(dim=1)
+    for part in (per_row, words[rows * (_ROW_BYTES // 8) :], raw[whole:]):
+        digest.update(part.numpy().tobytes())
+    return digest.digest()
+
+
+def checksum(skeleton: Any, sums: Iterable[bytes]) -> str:
+    """Of a whole state: the skeleton, and the sums of its tensors in order."""
     digest = hashlib.sha256(json.dumps(skeleton, separators=(",", ":")).encode())
-    for tensor in tensors:
-        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        raw = as_bytes(tensor.cpu())
-        whole = raw.numel() // 8 * 8
-        words = raw[:whole].view(torch.int64) if raw.data_ptr() % 8 == 0 else raw[:whole].clone().view(torch.int64)
-        rows = words.numel() // (_ROW_BYTES // 8)
-        per_row = words[: rows * (_ROW_BYTES // 8)].view(rows, _ROW_BYTES // 8).sum(dim=1)
-        digest.update(per_row.numpy().tobytes())
-        digest.update(words[rows * (_ROW_BYTES // 8) :].numpy().tobytes())
-        digest.update(raw[whole:].numpy().tobytes())
+    for each in sums:
+        digest.update(each)
     return digest.hexdigest()

@@ -34,7 +34,7 @@ from everstep.engine.membership import Membership
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.plan import Plan, plan_step
 from everstep.engine.pulse import ENDS, STEPS, Header, Pulse, PulseDecision, decide_pulse, header_bytes
-from everstep.engine.reduce import Reduction, Scratch, Task
+from everstep.engine.reduce import Outbox, Reduction, Scratch, Task
 from everstep.engine.registry import Registry
 from everstep.engine.seeds import leaf_seed, seed_everything
 from everstep.engine.settle import Hello, Leadership, check_fit, decide_leader, exchange
@@ -146,7 +146,8 @@ class Engine:
 
             self._leaves = self.num_leaves
             fold: Fold = ExactFold(self._leaves, make) if self.is_exact else FastFold(make)
-            self._result = make()
+            self._result = Flats(self._layout, parameters, is_private=True)  # users may write to their gradients
+            self._outbox = Outbox(self._layout)
             self._staging: Staging = self._make_staging()
             self._gradients = Gradients(parameters, self._layout, fold, self._bucket_ready, self._backward_ended)
             self._buffers = ModuleBuffers(self.registry.modules)
@@ -291,6 +292,7 @@ class Engine:
             num_parameters=len(gradients.parameters),
             buffers=self._buffers.leaf_zero,
             buffers_owner=self._plan.owner(0),
+            outbox=self._outbox,
         )
         self._reduction = Reduction(task, self._result, self._staging, self._scratch)
         self._courier.take(self._reduction)

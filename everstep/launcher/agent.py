@@ -33,6 +33,7 @@ log = logging.getLogger("everstep")
 
 STACKS_SIGNAL = signal.SIGUSR2  # workers answer it with the stacks of all their threads in their log
 _STACKS_S = 0.5  # how long they have for it
+_SURVIVORS_FIRST_S = 0.5  # a replacement is started so long after a death
 _STOP_GRACE_S = 2.0  # a stopped job's workers hear it from the coordinator and end by themselves
 _ANSWER_S = 4.0
 _FAREWELL_S = 5.0  # how long an agent that has nothing left to run tries to tell the coordinator
@@ -133,10 +134,10 @@ class Agent:
 
     # --- workers ----------------------------------------------------------------------------------
 
-    def _ask_worker(self, local_rank: int) -> None:
+    def _ask_worker(self, local_rank: int, *, delay_s: float = 0.0) -> None:
         request = uuid.uuid4().hex
         self._awaited[request] = local_rank
-        self._line.ask_slot(request)
+        self._loop.after(delay_s, lambda: self._line.ask_slot(request))
 
     def _start(self, request: str, worker: str | None) -> None:
         local_rank = self._awaited.pop(request, None)
@@ -189,7 +190,8 @@ class Agent:
         self._say(f"{name} finished" if ended.is_good else f"{name} ended: {end}; {choice.reason}")
         if choice.is_replaced:
             self._num_restarts += 1
-            self._ask_worker(worker.place.local_rank)
+            # Survivors first: while they redo the step, a new process that imports torch would take their cores.
+            self._ask_worker(worker.place.local_rank, delay_s=_SURVIVORS_FIRST_S if self._workers else 0.0)
 
     def _look(self) -> list[WorkerState]:
         """What the report says of the workers; called from the line's thread."""

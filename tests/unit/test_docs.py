@@ -18,7 +18,8 @@ import typer
 import everstep
 from everstep import env
 from everstep.cli.main import app
-from everstep.coordinator.routes import HOT_ROUTES, router
+from everstep.coordinator.express import CALLS
+from everstep.coordinator.routes import router
 from everstep.wire import Policy
 
 ROOT = Path(__file__).parents[2]
@@ -129,9 +130,11 @@ def test_each_argument_of_the_trainer_is_documented() -> None:
 
 def test_each_route_is_documented() -> None:
     page = (ROOT / "docs" / "protocol.md").read_text()
-    for route in [*router.routes, *HOT_ROUTES]:
+    for route in router.routes:
         (method,) = set(route.methods) - {"HEAD"}  # type: ignore[attr-defined]
         assert f"`{method} {route.path}`" in page  # type: ignore[attr-defined]
+    for call in CALLS:
+        assert f"`POST /v1/jobs/{{job}}/workers/{{worker}}/{call}`" in page
 
 
 def test_each_event_is_documented() -> None:

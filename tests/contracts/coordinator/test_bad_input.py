@@ -124,7 +124,7 @@ def test_it_is_refused_and_nothing_changes(job, http, path, body, status):
         ("GET", "/v1/jobs/{job}/generations/many", 422),
         ("GET", "/v1/jobs/{job}/generations/" + "9" * 5000, 422),
         ("DELETE", "/v1/jobs/{job}", 405),
-        ("GET", "/v1/jobs/{job}/workers/w0/watch", 405),
+        ("GET", "/v1/jobs/{job}/workers/w0/watch", 404),
         ("GET", "/docs", 404),
         ("GET", "/openapi.json", 404),
         ("GET", "/v1/jobs/%00", 404),

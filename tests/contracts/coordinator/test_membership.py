@@ -46,7 +46,7 @@ def test_a_quiet_watch_is_answered_after_a_heartbeat(play):
     started = time.monotonic()
     answer = w0.watch()
 
-    assert time.monotonic() - started >= 0.2
+    assert time.monotonic() - started >= 0.15
     assert (answer.is_closed, answer.newcomers, answer.is_stopped) == (False, 0, False)
 
 
@@ -72,6 +72,18 @@ def test_members_learn_of_a_newcomer_and_let_it_in_together(play):
         w0.step = 7
         assert w0.arrive().size == 2
         assert joining.result(10).rank == 1
+
+
+def test_a_closing_in_good_order_does_not_interrupt_those_who_still_finish_the_step(play):
+    job = play(start_workers=3, heartbeat_s=0.1, lease_s=5.0, arrive_s=5.0)
+    w0, w1, w2 = job.training(3)
+    assert not w0.arrive_once().is_formed
+    assert not w1.watch().is_closed
+
+    w2.exit(-9)  # a loss on top of it does
+
+    assert w1.watch().is_closed
+    assert [answer.size for answer in job.together(w0.arrive, w1.arrive)] == [2, 2]
 
 
 def test_an_agent_is_told_to_kill_who_is_lost_until_it_is_gone(play):

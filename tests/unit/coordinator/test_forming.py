@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from everstep.coordinator.forming import LAST_CALL_S
+from everstep.coordinator.replies import why_waiting
+from everstep.coordinator.roster import num_newcomers
 from everstep.errors import Refused
 from everstep.wire import COMPUTING
 
@@ -82,6 +84,22 @@ def test_who_does_not_arrive_in_time_is_lost_and_the_rest_goes_on(stage):
 
     assert play.status(w2) == "lost"
     assert play.members == [w0]
+
+
+def test_one_that_does_not_come_after_a_closing_in_good_order_is_told_first_and_lost_later(stage):
+    play = stage(start_workers=2, arrive_s=2.0)
+    w0, w1 = play.add(2)
+    play.arrive(w0, w1)
+    play.arrive(w0, step=1)
+    assert (play.generation.is_closed, play.generation.is_broken) == (True, False)
+
+    play.after(2.0, w0, w1)
+    assert play.generation.is_broken
+    assert play.generation.reason == "w1 did not come with the others after the last step"
+    assert play.status(w1) == "alive"
+
+    play.after(2.0, w0, w1)
+    assert play.status(w1) == "lost"
 
 
 def test_a_worker_inside_a_long_leaf_is_awaited(stage):
@@ -299,3 +317,26 @@ def test_asking_again_gives_the_same_answer(stage):
 
     play.arrive(w1)
     assert play.generation.number == 1
+
+
+def test_newcomers_are_counted_only_if_they_would_be_let_in(stage):
+    play = stage(max_workers=2)
+    (w0,) = play.add(1)
+    play.arrive(w0)
+    assert num_newcomers(play.roster) == 0
+    w1, w2 = play.add(2)
+    play.arrive(w1, w2)
+
+    assert num_newcomers(play.roster) == 1  # there is room for one
+
+
+def test_one_that_was_left_out_is_not_counted_as_a_newcomer(stage):
+    """Else all would stop at the next step, leave it out again, stop at the next step, and so on."""
+    play = stage(start_workers=3)
+    w0, w1, w2 = play.add(3)
+    play.arrive(w0, w1, unreachable=(w2,))
+    play.arrive(w2)
+    assert play.members == [w0, w1]
+
+    assert num_newcomers(play.roster) == 0
+    assert why_waiting(play.roster, w2) == "w2 cannot reach, or be reached by, all of generation 1"

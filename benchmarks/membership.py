@@ -1,0 +1,289 @@
+"""How fast one coordinator tells thousands of workers of a loss and of the generation after it.
+
+One coordinator process on loopback; all workers are simulated by this process, each with a connection of its own and
+the calls that a real one makes: announce, arrive, watch, and after a loss arrive again. Prints a small table; the last
+line is JSON.
+
+    python benchmarks/membership.py --workers 2000"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvloop
+
+from everstep import wire
+from everstep.env import read_token
+
+JOB = "benchmark"
+NUM_LOSSES = 5
+CONCURRENT_SETUPS = 64
+POLICY = {"heartbeat_s": 0.5, "lease_s": 30.0, "arrive_s": 20.0, "start_s": 600.0}
+
+SERVE = """
+import sys
+from everstep.coordinator.server import serve
+store, token_file, ready_fd = sys.argv[1:]
+serve("127.0.0.1", 0, store, token_file, ready_fd=int(ready_fd))
+"""
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive HTTP connection with one call under way at most."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._answer: asyncio.Future[bytes] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        end = self._received.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        head = bytes(self._received[:end]).lower()
+        start = head.index(b"content-length: ") + 16
+        num_bytes = int(head[start:].partition(b"\r\n")[0])
+        if len(self._received) < end + 4 + num_bytes:
+            return
+        body = bytes(self._received[end + 4 : end + 4 + num_bytes])
+        self._received.clear()
+        answer, self._answer = self._answer, None
+        if answer is None or answer.done():
+            return  # the worker that asked is gone
+        if not head.startswith(b"http/1.1 200"):
+            answer.set_exception(RuntimeError(f"{head!r} {body!r}"))
+        else:
+            answer.set_result(body)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._answer and not self._answer.done():
+            self._answer.set_exception(error or ConnectionResetError("the coordinator hung up"))
+
+    def call(self, head: bytes, message: Any) -> asyncio.Future[bytes]:
+        body = wire.to_json(message)
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+        return self._answer
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class Town:
+    """All simulated workers, and what was measured of them."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.address = urlsplit(url).hostname, urlsplit(url).port
+        self._tail = f" HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\n"
+        self.workers: list[Worker] = []
+        self.lateness_s: list[float] = []
+        self.is_measuring = False
+        self.num_formed = 0
+        self.formed = asyncio.Event()
+        self.size = 0
+
+    def head(self, method: str, path: str) -> bytes:
+        return f"{method} /v1/jobs/{JOB}{path}{self._tail}".encode()
+
+    async def connect(self) -> Connection:
+        _, connection = await asyncio.get_running_loop().create_connection(Connection, *self.address)
+        return connection
+
+    async def ask(self, method: str, path: str, message: Any) -> bytes:
+        connection = await self.connect()
+        try:
+            return await connection.call(self.head(method, path), message)
+        finally:
+            connection.close()
+
+    def count_formed(self, size: int) -> None:
+        self.num_formed += 1
+        if self.num_formed == size:
+            self.formed.set()
+
+    async def all_formed(self) -> None:
+        await self.formed.wait()
+        self.formed.clear()
+        self.num_formed = 0
+
+
+class Worker:
+    def __init__(self, town: Town, number: int) -> None:
+        self.town, self.number = town, number
+        self.generation = self.settled = self.seen = 0
+
+    async def begin(self) -> None:
+        self.connection = await self.town.connect()
+        request = wire.SlotRequest(agent=f"a{self.number // 8}", request=str(self.number))
+        answer = await self.connection.call(self.town.head("POST", "/workers"), request)
+        self.name = json.loads(answer)["worker"]
+        self.heads = {call: self.town.head("POST", f"/workers/{self.name}/{call}") for call in CALLS}
+        await self.call(
+            "announce",
+            wire.Announce(incarnation=self.name, pid=1, address="127.0.0.1", store_port=1, probe_port=2),
+        )
+
+    async def call(self, call: str, message: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(await self.connection.call(self.heads[call], message))
+        return answer
+
+    async def live(self) -> None:
+        while True:
+            await self.arrive()
+            await self.watch()
+
+    async def arrive(self) -> None:
+        message = wire.Arrive(
+            incarnation=self.name, generation=self.generation, settled=self.settled, step=1, max_workers=None
+        )
+        while not (answer := await self.call("arrive", message))["is_formed"]:
+            pass
+        self.generation = answer["generation"]
+        self.town.count_formed(answer["size"])
+
+    async def watch(self) -> None:
+        """Heartbeats until the generation is closed. How late is a reply that had nothing to tell?"""
+        is_closed = False
+        while not is_closed:
+            message = wire.Watch(
+                incarnation=self.name, generation=self.generation, seen=self.seen, step=1, phase=wire.COMPUTING,
+                phase_s=0.1, longest_step_s=1.0, longest_wait_s=1.0,
+            )  # fmt: skip
+            started = time.monotonic()
+            answer = await self.call("watch", message)
+            is_closed = answer["is_closed"]
+            if self.town.is_measuring and answer["seen"] == self.seen:
+                self.town.lateness_s.append(time.monotonic() - started - POLICY["heartbeat_s"])
+            self.seen = answer["seen"]
+
+
+CALLS = ("announce", "arrive", "watch")
+
+
+async def gather_some(makers: list[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    limit = asyncio.Semaphore(CONCURRENT_SETUPS)
+
+    async def one(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async with limit:
+            await make()
+
+    await asyncio.gather(*map(one, makers))
+
+
+async def measure(url: str, token: str, pid: int, num_workers: int, seconds: float) -> dict[str, float]:
+    town = Town(url, token)
+    policy = wire.Policy(start_workers=num_workers, **POLICY)  # type: ignore[arg-type]
+    await town.ask("PUT", "", wire.JobSpec(policy=policy))
+    started = time.monotonic()
+    workers = [Worker(town, number) for number in range(num_workers)]
+    await gather_some([worker.begin for worker in workers])
+    setup_s = time.monotonic() - started
+    lives = [asyncio.create_task(worker.live()) for worker in workers]
+    for life in lives:
+        life.add_done_callback(_raise)
+    started = time.monotonic()
+    await town.all_formed()
+    formed_s = time.monotonic() - started
+    before_s = cpu_s(pid)
+    rate = await _heartbeats(town, seconds)
+    heartbeat_cpu_s = (cpu_s(pid) - before_s) / len(town.lateness_s)
+    before_s = cpu_s(pid)
+    told_s = [await _loss(town, workers, lives) for _ in range(NUM_LOSSES)]
+    told_cpu_s = (cpu_s(pid) - before_s) / NUM_LOSSES
+    for life in lives:
+        life.cancel()
+    await asyncio.gather(*lives, return_exceptions=True)
+    lateness = statistics.quantiles(town.lateness_s, n=100)
+    return {
+        "workers": num_workers,
+        "setup_s": setup_s,
+        "first_formed_s": formed_s,
+        "told_s": statistics.median(told_s),
+        "told_worst_s": max(told_s),
+        "told_cpu_s": told_cpu_s,  # of the coordinator's process
+        "heartbeats_per_s": rate,
+        "heartbeat_cpu_s": heartbeat_cpu_s,
+        "p50_s": max(0.0, lateness[49]),
+        "p99_s": max(0.0, lateness[98]),
+    }
+
+
+async def _heartbeats(town: Town, seconds: float) -> float:
+    town.is_measuring, started = True, time.monotonic()
+    await asyncio.sleep(seconds)
+    town.is_measuring = False
+    return len(town.lateness_s) / (time.monotonic() - started)
+
+
+async def _loss(town: Town, workers: list[Worker], lives: list[asyncio.Task[None]]) -> float:
+    """One worker dies; until the last of the others holds the new generation in its hands."""
+    worker, life = workers.pop(), lives.pop()
+    life.remove_done_callback(_raise)
+    life.cancel()
+    worker.connection.close()
+    started = time.monotonic()
+    path = f"/workers/{worker.name}/exited"
+    await asyncio.gather(town.ask("POST", path, wire.WorkerExit(exit_code=-9)), town.all_formed())
+    return time.monotonic() - started
+
+
+def _raise(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        print(f"a simulated worker failed: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def start_coordinator(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+    ready, ready_fd = os.pipe()
+    command = [sys.executable, "-c", SERVE, str(folder / "store.db"), str(folder / "token"), str(ready_fd)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    process = subprocess.Popen(command, pass_fds=[ready_fd], env=environment, stdout=subprocess.DEVNULL)
+    os.close(ready_fd)
+    with os.fdopen(ready) as lines:
+        return process, lines.readline().strip()
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=2000)
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long heartbeats are counted")
+    arguments = parser.parse_args()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with tempfile.TemporaryDirectory(prefix="everstep-bench-") as name:
+        folder = Path(name)
+        process, url = start_coordinator(folder)
+        try:
+            token = read_token(folder / "token")
+            found = uvloop.run(measure(url, token, process.pid, arguments.workers, arguments.seconds))
+        finally:
+            process.terminate()
+            process.wait()
+    for key, value in found.items():
+        print(f"{key:20s} {value:10.5f}")
+    print(json.dumps({key: round(value, 6) for key, value in found.items()}))
+
+
+if __name__ == "__main__":
+    main()

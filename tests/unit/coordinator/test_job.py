@@ -1,0 +1,136 @@
+"""Nothing is told before it is kept, and nothing is lost while it cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from everstep import wire
+from everstep.coordinator.job import Job
+from everstep.coordinator.roster import Roster
+from everstep.coordinator.store import StoreError
+
+
+class Disk:
+    """A store that can be full, or slow."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.is_free = asyncio.Event()
+        self.is_free.set()
+        self.num_saves = 0
+
+    async def save(self, before: Roster, after: Roster) -> None:
+        await self.is_free.wait()
+        if self.is_full:
+            raise StoreError("the disk is full")
+        self.num_saves += 1
+
+
+def with_a_job(story):
+    async def run():
+        disk = Disk()
+        job = Job(Roster(job="j", name="", policy=wire.Policy()), disk.save)
+        try:
+            await asyncio.wait_for(story(job, disk), 20)
+        finally:
+            await job.close()
+
+    asyncio.run(run())
+
+
+def announcement(name):
+    return wire.Announce(incarnation=name, pid=1, address="127.0.0.1", store_port=1, probe_port=2)
+
+
+def arrival(name):
+    return wire.Arrive(incarnation=name, generation=0, settled=0, step=0, max_workers=None)
+
+
+async def begin(job, name="w0"):
+    await job.reserve(wire.SlotRequest(agent="a", request=name))
+    await job.announce(name, announcement(name))
+
+
+def test_a_generation_is_not_told_before_it_is_kept():
+    async def story(job, disk):
+        await begin(job)
+        disk.is_free.clear()
+        arriving = asyncio.create_task(job.arrive("w0", arrival("w0")))
+        while not job.roster.generation.number:
+            await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not arriving.done()
+        assert job.view().generation == 0
+
+        disk.is_free.set()
+        assert json.loads(await arriving)["generation"] == 1
+
+    with_a_job(story)
+
+
+def test_a_full_disk_is_an_answer_and_asking_again_helps_once_there_is_room():
+    async def story(job, disk):
+        await begin(job)
+        disk.is_full = True
+        with pytest.raises(StoreError, match="the disk is full"):
+            await job.reserve(wire.SlotRequest(agent="a", request="another"))
+        assert len(job.view().workers) == 1
+
+        disk.is_full = False
+        assert (await job.reserve(wire.SlotRequest(agent="a", request="another"))).worker == "w1"
+        assert len(job.view().workers) == 2
+
+    with_a_job(story)
+
+
+def test_many_changes_cost_one_save():
+    async def story(job, disk):
+        await begin(job)
+        disk.is_free.clear()
+        requests = [job.reserve(wire.SlotRequest(agent="a", request=str(number))) for number in range(100)]
+        reserving = asyncio.gather(*requests)
+        await asyncio.sleep(0)
+        before = disk.num_saves
+        disk.is_free.set()
+        slots = await reserving
+
+        assert len({slot.worker for slot in slots}) == 100
+        assert disk.num_saves - before <= 2
+
+    with_a_job(story)
+
+
+def test_heartbeats_and_arrivals_are_not_written():
+    async def story(job, disk):
+        for name in ("w0", "w1"):
+            await begin(job, name)
+        await job.arrive("w0", arrival("w0"))
+        before = disk.num_saves
+        watch = wire.Watch(
+            incarnation="w0", generation=1, seen=0, step=0, phase="outside", phase_s=0.0, longest_step_s=0.0,
+            longest_wait_s=0.0,
+        )  # fmt: skip
+        for _ in range(10):
+            await job.watch("w0", watch)
+        await job.arrive("w1", arrival("w1"))  # a newcomer: waits
+
+        assert disk.num_saves == before
+
+    with_a_job(story)
+
+
+def test_a_generation_that_was_closed_before_it_was_told_does_not_strand_its_members():
+    async def story(job, disk):
+        await begin(job)
+        arriving = asyncio.create_task(job.arrive("w0", arrival("w0")))
+        while job.kept.generation.number == 0:
+            await asyncio.sleep(0)
+        await job.broken("w0", wire.Broken(incarnation="w0", generation=1, reason="at once"))
+
+        assert json.loads(await arriving)["generation"] in (1, 2)
+
+    with_a_job(story)

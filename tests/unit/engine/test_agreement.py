@@ -1,0 +1,92 @@
+"""What all workers decide alike: from the same headers, pulses and hellos."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from everstep.engine.pulse import STEPS, Header, Pulse, decide_pulse, total_weight
+from everstep.engine.settle import Hello, check_fit, decide_leader
+from everstep.errors import PeerLost, PermanentError, StateMismatch
+
+HELLO = Hello(
+    worker="w0", settled=3, step=7, is_dirty=False, layout="abc", num_leaves=4, is_exact=True, torch="2", held=[],
+    reductions=0, reduced=[],
+)  # fmt: skip
+
+
+def header(step: int, *weights: float) -> Header:
+    return Header(generation=2, step=step, kind=STEPS, weights=weights)
+
+
+def pulse(*, wants_regroup: bool = False, is_leaving: bool = False, used: bytes = b"\0\0") -> Pulse:
+    return Pulse(generation=1, step=1, wants_regroup=wants_regroup, is_leaving=is_leaving, used=used)
+
+
+def test_headers_and_pulses_survive_the_wire() -> None:
+    sent, beat = header(5, 1.0, -1.0, 0.25), pulse(is_leaving=True, used=b"\0\1")
+
+    assert Header.unpack(sent.pack()) == sent
+    assert Pulse.unpack(beat.pack()) == beat
+
+
+def test_weights_are_summed_over_all_owners() -> None:
+    assert total_weight([header(5, 1.0, -1.0, 0.0), header(5, -1.0, 2.5, -1.0)]) == 3.5
+
+
+@pytest.mark.parametrize("other", [header(5, 1.0, -1.0), header(5, -1.0, -1.0), header(6, -1.0, 1.0)])
+def test_a_leaf_without_exactly_one_owner_or_another_step_is_an_error(other: Header) -> None:
+    with pytest.raises(StateMismatch):
+        total_weight([header(5, 1.0, -1.0), other])
+
+
+def test_one_wish_makes_all_regroup() -> None:
+    assert not decide_pulse([pulse(), pulse()]).must_regroup
+    assert decide_pulse([pulse(), pulse(wants_regroup=True)]).must_regroup
+    assert decide_pulse([pulse(), pulse(is_leaving=True)]).leavers == (1,)
+
+
+def test_a_parameter_is_used_if_anybody_used_it() -> None:
+    assert decide_pulse([pulse(used=b"\0\1"), pulse(used=b"\0\0")]).used == b"\0\1"
+
+
+def test_nothing_is_sent_where_all_stand_at_the_same_step() -> None:
+    assert decide_leader([HELLO, replace(HELLO, worker="w1")], continues=3).receivers == ()
+
+
+def test_the_most_advanced_leads_and_laggards_and_newcomers_receive() -> None:
+    hellos = [HELLO, replace(HELLO, worker="w1", step=8), replace(HELLO, worker="w2", settled=0, step=0)]
+
+    leadership = decide_leader(hellos, continues=3)
+
+    assert (leadership.leader, leadership.receivers) == (1, (0, 2))
+
+
+def test_one_that_missed_a_generation_never_leads_however_far_it_is() -> None:
+    assert decide_leader([replace(HELLO, settled=2, step=99), HELLO], continues=3).leader == 1
+
+
+def test_a_dirty_one_never_leads() -> None:
+    assert decide_leader([replace(HELLO, is_dirty=True), HELLO], continues=3).leader == 1
+    with pytest.raises(PermanentError, match="broke off"):
+        decide_leader([replace(HELLO, is_dirty=True)], continues=3)
+
+
+def test_survivors_differ_by_one_step_at_most() -> None:
+    with pytest.raises(StateMismatch, match="one step at most"):
+        decide_leader([HELLO, replace(HELLO, step=9)], continues=3)
+
+
+def test_nobody_who_holds_the_state_is_an_error() -> None:
+    with pytest.raises(PermanentError, match="generation 4"):
+        decide_leader([HELLO], continues=4)
+
+
+def test_who_is_built_differently_goes_and_the_others_wait_for_it() -> None:
+    hellos = [HELLO, replace(HELLO, worker="w1", layout="xyz")]
+
+    with pytest.raises(StateMismatch, match="w1 does not fit w0: layout: xyz against abc"):
+        check_fit(hellos, leader=0, rank=1)
+    with pytest.raises(PeerLost):
+        check_fit(hellos, leader=0, rank=0)

@@ -1,0 +1,163 @@
+"""The native door with one worker: what it computes, and what it says to wrong use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from everstep.board import Board
+from everstep.engine.fixed import Alone
+from everstep.engine.step import Engine
+from everstep.errors import UsageError
+from everstep.native import DistributedDataParallel, ElasticTrainer
+
+
+def make_engine() -> Engine:
+    return Engine(lambda board, closed: Alone(), Board())
+
+
+def make_trainer(model: nn.Module, leaves: int = 1, reduce: str = "exact") -> ElasticTrainer:
+    return ElasticTrainer(model, leaves=leaves, reduce=reduce, engine=make_engine())
+
+
+@pytest.mark.parametrize("reduce", ["exact", "fast"])
+def test_the_gradient_is_the_mean_over_all_samples_also_of_uneven_and_empty_leaves(reduce: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(5, 3).double()
+    samples = torch.randn(9, 5).double()
+    parts = [samples[:2], samples[2:7], samples[:0], samples[7:]]
+    model(samples).square().sum(dim=1).mean().backward()
+    wanted = [p.grad.clone() for p in model.parameters()]
+    trainer = make_trainer(model, leaves=4, reduce=reduce)
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.0))
+
+    for leaf in trainer.leaves(steps=1):
+        part = parts[leaf.index]
+        with trainer.step(weight=len(part)):
+            stand_in = part if len(part) else samples[:1]
+            model(stand_in).square().sum(dim=1).mean().backward()
+            optimizer.step()
+
+    for parameter, gradient in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_a_parameter_that_nobody_used_has_no_gradient() -> None:
+    model = nn.ModuleDict({"used": nn.Linear(2, 2), "idle": nn.Linear(2, 2)})
+    trainer = make_trainer(model, leaves=2)
+    optimizer = trainer.prepare(torch.optim.Adam(model.parameters()))
+    for _ in trainer.leaves(steps=2):
+        with trainer.step():
+            model["used"](torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+
+    assert model["idle"].weight.grad is None
+    assert model["used"].weight.grad is not None
+
+
+def test_no_sync_adds_up_within_a_leaf() -> None:
+    model = DistributedDataParallel(nn.Linear(2, 1, bias=False))
+    trainer = make_trainer(model)
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.0))
+    for _ in trainer.leaves(steps=1):
+        with trainer.step():
+            with model.no_sync():
+                model(torch.ones(1, 2)).sum().backward()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+
+    assert model.module.weight.grad.tolist() == [[2.0, 2.0]]
+    assert list(model.state_dict()) == ["module.weight"]
+
+
+def test_an_exception_in_the_body_rises_and_complete_leaves_are_kept() -> None:
+    model = nn.Linear(2, 1)
+    trainer = make_trainer(model, leaves=3)
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    seen = []
+    for leaf in trainer.leaves(steps=1):
+        seen.append(leaf.index)
+        try:
+            with trainer.step():
+                model(torch.ones(1, 2)).sum().backward()
+                if len(seen) == 2:
+                    raise ValueError("spilt coffee")
+                optimizer.step()
+        except ValueError:
+            assert len(seen) == 2
+
+    assert seen == [0, 1, 2]  # its gradients were complete when the body broke off
+    assert trainer.num_steps == 1
+
+
+def backward_outside(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.optim.Optimizer) -> None:
+    next(iter(trainer.leaves(steps=1)))
+    model(torch.ones(1, 2)).sum().backward()
+
+
+def second_backward(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.optim.Optimizer) -> None:
+    for _ in trainer.leaves(steps=1):
+        with trainer.step():
+            model(torch.ones(1, 2)).sum().backward()
+            model(torch.ones(1, 2)).sum().backward()
+
+
+def step_outside(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.step()
+
+
+def step_forgotten(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.optim.Optimizer) -> None:
+    for _ in trainer.leaves(steps=1):
+        with trainer.step():
+            model(torch.ones(1, 2)).sum().backward()
+
+
+def step_in_step(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.optim.Optimizer) -> None:
+    for _ in trainer.leaves(steps=1):
+        with trainer.step(), trainer.step():
+            pass
+
+
+def negative_weight(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.optim.Optimizer) -> None:
+    for _ in trainer.leaves(steps=1):
+        with trainer.step(weight=-1):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("misuse", "words"),
+    [
+        (backward_outside, "outside of a step"),
+        (second_backward, "second backward"),
+        (step_outside, "optimizer.step\\(\\) outside"),
+        (step_forgotten, "without optimizer.step"),
+        (step_in_step, "a step inside a step"),
+        (negative_weight, "weight=-1"),
+    ],
+)
+def test_wrong_use_gets_an_error_and_a_hint(misuse: Callable[..., None], words: str) -> None:
+    model = nn.Linear(2, 1)
+    trainer = make_trainer(model)
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+
+    with pytest.raises(UsageError, match=words) as caught:
+        misuse(model, trainer, optimizer)
+
+    assert caught.value.hint
+
+
+def test_wrong_arguments_get_an_error() -> None:
+    model = nn.Linear(2, 1)
+    with pytest.raises(UsageError, match="leaves=0"):
+        make_trainer(model, leaves=0)
+    with pytest.raises(UsageError, match="reduce='slow'"):
+        make_trainer(model, reduce="slow")
+    with pytest.raises(UsageError, match="before prepare"), make_trainer(model).step():
+        pass
+    with pytest.raises(UsageError, match="not bound to a trainer"):
+        DistributedDataParallel(model)(torch.ones(1, 2))
+    with pytest.raises(UsageError, match="no parameter"):
+        make_trainer(nn.ReLU())._engine.next_leaf()

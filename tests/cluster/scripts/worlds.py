@@ -76,7 +76,7 @@ def in_world(size: int, run: Callable[..., Any], *settings: Any) -> list[Any]:
     fork = multiprocessing.get_context("fork")
     pipes = [fork.Pipe() for _ in range(size)]
     ranks = [
-        fork.Process(target=worker, args=(rank, size, port, run, list(settings), pipes[rank][1])) for rank in range(size)
+        fork.Process(target=worker, args=(rank, size, port, run, settings, pipes[rank][1])) for rank in range(size)
     ]
     for each in ranks:
         each.start()

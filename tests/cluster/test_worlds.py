@@ -1,17 +1,54 @@
-"""The same bits for every number of workers, dividing the leaves or not."""
+"""The same bits for every number of workers: odd numbers of leaves, leaves of different sizes, empty ones."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from stage import Stage
+import everstep
+from stage import SCRIPTS
 
 
-@pytest.mark.parametrize(
-    ("leaves", "workers", "optimizer"), [(5, 2, "adam"), (6, 4, "sgd"), (7, 3, "adam"), (7, 5, "sgd")]
-)
-def test_odd_leaves_over_uneven_worlds_give_the_bits_of_one(leaves: int, workers: int, optimizer: str) -> None:
-    with Stage("--steps", 12, "--leaves", leaves, "--optimizer", optimizer, workers=workers) as cluster:
-        result = cluster.finish_undisturbed()
+@pytest.fixture(scope="module")
+def runs() -> dict[str, list[dict[str, Any]]]:
+    path = str(Path(everstep.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "worlds.py")],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=110,
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    return {run: list(lines) for run, lines in groupby(told, key=lambda line: line["run"])}
 
-    assert len(result.outputs) == workers
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("leaves", [5, 6, 7])
+def test_the_same_bits_in_worlds_of_one_to_five(
+    runs: dict[str, list[dict[str, Any]]], leaves: int, optimizer: str
+) -> None:
+    told = runs[f"{leaves} leaves, {optimizer}"]
+    assert [len(line["ends"]) for line in told] == [1, 2, 3, 4, 5]
+    assert len({digest for line in told for digest in line["ends"]}) == 1
+
+
+@pytest.mark.parametrize("leaves", [5, 7])
+def test_leaves_of_different_sizes_give_the_mean_over_samples(
+    runs: dict[str, list[dict[str, Any]]], leaves: int
+) -> None:
+    told = runs[f"{leaves} weighted leaves, float64"]
+    for line in told:
+        for weights in line["ends"]:
+            assert weights == pytest.approx(line["full_batch"], rel=1e-12, abs=1e-12)
+    for dtype in ("float32", "float64"):
+        ends = [tuple(weights) for line in runs[f"{leaves} weighted leaves, {dtype}"] for weights in line["ends"]]
+        assert len(set(ends)) == 1  # bit for bit

@@ -1,0 +1,105 @@
+"""The same training in fixed worlds of 1 to 5 workers, forked from one process that has imported torch once.
+
+Prints a JSON line per run: its settings, and what each rank ended with."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch._dynamo  # optimizers import it at their first step: better once, here
+from torch import nn
+from train import batch, build, digest, make_optimizer, optimizer_state
+
+import everstep
+from everstep.engine import current
+
+SIZES = (3, 0, 5, 1, 2, 4, 1)  # samples of each leaf; one is empty
+
+
+def train_small(leaves: int, optimizer_name: str) -> str:
+    """train.py's job: the digest of all it trained."""
+    model = everstep.DistributedDataParallel(build(hidden=32))
+    trainer = everstep.ElasticTrainer(model, leaves=leaves, seed=7)
+    optimizer = trainer.prepare(make_optimizer(optimizer_name, model))
+    for leaf in trainer.leaves(steps=6):
+        with trainer.step():
+            inputs, targets = batch(leaf.step, leaf.index)
+            nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+    return digest(model.module.state_dict(), optimizer_state(optimizer))
+
+
+def train_weighted(leaves: int, dtype: str) -> list[float]:
+    """One step of gradient descent over leaves of different sizes: the mean is over samples, not over leaves."""
+    torch.manual_seed(0)
+    model = nn.Linear(16, 4).to(getattr(torch, dtype))
+    trainer = everstep.ElasticTrainer(model, leaves=leaves)
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
+    for leaf in trainer.leaves(steps=1):
+        samples = SIZES[leaf.index]
+        with trainer.step(weight=samples):
+            inputs, targets = batch(leaf.step, leaf.index, samples)
+            nn.functional.cross_entropy(model(inputs.to(model.weight.dtype)), targets).backward()
+            optimizer.step()
+    return model.weight.detach().flatten().tolist()
+
+
+def full_batch(leaves: int) -> list[float]:
+    """What train_weighted must come to: plain torch on all samples at once."""
+    torch.manual_seed(0)
+    model = nn.Linear(16, 4).double()
+    parts = [batch(0, leaf, SIZES[leaf]) for leaf in range(leaves)]
+    inputs, targets = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    nn.functional.cross_entropy(model(inputs.double()), targets).backward()
+    return (model.weight - model.weight.grad).detach().flatten().tolist()
+
+
+def worker(
+    rank: int, size: int, port: int, run: Callable[..., Any], settings: tuple[Any, ...], out: Connection
+) -> None:
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    out.send(run(*settings))
+    current.close()
+
+
+def in_world(size: int, run: Callable[..., Any], *settings: Any) -> list[Any]:
+    """What each rank of a world of this size returns."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    fork = multiprocessing.get_context("fork")
+    pipes = [fork.Pipe() for _ in range(size)]
+    ranks = [
+        fork.Process(target=worker, args=(rank, size, port, run, settings, pipes[rank][1])) for rank in range(size)
+    ]
+    for each in ranks:
+        each.start()
+    ends = [pipe[0].recv() if pipe[0].poll(60) else None for pipe in pipes]
+    for each in ranks:
+        each.join(10)
+        each.kill()
+    return ends
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    for leaves in (5, 6, 7):
+        for optimizer in ("sgd", "adam"):
+            for size in range(1, 6):
+                told = {"run": f"{leaves} leaves, {optimizer}", "size": size}
+                print(json.dumps(told | {"ends": in_world(size, train_small, leaves, optimizer)}), flush=True)
+    for leaves in (5, 7):
+        for dtype in ("float32", "float64"):
+            for size in range(1, 6):
+                told = {"run": f"{leaves} weighted leaves, {dtype}", "size": size, "full_batch": full_batch(leaves)}
+                print(json.dumps(told | {"ends": in_world(size, train_weighted, leaves, dtype)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

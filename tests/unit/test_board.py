@@ -1,0 +1,60 @@
+"""The progress board: what a worker writes is what its agent reads, also after its death."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from everstep import board
+from everstep.board import Board, Progress, read_board
+from everstep.wire import COMPUTING, OUTSIDE, WAITING
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(board.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_what_is_written_is_read(tmp_path: Path, clock: list[float]) -> None:
+    written = Board(tmp_path / "board")
+    clock[0] = 101.0
+    written.write(step=3, leaf=2, phase=COMPUTING)
+    assert read_board(tmp_path / "board") == Progress(step=3, leaf=2, phase=COMPUTING, since=101.0)
+    assert written.progress == read_board(tmp_path / "board")
+    written.close()
+    assert read_board(tmp_path / "board").step == 3
+
+
+def test_a_board_that_was_never_written_reads_as_nothing_done(tmp_path: Path) -> None:
+    assert read_board(tmp_path / "none") == Progress()
+
+
+def test_only_the_wait_for_the_sum_counts_as_a_usual_wait(clock: list[float]) -> None:
+    worker = Board()
+    worker.write(step=0, leaf=0, phase=COMPUTING)
+    worker.write(step=0, leaf=-1, phase=WAITING)
+    clock[0] += 2
+    worker.write(step=0, leaf=-1, phase=COMPUTING)  # the update
+    assert worker.progress.longest_wait_s == 2
+    worker.write(step=1, leaf=-1, phase=OUTSIDE)
+    worker.write(step=1, leaf=-1, phase=WAITING)  # for a newcomer that loads its data
+    clock[0] += 50
+    worker.write(step=1, leaf=-1, phase=OUTSIDE)
+    assert worker.progress.longest_wait_s == 2
+    worker.close()
+
+
+def test_a_step_lasts_from_its_first_leaf_to_its_commit(clock: list[float]) -> None:
+    worker = Board()
+    worker.write(step=0, leaf=0, phase=COMPUTING)
+    clock[0] += 1
+    worker.write(step=0, leaf=1, phase=COMPUTING)
+    clock[0] += 2
+    worker.write(step=1, leaf=-1, phase=OUTSIDE)
+    clock[0] += 9
+    worker.write(step=1, leaf=0, phase=COMPUTING)
+    assert worker.progress.longest_step_s == 3
+    worker.close()

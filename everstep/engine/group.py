@@ -52,26 +52,27 @@ class Attempt:
     """The forming of a group, which can be given up from another thread: it then ends with an error, soon."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._held: list[socket.socket] = []
         self.is_given_up = False
+        self._store: set[sockets.Endpoint] = set()
 
-    def hold(self, held: list[socket.socket]) -> None:
-        with self._lock:
-            self._held += held
-            if self.is_given_up:
-                sockets.cut(held)
+    def begin(self, world: World) -> None:
+        if self.is_given_up:
+            raise PeerLost(f"generation {world.generation} was closed")
+        self._store = sockets.endpoints(world.store_address, world.store_port)
 
     def give_up(self) -> None:
-        with self._lock:
-            self.is_given_up = True
-            sockets.cut(self._held)
+        """Most of the time is spent waiting for the keys of peers, and in vain for those of one that died meanwhile.
 
-    def close(self) -> None:
-        with self._lock:
-            for sock in self._held:
+        May be repeated, as long as the attempt has not ended: it may have been about to connect."""
+        self.is_given_up = True
+        if self._store:
+            held = sockets.hold(None, self._store)
+            sockets.cut(held)
+            for sock in held:
                 sock.close()
-            self._held = []
+
+    def end(self) -> None:
+        self._store = set()
 
 
 class Group:
@@ -112,16 +113,15 @@ class Group:
         if world.size == 1:
             return cls(world, None, [])
         attempt = attempt or Attempt()
+        attempt.begin(world)
         try:
-            return cls._connect(world, address, purpose, form_s, attempt)
+            return cls._connect(world, address, purpose, form_s)
         finally:
-            attempt.close()
+            attempt.end()
 
     @classmethod
-    def _connect(cls, world: World, address: str, purpose: str, form_s: float, attempt: Attempt) -> Group:
+    def _connect(cls, world: World, address: str, purpose: str, form_s: float) -> Group:
         store = generation_store(world, purpose, form_s)
-        # Most of the time is spent waiting here for keys of peers, and in vain for those of one that died meanwhile.
-        attempt.hold(sockets.to(world.store_address, world.store_port))
         before = sockets.listeners()
         device = ProcessGroupGloo.create_device(hostname=address)
         own = _new_listener(sockets.listeners() - before)

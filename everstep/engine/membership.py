@@ -342,11 +342,12 @@ class Membership:
             if is_late and isinstance(group, Group):
                 group.close()
 
-        behind.start("everstep-form", form)
+        behind.start("everstep-form", form, attempt.give_up)
         with self._changed:
             while not outcome and not self._is_closed and not self._stop.is_set():
                 self._changed.wait()
-        attempt.give_up()  # of no effect once it is formed
+        if not outcome:
+            attempt.give_up()
         if outcome and isinstance(outcome[0], Exception):
             reason = f"{self.worker} could not form the group of generation {world.generation}: {outcome[0]}"
             log.warning("%s", reason)

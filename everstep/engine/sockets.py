@@ -20,7 +20,7 @@ def listeners() -> set[Endpoint]:
     return {name for sock in _sockets() if _is_listening(sock) and (name := _name(sock)) is not None}
 
 
-def hold(own: Endpoint, peers: set[Endpoint]) -> list[socket.socket]:
+def hold(own: Endpoint | None, peers: set[Endpoint]) -> list[socket.socket]:
     """Duplicates of the established connections accepted at `own` or made to one of `peers`."""
     held = []
     for sock in _sockets():
@@ -31,10 +31,10 @@ def hold(own: Endpoint, peers: set[Endpoint]) -> list[socket.socket]:
     return held
 
 
-def to(address: str, port: int) -> list[socket.socket]:
-    """Duplicates of the connections made to this address."""
+def endpoints(address: str, port: int) -> set[Endpoint]:
+    """An address by name or number, as sockets tell it."""
     found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
-    return hold(("", 0), {(str(name[0]), port) for *_, name in found})
+    return {(str(name[0]), port) for *_, name in found}
 
 
 def cut(held: list[socket.socket]) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -26,7 +27,8 @@ T = TypeVar("T")
 
 _ABSENCE_S = 2.0  # a shorter one is not worth a word
 _IS_OVER = 409  # the job needs no more workers
-_STALE_S = 2.0  # orders that took so much longer than they were held are asked for again
+_STANDSTILL_S = 1.0  # an answer that took so much longer than it was held: we were not running
+_COMEBACK_S = 1.0  # workers that stood still with us have this long to tell that they are back, before any is killed
 _WARM_S = 2.0  # a connection idle for longer may be closed by either side
 
 
@@ -85,14 +87,17 @@ class Line:
             self._on_failure(error)
 
     def _report(self, coordinator: Coordinator) -> None:
+        woke_at = float("-inf")
         while True:
             report = AgentReport(
                 incarnation=self._incarnation, node=self._agent, workers=self._look(), wait_s=self._heartbeat_s
             )
             began = time.monotonic()
             orders = self._ask(partial(coordinator.report, self._agent, report))
-            if time.monotonic() - began > self._heartbeat_s + _STALE_S:
-                continue  # the whole node stood still: what was ordered meanwhile may not hold any more
+            if (now := time.monotonic()) - began > self._heartbeat_s + _STANDSTILL_S:
+                woke_at = now  # the whole node stood still
+            if now - woke_at < _COMEBACK_S:
+                orders = replace(orders, kill=[])
             self._on_orders(orders)
             if orders.kill or orders.is_ended:  # the same orders come again until obeyed: no need to ask in a spin
                 self._is_closed.wait(max(0.0, began + self._heartbeat_s / 4 - time.monotonic()))

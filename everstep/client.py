@@ -17,6 +17,7 @@ import httpx
 
 from everstep.errors import CoordinatorUnreachable, Refused, UsageError
 from everstep.wire import (
+    AgentLeave,
     AgentOrders,
     AgentReport,
     Announce,
@@ -104,6 +105,9 @@ class Coordinator:
 
     def report(self, agent: str, report: AgentReport) -> AgentOrders:
         return self._ask("POST", f"/agents/{quote(agent, safe='')}/report", report, AgentOrders)
+
+    def agent_leaves(self, agent: str, message: AgentLeave) -> None:
+        self._call("POST", f"/agents/{quote(agent, safe='')}/leave", message)
 
     def exited(self, worker: str, end: WorkerExit) -> None:
         self._call("POST", _of(worker, "exited"), end)

@@ -45,7 +45,8 @@ def _shape(kind: type[Any]) -> tuple[frozenset[str], dict[str, tuple[bool, type[
 class Policy:
     """The settings of a job that the coordinator decides by. All times in seconds."""
 
-    start_workers: int = 1  # the first generation waits for so many …
+    start_nodes: int = 1  # the first start waits for so many …
+    start_workers: int = 1  # … and the first generation for so many …
     start_s: float = 60.0  # … for so long after the first arrival, then starts with min_workers or more
     min_workers: int = 1  # below this the job waits
     max_workers: int | None = None  # more are spares; never more than the job's leaves
@@ -56,6 +57,13 @@ class Policy:
     hang_s: float = 600.0  # one computes for this long (or 10 of its longest steps) while others wait: hung
     fence_s: float = 600.0  # a worker that cannot reach the coordinator stops by itself after this long
     leaf_deaths: int = 3  # a leaf that so many workers died in stops the job
+    min_nodes: int = 1  # workers are started when so many nodes are there, …
+    max_nodes: int | None = None  # … never on more: others are spares
+    last_call_s: float = 1.0  # with fewer than max_nodes, this long is waited for more
+    join_s: float = 600.0  # fewer than min_nodes for this long: the job stops
+    undecided_s: float = 5.0  # workers that have not announced themselves by then are taken for classic ones
+    max_restarts: int = 0  # so many workers are replaced, or restarted all together, in the whole job
+    silence_s: float | None = None  # classic workers that all print nothing for this long hang; None: never
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +101,21 @@ class AgentReport:
     node: str
     workers: list[WorkerState]
     wait_s: float = 1.0
+    num_workers: int = 0  # how many it would start; 0: it takes part in no attempt
+    address: str = ""  # where other nodes reach it …
+    probe_port: int = 0  # … and can try whether they do
+    node_rank: int = -1  # wished by the user; -1: in order of coming
+    free_port: int = 0  # rank 0 of the next attempt could listen here
+    unreachable: list[str] = field(default_factory=list)  # agents of the attempt that it cannot reach
+    silent_s: float = 0.0  # since any of its workers printed or did anything
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentLeave:
+    """POST …/agents/{agent}/leave: it ends in good order, with all its workers."""
+
+    incarnation: str
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,10 +126,42 @@ class KillOrder:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Peer:
+    """Another node of the attempt."""
+
+    agent: str
+    address: str
+    probe_port: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptOrder:
+    """One node's part in a start of all workers together: start these, after all earlier ones have ended."""
+
+    number: int  # of the attempt; the first is 0
+    workers: list[str]  # by local rank
+    node_rank: int
+    num_nodes: int
+    first_rank: int
+    size: int
+    master_address: str
+    master_port: int
+    num_restarts: int  # of the whole job so far
+    max_restarts: int
+    peers: list[Peer]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AgentOrders:
     kill: list[KillOrder]
     is_ended: bool  # all workers finished, or the job was stopped
     reason: str  # why it was stopped; empty after a good end
+    attempt: int = -1  # the latest; workers of earlier ones must end
+    is_attempt_closed: bool = False  # its own workers must end too
+    wants_stacks: bool = False  # … after showing where they are: they hang
+    start: list[AttemptOrder] = field(default_factory=list)  # this node's part of it, if it has one
+    is_regrouping: bool = False  # the workers form generations: only the dead are replaced
+    why: str = ""  # why the attempt ended, or why this node has no part in it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,11 +170,13 @@ class SlotRequest:
 
     agent: str
     request: str
+    is_replacement: bool = False  # counts as a restart
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
-    worker: str  # "w0", "w1", …: never given twice in a job
+    worker: str  # "w0", "w1", …: never given twice in a job; empty: no restart is left
+    num_restarts: int = 0  # of the whole job so far
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -276,6 +333,16 @@ class WorkerView:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NodeView:
+    agent: str
+    address: str
+    num_workers: int
+    is_present: bool
+    node_rank: int  # -1: it has no part in the attempt
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobView:
     """GET /v1/jobs/{job}: what people, the command line and tests look at."""
 
@@ -286,3 +353,6 @@ class JobView:
     is_finished: bool
     reason: str  # the last decision's sentence
     workers: list[WorkerView]
+    attempt: int = -1  # the latest start of all workers together
+    num_restarts: int = 0
+    nodes: list[NodeView] = field(default_factory=list)

@@ -35,7 +35,7 @@ TokenFile = Annotated[
 ]
 JobId = Annotated[str, typer.Option("--job", envvar="EVERSTEP_JOB", help="The job's id.", metavar="ID")]
 MaxRestarts = Annotated[
-    int, typer.Option("--max-restarts", min=0, help="Replace so many workers of this node that died.")
+    int, typer.Option("--max-restarts", min=0, help="So many restarts of workers in the whole job.")
 ]
 LogDir = Annotated[
     Path, typer.Option("--log-dir", help="Logs, events and progress boards go to a folder in here, named by the job.")
@@ -76,6 +76,14 @@ HangS = Annotated[
     float | None, _policy_option("hang-s", "One computes for so long while others wait: hung. Default: 600.")
 ]
 FenceS = Annotated[float | None, _policy_option("fence-s", "Cut from the coordinator for so long: stop. Default: 600.")]
+LastCallS = Annotated[
+    float | None, _policy_option("last-call-s", "Wait so long for one more node before a start. Default: 1.")
+]
+JoinS = Annotated[float | None, _policy_option("join-s", "Too few nodes for so long: stop. Default: 600.")]
+UndecidedS = Annotated[
+    float | None,
+    _policy_option("undecided-s", "Workers that joined no generation by then are restarted classically. Default: 5."),
+]
 LeafDeaths = Annotated[
     int | None, _policy_option("leaf-deaths", "A leaf that killed so many stops the job. Default: 3.")
 ]
@@ -179,7 +187,9 @@ def agent(
     name: Annotated[
         str | None, typer.Option("--name", help="This node's name, unique in the job; the host's and a number else.")
     ] = None,
-    max_restarts: MaxRestarts = 0,
+    node_rank: Annotated[
+        int, typer.Option("--node-rank", help="Its wished rank among the nodes; -1: in order of coming.")
+    ] = -1,
     token_file: TokenFile = None,
     log_dir: LogDir = Path("runs"),
     address: Address = None,
@@ -200,7 +210,7 @@ def agent(
         job=job,
         num_workers=workers,
         name=name,
-        max_restarts=max_restarts,
+        node_rank=node_rank,
         log_dir=log_dir,
         address=address,
         shutdown_s=shutdown_s,

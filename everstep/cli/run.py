@@ -34,7 +34,7 @@ class AgentRequest:
     log_dir: Path
     name: str | None = None
     token_file: Path | None = None
-    max_restarts: int = 0
+    node_rank: int = -1
     address: str | None = None
     shutdown_s: float = 30.0
     heartbeat_s: float = 1.0
@@ -62,7 +62,8 @@ def run_job(request: RunRequest) -> int:
     job = request.job or new_job_id()
     directory = private_directory(request.log_dir / job)
     events = _events_path(directory)
-    policy = Policy(**{"start_workers": request.num_workers, **request.policy})  # type: ignore[arg-type]
+    settings = {"start_workers": request.num_workers, "max_nodes": 1, "max_restarts": request.max_restarts}
+    policy = Policy(**{**settings, **request.policy})  # type: ignore[arg-type]
     with Display(is_quiet=request.is_quiet) as display, _coordinator(request, directory, display.say) as (url, token):
         with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
             view = coordinator.create_job(JobSpec(name=request.name, policy=policy))
@@ -77,7 +78,6 @@ def run_job(request: RunRequest) -> int:
             num_workers=request.num_workers,
             log_dir=request.log_dir,
             token_file=token,
-            max_restarts=request.max_restarts,
             address=request.address,
             shutdown_s=request.shutdown_s,
             heartbeat_s=policy.heartbeat_s,
@@ -132,7 +132,7 @@ def node_spec(request: AgentRequest, directory: Path) -> NodeSpec:
         agent=request.name or f"{socket.gethostname()}-{secrets.token_hex(3)}",
         address=request.address or node_address(where.hostname, where.port or 80),
         is_address_given=request.address is not None,
-        max_restarts=request.max_restarts,
+        node_rank=request.node_rank,
         heartbeat_s=request.heartbeat_s,
         shutdown_s=request.shutdown_s,
     )

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from everstep.coordinator import changes
 from everstep.coordinator.ending import decide_end, decide_leaving
 from everstep.coordinator.forming import decide_generation
-from everstep.coordinator.health import decide_hang, decide_health, decide_stall
-from everstep.coordinator.roster import Roster, Sign
+from everstep.coordinator.health import decide_hang, decide_health, decide_nodes, decide_silence, decide_stall
+from everstep.coordinator.roster import NodeSign, Roster, Sign
+from everstep.coordinator.starting import Starting, decide_attempt, end_attempt
 
 
 def advance(roster: Roster, signs: Mapping[str, Sign], now: float) -> tuple[Roster, str, float | None]:
@@ -24,6 +25,8 @@ def advance(roster: Roster, signs: Mapping[str, Sign], now: float) -> tuple[Rost
         if end.is_stopped or end.is_finished:
             ending = changes.finish if end.is_finished else changes.stop
             roster = ending(roster, end.reason)
+        starting = decide_attempt(roster, now)
+        roster = _start(roster, starting, now)
         forming = decide_generation(roster, signs, now)
         if forming.breaks:
             roster = changes.close(roster, forming.reason, now)
@@ -34,13 +37,40 @@ def advance(roster: Roster, signs: Mapping[str, Sign], now: float) -> tuple[Rost
         if forming.formed:
             roster = changes.form(roster, forming.formed, now)
         if roster is before:
-            return roster, forming.reason, forming.next_look
+            looks = [each.next_look for each in (starting, forming) if each.next_look is not None]
+            is_classic = roster.nodes and not roster.is_regrouping
+            return roster, starting.reason if is_classic else forming.reason, min(looks, default=None)
 
 
-def examine(roster: Roster, signs: Mapping[str, Sign], now: float) -> tuple[Roster, float | None]:
+def _start(roster: Roster, starting: Starting, now: float) -> Roster:
+    if starting.closes:
+        roster = changes.close_attempt(roster, starting.reason, is_restart=starting.is_restart)
+    if starting.stops:
+        roster = changes.stop(roster, starting.reason)
+    if starting.begins_on:
+        roster = changes.begin_attempt(roster, starting.begins_on, starting.reason, now)
+    for node in starting.seated:
+        roster = changes.seat_node(roster, node)
+    return roster
+
+
+def examine(
+    roster: Roster, signs: Mapping[str, Sign], node_signs: Mapping[str, NodeSign], now: float
+) -> tuple[Roster, float | None]:
     """What follows from what did not happen: who is lost, hangs, or waits in vain. Also the next look."""
     if roster.is_over:
         return roster, None
+    nodes = decide_nodes(roster, node_signs, now)
+    for name, why in nodes.lost.items():
+        roster = changes.node_away(roster, name, why, now)
+        if node_signs[name].is_cut:  # its process is gone, and its workers with it
+            for worker in [each for each in roster.workers.values() if each.agent == name and each.incarnation]:
+                roster = changes.lose(roster, worker.worker, f"its agent {name} is gone", now)
+    silence = decide_silence(roster, node_signs, now)
+    if silence.is_silent:
+        ending = end_attempt(roster, silence.reason)
+        roster = changes.close_attempt(roster, ending.reason, is_restart=ending.is_restart, wants_stacks=True)
+        roster = changes.stop(roster, ending.reason) if ending.stops else roster
     health = decide_health(roster, signs, now)
     for name, why in health.lost.items():
         roster = changes.lose(roster, name, why, now)
@@ -50,5 +80,6 @@ def examine(roster: Roster, signs: Mapping[str, Sign], now: float) -> tuple[Rost
     stall = decide_stall(roster, signs, now)
     if stall.is_stalled:
         roster = changes.close(roster, stall.reason, now, must_probe=True)
-    looks = [each.next_look for each in (health, hang, stall) if each.next_look is not None]
+    decided = (nodes, silence, health, hang, stall)
+    looks = [each.next_look for each in decided if each.next_look is not None]
     return roster, min(looks, default=None)

@@ -20,13 +20,24 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 MAX_BODY_BYTES = 1 << 20
 MAX_INT = 1 << 53  # exact in JSON everywhere, and in any database
-LEAST = {"exit_code": -MAX_INT, "leaf": -1}  # all other numbers count something
-POSITIVE = {"start_workers", "min_workers", "max_workers", "heartbeat_s", "lease_s", "leaf_deaths"}
+LEAST = {"exit_code": -MAX_INT, "leaf": -1, "node_rank": -1}  # all other numbers count something
+POSITIVE = {
+    "start_workers",
+    "min_workers",
+    "max_workers",
+    "heartbeat_s",
+    "lease_s",
+    "leaf_deaths",
+    "start_nodes",
+    "min_nodes",
+    "max_nodes",
+}
 PHASES = (wire.COMPUTING, wire.WAITING, wire.OUTSIDE)
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _KINDS: tuple[type[Any], ...] = (
-    wire.Policy, wire.JobSpec, wire.Stop, wire.WorkerState, wire.AgentReport, wire.SlotRequest, wire.WorkerExit,
+    wire.Policy, wire.JobSpec, wire.Stop, wire.WorkerState, wire.AgentReport, wire.AgentLeave,
+    wire.SlotRequest, wire.WorkerExit,
     wire.Announce, wire.Watch, wire.Arrive, wire.Broken, wire.Settled, wire.Leave,
 )  # fmt: skip
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {kind: TypeAdapter(with_config(_STRICT)(kind)) for kind in _KINDS}
@@ -107,6 +118,8 @@ def _problems(message: Any) -> Iterator[str]:
 def _policy_problems(policy: wire.Policy) -> Iterator[str]:
     if policy.max_workers is not None and policy.max_workers < policy.min_workers:
         yield f"max_workers={policy.max_workers} is less than min_workers={policy.min_workers}"
+    if policy.max_nodes is not None and policy.max_nodes < policy.min_nodes:
+        yield f"max_nodes={policy.max_nodes} is less than min_nodes={policy.min_nodes}"
     for name in ("heartbeat_s", "lease_s"):
         if getattr(policy, name) <= 0:
             yield f"{name} must be more than 0"

@@ -5,7 +5,7 @@ Nothing is decided here; that a generation is closed by a member's arrival or de
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,13 +16,17 @@ from everstep.coordinator.roster import (
     LEFT,
     LOST,
     Arrival,
+    Attempt,
     Generation,
+    Node,
     Roster,
+    Seat,
     Wish,
     Worker,
 )
 from everstep.errors import Refused
-from everstep.wire import Announce, Arrive, Broken, Leave, Settled, SlotRequest, WorkerExit
+from everstep.process import Exit
+from everstep.wire import AgentReport, Announce, Arrive, Broken, Leave, Settled, SlotRequest, WorkerExit
 
 GONE = (DEAD, LEFT)
 
@@ -69,14 +73,85 @@ def close(roster: Roster, reason: str, now: float, *, must_probe: bool = False, 
 
 
 def reserve(roster: Roster, request: SlotRequest) -> tuple[Roster, str]:
+    """A new worker's id; an empty one if it would be a restart and none is left."""
     key = (request.agent, request.request)
     if known := roster.slots.get(key):
         return roster, known
     _refuse_if_over(roster)
-    slot = len(roster.workers)
-    worker = Worker(worker=f"w{slot}", slot=slot, agent=request.agent, request=request.request)
-    slots = {**roster.slots, key: worker.worker}
-    return replace(_with(roster, worker), slots=slots), worker.worker
+    if request.is_replacement and roster.num_restarts >= roster.policy.max_restarts:
+        return roster, ""
+    roster, (name,) = _add_workers(roster, request.agent, [request.request])
+    return replace(roster, num_restarts=roster.num_restarts + request.is_replacement), name
+
+
+def _add_workers(roster: Roster, agent: str, requests: Sequence[str]) -> tuple[Roster, tuple[str, ...]]:
+    first, attempt = len(roster.workers), roster.attempt.number
+    workers = [
+        Worker(worker=f"w{first + n}", slot=first + n, agent=agent, request=request, attempt=attempt)
+        for n, request in enumerate(requests)
+    ]
+    slots = {**roster.slots, **{(agent, each.request): each.worker for each in workers}}
+    return replace(_with(roster, *workers), slots=slots), tuple(each.worker for each in workers)
+
+
+def node_reported(roster: Roster, agent: str, report: AgentReport, now: float) -> Roster:
+    """A node is there. Another incarnation is another node of the same name."""
+    known = roster.nodes.get(agent)
+    is_same = known is not None and known.incarnation == report.incarnation
+    node = Node(
+        agent=agent,
+        incarnation=report.incarnation,
+        order=known.order if is_same and known else max((each.order for each in roster.nodes.values()), default=-1) + 1,
+        num_workers=report.num_workers,
+        address=report.address,
+        probe_port=report.probe_port,
+        node_rank=report.node_rank,
+        free_port=report.free_port,
+        unreachable=tuple(sorted(report.unreachable)),
+    )
+    if node == known:
+        return roster
+    is_coming = not is_same or known is None or not known.is_present
+    nodes_at = now if is_coming and node.num_workers else roster.nodes_at
+    return replace(roster, nodes={**roster.nodes, agent: node}, nodes_at=nodes_at)
+
+
+def node_away(roster: Roster, agent: str, reason: str, now: float) -> Roster:
+    node = roster.nodes.get(agent)
+    if node is None or not node.is_present:
+        return roster
+    gone = replace(node, is_present=False, reason=reason)
+    return replace(roster, nodes={**roster.nodes, agent: gone}, nodes_at=now)
+
+
+def begin_attempt(roster: Roster, nodes: Sequence[Node], reason: str, now: float) -> Roster:
+    """All workers are started together, on these nodes, by node rank."""
+    if roster.attempt.is_open:
+        raise AssertionError(f"attempt {roster.attempt.number} is not over")
+    attempt = Attempt(
+        number=roster.attempt.number + 1,
+        master_address=nodes[0].address,
+        master_port=nodes[0].free_port,
+        reason=reason,
+    )
+    roster = replace(roster, attempt=attempt, attempt_at=now)
+    for node in nodes:
+        roster = seat_node(roster, node)
+    return roster
+
+
+def seat_node(roster: Roster, node: Node) -> Roster:
+    """A node takes part in the open attempt, with the next ranks."""
+    attempt = roster.attempt
+    requests = [f"{node.incarnation}/{attempt.number}/{local_rank}" for local_rank in range(node.num_workers)]
+    roster, names = _add_workers(roster, node.agent, requests)
+    seat = Seat(agent=node.agent, incarnation=node.incarnation, workers=names, first_rank=attempt.size)
+    return replace(roster, attempt=replace(attempt, seats=(*attempt.seats, seat)))
+
+
+def close_attempt(roster: Roster, reason: str, *, is_restart: bool, wants_stacks: bool = False) -> Roster:
+    closed = replace(roster.attempt, is_closed=True, reason=reason, wants_stacks=wants_stacks)
+    return replace(roster, attempt=closed, num_restarts=roster.num_restarts + is_restart)
 
 
 def exited(roster: Roster, name: str, end: WorkerExit, now: float) -> Roster:
@@ -84,8 +159,8 @@ def exited(roster: Roster, name: str, end: WorkerExit, now: float) -> Roster:
     worker = roster.worker(name)
     if worker.status in GONE:
         return roster
-    cause = f"killed by signal {-end.exit_code}" if end.exit_code < 0 else f"exit code {end.exit_code}"
-    status, reason = (LEFT, "ended in good order") if end.exit_code == 0 else (DEAD, f"died: {cause}")
+    good, bad = (LEFT, "ended in good order"), (DEAD, f"died: {Exit(code=end.exit_code)}")
+    status, reason = good if end.exit_code == 0 else bad
     leaf = end.leaf if status == DEAD else -1
     gone = replace(worker, status=status, reason=reason, step=end.step if leaf >= 0 else worker.step, leaf=leaf)
     return _drop(roster, gone, f"{name} {reason}", now)
@@ -98,6 +173,8 @@ def announce(roster: Roster, name: str, message: Announce, now: float) -> Roster
     """The process is up. Another incarnation than before means that the earlier process is gone."""
     worker = roster.worker(name)
     _refuse_if_gone(worker)
+    if worker.attempt < roster.attempt.number or (roster.attempt.is_closed and not roster.is_regrouping):
+        raise Refused(f"{name} belongs to an attempt that is over: {roster.attempt.reason}", status=CONFLICT)
     if not message.incarnation:
         raise Refused("an incarnation must not be empty", status=422)
     if worker.incarnation != message.incarnation:

@@ -86,6 +86,7 @@ def _deadly_leaf(roster: Roster) -> str | None:
 
 
 def _all_ended(roster: Roster) -> bool:
-    """Whether all members of the latest generation ended well; without generations, all workers."""
-    concerned = roster.generation.ranks or roster.workers
+    """Whether all members of the latest generation ended well; without generations, all workers of the attempt."""
+    started = [name for seat in roster.attempt.seats for name in seat.workers] if roster.attempt.is_open else []
+    concerned = roster.generation.ranks or started or ([] if roster.attempt.seats else roster.workers)
     return bool(concerned) and all(roster.workers[name].status == LEFT for name in concerned)

@@ -1,10 +1,12 @@
-"""The calls of workers, `POST /v1/jobs/{job}/workers/{worker}/{call}`, without a framework between bytes and job.
+"""The calls of workers, `POST /v1/jobs/{job}/workers/{worker}/{call}`, without a framework between bytes and job;
+and agents' reports, because these are held and their breaking off is news.
 
 Thousands of workers make them all the time, and all at once when a generation is closed: what the usual layers cost
 per request is more than the request itself. Everything else goes on to the application behind."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,6 +20,7 @@ from everstep.errors import EverstepError, Refused
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Call = Callable[[Job, str, Any], Awaitable[Any]]
 
+REPORT = "report"  # an agent's, all others are workers'
 CALLS: dict[str, tuple[type[Any], Call]] = {
     "announce": (wire.Announce, Job.announce),
     "arrive": (wire.Arrive, Job.arrive),
@@ -26,6 +29,7 @@ CALLS: dict[str, tuple[type[Any], Call]] = {
     "settled": (wire.Settled, Job.settled),
     "leave": (wire.Leave, Job.leave),
     "exited": (wire.WorkerExit, Job.exited),
+    REPORT: (wire.AgentReport, Job.report),
 }
 
 
@@ -39,12 +43,13 @@ class Express:
         else:
             await self._app(scope, receive, send)
 
-    async def _serve(self, job: str, worker: str, call: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, job: str, name: str, call: str, scope: Scope, receive: Receive, send: Send) -> None:
         kind, method = CALLS[call]
         try:
             service = self._find_service()
             found = service.job_at_hand(job) or await service.job(job)
-            answer = await method(found, worker, parse(kind, await read_body(scope, receive)))
+            message = parse(kind, await read_body(scope, receive))
+            answer = await (_report(found, name, message, receive) if call == REPORT else method(found, name, message))
         except EverstepError as error:
             await send_error(send, error)
         else:
@@ -55,8 +60,25 @@ def _route(scope: Scope) -> tuple[str, str, str] | None:
     parts = scope["path"].split("/")
     if len(parts) != 7 or scope["method"] != "POST":
         return None
-    _, version, jobs, job, workers, worker, call = parts
-    return (job, worker, call) if (version, jobs, workers) == ("v1", "jobs", "workers") and call in CALLS else None
+    _, version, jobs, job, whose, name, call = parts
+    is_ours = (
+        (version, jobs) == ("v1", "jobs") and call in CALLS and whose == ("agents" if call == REPORT else "workers")
+    )
+    return (job, name, call) if is_ours else None
+
+
+async def _report(job: Job, agent: str, message: wire.AgentReport, receive: Receive) -> wire.AgentOrders:
+    """While an agent waits for orders, its end is seen at once: the kernel closes its connection."""
+    orders = asyncio.ensure_future(job.report(agent, message))
+    hanging_up = asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait({orders, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
+        if not orders.done():
+            job.hung_up(agent, message)
+        return await orders
+    finally:
+        hanging_up.cancel()
+        orders.cancel()
 
 
 def encode(message: Any) -> bytes:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from everstep.coordinator.roster import ALIVE, Roster, Sign, listed
+from everstep.coordinator.roster import ALIVE, LEFT, NodeSign, Roster, Sign, listed
 from everstep.wire import COMPUTING, WAITING
 
 HANG_STEPS = 10  # a worker hangs when a leaf takes so many of its longest steps …
 STALL_WAITS = 5  # … and a generation stalls when all wait for so many of the longest waits
 FIRST_STEP_STALLS = 6  # before the first step nothing is known yet: groups are formed, kernels compiled
+CUT_S = 0.5  # an agent whose connection was closed has this long to open another
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +24,13 @@ class Health:
     reason: str
     next_look: float | None = None
     lost: Mapping[str, str]  # worker → why
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Silence:
+    reason: str
+    next_look: float | None = None
+    is_silent: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +61,35 @@ def decide_health(roster: Roster, signs: Mapping[str, Sign], now: float) -> Heal
             next_look = deadline
     reason = f"{listed(silent)} gave no proof of life for {lease_s:.1f} s" if silent else "all are alive"
     return Health(reason=reason, lost=silent, next_look=next_look)
+
+
+def decide_nodes(roster: Roster, signs: Mapping[str, NodeSign], now: float) -> Health:
+    """Gone is a node whose agent did not report for a lease, or hung up and did not call again at once."""
+    gone, next_look = {}, None
+    for name, node in roster.nodes.items():
+        if not node.is_present or name not in signs:
+            continue
+        sign = signs[name]
+        deadline = sign.alive_at + (CUT_S if sign.is_cut else roster.policy.lease_s)
+        if deadline <= now:
+            gone[name] = "its agent ended" if sign.is_cut else f"no report for {now - sign.alive_at:.1f} s"
+        elif next_look is None or deadline < next_look:
+            next_look = deadline
+    return Health(reason=f"{listed(gone)} gone" if gone else "all nodes are there", lost=gone, next_look=next_look)
+
+
+def decide_silence(roster: Roster, signs: Mapping[str, NodeSign], now: float) -> Silence:
+    """Classic workers tell nothing of their steps: they hang when none of them printed or did anything for long."""
+    silence_s, attempt = roster.policy.silence_s, roster.attempt
+    if silence_s is None or not attempt.is_open or roster.is_regrouping:
+        return Silence(reason="nobody listens")
+    unfinished = [s for s in attempt.seats if any(roster.workers[name].status != LEFT for name in s.workers)]
+    if not unfinished or any(seat.agent not in signs for seat in unfinished):
+        return Silence(reason="not all nodes have been heard", next_look=now + silence_s)
+    since = max(roster.attempt_at, *(signs[seat.agent].silent_since for seat in unfinished))
+    if since + silence_s > now:
+        return Silence(reason="workers speak", next_look=since + silence_s)
+    return Silence(reason=f"no worker printed or did anything for {now - since:.1f} s", is_silent=True)
 
 
 def decide_hang(roster: Roster, signs: Mapping[str, Sign], now: float) -> Hang:

@@ -14,13 +14,26 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from everstep import wire
 from everstep.coordinator import changes
 from everstep.coordinator.advance import advance, examine
 from everstep.coordinator.bell import Bell
-from everstep.coordinator.replies import Notice, Seats, job_view, notice_of, why_waiting
-from everstep.coordinator.roster import ALIVE, CONFLICT, LEFT, LOST, Generation, Roster, Sign, Worker, has_same_facts
+from everstep.coordinator.health import CUT_S
+from everstep.coordinator.replies import Notice, Seats, agent_orders, job_view, notice_of, why_waiting
+from everstep.coordinator.roster import (
+    ALIVE,
+    CONFLICT,
+    LEFT,
+    Attempt,
+    Generation,
+    NodeSign,
+    Roster,
+    Sign,
+    Worker,
+    has_same_facts,
+)
 from everstep.coordinator.store import StoreError
 from everstep.errors import Refused
 from everstep.events import emit
@@ -44,6 +57,7 @@ class Job:
             for name, worker in roster.workers.items()
             if worker.status == ALIVE and worker.incarnation
         }
+        self.node_signs = {name: NodeSign(alive_at=time.monotonic() + grace_s) for name in roster.nodes}
         self.reason = roster.generation.reason
         self._save = save
         self._num_changes = self._num_kept = 0
@@ -78,10 +92,8 @@ class Job:
 
     async def reserve(self, request: wire.SlotRequest) -> wire.Slot:
         roster, name = changes.reserve(self.roster, request)
-        if roster is not self.roster:
-            self._workers_of[request.agent].append(name)
         await self._keep(roster)
-        return wire.Slot(worker=name)
+        return wire.Slot(worker=name, num_restarts=roster.num_restarts)
 
     async def report(self, agent: str, report: wire.AgentReport) -> wire.AgentOrders:
         states = [(self.roster.worker(state.worker), state.is_running) for state in report.workers]
@@ -89,13 +101,28 @@ class Job:
         for worker, is_running in states:
             if is_running and worker.incarnation:
                 self._prove_alive(worker.worker, now)
+        self.node_signs[agent] = NodeSign(alive_at=now, silent_since=now - report.silent_s)
+        self._change(changes.node_reported(self.roster, agent, report, now))
         deadline = now + min(report.wait_s, self._hold_s())
-        orders = self._orders_for(agent)
+        orders = self._orders_for(agent, report.incarnation)
         while (report.incarnation, orders) == self._told_orders.get(agent) and time.monotonic() < deadline:
             await self._orders.wait(deadline - time.monotonic())
-            orders = self._orders_for(agent)
+            orders = self._orders_for(agent, report.incarnation)
         self._told_orders[agent] = (report.incarnation, orders)
         return orders
+
+    def hung_up(self, agent: str, report: wire.AgentReport) -> None:
+        """An agent closed its connection before it was answered: it ended, or calls again at once."""
+        now, node, sign = time.monotonic(), self.roster.nodes.get(agent), self.node_signs.get(agent)
+        if node is not None and sign is not None and node.incarnation == report.incarnation:
+            self.node_signs[agent] = replace(sign, alive_at=now, is_cut=True)
+            self._examine_at = min(self._examine_at or now + CUT_S, now + CUT_S)
+            self._has_changed.set()
+
+    async def agent_leaves(self, agent: str, message: wire.AgentLeave) -> None:
+        node = self.roster.nodes.get(agent)
+        if node is not None and node.incarnation == message.incarnation:
+            await self._keep(changes.node_away(self.roster, agent, message.reason, time.monotonic()))
 
     async def exited(self, name: str, end: wire.WorkerExit) -> None:
         await self._keep(changes.exited(self.roster, name, end, time.monotonic()))
@@ -213,15 +240,9 @@ class Job:
             return wire.Left(is_released=False, is_closed=True, reason=f"needed once more: {self.reason}")
         return None
 
-    def _orders_for(self, agent: str) -> wire.AgentOrders:
-        workers = [self.kept.workers[name] for name in self._workers_of[agent] if name in self.kept.workers]
-        kill = [
-            wire.KillOrder(worker=each.worker, reason=each.reason, wants_stacks=each.wants_stacks)
-            for each in workers
-            if each.status == LOST
-        ]
-        reason = self.kept.reason if self.kept.is_stopped else ""
-        return wire.AgentOrders(kill=kill, is_ended=self.kept.is_over, reason=reason)
+    def _orders_for(self, agent: str, incarnation: str) -> wire.AgentOrders:
+        workers = [self.kept.workers[name] for name in self._workers_of[agent]]
+        return agent_orders(self.kept, agent, incarnation, workers, self.reason)
 
     # --- changing, deciding, keeping, telling ---
 
@@ -264,7 +285,7 @@ class Job:
 
     def _decide(self, now: float) -> None:
         if self._examine_at is not None and self._examine_at <= now:
-            self.roster, self._examine_at = examine(self.roster, self.signs, now)
+            self.roster, self._examine_at = examine(self.roster, self.signs, self.node_signs, now)
         before, policy = self.roster.generation, self.roster.policy
         self.roster, reason, self._look_at = advance(self.roster, self.signs, now)
         if self.roster.generation is not before or self._examine_at is None:
@@ -289,12 +310,14 @@ class Job:
 
     def _tell_all(self, roster: Roster, num_changes: int) -> None:
         before, self.kept, self._num_kept = self.kept, roster, num_changes
+        for worker in list(roster.workers.values())[len(before.workers) :]:  # none is ever taken out
+            self._workers_of[worker.agent].append(worker.worker)
         if roster.generation is not before.generation:
             self._seats = Seats(roster.generation)
             self._forming.ring()
         if roster.is_over and not before.is_over:
             self._forming.ring()
-        if roster.workers is not before.workers or roster.is_over:
+        if roster.workers is not before.workers or roster.attempt is not before.attempt or roster.is_over:
             self._orders.ring()
         if roster is not before:
             self._leaving.ring()
@@ -337,6 +360,8 @@ def _emit_all(before: Roster, after: Roster) -> None:
         _emit_generation(job, after.previous)  # closed and followed in one go
     if generation is not before.generation:
         _emit_generation(job, generation)
+    if after.attempt is not before.attempt:
+        _emit_attempt(job, after.attempt)
     if after.is_over and not before.is_over:
         emit("job.finished" if after.is_finished else "job.stopped", job=job, reason=after.reason)
     if after.workers is before.workers:
@@ -351,6 +376,12 @@ def _emit_generation(job: str, generation: Generation) -> None:
     what = "generation.closed" if generation.is_closed else "generation.formed"
     members = [member.worker for member in generation.members]
     emit(what, job=job, generation=generation.number, members=members, reason=generation.reason)
+
+
+def _emit_attempt(job: str, attempt: Attempt) -> None:
+    what = "attempt.closed" if attempt.is_closed else "attempt.began"
+    agents = [seat.agent for seat in attempt.seats]
+    emit(what, job=job, attempt=attempt.number, agents=agents, size=attempt.size, reason=attempt.reason)
 
 
 def _die_if_failed(task: asyncio.Task[None]) -> None:

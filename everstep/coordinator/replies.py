@@ -4,20 +4,37 @@ Pure. Says only what has been kept."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from everstep.coordinator.roster import (
     ALIVE,
+    LOST,
     MEMBER,
     STARTING,
     WAITING_TO_JOIN,
     Generation,
+    Node,
     Roster,
+    Seat,
     Sign,
+    Worker,
     num_newcomers,
 )
-from everstep.wire import Arrived, GenerationView, JobView, Watched, WorkerView, to_json
+from everstep.coordinator.starting import why_idle
+from everstep.wire import (
+    AgentOrders,
+    Arrived,
+    AttemptOrder,
+    GenerationView,
+    JobView,
+    KillOrder,
+    NodeView,
+    Peer,
+    Watched,
+    WorkerView,
+    to_json,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +126,49 @@ def why_waiting(roster: Roster, name: str) -> str | None:
     return f"generation {generation.number} has all the {len(generation.members)} workers it can use; a spare waits"
 
 
+def agent_orders(roster: Roster, agent: str, incarnation: str, workers: Iterable[Worker], reason: str) -> AgentOrders:
+    attempt, seat = roster.attempt, roster.attempt.seat(agent, incarnation)
+    kill = [
+        KillOrder(worker=each.worker, reason=each.reason, wants_stacks=each.wants_stacks)
+        for each in workers
+        if each.status == LOST
+    ]
+    has_part = seat is not None and attempt.is_open
+    return AgentOrders(
+        kill=kill,
+        is_ended=roster.is_over,
+        reason=roster.reason if roster.is_stopped else "",
+        attempt=attempt.number,
+        is_attempt_closed=attempt.is_closed,
+        wants_stacks=attempt.wants_stacks,
+        start=[_attempt_order(roster, seat)] if seat is not None and has_part and not roster.is_over else [],
+        is_regrouping=roster.is_regrouping,
+        why=attempt.reason if has_part or attempt.is_closed else why_idle(roster, agent),
+    )
+
+
+def _attempt_order(roster: Roster, seat: Seat) -> AttemptOrder:
+    attempt = roster.attempt
+    nodes = [roster.nodes[each.agent] for each in attempt.seats if each.agent in roster.nodes]
+    return AttemptOrder(
+        number=attempt.number,
+        workers=list(seat.workers),
+        node_rank=attempt.seats.index(seat),
+        num_nodes=len(attempt.seats),
+        first_rank=seat.first_rank,
+        size=attempt.size,
+        master_address=attempt.master_address,
+        master_port=attempt.master_port,
+        num_restarts=roster.num_restarts,
+        max_restarts=roster.policy.max_restarts,
+        peers=[
+            Peer(agent=node.agent, address=node.address, probe_port=node.probe_port)
+            for node in nodes
+            if node.agent != seat.agent and node.probe_port
+        ],
+    )
+
+
 def job_view(roster: Roster, signs: Mapping[str, Sign], reason: str) -> JobView:
     return JobView(
         job=roster.job,
@@ -118,6 +178,21 @@ def job_view(roster: Roster, signs: Mapping[str, Sign], reason: str) -> JobView:
         is_finished=roster.is_finished,
         reason=roster.reason if roster.is_over else reason,
         workers=[_worker_view(roster, name, signs.get(name)) for name in roster.workers],
+        attempt=roster.attempt.number,
+        num_restarts=roster.num_restarts,
+        nodes=[_node_view(roster, node) for node in roster.nodes.values()],
+    )
+
+
+def _node_view(roster: Roster, node: Node) -> NodeView:
+    seat = roster.attempt.seat(node.agent, node.incarnation)
+    return NodeView(
+        agent=node.agent,
+        address=node.address,
+        num_workers=node.num_workers,
+        is_present=node.is_present,
+        node_rank=roster.attempt.seats.index(seat) if seat else -1,
+        reason=node.reason,
     )
 
 

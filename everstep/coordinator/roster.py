@@ -1,4 +1,5 @@
-"""The facts about one job, as frozen values: its workers, its latest generation, who stands ready, who wants to leave.
+"""The facts about one job, as frozen values: its nodes, its workers, its latest attempt and generation, who stands
+ready, who wants to leave.
 
 Statuses, generations and the job's end are kept in the store. Arrivals, wishes and all moments in time are not:
 after a restart everybody says them again, and everybody gets the full time again.
@@ -38,6 +39,58 @@ class Worker:
     step: int = 0
     leaf: int = -1  # the leaf it died in
     wants_stacks: bool = False  # it was alive but not getting on: take stack traces before killing it
+    attempt: int = -1  # the start of all workers that it belongs to
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """A machine whose agent has reported. Not kept: agents say it again."""
+
+    agent: str
+    incarnation: str
+    order: int  # of coming
+    num_workers: int
+    address: str
+    probe_port: int = 0
+    node_rank: int = -1
+    free_port: int = 0  # rank 0 of the next attempt could listen here
+    unreachable: tuple[str, ...] = ()
+    is_present: bool = True
+    reason: str = "present"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seat:
+    """One node's part in an attempt."""
+
+    agent: str
+    incarnation: str
+    workers: tuple[str, ...]  # by local rank
+    first_rank: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """A start of all workers together. Number -1 stands for "none yet"."""
+
+    number: int = -1
+    seats: tuple[Seat, ...] = ()  # by node rank
+    master_address: str = ""
+    master_port: int = 0
+    is_closed: bool = False
+    wants_stacks: bool = False  # it was closed because its workers hang
+    reason: str = "no worker was started yet"
+
+    @property
+    def is_open(self) -> bool:
+        return self.number >= 0 and not self.is_closed
+
+    @property
+    def size(self) -> int:
+        return sum(len(seat.workers) for seat in self.seats)
+
+    def seat(self, agent: str, incarnation: str) -> Seat | None:
+        return next((seat for seat in self.seats if (seat.agent, seat.incarnation) == (agent, incarnation)), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +151,15 @@ class Sign:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NodeSign:
+    """An agent's last sign of life, and of its workers' progress; lives beside the roster too."""
+
+    alive_at: float
+    silent_since: float = 0.0
+    is_cut: bool = False  # its connection was closed from its side, and not opened again
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Roster:
     """Everything that is decided from. Changed only by the functions of `changes`."""
 
@@ -107,6 +169,11 @@ class Roster:
     workers: Mapping[str, Worker] = field(default_factory=dict)
     generation: Generation = field(default_factory=Generation)
     previous: Generation = field(default_factory=Generation)  # as it was closed
+    attempt: Attempt = field(default_factory=Attempt)
+    num_restarts: int = 0
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    nodes_at: float = 0.0  # when a node last came or went
+    attempt_at: float = 0.0  # when the latest attempt began
     is_stopped: bool = False
     is_finished: bool = False
     reason: str = ""  # of the end
@@ -138,6 +205,11 @@ class Roster:
     def is_alive(self, name: str) -> bool:
         return self.workers[name].status == ALIVE
 
+    @property
+    def is_regrouping(self) -> bool:
+        """Whether a worker of the latest attempt has announced itself: then generations are formed."""
+        return any(each.incarnation for each in self.workers.values() if each.attempt == self.attempt.number)
+
     def alive_members(self) -> list[str]:
         return [name for name in self.generation.ranks if self.is_alive(name) and self.is_member(name)]
 
@@ -147,6 +219,8 @@ def has_same_facts(before: Roster, after: Roster) -> bool:
     return (
         before.workers is after.workers
         and before.generation is after.generation
+        and before.attempt is after.attempt
+        and before.num_restarts == after.num_restarts
         and before.is_stopped == after.is_stopped
         and before.is_finished == after.is_finished
     )

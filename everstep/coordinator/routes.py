@@ -67,9 +67,10 @@ async def stop(job: JobOf, message: Annotated[wire.Stop, _body(wire.Stop)]) -> R
     return _reply()
 
 
-@router.post("/jobs/{job}/agents/{agent}/report")
-async def report(job: JobOf, agent: str, message: Annotated[wire.AgentReport, _body(wire.AgentReport)]) -> Response:
-    return _reply(await job.report(agent, message))
+@router.post("/jobs/{job}/agents/{agent}/leave")
+async def leave(job: JobOf, agent: str, message: Annotated[wire.AgentLeave, _body(wire.AgentLeave)]) -> Response:
+    await job.agent_leaves(agent, message)
+    return _reply()
 
 
 @router.post("/jobs/{job}/workers")

@@ -33,7 +33,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from everstep.coordinator.roster import Generation, Roster, Worker
+from everstep.coordinator.roster import Attempt, Generation, Node, Roster, Seat, Worker
 from everstep.errors import TemporaryError, UsageError
 from everstep.wire import Member, Policy
 
@@ -49,6 +49,8 @@ _jobs = Table(
     Column("is_stopped", Boolean, nullable=False),
     Column("is_finished", Boolean, nullable=False),
     Column("reason", Text, nullable=False),
+    Column("attempt", Text, nullable=False),
+    Column("num_restarts", BigInteger, nullable=False),
 )
 _COLUMNS: dict[str, Any] = {"int": BigInteger, "str": Text, "bool": Boolean}
 _workers = Table(
@@ -183,8 +185,10 @@ class Store:
             "is_stopped": after.is_stopped,
             "is_finished": after.is_finished,
             "reason": after.reason,
+            "attempt": json.dumps(asdict(after.attempt)),
+            "num_restarts": after.num_restarts,
         }
-        if before is None or (before.is_over, before.reason) != (after.is_over, after.reason):
+        if before is None or _job_facts(before) != _job_facts(after):
             connection.execute(self._upsert(_jobs), row)
 
     def _save_workers(self, connection: Connection, before: Roster | None, after: Roster) -> None:
@@ -215,6 +219,16 @@ class Store:
         keys = [column.name for column in table.primary_key]
         values = {column.name: insert.excluded[column.name] for column in table.columns if column.name not in keys}
         return insert.on_conflict_do_update(index_elements=keys, set_=values)
+
+
+def _job_facts(roster: Roster) -> tuple[Any, ...]:
+    return (roster.is_over, roster.reason, roster.attempt, roster.num_restarts)
+
+
+def _attempt(text: str) -> Attempt:
+    values = json.loads(text)
+    seats = tuple(Seat(**{**seat, "workers": tuple(seat["workers"])}) for seat in values.pop("seats"))
+    return Attempt(**values, seats=seats)
 
 
 def _save_closing(connection: Connection, job: str, generation: Generation) -> None:
@@ -264,6 +278,8 @@ def _load(connection: Connection, job: str) -> Roster | None:
         is_stopped=row["is_stopped"],
         is_finished=row["is_finished"],
         reason=row["reason"],
+        attempt=_attempt(row["attempt"]),
+        num_restarts=row["num_restarts"],
         num_announced=sum(1 for each in workers if each.incarnation),
         slots={(each.agent, each.request): each.worker for each in workers},
     )
@@ -297,7 +313,15 @@ def restored(roster: Roster, now: float, grace_s: float) -> Roster:
         formed_at=now,
         closed_at=now + grace_s,
         lost_at={name: now for name, worker in roster.workers.items() if worker.status == "lost"},
+        nodes={seat.agent: _expected(seat, order) for order, seat in enumerate(roster.attempt.seats)},
+        nodes_at=now,
+        attempt_at=now,
     )
+
+
+def _expected(seat: Seat, order: int) -> Node:
+    """A node that is to report again."""
+    return Node(agent=seat.agent, incarnation=seat.incarnation, order=order, num_workers=len(seat.workers), address="")
 
 
 def _words(error: SQLAlchemyError) -> str:

@@ -1,8 +1,10 @@
-"""The agent: starts a node's workers, sees their deaths within a millisecond, obeys kill orders, replaces the dead.
+"""The agent: starts a node's workers when told to, sees their deaths within a millisecond, obeys, replaces the dead.
 
-One thread decides and acts; it waits for process ends, signals, orders and deadlines in one place (loop.py) and never
-for the coordinator (line.py does). Ends when none of its workers is left, and leaves no process behind: on SIGINT and
-SIGTERM in good order, on its own kill -9 by the kernel's hand (process.py). Knows nothing of torch."""
+All workers of a job are started together (an attempt). Those that regroup are replaced one by one; all others are
+ended and started anew together when the coordinator says so. One thread decides and acts; it waits for process ends,
+signals, orders and deadlines in one place (loop.py) and never for the coordinator (line.py does). Ends with the job, or
+when none of its regrouping workers is left, and leaves no process behind: on SIGINT and SIGTERM in good order, on its
+own kill -9 by the kernel's hand (process.py). Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ import logging
 import os
 import signal
 import socket
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -25,14 +29,16 @@ from everstep.events import emit
 from everstep.launcher.line import Line
 from everstep.launcher.loop import Loop
 from everstep.launcher.node import NodeSpec, Place, worker_environment
+from everstep.launcher.probe import Probe
+from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
 from everstep.process import RUNNING, STOPPED, Child
-from everstep.wire import AgentOrders, KillOrder, WorkerExit, WorkerState
+from everstep.wire import AgentOrders, AgentReport, AttemptOrder, KillOrder, Slot, WorkerExit, WorkerState
 
 log = logging.getLogger("everstep")
 
-STACKS_SIGNAL = signal.SIGUSR2  # workers answer it with the stacks of all their threads in their log
-_STACKS_S = 0.5  # how long they have for it
+_STACKS_S = 0.5  # how long workers have to print their stacks
+_RESTART_GRACE_S = 5.0  # from SIGTERM to SIGKILL when all workers are restarted: most of them are stuck anyway
 _SURVIVORS_FIRST_S = 0.5  # a replacement is started so long after a death
 _STOP_GRACE_S = 2.0  # a stopped job's workers hear it from the coordinator and end by themselves
 _ANSWER_S = 4.0
@@ -59,42 +65,54 @@ class Agent:
     ) -> None:
         self._node, self._say, self._on_worker = node, say, on_worker
         self._loop = loop = Loop()
+        self._incarnation = uuid.uuid4().hex
+        self._probe = Probe(node.address)
         self._line = Line(
             self._connect,
             agent=node.agent,
-            incarnation=uuid.uuid4().hex,
+            incarnation=self._incarnation,
             heartbeat_s=node.heartbeat_s,
             look=self._look,
             on_orders=lambda orders: loop.post(lambda: self._obey(orders)),
-            on_slot=lambda request, worker: loop.post(lambda: self._start(request, worker)),
+            on_slot=lambda request, slot: loop.post(lambda: self._replace(request, slot)),
             on_failure=lambda error: loop.post(lambda: self._give_up(error)),
             say=say,
         )
         self._workers: dict[str, Worker] = {}
         self._ends: list[WorkerEnd] = []
-        self._awaited: dict[str, int] = {}  # slot requests under way: the local rank that each is for
-        self._num_restarts = 0
+        self._awaited: dict[str, Place] = {}  # slot requests under way: the place that each is for
+        self._attempt = -1  # the latest whose workers were started here …
+        self._due: AttemptOrder | None = None  # … and the one to be started when they are gone
+        self._is_ending_attempt = False
+        self._is_regrouping = False
+        self._told_why = ""
         self._condemned: set[str] = set()
         self._signal_number: int | None = None
         self._job: JobEnd | None = None
         self._failure: EverstepError | None = None
         self._is_ending = False
-        self._master_port = _free_port()
+        self._free_port = _free_port()
 
     def run(self) -> Verdict:
         with self._signals():
             try:
+                self._probe.open()
                 self._line.open()
-                for local_rank in range(self._node.num_workers):
-                    self._ask_worker(local_rank)
-                while self._workers or self._awaited:
+                while not self._is_done:
                     self._loop.turn()
             finally:
                 self._kill_all("the agent ends")
                 self._line.close(_FAREWELL_S)
+                self._probe.close()
         verdict = decide_verdict(self._ends, self._job_end(), signal_number=self._signal_number)
         emit("agent.ended", agent=self._node.agent, exit_code=verdict.exit_code, reason=verdict.reason)
         return verdict
+
+    @property
+    def _is_done(self) -> bool:
+        """Nothing is left to run, and nothing will come: the job is over, or goes on without this node."""
+        has_left = self._is_regrouping and self._attempt >= 0
+        return not (self._workers or self._awaited or self._due) and (self._is_ending or has_left)
 
     def _connect(self) -> Coordinator:
         node = self._node
@@ -134,19 +152,52 @@ class Agent:
 
     # --- workers ----------------------------------------------------------------------------------
 
-    def _ask_worker(self, local_rank: int, *, delay_s: float = 0.0) -> None:
+    def _begin_attempt(self, order: AttemptOrder) -> None:
+        self._attempt, self._due, self._is_ending_attempt = order.number, None, False
+        self._free_port = _free_port()
+        for local_rank in range(len(order.workers)):
+            self._start(Place.of(order, local_rank))
+
+    def _end_attempt(self, reason: str, *, wants_stacks: bool) -> None:
+        """All workers go, to be started anew with all others."""
+        if self._is_ending_attempt or not self._workers:
+            return
+        self._is_ending_attempt = True
+        self._awaited.clear()
+        self._say(f"all workers are ended: {reason}")
+        ended = list(self._workers.values())
+        if wants_stacks:
+            for worker in ended:
+                ask_for_stacks(worker.child, worker.log)
+        for worker in ended:
+            self._loop.after(_STACKS_S if wants_stacks else 0.0, partial(self._terminate, worker))
+            self._loop.after(_STACKS_S + _RESTART_GRACE_S, partial(self._kill, worker, reason))
+
+    def _drop_due(self) -> None:
+        """An attempt that was over before it began here: nobody must wait for its workers' end."""
+        due, self._due = self._due, None
+        for name in due.workers if due else []:
+            self._line.tell_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
+
+    def _ask_replacement(self, place: Place, *, delay_s: float) -> None:
         request = uuid.uuid4().hex
-        self._awaited[request] = local_rank
+        self._awaited[request] = place
         self._loop.after(delay_s, lambda: self._line.ask_slot(request))
 
-    def _start(self, request: str, worker: str | None) -> None:
-        local_rank = self._awaited.pop(request, None)
-        self._is_ending = self._is_ending or worker is None  # the job was over before we heard of it
-        if local_rank is None or worker is None or self._is_ending:
+    def _replace(self, request: str, slot: Slot | None) -> None:
+        place = self._awaited.pop(request, None)
+        self._is_ending = self._is_ending or slot is None  # the job was over before we heard of it
+        if place is None or slot is None or self._is_ending:
             return
-        place = Place(
-            worker=worker, local_rank=local_rank, num_restarts=self._num_restarts, master_port=self._master_port
-        )
+        used, allowed = slot.num_restarts, place.max_restarts
+        if not slot.worker:
+            self._say(f"{place.worker} is not replaced: {used} of {allowed} restarts are used")
+            return
+        self._say(f"{place.worker} is replaced by {slot.worker}, restart {used} of {allowed}")
+        self._start(replace(place, worker=slot.worker, num_restarts=used))
+
+    def _start(self, place: Place) -> None:
+        worker = place.worker
         directory = self._node.directory
         log = place.log(directory)
         with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as output:
@@ -171,7 +222,8 @@ class Agent:
         # First of all: the others wait for nothing but this.
         self._line.tell_exit(name, WorkerExit(exit_code=ended.code, step=progress.step, leaf=progress.leaf))
         del self._workers[name]
-        end = WorkerEnd(worker=name, exit=ended, step=progress.step, leaf=progress.leaf)
+        attempt = worker.place.attempt
+        end = WorkerEnd(worker=name, exit=ended, step=progress.step, leaf=progress.leaf, attempt=attempt)
         self._ends.append(end)
         emit(
             "worker.exited",
@@ -181,33 +233,47 @@ class Agent:
             step=progress.step,
             leaf=progress.leaf,
         )
-        choice = decide_replacement(
-            ended,
-            num_restarts=self._num_restarts,
-            max_restarts=self._node.max_restarts,
-            is_ending=self._is_ending,
-        )
-        self._say(f"{name} finished" if ended.is_good else f"{name} ended: {end}; {choice.reason}")
+        is_ending = self._is_ending or self._is_ending_attempt
+        choice = decide_replacement(ended, is_ending=is_ending, is_regrouping=self._is_regrouping)
+        if not self._is_ending_attempt:
+            self._say(f"{name} finished" if ended.is_good else f"{name} ended: {end}{choice.reason}")
         if choice.is_replaced:
-            self._num_restarts += 1
             # Survivors first: while they redo the step, a new process that imports torch would take their cores.
-            self._ask_worker(worker.place.local_rank, delay_s=_SURVIVORS_FIRST_S if self._workers else 0.0)
+            self._ask_replacement(worker.place, delay_s=_SURVIVORS_FIRST_S if self._workers else 0.0)
+        if self._due is not None and not self._workers:
+            self._begin_attempt(self._due)
 
-    def _look(self) -> list[WorkerState]:
-        """What the report says of the workers; called from the line's thread."""
-        states = []
+    def _look(self) -> AgentReport:
+        """What the coordinator is told of this node; called from the line's thread."""
+        states, active_at = [], 0.0
         for name, worker in list(self._workers.items()):
             state = worker.child.state
             if state in (RUNNING, STOPPED):
-                step = read_board(worker.board).step
-                states.append(WorkerState(worker=name, is_running=state == RUNNING, step=step))
-        return states
+                progress = read_board(worker.board)
+                states.append(WorkerState(worker=name, is_running=state == RUNNING, step=progress.step))
+                active_at = max(active_at, progress.since, worker.log.stat().st_mtime - time.time() + time.monotonic())
+        node = self._node
+        return AgentReport(
+            incarnation=self._incarnation,
+            node=node.agent,
+            workers=states,
+            wait_s=node.heartbeat_s,
+            num_workers=0 if self._is_ending else node.num_workers,
+            address=node.address,
+            probe_port=self._probe.port,
+            node_rank=node.node_rank,
+            free_port=self._free_port,
+            unreachable=self._probe.unreachable,
+            silent_s=max(0.0, time.monotonic() - active_at) if states else 0.0,
+        )
 
     # --- ends -------------------------------------------------------------------------------------
 
     def _obey(self, orders: AgentOrders) -> None:
         for order in orders.kill:
             self._kill_on_order(order)
+        self._is_regrouping = orders.is_regrouping
+        self._follow_attempt(orders)
         if orders.is_ended and self._job is None and self._signal_number is None:
             self._is_ending = True
             self._job = JobEnd(is_finished=not orders.reason, stop_reason=orders.reason)
@@ -216,6 +282,22 @@ class Agent:
                 self._loop.after(_STOP_GRACE_S, self._terminate_all)
             else:
                 self._dismiss_late()
+
+    def _follow_attempt(self, orders: AgentOrders) -> None:
+        if orders.is_attempt_closed or orders.attempt > self._attempt >= 0:
+            self._end_attempt(orders.why, wants_stacks=orders.wants_stacks)
+        (start,) = orders.start or (None,)
+        if start is not None:
+            self._probe.follow(start.peers)
+        elif orders.why != self._told_why and not self._workers and not self._is_ending and not orders.is_ended:
+            self._told_why = orders.why
+            self._say(f"waiting: {orders.why}")
+        if start is None or start.number != (self._due.number if self._due else -1):
+            self._drop_due()
+        if start is not None and start.number > self._attempt and not self._is_ending:
+            self._due = start
+            if not self._workers:
+                self._begin_attempt(start)
 
     def _dismiss_late(self) -> None:
         """The job is done. Whoever is still on its way, having done no step while others have, need not come."""
@@ -231,10 +313,15 @@ class Agent:
         self._condemned.add(order.worker)
         self._say(f"{order.worker} is killed: {order.reason}")
         if order.wants_stacks and worker.child.state == RUNNING:
-            worker.child.signal(STACKS_SIGNAL, is_for_group=False)
+            ask_for_stacks(worker.child, worker.log)
             self._loop.after(_STACKS_S, lambda: self._kill(worker, order.reason))
         else:
             self._kill(worker, order.reason)
+
+    def _terminate(self, worker: Worker) -> None:
+        if self._workers.get(worker.place.worker) is worker:
+            # To the worker alone: its data loaders must serve it until it has left.
+            worker.child.signal(signal.SIGTERM, is_for_group=False)
 
     def _kill(self, worker: Worker, reason: str) -> None:
         if self._workers.get(worker.place.worker) is not worker:  # it ended meanwhile
@@ -248,13 +335,14 @@ class Agent:
         if self._signal_number is None:
             self._signal_number, self._is_ending = number, True
             self._say(f"{signal.Signals(number).name}: workers have {self._node.shutdown_s:.0f} s to end")
+            self._line.tell_leaving(f"its agent got {signal.Signals(number).name}")
             self._terminate_all()
 
     def _terminate_all(self) -> None:
         self._awaited.clear()
-        # To the worker alone: its data loaders must serve it until it has left.
+        self._drop_due()
         for worker in list(self._workers.values()):
-            worker.child.signal(signal.SIGTERM, is_for_group=False)
+            self._terminate(worker)
         self._loop.after(
             self._node.shutdown_s, lambda: self._kill_all(f"still there {self._node.shutdown_s:.0f} s later")
         )
@@ -265,6 +353,7 @@ class Agent:
             self._kill(worker, reason)
             self._bury(worker)
         self._awaited.clear()
+        self._drop_due()
 
     def _give_up(self, error: EverstepError) -> None:
         if self._is_ending:

@@ -21,7 +21,7 @@ from everstep import env
 from everstep.client import Coordinator
 from everstep.errors import Abandoned, EverstepError, Refused, TemporaryError
 from everstep.retry import patiently
-from everstep.wire import AgentOrders, AgentReport, SlotRequest, WorkerExit, WorkerState
+from everstep.wire import AgentLeave, AgentOrders, AgentReport, Slot, SlotRequest, WorkerExit
 
 T = TypeVar("T")
 
@@ -40,9 +40,9 @@ class Line:
         agent: str,
         incarnation: str,
         heartbeat_s: float,
-        look: Callable[[], list[WorkerState]],
+        look: Callable[[], AgentReport],
         on_orders: Callable[[AgentOrders], None],
-        on_slot: Callable[[str, str | None], None],
+        on_slot: Callable[[str, Slot | None], None],
         on_failure: Callable[[EverstepError], None],
         say: Callable[[str], None],
     ) -> None:
@@ -52,7 +52,7 @@ class Line:
         self._say = say
         self._away_since: float | None = None
         self._is_absence_told = False
-        self._deaths: queue.SimpleQueue[tuple[str, WorkerExit]] = queue.SimpleQueue()
+        self._deaths: queue.SimpleQueue[Callable[[Coordinator], None]] = queue.SimpleQueue()
         self._slots: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._num_untold = 0
         self._all_told = threading.Condition()
@@ -69,13 +69,21 @@ class Line:
         self._is_closed.set()
 
     def ask_slot(self, request: str) -> None:
-        """Reserve an id; it comes as `on_slot(request, worker)`, with no worker if the job is over."""
+        """Ask for a replacement; it comes as `on_slot(request, slot)`, with no slot if the job is over."""
         self._slots.put(request)
 
     def tell_exit(self, worker: str, ended: WorkerExit) -> None:
+        self._tell(lambda coordinator: coordinator.exited(worker, ended))
+
+    def tell_leaving(self, reason: str) -> None:
+        """This node ends in good order; what its workers do from now on is no failure."""
+        message = AgentLeave(incarnation=self._incarnation, reason=reason)
+        self._tell(lambda coordinator: coordinator.agent_leaves(self._agent, message))
+
+    def _tell(self, call: Callable[[Coordinator], None]) -> None:
         with self._all_told:
             self._num_untold += 1
-        self._deaths.put((worker, ended))
+        self._deaths.put(call)
 
     def _guarded(self, duty: Callable[[Coordinator], None]) -> None:
         try:
@@ -89,11 +97,8 @@ class Line:
     def _report(self, coordinator: Coordinator) -> None:
         woke_at = float("-inf")
         while True:
-            report = AgentReport(
-                incarnation=self._incarnation, node=self._agent, workers=self._look(), wait_s=self._heartbeat_s
-            )
             began = time.monotonic()
-            orders = self._ask(partial(coordinator.report, self._agent, report))
+            orders = self._ask(lambda: coordinator.report(self._agent, self._look()))
             if (now := time.monotonic()) - began > self._heartbeat_s + _STANDSTILL_S:
                 woke_at = now  # the whole node stood still
             if now - woke_at < _COMEBACK_S:
@@ -106,11 +111,11 @@ class Line:
         self._ask(coordinator.view)  # opens the connection before it is needed
         while True:
             try:
-                worker, ended = self._deaths.get(timeout=_WARM_S)
+                call = self._deaths.get(timeout=_WARM_S)
             except queue.Empty:
                 self._ask(coordinator.view)
                 continue
-            self._ask(partial(coordinator.exited, worker, ended))
+            self._ask(partial(call, coordinator))
             with self._all_told:
                 self._num_untold -= 1
                 self._all_told.notify_all()
@@ -119,13 +124,14 @@ class Line:
         while True:
             request = self._slots.get()
             try:
-                slot = self._ask(partial(coordinator.reserve, SlotRequest(agent=self._agent, request=request)))
+                wanted = SlotRequest(agent=self._agent, request=request, is_replacement=True)
+                slot = self._ask(partial(coordinator.reserve, wanted))
             except Refused as refusal:
                 if refusal.status != _IS_OVER:
                     raise
                 self._on_slot(request, None)
             else:
-                self._on_slot(request, slot.worker)
+                self._on_slot(request, slot)
 
     def _ask(self, call: Callable[[], T]) -> T:
         def attempt() -> T:

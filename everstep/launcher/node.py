@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everstep import env
+from everstep.wire import AttemptOrder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +25,7 @@ class NodeSpec:
     directory: Path  # the job's: logs, boards, events
     agent: str  # unique in the job
     address: str  # where peers reach this node
-    max_restarts: int = 0
+    node_rank: int = -1  # wished by the user; -1: in order of coming
     heartbeat_s: float = 1.0
     shutdown_s: float = 30.0  # from SIGTERM to SIGKILL
     is_address_given: bool = False  # by the user; else each worker finds it by itself
@@ -32,12 +33,35 @@ class NodeSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Which of the node's workers a process is."""
+    """Which of the job's workers a process is, by torchrun's counting."""
 
     worker: str
+    attempt: int
     local_rank: int
-    num_restarts: int  # deaths of this node's workers before it was started
+    rank: int
+    size: int
+    node_rank: int
+    num_nodes: int
+    master_address: str
     master_port: int
+    num_restarts: int  # of the whole job before it was started
+    max_restarts: int
+
+    @classmethod
+    def of(cls, order: AttemptOrder, local_rank: int) -> Place:
+        return cls(
+            worker=order.workers[local_rank],
+            attempt=order.number,
+            local_rank=local_rank,
+            rank=order.first_rank + local_rank,
+            size=order.size,
+            node_rank=order.node_rank,
+            num_nodes=order.num_nodes,
+            master_address=order.master_address,
+            master_port=order.master_port,
+            num_restarts=order.num_restarts,
+            max_restarts=order.max_restarts,
+        )
 
     def log(self, directory: Path) -> Path:
         return directory / f"{self.worker}.log"
@@ -65,6 +89,7 @@ def worker_environment(node: NodeSpec, place: Place, outer: Mapping[str, str]) -
     }
     if node.is_address_given:
         ours[env.ADDRESS] = node.address
+    ours["PYTHONFAULTHANDLER"] = outer.get("PYTHONFAULTHANDLER", "1")  # stacks of those that crash or hang
     if node.num_workers > 1 and "OMP_NUM_THREADS" not in outer:
         ours["OMP_NUM_THREADS"] = "1"  # as torchrun does: else every worker takes all cores
     inherited = {name: value for name, value in outer.items() if name != env.TOKEN}  # the file says it
@@ -72,20 +97,20 @@ def worker_environment(node: NodeSpec, place: Place, outer: Mapping[str, str]) -
 
 
 def _torchrun_names(node: NodeSpec, place: Place) -> dict[str, str]:
-    rank, size = str(place.local_rank), str(node.num_workers)
+    rank, size = str(place.rank), str(place.size)
     return {
         "RANK": rank,
-        "LOCAL_RANK": rank,
+        "LOCAL_RANK": str(place.local_rank),
         "ROLE_RANK": rank,
         "WORLD_SIZE": size,
-        "LOCAL_WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": str(node.num_workers),
         "ROLE_WORLD_SIZE": size,
         "ROLE_NAME": "default",
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
-        "MASTER_ADDR": node.address,
+        "GROUP_RANK": str(place.node_rank),
+        "GROUP_WORLD_SIZE": str(place.num_nodes),
+        "MASTER_ADDR": place.master_address,
         "MASTER_PORT": str(place.master_port),
         "TORCHELASTIC_RESTART_COUNT": str(place.num_restarts),
-        "TORCHELASTIC_MAX_RESTARTS": str(node.max_restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(place.max_restarts),
         "TORCHELASTIC_RUN_ID": node.job,
     }

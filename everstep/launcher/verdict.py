@@ -19,6 +19,7 @@ class WorkerEnd:
     exit: Exit
     step: int = 0
     leaf: int = -1
+    attempt: int = 0
 
     def __str__(self) -> str:
         where = f"in leaf {self.leaf} after step {self.step}" if self.leaf >= 0 else f"after step {self.step}"
@@ -43,16 +44,13 @@ class Verdict:
         return self.exit_code == 0
 
 
-def decide_replacement(ended: Exit, *, num_restarts: int, max_restarts: int, is_ending: bool) -> Replacement:
-    if ended.is_good:
-        return Replacement(is_replaced=False, reason="it finished")
-    if is_ending:
-        return Replacement(is_replaced=False, reason="not replaced: the job is ending")
-    if num_restarts >= max_restarts:
-        return Replacement(
-            is_replaced=False, reason=f"not replaced: {num_restarts} of {max_restarts} restarts are used"
-        )
-    return Replacement(is_replaced=True, reason=f"replaced, restart {num_restarts + 1} of {max_restarts}")
+def decide_replacement(ended: Exit, *, is_ending: bool, is_regrouping: bool) -> Replacement:
+    """Whether to ask for a replacement; the reason is the end of a sentence. How many there may be, the job knows."""
+    if ended.is_good or is_ending:
+        return Replacement(is_replaced=False, reason="")
+    if not is_regrouping:
+        return Replacement(is_replaced=False, reason="; the others cannot go on without it")
+    return Replacement(is_replaced=True, reason="; the others go on")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,8 +78,11 @@ def decide_verdict(ends: Sequence[WorkerEnd], job: JobEnd, *, signal_number: int
 
 def _first_failure(ends: Sequence[WorkerEnd]) -> WorkerEnd | None:
     """The first of those that ended the job: whoever died steps before the others' end was survived."""
+    last_attempt = max((end.attempt for end in ends), default=0)
     last_step = max((end.step for end in ends), default=0)
-    failures = [end for end in ends if not end.exit.is_good and end.step >= last_step - 1]
+    failures = [
+        end for end in ends if not end.exit.is_good and end.step >= last_step - 1 and end.attempt == last_attempt
+    ]
     return failures[0] if failures else None
 
 

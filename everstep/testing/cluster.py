@@ -146,28 +146,41 @@ class Cluster:
 
     def start(self, workers: int) -> None:
         """Create the job and start its first workers: all on one node, or evenly over the hosts in turn."""
-        policy = dataclasses.replace(self._policy, start_workers=workers)
-        self._ask(lambda coordinator: coordinator.create_job(JobSpec(name=self._script, policy=policy)))
-        if self._network is None:
-            self.add(workers)
-            return
-        per_host, rest = divmod(workers, self._network.num_hosts)
+        hosts = [*range(1, self._network.num_hosts + 1)] if self._network is not None else [None]
+        per_host, rest = divmod(workers, len(hosts))
         if rest:
-            raise UsageError(f"{workers} workers do not split evenly over {self._network.num_hosts} hosts")
-        for host in range(1, self._network.num_hosts + 1):
-            self.add(per_host, host=host)
+            raise UsageError(f"{workers} workers do not split evenly over {len(hosts)} hosts")
+        policy = dataclasses.replace(
+            self._policy,
+            start_workers=workers,
+            start_nodes=len(hosts),
+            last_call_s=0.0,
+            max_restarts=self._max_restarts,
+        )
+        self._ask(lambda coordinator: coordinator.create_job(JobSpec(name=self._script, policy=policy)))
+        names = [self._start_node(per_host, host) for host in hosts]
+        for name in names:
+            self._await_workers(name, per_host)
 
     def add(self, n: int = 1, *, host: int | None = None) -> list[str]:
         """Start one more node with `n` workers; returns their names once their processes run."""
         if self._network is not None and host is None:
             raise UsageError("in a cluster of hosts a node needs one", hint="add(n, host=1)")
+        return self._await_workers(self._start_node(n, host), n)
+
+    def _start_node(self, num_workers: int, host: int | None) -> str:
         name = f"node{len(self._nodes) + 1}"
         inside = self._network.inside(host) if self._network is not None and host is not None else []
+        command = [*inside, *self._agent_command(name, num_workers)]
         with (self.directory / f"{name}.log").open("ab") as output:
-            agent = Child.start([*inside, *self._agent_command(name, n)], env=self._environment(), output=output)
+            agent = Child.start(command, env=self._environment(), output=output)
         self._nodes.append(_Node(name=name, agent=agent, host=host or 0))
-        self._until(lambda: len(self._workers_of(name)) >= n, _START_S, f"{n} workers started by {name}")
-        return self._workers_of(name)
+        return name
+
+    def _await_workers(self, node: str, num_workers: int) -> list[str]:
+        wanted = f"{num_workers} workers started by {node}"
+        self._until(lambda: len(self._workers_of(node)) >= num_workers, _START_S, wanted)
+        return self._workers_of(node)
 
     def _workers_of(self, node: str) -> list[str]:
         return [event["worker"] for event in self.events("worker.started", agent=node)]
@@ -179,7 +192,7 @@ class Cluster:
             "--token-file": self._files.token,
             "--job": JOB,
             "--workers": num_workers,
-            "--max-restarts": self._max_restarts,
+            "--node-rank": len(self._nodes),
             "--shutdown-s": self._shutdown_s,
             "--heartbeat-s": self._policy.heartbeat_s,
             "--log-dir": self.directory,

@@ -26,18 +26,17 @@ GOOD, BAD, KILLED = Exit(code=0), Exit(code=1), Exit(code=-9)
 
 
 @pytest.mark.parametrize(
-    ("ended", "num_restarts", "is_ending", "is_replaced", "reason"),
+    ("ended", "is_ending", "is_regrouping", "is_replaced"),
     [
-        (GOOD, 0, False, False, "it finished"),
-        (KILLED, 0, False, True, "replaced, restart 1 of 2"),
-        (BAD, 1, False, True, "replaced, restart 2 of 2"),
-        (BAD, 2, False, False, "not replaced: 2 of 2 restarts are used"),
-        (KILLED, 0, True, False, "not replaced: the job is ending"),
+        (GOOD, False, True, False),
+        (KILLED, False, True, True),
+        (BAD, False, True, True),
+        (KILLED, True, True, False),
+        (KILLED, False, False, False),  # all are restarted together
     ],
 )
-def test_who_is_replaced(ended: Exit, num_restarts: int, is_ending: bool, is_replaced: bool, reason: str) -> None:
-    choice = decide_replacement(ended, num_restarts=num_restarts, max_restarts=2, is_ending=is_ending)
-    assert (choice.is_replaced, choice.reason) == (is_replaced, reason)
+def test_who_is_replaced(ended: Exit, is_ending: bool, is_regrouping: bool, is_replaced: bool) -> None:
+    assert decide_replacement(ended, is_ending=is_ending, is_regrouping=is_regrouping).is_replaced == is_replaced
 
 
 def ends(*exits: Exit) -> list[WorkerEnd]:
@@ -114,7 +113,10 @@ NODE = NodeSpec(
     agent="a",
     address="10.0.0.1",
 )
-PLACE = Place(worker="w5", local_rank=1, num_restarts=3, master_port=4567)
+PLACE = Place(
+    worker="w5", attempt=2, local_rank=1, rank=3, size=4, node_rank=1, num_nodes=2, master_address="10.0.0.9",
+    master_port=4567, num_restarts=3, max_restarts=5,
+)  # fmt: skip
 
 
 def test_workers_get_torchruns_names_and_ours() -> None:
@@ -123,10 +125,13 @@ def test_workers_get_torchruns_names_and_ours() -> None:
         given.items()
         >= {
             "HOME": "/h",
-            "RANK": "1",
+            "RANK": "3",
             "LOCAL_RANK": "1",
-            "WORLD_SIZE": "2",
-            "MASTER_ADDR": "10.0.0.1",
+            "WORLD_SIZE": "4",
+            "LOCAL_WORLD_SIZE": "2",
+            "GROUP_RANK": "1",
+            "GROUP_WORLD_SIZE": "2",
+            "MASTER_ADDR": "10.0.0.9",
             "MASTER_PORT": "4567",
             "TORCHELASTIC_RESTART_COUNT": "3",
             "OMP_NUM_THREADS": "1",

@@ -21,7 +21,7 @@ def test_a_generation_is_formed_lost_and_formed_again(play):
 
     assert [(a.generation, a.rank, a.size, a.continues) for a in answers] == [(2, 0, 2, 1), (2, 1, 2, 1)]
     first = job.coordinator.generation(1)
-    assert (first.is_closed, first.reason) == (True, "w1 died: killed by signal 9")
+    assert (first.is_closed, first.reason) == (True, "w1 died: killed by SIGKILL")
     assert [member.worker for member in first.members] == ["w0", "w1", "w2"]
     assert job.statuses() == {"w0": "member", "w1": "dead", "w2": "member"}
 

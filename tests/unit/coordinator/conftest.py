@@ -112,7 +112,7 @@ class Stage:
         self.now += seconds
         for name in alive:
             self.signs[name] = replace(self.signs[name], alive_at=self.now, told_at=self.now)
-        roster, _ = examine(self.roster, self.signs, self.now)
+        roster, _ = examine(self.roster, self.signs, {}, self.now)
         self._act(roster)
 
     def status(self, name: str) -> str:

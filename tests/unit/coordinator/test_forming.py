@@ -64,7 +64,7 @@ def test_survivors_regroup_at_once_when_all_have_arrived(stage):
 
     play.exit(w1)
     assert play.generation.is_closed
-    assert play.generation.reason == "w1 died: killed by signal 9"
+    assert play.generation.reason == "w1 died: killed by SIGKILL"
     play.arrive(w2, step=5)
     assert play.generation.is_closed
     play.arrive(w0, step=5)
@@ -303,7 +303,7 @@ def test_a_dead_worker_is_refused(stage):
     w0, _ = play.add(2)
     play.exit(w0)
 
-    with pytest.raises(Refused, match="w0 is dead: died: killed by signal 9"):
+    with pytest.raises(Refused, match="w0 is dead: died: killed by SIGKILL"):
         play.arrive(w0)
 
 

@@ -72,7 +72,7 @@ def test_a_generation_closed_and_followed_in_one_go_keeps_the_reason_of_its_end(
     store.save(before, play.roster)
 
     first, second = store.generation("play", 1), store.generation("play", 2)
-    assert (first.is_closed, first.reason) == (True, "w1 died: killed by signal 9")
+    assert (first.is_closed, first.reason) == (True, "w1 died: killed by SIGKILL")
     assert not second.is_closed
     store.close()
 

@@ -26,6 +26,7 @@ from everstep.launcher.line import Line
 from everstep.launcher.loop import Loop
 from everstep.launcher.node import NodeSpec, Place, worker_environment
 from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
+from everstep.launcher.worker_files import WorkerFiles, open_log
 from everstep.process import RUNNING, STOPPED, Child
 from everstep.wire import AgentOrders, KillOrder, WorkerExit, WorkerState
 
@@ -44,7 +45,7 @@ class Worker:
     place: Place
     child: Child
     board: Path
-    log: Path
+    files: WorkerFiles
 
 
 class Agent:
@@ -122,7 +123,7 @@ class Agent:
         def handle(number: int, frame: FrameType | None) -> None:
             self._loop.post(lambda: self._interrupt(number))
 
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        before = {number: signal.getsignal(number) for number in self._node.signals}
         for number, handler in before.items():
             if handler != signal.SIG_IGN:  # nohup
                 signal.signal(number, handle)
@@ -147,13 +148,12 @@ class Agent:
         place = Place(
             worker=worker, local_rank=local_rank, num_restarts=self._num_restarts, master_port=self._master_port
         )
-        directory = self._node.directory
-        log = place.log(directory)
-        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as output:
-            child = Child.start(
-                self._node.command, env=worker_environment(self._node, place, os.environ), output=output
-            )
-        started = Worker(place=place, child=child, board=place.board(directory), log=log)
+        files = place.files(self._node.directory)
+        files.make(attempt=place.num_restarts, local_rank=place.local_rank)
+        environment = worker_environment(self._node, place, os.environ)
+        with open_log(files.stdout) as output, open_log(files.stderr) as errors:
+            child = Child.start(self._node.command, env=environment, output=output, errors=errors)
+        started = Worker(place=place, child=child, board=files.board, files=files)
         self._workers[worker] = started
         self._loop.watch(child, lambda: self._bury(started))
         emit("worker.started", worker=worker, pid=child.pid, agent=self._node.agent)

@@ -21,8 +21,9 @@ class WorkerEnd:
     leaf: int = -1
 
     def __str__(self) -> str:
-        where = f"in leaf {self.leaf} after step {self.step}" if self.leaf >= 0 else f"after step {self.step}"
-        return f"{self.exit} {where}"
+        leaf = f" in leaf {self.leaf}" if self.leaf >= 0 else ""
+        step = f" after step {self.step}" if self.step or self.leaf >= 0 else ""  # else it may know no steps at all
+        return f"{self.exit}{leaf}{step}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,14 +84,3 @@ def _first_failure(ends: Sequence[WorkerEnd]) -> WorkerEnd | None:
     last_step = max((end.step for end in ends), default=0)
     failures = [end for end in ends if not end.exit.is_good and end.step >= last_step - 1]
     return failures[0] if failures else None
-
-
-def failure_report(verdict: Verdict, last_lines: Sequence[str], log: str) -> str:
-    """What a person needs first: who failed first, how, its last words, and why the whole job ended."""
-    lines = [f"the job failed: {verdict.reason}"]
-    if verdict.first_failure is not None:
-        first = verdict.first_failure
-        lines.append(f"first to fail: {first.worker}, {first}")
-        lines.append(f"last lines of {log}:" if last_lines else f"{log} is empty")
-        lines += [f"  | {line}" for line in last_lines]
-    return "\n".join(lines)

@@ -98,6 +98,10 @@ class Coordinator:
     def stop(self, reason: str) -> None:
         self._call("POST", "/stop", Stop(reason=reason))
 
+    def check(self) -> None:
+        """Whether a coordinator answers there and takes our token."""
+        self._call("GET", "/health", None, root=f"{self.url}/v1")
+
     # --- agents ---
 
     def reserve(self, request: SlotRequest) -> Slot:
@@ -144,14 +148,13 @@ class Coordinator:
                 hint="does this URL belong to an everstep coordinator of this version?",
             ) from None
 
-    def _call(self, method: str, path: str, message: Any) -> bytes:
-        where = f"{method} {self._root}{path}"
+    def _call(self, method: str, path: str, message: Any, *, root: str | None = None) -> bytes:
+        url = (root or self._root) + path
+        where = f"{method} {url}"
         if self._is_closed:
             raise CoordinatorUnreachable(f"{where}: this client was closed")
         content = None if message is None else to_json(message)
-        request = httpx.Request(
-            method, self._root + path, headers=self._headers, content=content, extensions=self._timeout
-        )
+        request = httpx.Request(method, url, headers=self._headers, content=content, extensions=self._timeout)
         try:
             answer = self._http.handle_request(request)
             body = answer.read()

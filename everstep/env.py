@@ -46,6 +46,15 @@ def coordinator_deadline_s() -> float:
     return float(os.environ.get(COORDINATOR_DEADLINE, "600"))
 
 
+def python() -> str | None:
+    """The interpreter that torchrun's users have chosen for their workers."""
+    return os.environ.get("PYTHON_EXEC") or None
+
+
+def visible_gpus() -> str | None:
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
 def torchrun_size() -> int:
     """The number of workers by torchrun's environment; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1

@@ -75,9 +75,10 @@ class Child:
         *,
         env: Mapping[str, str] | None = None,
         output: IO[bytes] | int | None = None,
+        errors: IO[bytes] | int | None = None,
         cwd: str | Path | None = None,
     ) -> Child:
-        """Start `command`; stdout and stderr both go to `output`, stdin is empty."""
+        """Start `command`; stdout goes to `output`, stderr to `errors` or else to the same, stdin is empty."""
         guarded = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), *command]
         return cls(
             subprocess.Popen(
@@ -85,7 +86,7 @@ class Child:
                 env=dict(env) if env is not None else None,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=subprocess.STDOUT if output is not None else None,
+                stderr=errors if errors is not None else subprocess.STDOUT if output is not None else None,
                 cwd=cwd,
                 start_new_session=True,
             )

@@ -1,4 +1,4 @@
-"""The `everstep` command: names, options and help of the subcommands. What they do is imported when one is called.
+"""The `everstep` command: its subcommands and their help. What they do is imported when one is called.
 
 `--help` must answer at once on a login node, so nothing heavy is imported at the top."""
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from everstep.cli import options as opt
 
 _SETTINGS: dict[str, Any] = {
     "token_normalize_func": lambda name: name.replace("_", "-"),  # torchrun's spelling works too
@@ -23,70 +25,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=_SETTINGS,
 )
-
-CoordinatorUrl = Annotated[
-    str, typer.Option("--coordinator", envvar="EVERSTEP_COORDINATOR", help="URL of the coordinator.", metavar="URL")
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file", envvar="EVERSTEP_TOKEN_FILE", help="File with the coordinator's token, readable by you alone."
-    ),
-]
-JobId = Annotated[str, typer.Option("--job", envvar="EVERSTEP_JOB", help="The job's id.", metavar="ID")]
-MaxRestarts = Annotated[
-    int, typer.Option("--max-restarts", min=0, help="So many restarts of workers in the whole job.")
-]
-LogDir = Annotated[
-    Path, typer.Option("--log-dir", help="Logs, events and progress boards go to a folder in here, named by the job.")
-]
-Address = Annotated[
-    str | None, typer.Option("--address", help="Where other nodes reach this one; found by itself if not given.")
-]
-ShutdownS = Annotated[
-    float, typer.Option("--shutdown-s", "--shutdown-timeout", help="On SIGTERM, workers have so long to end.")
-]
-IsModule = Annotated[bool, typer.Option("--module", "-m", help="The script is the name of a module, as in python -m.")]
-IsProgram = Annotated[bool, typer.Option("--no-python", help="The script is a program, to be run as it is.")]
-IsQuiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not repeat the workers' output here.")]
-Script = Annotated[str, typer.Argument(help="The training script.", metavar="SCRIPT")]
-Args = Annotated[list[str] | None, typer.Argument(help="Its arguments.", metavar="ARGS")]
-
-POLICY = "How the coordinator decides"
-
-
-def _policy_option(name: str, help_text: str) -> Any:
-    return typer.Option(f"--{name}", help=help_text, rich_help_panel=POLICY)
-
-
-MinWorkers = Annotated[int | None, _policy_option("min-workers", "Below this the job waits. Default: 1.")]
-MaxWorkers = Annotated[int | None, _policy_option("max-workers", "More are spares. Default: no limit.")]
-StartS = Annotated[float | None, _policy_option("start-s", "Wait so long for all workers at the start. Default: 60.")]
-HeartbeatS = Annotated[
-    float | None, _policy_option("heartbeat-s", "How often workers and agents speak up. Default: 1.")
-]
-LeaseS = Annotated[float | None, _policy_option("lease-s", "No proof of life for so long: lost. Default: 3.")]
-ArriveS = Annotated[
-    float | None, _policy_option("arrive-s", "After a loss, survivors have so long to arrive. Default: 2.")
-]
-StallS = Annotated[
-    float | None, _policy_option("stall-s", "All wait for each other for so long: network cut. Default: 5.")
-]
-HangS = Annotated[
-    float | None, _policy_option("hang-s", "One computes for so long while others wait: hung. Default: 600.")
-]
-FenceS = Annotated[float | None, _policy_option("fence-s", "Cut from the coordinator for so long: stop. Default: 600.")]
-LastCallS = Annotated[
-    float | None, _policy_option("last-call-s", "Wait so long for one more node before a start. Default: 1.")
-]
-JoinS = Annotated[float | None, _policy_option("join-s", "Too few nodes for so long: stop. Default: 600.")]
-UndecidedS = Annotated[
-    float | None,
-    _policy_option("undecided-s", "Workers that joined no generation by then are restarted classically. Default: 5."),
-]
-LeafDeaths = Annotated[
-    int | None, _policy_option("leaf-deaths", "A leaf that killed so many stops the job. Default: 3.")
-]
 
 
 def _print_version(is_asked: bool) -> None:
@@ -106,48 +44,91 @@ def everstep(
     """Train PyTorch models on machines that come and go."""
 
 
-@app.command(context_settings=_SCRIPT_LAST, no_args_is_help=True)
+@app.command(
+    context_settings=_SCRIPT_LAST,
+    no_args_is_help=True,
+    epilog="Options of torchrun are also read from PET_<NAME>, such as PET_NPROC_PER_NODE=4, and may be spelt with _.",
+)
 def run(
-    script: Script,
-    args: Args = None,
-    nproc_per_node: Annotated[
-        str, typer.Option("--nproc-per-node", help="Workers to start: a number, or auto, gpu, cpu.", metavar="N")
-    ] = "1",
-    max_restarts: MaxRestarts = 0,
-    coordinator: Annotated[
-        str | None,
-        typer.Option(
-            "--coordinator",
-            envvar="EVERSTEP_COORDINATOR",
-            help="URL of a coordinator; one is started for this run if not given.",
-            metavar="URL",
-        ),
-    ] = None,
-    token_file: TokenFile = None,
-    job: Annotated[
-        str | None, typer.Option("--job", help="The job's id; a new one if not given.", metavar="ID")
-    ] = None,
-    log_dir: LogDir = Path("runs"),
-    address: Address = None,
-    shutdown_s: ShutdownS = 30.0,
-    module: IsModule = False,
-    no_python: IsProgram = False,
-    quiet: IsQuiet = False,
-    min_workers: MinWorkers = None,
-    max_workers: MaxWorkers = None,
-    start_s: StartS = None,
-    heartbeat_s: HeartbeatS = None,
-    lease_s: LeaseS = None,
-    arrive_s: ArriveS = None,
-    stall_s: StallS = None,
-    hang_s: HangS = None,
-    fence_s: FenceS = None,
-    leaf_deaths: LeafDeaths = None,
+    script: opt.Script,
+    args: opt.Args = None,
+    nproc_per_node: opt.NumWorkersOfNode = "1",
+    max_restarts: opt.MaxRestarts = 0,
+    module: opt.IsModule = False,
+    no_python: opt.IsProgram = False,
+    role: opt.Role = "default",
+    virtual_local_rank: opt.IsLocalRankVirtual = False,
+    shutdown_s: opt.ShutdownS = 30.0,
+    signals_to_handle: opt.Signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+    hang_timeout: opt.HangTimeoutS = None,
+    check: opt.WantsCheck = False,
+    keep_warm: opt.KeepWarmS = None,
+    nnodes: opt.Nodes = "1",
+    standalone: opt.IsStandalone = False,
+    rdzv_endpoint: opt.RdzvEndpoint = "",
+    rdzv_id: opt.RdzvId = None,
+    rdzv_backend: opt.RdzvBackend = None,
+    rdzv_conf: opt.RdzvConf = "",
+    node_rank: opt.NodeRank = None,
+    master_addr: opt.MasterAddr = None,
+    master_port: opt.MasterPort = None,
+    address: opt.Address = None,
+    coordinator: opt.OptionalCoordinatorUrl = None,
+    token_file: opt.TokenFile = None,
+    job: opt.OptionalJobId = None,
+    log_dir: opt.LogDir = Path("runs"),
+    redirects: opt.Redirects = "0",
+    tee: opt.Tee = "0",
+    local_ranks_filter: opt.LocalRanks = "",
+    duplicate_stdout_filters: opt.StdoutTexts = "",
+    duplicate_stderr_filters: opt.StderrTexts = "",
+    quiet: opt.IsQuiet = False,
+    min_workers: opt.MinWorkers = None,
+    max_workers: opt.MaxWorkers = None,
+    start_s: opt.StartS = None,
+    heartbeat_s: opt.HeartbeatS = None,
+    lease_s: opt.LeaseS = None,
+    arrive_s: opt.ArriveS = None,
+    stall_s: opt.StallS = None,
+    hang_s: opt.HangS = None,
+    fence_s: opt.FenceS = None,
+    leaf_deaths: opt.LeafDeaths = None,
+    last_call_s: opt.LastCallS = None,
+    join_s: opt.JoinS = None,
+    undecided_s: opt.UndecidedS = None,
+    monitor_interval: opt.MonitorInterval = None,
+    start_method: opt.StartMethod = None,
+    event_log_handler: opt.EventLogHandler = None,
+    run_path: opt.IsRunPath = False,
+    logs_specs: opt.LogsSpecs = None,
+    numa_binding: opt.NumaBinding = None,
 ) -> None:
     """Train on this machine: start the workers of SCRIPT and keep the job going, whoever dies."""
-    from everstep.cli.run import RunRequest, num_processes, run_job
+    from everstep.cli import torchrun_options as torchrun
+    from everstep.cli.run import RunRequest, run_job
+    from everstep.launcher.machine import count_cpus, count_gpus
     from everstep.launcher.node import worker_command
+    from everstep.launcher.streams import STDERR, STDOUT, Shown
 
+    rendezvous = torchrun.parse_rendezvous(
+        backend=rdzv_backend,
+        endpoint=rdzv_endpoint,
+        rdzv_id=rdzv_id,
+        conf=rdzv_conf,
+        is_standalone=standalone,
+        node_rank=node_rank,
+        master_addr=master_addr,
+        master_port=master_port,
+    )
+    notes = torchrun.notes_on(
+        monitor_interval=monitor_interval,
+        start_method=start_method,
+        event_log_handler=event_log_handler,
+        is_run_path=run_path,
+        logs_specs=logs_specs,
+        numa_binding=numa_binding,
+    )
+    copied = {STDOUT: duplicate_stdout_filters, STDERR: duplicate_stderr_filters}
     policy = {
         "min_workers": min_workers,
         "max_workers": max_workers,
@@ -159,49 +140,64 @@ def run(
         "hang_s": hang_s,
         "fence_s": fence_s,
         "leaf_deaths": leaf_deaths,
+        "last_call_s": rendezvous.last_call_s if last_call_s is None else last_call_s,
+        "join_s": rendezvous.join_s if join_s is None else join_s,
+        "undecided_s": undecided_s,
+        "silence_s": hang_timeout,
+        "max_restarts": max_restarts,
     }
     request = RunRequest(
-        command=tuple(worker_command(script, args or [], is_module=module, is_program=no_python)),
+        command=tuple(worker_command(script, args or [], is_module=module, is_program=no_python and not run_path)),
         name=script,
-        num_workers=num_processes(nproc_per_node),
-        max_restarts=max_restarts,
+        num_workers=torchrun.parse_num_workers(nproc_per_node, num_gpus=count_gpus(), num_cpus=count_cpus()),
+        role=role,
+        is_local_rank_virtual=virtual_local_rank,
+        shutdown_s=shutdown_s,
+        signals=torchrun.parse_signals(signals_to_handle),
+        wants_check=check,
+        keep_warm_s=keep_warm,
+        nodes=torchrun.NodesRange() if standalone else torchrun.parse_nodes(nnodes),
+        rendezvous=rendezvous,
+        address=address,
         coordinator_url=coordinator,
         token_file=token_file,
         job=job,
         log_dir=log_dir,
-        address=address,
-        shutdown_s=shutdown_s,
-        is_quiet=quiet,
+        shown=Shown(
+            redirects=torchrun.parse_streams(redirects, option="--redirects"),
+            tee=torchrun.parse_streams(tee, option="--tee"),
+            local_ranks=torchrun.parse_ranks(local_ranks_filter),
+            is_quiet=quiet,
+        ),
+        copied_texts={stream: torchrun.parse_texts(texts) for stream, texts in copied.items() if texts},
         policy={name: value for name, value in policy.items() if value is not None},
+        notes=rendezvous.notes + notes,
     )
     raise typer.Exit(run_job(request))
 
 
 @app.command(context_settings=_SCRIPT_LAST, no_args_is_help=True)
 def agent(
-    coordinator: CoordinatorUrl,
-    job: JobId,
-    script: Script,
-    args: Args = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Workers to start on this node.")] = 1,
-    name: Annotated[
-        str | None, typer.Option("--name", help="This node's name, unique in the job; the host's and a number else.")
-    ] = None,
-    node_rank: Annotated[
-        int, typer.Option("--node-rank", help="Its wished rank among the nodes; -1: in order of coming.")
-    ] = -1,
-    token_file: TokenFile = None,
-    log_dir: LogDir = Path("runs"),
-    address: Address = None,
-    shutdown_s: ShutdownS = 30.0,
-    heartbeat_s: Annotated[float, typer.Option("--heartbeat-s", help="How often to speak up.")] = 1.0,
-    module: IsModule = False,
-    no_python: IsProgram = False,
-    quiet: IsQuiet = False,
+    coordinator: opt.CoordinatorUrl,
+    job: opt.JobId,
+    script: opt.Script,
+    args: opt.Args = None,
+    workers: opt.NumWorkers = 1,
+    name: opt.NodeName = None,
+    node_rank: opt.NodeRank = None,
+    token_file: opt.TokenFile = None,
+    log_dir: opt.LogDir = Path("runs"),
+    address: opt.Address = None,
+    shutdown_s: opt.ShutdownS = 30.0,
+    heartbeat_s: opt.AgentHeartbeatS = 1.0,
+    module: opt.IsModule = False,
+    no_python: opt.IsProgram = False,
+    quiet: opt.IsQuiet = False,
 ) -> None:
     """Add this node to a job that exists: start workers of SCRIPT here and watch them."""
     from everstep.cli.run import AgentRequest, run_agent
     from everstep.launcher.node import worker_command
+    from everstep.launcher.streams import Shown
 
     request = AgentRequest(
         command=tuple(worker_command(script, args or [], is_module=module, is_program=no_python)),
@@ -210,12 +206,12 @@ def agent(
         job=job,
         num_workers=workers,
         name=name,
-        node_rank=node_rank,
+        node_rank=-1 if node_rank is None else node_rank,
         log_dir=log_dir,
         address=address,
         shutdown_s=shutdown_s,
         heartbeat_s=heartbeat_s,
-        is_quiet=quiet,
+        shown=Shown(is_quiet=quiet),
     )
     raise typer.Exit(run_agent(request))
 
@@ -241,7 +237,7 @@ def serve(
 
 
 @app.command()
-def status(coordinator: CoordinatorUrl, job: JobId, token_file: TokenFile = None) -> None:
+def status(coordinator: opt.CoordinatorUrl, job: opt.JobId, token_file: opt.TokenFile = None) -> None:
     """Show a job: its generation, its workers, and the coordinator's last decision."""
     from everstep.cli.status import print_status
 

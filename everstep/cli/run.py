@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -14,15 +14,24 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from everstep import env
+from everstep.cli.torchrun_options import NodesRange, Rendezvous
 from everstep.client import Coordinator
-from everstep.errors import UsageError
+from everstep.errors import EverstepError, UsageError
 from everstep.launcher.agent import Agent, Worker, node_address
+from everstep.launcher.console import Console
 from everstep.launcher.display import Display
+from everstep.launcher.endpoint import host_or_join, join, private_file
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, private_directory
-from everstep.launcher.logs import tail
-from everstep.launcher.node import NodeSpec
-from everstep.launcher.verdict import Verdict, failure_report
+from everstep.launcher.logs import FilteredCopy, tail
+from everstep.launcher.node import ENDING_SIGNALS, NodeSpec
+from everstep.launcher.report import LastWords, failure_report, summary
+from everstep.launcher.streams import STDERR, STDOUT, Shown
+from everstep.launcher.verdict import Verdict
+from everstep.launcher.worker_files import WorkerFiles
+from everstep.process import ENDED
 from everstep.wire import JobSpec, Policy
+
+OTHERS_S = 30.0  # how long a coordinator of ours stays for other nodes after the end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,9 +45,14 @@ class AgentRequest:
     token_file: Path | None = None
     node_rank: int = -1
     address: str | None = None
+    role: str = "default"
+    run_id: str | None = None
+    is_local_rank_virtual: bool = False
+    signals: tuple[int, ...] = ENDING_SIGNALS
     shutdown_s: float = 30.0
     heartbeat_s: float = 1.0
-    is_quiet: bool = False
+    shown: Shown = field(default_factory=Shown)
+    copied_texts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,26 +64,38 @@ class RunRequest:
     coordinator_url: str | None = None
     token_file: Path | None = None
     job: str | None = None
-    max_restarts: int = 0
+    nodes: NodesRange = field(default_factory=NodesRange)
+    rendezvous: Rendezvous = field(default_factory=Rendezvous)
     address: str | None = None
+    role: str = "default"
+    is_local_rank_virtual: bool = False
+    signals: tuple[int, ...] = ENDING_SIGNALS
     shutdown_s: float = 30.0
-    is_quiet: bool = False
-    policy: Mapping[str, float | int] = field(default_factory=dict)
+    wants_check: bool = False
+    keep_warm_s: float | None = None
+    shown: Shown = field(default_factory=Shown)
+    copied_texts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by stream; see FilteredCopy
+    policy: Mapping[str, float | int] = field(default_factory=dict)  # what was asked for; else the defaults
+    notes: tuple[str, ...] = ()  # on options that change nothing
 
 
 def run_job(request: RunRequest) -> int:
-    """A job from its creation to its end, on this machine."""
-    job = request.job or new_job_id()
+    """A job from its creation to its end, or this node's part of it."""
+    job = _job_id(request)
     directory = private_directory(request.log_dir / job)
     events = _events_path(directory)
-    settings = {"start_workers": request.num_workers, "max_nodes": 1, "max_restarts": request.max_restarts}
-    policy = Policy(**{**settings, **request.policy})  # type: ignore[arg-type]
-    with Display(is_quiet=request.is_quiet) as display, _coordinator(request, directory, display.say) as (url, token):
+    policy = _policy(request)
+    with (
+        _display(request.shown, request.copied_texts, directory) as display,
+        _coordinator(request, job, directory, policy.join_s, display.say) as (url, token),
+    ):
+        for note in request.notes:
+            display.say(note)
+        display.follow_events(events)
         with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
             view = coordinator.create_job(JobSpec(name=request.name, policy=policy))
         if view.is_finished or view.is_stopped:
             raise UsageError(f"job {job} is over: {view.reason}", hint="give another --job, or none for a new one")
-        display.follow_events(events)
         display.say(f"job {job}, logs in {directory}")
         agent_request = AgentRequest(
             command=request.command,
@@ -78,24 +104,81 @@ def run_job(request: RunRequest) -> int:
             num_workers=request.num_workers,
             log_dir=request.log_dir,
             token_file=token,
+            node_rank=-1 if request.rendezvous.node_rank is None else request.rendezvous.node_rank,
             address=request.address,
+            role=request.role,
+            run_id=request.rendezvous.rdzv_id,
+            is_local_rank_virtual=request.is_local_rank_virtual,
+            signals=request.signals,
             shutdown_s=request.shutdown_s,
             heartbeat_s=policy.heartbeat_s,
         )
-        return _run_node(agent_request, directory, display)
+        exit_code = _run_node(agent_request, directory, display)
+        if request.nodes.max > 1 and request.coordinator_url is None:
+            with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
+                _await_others(coordinator)
+        return exit_code
+
+
+def _job_id(request: RunRequest) -> str:
+    """A new one for this node alone; for several, the same on all of them."""
+    rendezvous = request.rendezvous
+    if request.job is not None:
+        return request.job
+    if request.nodes.max == 1:
+        return new_job_id(rendezvous.rdzv_id)
+    if rendezvous.endpoint is None and request.coordinator_url is None:
+        raise UsageError(
+            f"{request.nodes.max} nodes, but nothing says where they meet",
+            hint="give all of them the same --rdzv-endpoint HOST:PORT, or --coordinator URL and --job ID",
+        )
+    if rendezvous.rdzv_id is None and rendezvous.endpoint is None:
+        raise UsageError("several nodes at one coordinator need a name for their job", hint="--job ID or --rdzv-id ID")
+    return as_job_id(rendezvous.rdzv_id or f"job-{rendezvous.endpoint}")
+
+
+def _policy(request: RunRequest) -> Policy:
+    nodes = request.nodes
+    settings = {
+        "start_nodes": nodes.min,
+        "min_nodes": nodes.min,
+        "max_nodes": nodes.max,
+        "start_workers": nodes.min * request.num_workers,
+    }
+    return Policy(**{**settings, **request.policy})  # type: ignore[arg-type]
+
+
+def _await_others(coordinator: Coordinator) -> None:
+    """The job is over for us, but other nodes may still have to hear of it from the coordinator that we host."""
+    deadline = time.monotonic() + OTHERS_S
+    while time.monotonic() < deadline:
+        try:
+            view = coordinator.view()
+        except EverstepError:  # it was not ours, and is gone already
+            return
+        if not any(node.is_present for node in view.nodes):
+            return
+        time.sleep(0.05)
 
 
 def run_agent(request: AgentRequest) -> int:
     """One node's part of a job that exists."""
     directory = private_directory(request.log_dir / request.job)
     _events_path(directory)
-    with Display(is_quiet=request.is_quiet) as display:
+    with _display(request.shown, request.copied_texts, directory) as display:
         return _run_node(request, directory, display)
+
+
+def _display(shown: Shown, copied_texts: Mapping[int, tuple[str, ...]], directory: Path) -> Display:
+    names = {STDOUT: "filtered_stdout.log", STDERR: "filtered_stderr.log"}
+    copies = {stream: FilteredCopy(directory / names[stream], texts) for stream, texts in copied_texts.items()}
+    return Display(shown=shown, copies=copies)
 
 
 def _run_node(request: AgentRequest, directory: Path, display: Display) -> int:
     def follow(worker: Worker) -> None:
-        display.follow(worker.place.worker, worker.log, worker.board)
+        place, child = worker.place, worker.child
+        display.follow(place.worker, place.local_rank, worker.files, lambda: child.state != ENDED)
 
     verdict = Agent(node_spec(request, directory), say=display.say, on_worker=follow).run()
     display.close()
@@ -110,12 +193,18 @@ def _events_path(directory: Path) -> Path:
 
 def _report(verdict: Verdict, display: Display, directory: Path) -> None:
     if verdict.is_good:
-        steps = f"{display.num_steps} steps in {display.elapsed_s:.1f} s"
-        print(f"everstep: {verdict.reason}: {steps}, {verdict.num_survived} deaths survived", flush=True)
-        return
-    first = verdict.first_failure
-    log = directory / f"{first.worker}.log" if first else None
-    print(f"everstep: {failure_report(verdict, tail(log) if log else [], str(log))}", file=sys.stderr, flush=True)
+        told = [summary(verdict, num_steps=display.num_steps, elapsed_s=display.elapsed_s, good_s=display.good_s)]
+    else:
+        first = verdict.first_failure
+        told = failure_report(verdict, _last_words(directory / first.worker) if first else None)
+    Console().print(err=[line if line.startswith(" ") else f"everstep: {line}" for line in told])
+
+
+def _last_words(directory: Path) -> LastWords:
+    files = WorkerFiles(directory=directory)
+    return LastWords(
+        directory=str(directory), stdout=tail(files.stdout), stderr=tail(files.stderr), error=files.error_message()
+    )
 
 
 def node_spec(request: AgentRequest, directory: Path) -> NodeSpec:
@@ -135,18 +224,31 @@ def node_spec(request: AgentRequest, directory: Path) -> NodeSpec:
         node_rank=request.node_rank,
         heartbeat_s=request.heartbeat_s,
         shutdown_s=request.shutdown_s,
+        role=request.role,
+        run_id=request.run_id,
+        is_local_rank_virtual=request.is_local_rank_virtual,
+        signals=request.signals,
     )
 
 
 @contextmanager
-def _coordinator(request: RunRequest, directory: Path, say: Callable[[str], None]) -> Iterator[tuple[str, Path]]:
-    """The URL and token file of the coordinator given, or of one of our own."""
+def _coordinator(
+    request: RunRequest, job: str, directory: Path, patience_s: float, say: Callable[[str], None]
+) -> Iterator[tuple[str, Path]]:
+    """The URL and token file of the coordinator given, of the one at the endpoint, or of one of our own."""
+    endpoint, is_host = request.rendezvous.endpoint, request.rendezvous.is_host
     if request.coordinator_url is not None:
         yield request.coordinator_url, _token_path(request.token_file, directory)
-        return
-    files = CoordinatorFiles(directory=directory)
-    with LocalCoordinator(files, say=say) as local:
-        yield local.url, files.token
+    elif request.nodes.max == 1 or endpoint is None:
+        files = CoordinatorFiles(directory=directory)
+        with LocalCoordinator(files, say=say) as local:
+            yield local.url, files.token
+    elif endpoint.is_here() if is_host is None else is_host:
+        with host_or_join(endpoint, job, directory, request.token_file, patience_s, say) as (url, token):
+            yield url, token
+    else:
+        found = join(endpoint, job, request.token_file, patience_s, say)
+        yield endpoint.url, private_file(directory / "token", found + "\n")
 
 
 def find_token(token_file: Path | None) -> str:
@@ -160,22 +262,14 @@ def _token_path(token_file: Path | None, directory: Path) -> Path:
     """The file that workers read the token from; a token given in the environment is put into one."""
     if token_file is not None:
         return token_file.resolve()
-    path = directory / "token"
-    token = find_token(None)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(token + "\n")
-    return path
+    return private_file(directory / "token", find_token(None) + "\n")
 
 
-def new_job_id() -> str:
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+def new_job_id(name: str | None = None) -> str:
+    """A new one each time, named for torchrun's `--rdzv-id` if there is one: people use that again and again."""
+    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    return f"{as_job_id(name)}-{stamp}" if name else stamp
 
 
-def num_processes(text: str) -> int:
-    """`--nproc-per-node` as torchrun reads it: a number, or what the machine has."""
-    num_gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    counts = {"gpu": num_gpus, "cpu": os.cpu_count() or 1, "auto": num_gpus or os.cpu_count() or 1}
-    number = counts[text] if text in counts else int(text) if text.isdigit() else 0
-    if number < 1:
-        raise UsageError(f"--nproc-per-node={text} gives no worker", hint="a number from 1, or auto, gpu, cpu")
-    return number
+def as_job_id(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", text)

@@ -32,6 +32,7 @@ from everstep.launcher.node import NodeSpec, Place, worker_environment
 from everstep.launcher.probe import Probe
 from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
+from everstep.launcher.worker_files import WorkerFiles, open_log
 from everstep.process import RUNNING, STOPPED, Child
 from everstep.wire import AgentOrders, AgentReport, AttemptOrder, KillOrder, Slot, WorkerExit, WorkerState
 
@@ -50,7 +51,7 @@ class Worker:
     place: Place
     child: Child
     board: Path
-    log: Path
+    files: WorkerFiles
 
 
 class Agent:
@@ -140,7 +141,7 @@ class Agent:
         def handle(number: int, frame: FrameType | None) -> None:
             self._loop.post(lambda: self._interrupt(number))
 
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        before = {number: signal.getsignal(number) for number in self._node.signals}
         for number, handler in before.items():
             if handler != signal.SIG_IGN:  # nohup
                 signal.signal(number, handle)
@@ -168,7 +169,7 @@ class Agent:
         ended = list(self._workers.values())
         if wants_stacks:
             for worker in ended:
-                ask_for_stacks(worker.child, worker.log)
+                ask_for_stacks(worker.child, worker.files.stderr)
         for worker in ended:
             self._loop.after(_STACKS_S if wants_stacks else 0.0, partial(self._terminate, worker))
             self._loop.after(_STACKS_S + _RESTART_GRACE_S, partial(self._kill, worker, reason))
@@ -198,13 +199,12 @@ class Agent:
 
     def _start(self, place: Place) -> None:
         worker = place.worker
-        directory = self._node.directory
-        log = place.log(directory)
-        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as output:
-            child = Child.start(
-                self._node.command, env=worker_environment(self._node, place, os.environ), output=output
-            )
-        started = Worker(place=place, child=child, board=place.board(directory), log=log)
+        files = place.files(self._node.directory)
+        files.make(attempt=place.num_restarts, local_rank=place.local_rank)
+        environment = worker_environment(self._node, place, os.environ)
+        with open_log(files.stdout) as output, open_log(files.stderr) as errors:
+            child = Child.start(self._node.command, env=environment, output=output, errors=errors)
+        started = Worker(place=place, child=child, board=files.board, files=files)
         self._workers[worker] = started
         self._loop.watch(child, lambda: self._bury(started))
         emit("worker.started", worker=worker, pid=child.pid, agent=self._node.agent)
@@ -251,7 +251,7 @@ class Agent:
             if state in (RUNNING, STOPPED):
                 progress = read_board(worker.board)
                 states.append(WorkerState(worker=name, is_running=state == RUNNING, step=progress.step))
-                active_at = max(active_at, progress.since, worker.log.stat().st_mtime - time.time() + time.monotonic())
+                active_at = max(active_at, progress.since, worker.files.written_at())
         node = self._node
         return AgentReport(
             incarnation=self._incarnation,
@@ -313,7 +313,7 @@ class Agent:
         self._condemned.add(order.worker)
         self._say(f"{order.worker} is killed: {order.reason}")
         if order.wants_stacks and worker.child.state == RUNNING:
-            ask_for_stacks(worker.child, worker.log)
+            ask_for_stacks(worker.child, worker.files.stderr)
             self._loop.after(_STACKS_S, lambda: self._kill(worker, order.reason))
         else:
             self._kill(worker, order.reason)

@@ -1,39 +1,59 @@
 """What a person sees while a job runs: workers' output with their names, one line per event, a progress line.
 
-Everything is printed by one thread of its own: a stopped terminal holds up neither the agent nor the workers."""
+Workers' stdout goes to stdout, everything else to stderr. Everything is printed by one thread of its own: a stopped
+terminal holds up neither the agent nor the workers."""
 
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 from everstep.board import read_board
-from everstep.launcher.logs import Follower
+from everstep.launcher.console import Console
+from everstep.launcher.logs import FilteredCopy, Follower
+from everstep.launcher.progress import Generation, Goodput, Pace, Progress, event_line, progress_line
+from everstep.launcher.streams import STDERR, STDOUT, Shown
+from everstep.launcher.worker_files import WorkerFiles
 
-SETTLED = "regroup.settled"
 _TICK_S = 0.05
+_DRAW_S = 0.2  # numbers that change faster cannot be read
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Stream:
+    """One stream of one worker, as far as it is followed."""
+
+    worker: str
+    number: int  # STDOUT or STDERR
+    is_shown: bool
+    follower: Follower
 
 
 class Display:
-    def __init__(self, stream: TextIO | None = None, *, is_quiet: bool = False) -> None:
-        self._stream = stream or sys.stdout
-        self._is_quiet = is_quiet
-        self._is_terminal = self._stream.isatty()
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        shown: Shown | None = None,
+        copies: Mapping[int, FilteredCopy] | None = None,
+    ) -> None:
+        """`copies`: by stream, where matching lines go as well."""
+        self._console, self._shown, self._copies = console or Console(), shown or Shown(), copies or {}
         self._began = time.monotonic()
-        self._lines: deque[str] = deque()
-        self._followers: dict[str, Follower] = {}
+        self._said: deque[str] = deque()
+        self._streams: list[_Stream] = []
         self._boards: dict[str, Path] = {}
-        self._pace = _Pace()
+        self._is_alive: dict[str, Callable[[], bool]] = {}  # of those not yet seen dead
         self._events: Follower | None = None
-        self._generation = ""
-        self._progress = ""
+        self._pace, self._generation, self._goodput = Pace(), Generation(), Goodput()
+        self._drawn_at = float("-inf")
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._print, name="display", daemon=True)
 
@@ -53,17 +73,22 @@ class Display:
 
     def say(self, line: str) -> None:
         """One event, for people."""
-        self._lines.append(f"everstep: {line}")
+        self._said.append(f"everstep: {line}")
 
-    def follow(self, worker: str, log: Path, board: Path) -> None:
-        self._boards[worker] = board
-        if not self._is_quiet:
-            self._followers[worker] = Follower(log)
+    def follow(self, worker: str, local_rank: int, files: WorkerFiles, is_alive: Callable[[], bool]) -> None:
+        """Show a worker whose log files exist, until it is no longer alive."""
+        self._boards[worker] = files.board
+        for number, path in ((STDOUT, files.stdout), (STDERR, files.stderr)):
+            is_shown = self._shown.has(local_rank, number)
+            if is_shown or number in self._copies:
+                stream = _Stream(worker=worker, number=number, is_shown=is_shown, follower=Follower(path))
+                self._streams.append(stream)
+        self._is_alive[worker] = is_alive
 
     def follow_events(self, path: Path) -> None:
-        """A line for each of the events that people want to know about."""
+        """A line for each of the events from now on that people want to know about."""
         path.touch(mode=0o600)
-        self._events = Follower(path)
+        self._events = Follower(path, is_from_end=True)
 
     @property
     def num_steps(self) -> int:
@@ -73,80 +98,61 @@ class Display:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._began
 
+    @property
+    def good_s(self) -> float | None:
+        """Time that went into steps (progress.Goodput); None if no step was seen."""
+        return self._goodput.good_s if self._goodput.is_known else None
+
     def _print(self) -> None:
         while not self._is_closing.wait(_TICK_S):
-            self._tick()
-        self._tick()
-        for worker, follower in self._followers.items():
-            self._write([f"[{worker}] {line}" for line in follower.last_lines()])
-        self._draw("")
+            self._tick(ended=[worker for worker, is_alive in list(self._is_alive.items()) if not is_alive()])
+        self._tick(ended=list(self._is_alive))
+        self._console.draw("")
 
-    def _tick(self) -> None:
+    def _tick(self, *, ended: list[str]) -> None:
         self._hear()
-        said = [self._lines.popleft() for _ in range(len(self._lines))]
-        lines = []
-        for worker, follower in list(self._followers.items()):
-            lines += [f"[{worker}] {line}" for line in follower.new_lines()]
-        self._write(lines + said)  # a worker's last words, then that it ended
-        if self._is_terminal:
-            self._draw(self._pace.line(self.num_steps, time.monotonic(), self._generation))
+        said = [self._said.popleft() for _ in range(len(self._said))]
+        lines: dict[int, list[str]] = {STDOUT: [], STDERR: []}
+        for stream in list(self._streams):
+            is_over = stream.worker in ended
+            lines[stream.number] += self._lines_of(stream, is_over=is_over)
+            if is_over:
+                self._streams.remove(stream)
+        for worker in ended:
+            del self._is_alive[worker]
+        self._console.print(out=lines[STDOUT], err=lines[STDERR] + said)  # a worker's last words, then that it ended
+        if self._console.is_terminal and self._is_alive and time.monotonic() - self._drawn_at > _DRAW_S:
+            self._draw()
+
+    def _lines_of(self, stream: _Stream, *, is_over: bool) -> list[str]:
+        new = stream.follower.last_lines() if is_over else stream.follower.new_lines()
+        lines = [f"[{stream.worker}] {line}" for line in new]
+        if stream.number in self._copies:
+            self._copies[stream.number].add(lines)
+        return lines if stream.is_shown else []
+
+    def _draw(self) -> None:
+        self._drawn_at = now = time.monotonic()
+        num_steps = self.num_steps
+        progress = Progress(
+            num_steps=num_steps,
+            steps_per_s=self._pace.at(num_steps, now),
+            alive=tuple(self._is_alive),
+            generation=self._generation.shown,
+            elapsed_s=now - self._began,
+        )
+        self._console.draw(progress_line(progress, width=self._console.width, dot=self._console.dot))
 
     def _hear(self) -> None:
-        for event in map(json.loads, self._events.new_lines() if self._events else []):
+        for event in self._new_events():
             if (line := event_line(event)) is not None:
                 self.say(line)
-            if event["event"] == SETTLED:
-                self._generation = f"generation {event['generation']} of {event['size']}"
+            self._generation.hear(event)
+            self._goodput.hear(event)
 
-    def _write(self, lines: list[str]) -> None:
-        if not lines:
-            return
-        progress = self._progress
-        self._draw("")
-        self._stream.write("\n".join(lines) + "\n")
-        self._draw(progress)
-        self._stream.flush()
-
-    def _draw(self, progress: str) -> None:
-        if progress == self._progress:
-            return
-        self._progress = progress
-        self._stream.write(f"\r\x1b[2K{progress}")
-        self._stream.flush()
-
-
-def event_line(event: Mapping[str, Any]) -> str | None:
-    """What a person reads of an event; None if it is for machines only."""
-    name, is_from_coordinator = event["event"], "job" in event
-    if name == SETTLED and event["rank"] == 0:
-        return f"generation {event['generation']} trains with {event['size']} workers from step {event['step']}"
-    if not is_from_coordinator:
-        return None  # workers and agents see the same things; once is enough
-    if name == "generation.formed":
-        return str(event["reason"])
-    if name == "generation.closed":
-        return f"generation {event['generation']} closed: {event['reason']}"
-    if name == "worker.lost":
-        return f"{event['worker']} is lost: {event['reason']}"
-    return None
-
-
-class _Pace:
-    """Steps per second over the last seconds."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque(maxlen=200)
-
-    def line(self, num_steps: int, now: float, generation: str) -> str:
-        self._seen.append((now, num_steps))
-        began, first = self._seen[0]
-        if num_steps == 0 or now - began < 0.5:
-            return self._shown(num_steps, None, generation)
-        return self._shown(num_steps, (num_steps - first) / (now - began), generation)
-
-    @staticmethod
-    def _shown(num_steps: int, pace: float | None, generation: str) -> str:
-        if num_steps == 0:
-            return ""
-        parts = [f"step {num_steps}", f"{pace:.1f} steps/s" if pace is not None else "", generation]
-        return " · ".join(part for part in parts if part)
+    def _new_events(self) -> Iterator[Mapping[str, Any]]:
+        for line in self._events.new_lines() if self._events else []:
+            try:
+                yield json.loads(line)
+            except ValueError:  # a script may write to the file too
+                continue

@@ -9,17 +9,20 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from everstep import env
 from everstep.client import Coordinator
 from everstep.errors import CoordinatorUnreachable, EverstepError, Refused, UsageError
+from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, write_token
 
 _PAUSE_S = 0.25
 _UNAUTHORISED = 401
 _TOLD_AFTER_S = 3.0
+_TOKEN_S = 5.0  # for the token's file to come, once the coordinator is there
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,10 +32,10 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        return f"http://{self}"
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def is_here(self) -> bool:
         """Whether the address is one of this machine's: only then can one listen there."""
@@ -41,6 +44,13 @@ class Endpoint:
         except OSError as error:
             raise UsageError(f"{self.host} has no address: {error.strerror}", hint="see --rdzv-endpoint") from None
         return any(_can_bind(family, address) for family, _, _, _, address in found)
+
+    def is_taken(self) -> bool:
+        try:
+            socket.create_connection((self.host, self.port), 2.0).close()
+        except OSError:
+            return False
+        return True
 
 
 def _can_bind(family: int, address: tuple[object, ...]) -> bool:
@@ -60,11 +70,40 @@ def share_token(job: str, token: str) -> Path:
     """For the other nodes of the job, and for nobody else."""
     path = shared_token_path(job)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return private_file(path, token + "\n")
+
+
+def private_file(path: Path, text: str) -> Path:
+    """For this user's eyes only, and whole at any moment."""
     aside = path.with_name(f"{path.name}.{os.getpid()}")
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(token + "\n")
-    aside.replace(path)
-    return path
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(text)
+    return aside.replace(path)
+
+
+@contextmanager
+def host_or_join(
+    endpoint: Endpoint,
+    job: str,
+    directory: Path,
+    token_file: Path | None,
+    patience_s: float,
+    say: Callable[[str], None],
+) -> Iterator[tuple[str, Path]]:
+    """A coordinator at the endpoint, which is on this machine: ours, or that of another node here that was first."""
+    if endpoint.is_taken():
+        yield endpoint.url, private_file(directory / "token", join(endpoint, job, token_file, patience_s, say) + "\n")
+        return
+    files = CoordinatorFiles(directory=directory)
+    given = env.read_token(token_file) if token_file is not None else env.token()
+    private_file(files.token, given + "\n") if given is not None else write_token(files.token)
+    token = env.read_token(files.token)
+    with LocalCoordinator(files, say=say, host=endpoint.host, port=endpoint.port) as local:
+        share_token(job, token)
+        try:
+            yield local.url, files.token
+        finally:
+            unshare_token(job, token)
 
 
 def unshare_token(job: str, token: str) -> None:
@@ -77,40 +116,43 @@ def unshare_token(job: str, token: str) -> None:
         pass
 
 
-def join(
-    endpoint: Endpoint, job: str, token_file: Path | None, patience_s: float, say: Callable[[str], None]
-) -> str:
-    """Wait until the coordinator there answers us; the token that it takes."""
-    deadline, is_told = time.monotonic() + patience_s, False
-    began = time.monotonic()
+def join(endpoint: Endpoint, job: str, token_file: Path | None, patience_s: float, say: Callable[[str], None]) -> str:
+    """Wait until the coordinator there answers us; the token that it takes. One that is there knows its token: who
+    does not have it then will not get it by waiting."""
+    began, is_told, is_there = time.monotonic(), False, False
     while True:
         token = _find_token(job, token_file)
-        problem: EverstepError
-        if token is None:
-            problem = UsageError(
-                f"no token for the coordinator at {endpoint}",
-                hint=f"set {env.TOKEN}, or share the home folder: the token is in {shared_token_path(job)} there",
-            )
-        else:
-            try:
-                with Coordinator(endpoint.url, token, job) as coordinator:
-                    coordinator.check()
-                return token
-            except CoordinatorUnreachable as error:
-                problem = error
-            except Refused as error:
-                if error.status != _UNAUTHORISED:
-                    raise
-                problem = UsageError(
-                    f"the coordinator at {endpoint} does not take our token",
-                    hint=f"give all nodes the same {env.TOKEN}, or the same home folder",
-                )
-        if time.monotonic() > deadline:
+        problem = _try(endpoint, job, token)
+        if problem is None and token is not None:
+            return token
+        waited_s, is_there = time.monotonic() - began, isinstance(problem, UsageError) and endpoint.is_taken()
+        if problem is not None and waited_s > (_TOKEN_S if is_there else patience_s):
             raise problem
-        if not is_told and time.monotonic() - began > _TOLD_AFTER_S:
+        if not is_told and waited_s > _TOLD_AFTER_S:
             is_told = True
-            say(f"waiting for the coordinator at {endpoint}: {problem.message}")
+            say(f"waiting for the coordinator at {endpoint}: {problem}")
         time.sleep(_PAUSE_S)
+
+
+def _try(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | None:
+    if token is None:
+        return UsageError(
+            f"no token for the coordinator at {endpoint}",
+            hint=f"set {env.TOKEN} on all nodes, or let them share the home folder: it is in {shared_token_path(job)}",
+        )
+    try:
+        with Coordinator(endpoint.url, token, job) as coordinator:
+            coordinator.check()
+        return None
+    except CoordinatorUnreachable as error:
+        return error
+    except Refused as error:
+        if error.status != _UNAUTHORISED:
+            raise
+        return UsageError(
+            f"the coordinator at {endpoint} does not take our token",
+            hint=f"set the same {env.TOKEN} on all nodes, or let them share the home folder",
+        )
 
 
 def _find_token(job: str, token_file: Path | None) -> str | None:

@@ -105,8 +105,10 @@ def _await_ready(child: Child, files: CoordinatorFiles) -> str:
 class LocalCoordinator:
     """Kept alive by a thread of its own as long as it is open: same store, same port, same token."""
 
-    def __init__(self, files: CoordinatorFiles, *, say: Callable[[str], None]) -> None:
-        self._files, self._say = files, say
+    def __init__(
+        self, files: CoordinatorFiles, *, say: Callable[[str], None], host: str = "127.0.0.1", port: int = 0
+    ) -> None:
+        self._files, self._say, self._host, self._port = files, say, host, port
         self._child: Child | None = None
         self._url = ""
         self._error: EverstepError | None = None
@@ -136,7 +138,7 @@ class LocalCoordinator:
     def _keep(self) -> None:
         # In this thread, because the kernel ends a child with the thread that started it.
         try:
-            self._child, self._url = start_coordinator(self._files)
+            self._child, self._url = start_coordinator(self._files, host=self._host, port=self._port)
         except EverstepError as error:
             self._error = error
             return
@@ -152,7 +154,7 @@ class LocalCoordinator:
 
     def _start_again(self, port: int) -> None:
         try:
-            self._child, _ = start_coordinator(self._files, port=port)
+            self._child, _ = start_coordinator(self._files, host=self._host, port=port)
         except EverstepError as error:
             self._say(str(error))
             self._is_closing.wait(1.0)

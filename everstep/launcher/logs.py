@@ -4,6 +4,9 @@ Workers write to their files themselves, so neither a slow terminal nor a dead a
 
 from __future__ import annotations
 
+import locale
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 _TAIL_BYTES = 64 * 1024
@@ -13,9 +16,9 @@ def tail(path: Path, num_lines: int = 20) -> list[str]:
     """The last lines of a log; of one that does not exist, none."""
     try:
         with path.open("rb") as file:
-            file.seek(0, 2)
+            file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _TAIL_BYTES))
-            return file.read().decode(errors="replace").splitlines()[-num_lines:]
+            return [_shown(line) for line in file.read().splitlines()[-num_lines:]]
     except FileNotFoundError:
         return []
 
@@ -23,9 +26,11 @@ def tail(path: Path, num_lines: int = 20) -> list[str]:
 class Follower:
     """Reads on in one log, a whole line at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_from_end: bool = False) -> None:
         self._file = path.open("rb")
         self._rest = b""
+        if is_from_end:
+            self._file.seek(0, os.SEEK_END)
 
     def new_lines(self) -> list[str]:
         data = self._file.read()
@@ -43,6 +48,26 @@ class Follower:
         return lines
 
 
+class FilteredCopy:
+    """A file with those lines of all workers that contain one of some texts."""
+
+    def __init__(self, path: Path, texts: Sequence[str]) -> None:
+        self._path, self._texts = path, tuple(texts)
+
+    def add(self, lines: Sequence[str]) -> None:
+        chosen = [line for line in lines if any(text in line for text in self._texts)]
+        if chosen:
+            with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "a") as file:
+                file.write("".join(f"{line}\n" for line in chosen))
+
+
 def _shown(line: bytes) -> str:
     # A progress bar redraws its line by "\r": only what would be seen at its end is shown.
-    return line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
+    return _decoded(line).rstrip("\r").rpartition("\r")[2]
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:  # workers write in the encoding of the locale that they share with us
+        return line.decode(locale.getpreferredencoding(False), errors="replace")

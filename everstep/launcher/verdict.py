@@ -22,8 +22,9 @@ class WorkerEnd:
     attempt: int = 0
 
     def __str__(self) -> str:
-        where = f"in leaf {self.leaf} after step {self.step}" if self.leaf >= 0 else f"after step {self.step}"
-        return f"{self.exit} {where}"
+        leaf = f" in leaf {self.leaf}" if self.leaf >= 0 else ""
+        step = f" after step {self.step}" if self.step or self.leaf >= 0 else ""  # else it may know no steps at all
+        return f"{self.exit}{leaf}{step}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,14 +85,3 @@ def _first_failure(ends: Sequence[WorkerEnd]) -> WorkerEnd | None:
         end for end in ends if not end.exit.is_good and end.step >= last_step - 1 and end.attempt == last_attempt
     ]
     return failures[0] if failures else None
-
-
-def failure_report(verdict: Verdict, last_lines: Sequence[str], log: str) -> str:
-    """What a person needs first: who failed first, how, its last words, and why the whole job ended."""
-    lines = [f"the job failed: {verdict.reason}"]
-    if verdict.first_failure is not None:
-        first = verdict.first_failure
-        lines.append(f"first to fail: {first.worker}, {first}")
-        lines.append(f"last lines of {log}:" if last_lines else f"{log} is empty")
-        lines += [f"  | {line}" for line in last_lines]
-    return "\n".join(lines)

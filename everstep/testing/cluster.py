@@ -23,6 +23,7 @@ from everstep.client import Coordinator
 from everstep.errors import EverstepError, UsageError
 from everstep.launcher.local_coordinator import CoordinatorFiles, private_directory, start_coordinator
 from everstep.launcher.logs import tail
+from everstep.launcher.worker_files import WorkerFiles
 from everstep.process import Child, wait_for_end
 from everstep.testing.network import Network
 from everstep.testing.tape import Event, Tape, is_match
@@ -278,8 +279,9 @@ class Cluster:
         return result
 
     def log(self, worker: str) -> str:
-        """All that a worker has printed."""
-        return (self.directory / JOB / f"{worker}.log").read_text(errors="replace")
+        """All that a worker has printed: stdout, then stderr."""
+        files = WorkerFiles(directory=self.directory / JOB / worker)
+        return "".join(path.read_text(errors="replace") for path in (files.stdout, files.stderr))
 
     def pid(self, worker: str) -> int:
         started = self.events("worker.started", worker=worker)
@@ -302,8 +304,8 @@ class Cluster:
 
     def _story(self) -> str:
         lines = ["last events:", *(f"  {event}" for event in self._tape.read()[-20:])]
-        for log in sorted([*self.directory.glob("*.log"), *(self.directory / JOB).glob("*.log")]):
-            lines += [f"{log.name}:", *(f"  | {line}" for line in tail(log))]
+        for log in sorted([*self.directory.glob("*.log"), *(self.directory / JOB).glob("w*/*.log")]):
+            lines += [f"{log.relative_to(self.directory)}:", *(f"  | {line}" for line in tail(log))]
         return "\n".join(lines)
 
     # --- hurting ----------------------------------------------------------------------------------

@@ -319,7 +319,7 @@ def test_run_brings_its_own_coordinator(tmp_path: Path) -> None:
     assert "[w0] done" in output
     assert "[w1] done" in output
     assert "generation 1 formed by w" in output
-    assert re.search(r"finished: 5 steps in [\d.]+ s, 0 deaths survived", output)
+    assert re.search(r"finished: 5 steps in [\d.]+ s, goodput \d+%, 0 deaths survived", output)
     (directory,) = (tmp_path / "runs").iterdir()
     assert directory.stat().st_mode & 0o777 == 0o700
     assert (directory / "token").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,248 @@
+"""The options of the subcommands: names, defaults of their kind, help, and the panel that `--help` shows them in.
+
+torchrun's also come from the environment, as PET_<NAME>. Imported by every `--help`: nothing heavy here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+WORKERS, NODES, LOGS = "Workers", "Nodes", "Logs"
+POLICY = "How the coordinator decides"
+NOTHING = "torchrun's that change nothing"
+
+
+def _option(panel: str, *names: str, text: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
+
+
+def _torchruns(panel: str, *names: str, text: str, **settings: Any) -> Any:
+    """The first name is torchrun's."""
+    variables = [f"PET_{names[0].removeprefix('--').replace('-', '_').upper()}", *settings.pop("also", [])]
+    return _option(panel, *names, text=text, envvar=variables, show_envvar=False, **settings)
+
+
+# --- the script -----------------------------------------------------------------------------------
+
+Script = Annotated[str, typer.Argument(help="The training script.", metavar="SCRIPT", show_default=False)]
+Args = Annotated[list[str] | None, typer.Argument(help="Its arguments.", metavar="ARGS", show_default=False)]
+
+# --- workers --------------------------------------------------------------------------------------
+
+NumWorkersOfNode = Annotated[
+    str,
+    _torchruns(WORKERS, "--nproc-per-node", text="Workers to start here: a number, or auto, gpu, cpu.", metavar="N"),
+]
+NumWorkers = Annotated[int, _option(WORKERS, "--workers", text="Workers to start on this node.", min=1)]
+MaxRestarts = Annotated[
+    int, _torchruns(WORKERS, "--max-restarts", text="So many restarts of workers in the whole job.", min=0, metavar="N")
+]
+IsModule = Annotated[
+    bool, _torchruns(WORKERS, "--module", "-m", text="The script is the name of a module, as in python -m.")
+]
+IsProgram = Annotated[bool, _torchruns(WORKERS, "--no-python", text="The script is a program, to be run as it is.")]
+Role = Annotated[str, _torchruns(WORKERS, "--role", text="What workers see as ROLE_NAME.", metavar="NAME")]
+IsLocalRankVirtual = Annotated[
+    bool,
+    _torchruns(WORKERS, "--virtual-local-rank", text="Each worker sees one GPU, and LOCAL_RANK is 0 for all."),
+]
+ShutdownS = Annotated[
+    float,
+    _torchruns(
+        WORKERS,
+        "--shutdown-timeout",
+        "--shutdown-s",
+        text="When the run is asked to end, workers have so many seconds to do so.",
+        also=["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"],
+        metavar="S",
+    ),
+]
+Signals = Annotated[
+    str,
+    _torchruns(WORKERS, "--signals-to-handle", text="Signals that ask the run to end.", metavar="NAMES"),
+]
+HangTimeoutS = Annotated[
+    float | None,
+    _option(
+        WORKERS,
+        "--hang-timeout",
+        text="Workers that print and do nothing for so long hang: show their stacks, restart them.",
+        metavar="S",
+    ),
+]
+# Not yet wired; shown when they are.
+WantsCheck = Annotated[bool, _option(WORKERS, "--check", text="", hidden=True)]
+KeepWarmS = Annotated[float | None, _option(WORKERS, "--keep-warm", text="", metavar="S", hidden=True)]
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+Nodes = Annotated[
+    str,
+    _torchruns(NODES, "--nnodes", text="Nodes of the job: a number, or from MIN to MAX.", metavar="MIN[:MAX]"),
+]
+IsStandalone = Annotated[
+    bool, _torchruns(NODES, "--standalone", text="This node alone; what is said of a rendezvous is ignored.")
+]
+RdzvEndpoint = Annotated[
+    str, _torchruns(NODES, "--rdzv-endpoint", text="Where the nodes meet.", metavar="HOST[:PORT]", show_default=False)
+]
+RdzvId = Annotated[
+    str | None, _torchruns(NODES, "--rdzv-id", text="Nodes that give the same one are one job.", metavar="ID")
+]
+RdzvBackend = Annotated[
+    str | None,
+    _torchruns(NODES, "--rdzv-backend", text="c10d, static or everstep: nodes meet at the coordinator anyway."),
+]
+RdzvConf = Annotated[
+    str,
+    _torchruns(
+        NODES,
+        "--rdzv-conf",
+        text="join_timeout, last_call_timeout (seconds), is_host.",
+        metavar="KEY=VALUE,…",
+        show_default=False,
+    ),
+]
+NodeRank = Annotated[
+    int | None, _torchruns(NODES, "--node-rank", text="This node's number, if the nodes are numbered.", metavar="N")
+]
+MasterAddr = Annotated[
+    str | None, _torchruns(NODES, "--master-addr", text="Node 0, if the nodes are numbered.", metavar="HOST")
+]
+MasterPort = Annotated[
+    int | None, _torchruns(NODES, "--master-port", text="And a free port of it.", metavar="PORT", min=0, max=65535)
+]
+Address = Annotated[
+    str | None,
+    _torchruns(
+        NODES,
+        "--local-addr",
+        "--address",
+        text="Where other nodes reach this one; found by itself if not given.",
+        metavar="HOST",
+    ),
+]
+CoordinatorUrl = Annotated[
+    str,
+    _option(NODES, "--coordinator", text="URL of the coordinator.", metavar="URL", envvar="EVERSTEP_COORDINATOR"),
+]
+OptionalCoordinatorUrl = Annotated[
+    str | None,
+    _option(
+        NODES,
+        "--coordinator",
+        text="URL of a coordinator; one is started for this run if not given.",
+        metavar="URL",
+        envvar="EVERSTEP_COORDINATOR",
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    _option(
+        NODES,
+        "--token-file",
+        text="File with the coordinator's token, readable by you alone.",
+        envvar="EVERSTEP_TOKEN_FILE",
+    ),
+]
+JobId = Annotated[str, _option(NODES, "--job", text="The job's id.", metavar="ID", envvar="EVERSTEP_JOB")]
+OptionalJobId = Annotated[
+    str | None, _option(NODES, "--job", text="The job's id; a new one if not given.", metavar="ID")
+]
+NodeName = Annotated[
+    str | None, _option(NODES, "--name", text="This node's name, unique in the job; the host's and a number else.")
+]
+AgentHeartbeatS = Annotated[float, _option(NODES, "--heartbeat-s", text="How often to speak up.")]
+
+# --- logs -----------------------------------------------------------------------------------------
+
+LogDir = Annotated[
+    Path,
+    _torchruns(LOGS, "--log-dir", text="Logs, events and progress boards go to a folder in here, named by the job."),
+]
+Redirects = Annotated[
+    str,
+    _torchruns(
+        LOGS,
+        "--redirects",
+        "-r",
+        text="Not on the console, only in files: 1 stdout, 2 stderr, 3 both, or RANK:N,RANK:N by local rank.",
+        metavar="N",
+    ),
+]
+Tee = Annotated[
+    str, _torchruns(LOGS, "--tee", "-t", text="In files and on the console, in spite of --redirects.", metavar="N")
+]
+LocalRanks = Annotated[
+    str,
+    _torchruns(
+        LOGS,
+        "--local-ranks-filter",
+        text="Show only these on the console.",
+        metavar="RANK,…",
+        show_default=False,
+    ),
+]
+StdoutTexts = Annotated[
+    str,
+    _torchruns(
+        LOGS,
+        "--duplicate-stdout-filters",
+        text="Lines of stdout with one of these texts also go to filtered_stdout.log.",
+        metavar="TEXT,…",
+        show_default=False,
+    ),
+]
+StderrTexts = Annotated[
+    str,
+    _torchruns(
+        LOGS,
+        "--duplicate-stderr-filters",
+        text="Lines of stderr with one of these texts also go to filtered_stderr.log.",
+        metavar="TEXT,…",
+        show_default=False,
+    ),
+]
+IsQuiet = Annotated[bool, _option(LOGS, "--quiet", "-q", text="Do not repeat the workers' output here.")]
+
+# --- the policy -----------------------------------------------------------------------------------
+
+
+def _policy(name: str, text: str) -> Any:
+    return _option(POLICY, f"--{name}", text=text)
+
+
+MinWorkers = Annotated[int | None, _policy("min-workers", "Below this the job waits. Default: 1.")]
+MaxWorkers = Annotated[int | None, _policy("max-workers", "More are spares. Default: no limit.")]
+StartS = Annotated[float | None, _policy("start-s", "Wait so long for all workers at the start. Default: 60.")]
+HeartbeatS = Annotated[float | None, _policy("heartbeat-s", "How often workers and agents speak up. Default: 1.")]
+LeaseS = Annotated[float | None, _policy("lease-s", "No proof of life for so long: lost. Default: 3.")]
+ArriveS = Annotated[float | None, _policy("arrive-s", "After a loss, survivors have so long to arrive. Default: 2.")]
+StallS = Annotated[float | None, _policy("stall-s", "All wait for each other for so long: network cut. Default: 5.")]
+HangS = Annotated[float | None, _policy("hang-s", "One computes for so long while others wait: hung. Default: 600.")]
+FenceS = Annotated[float | None, _policy("fence-s", "Cut from the coordinator for so long: stop. Default: 600.")]
+LastCallS = Annotated[
+    float | None, _policy("last-call-s", "Wait so long for one more node before a start. Default: 1.")
+]
+JoinS = Annotated[float | None, _policy("join-s", "Too few nodes for so long: stop. Default: 600.")]
+UndecidedS = Annotated[
+    float | None, _policy("undecided-s", "Workers that joined no generation by then are classic ones. Default: 5.")
+]
+LeafDeaths = Annotated[int | None, _policy("leaf-deaths", "A leaf that killed so many stops the job. Default: 3.")]
+
+# --- torchrun's that change nothing ---------------------------------------------------------------
+
+MonitorInterval = Annotated[
+    float | None, _torchruns(NOTHING, "--monitor-interval", text="Ends are seen at once.", metavar="S")
+]
+StartMethod = Annotated[
+    str | None, _torchruns(NOTHING, "--start-method", text="Each worker has an interpreter of its own.")
+]
+EventLogHandler = Annotated[
+    str | None, _torchruns(NOTHING, "--event-log-handler", text="All events are in events.jsonl.")
+]
+IsRunPath = Annotated[bool, _torchruns(NOTHING, "--run-path", text="The script is run in a process of its own.")]
+LogsSpecs = Annotated[str | None, _torchruns(NOTHING, "--logs-specs", text="Refused: plug-ins are not loaded.")]
+NumaBinding = Annotated[str | None, _torchruns(NOTHING, "--numa-binding", text="Workers are not bound to cores.")]

@@ -1,0 +1,256 @@
+"""torchrun's options as values: strings in, frozen values out; what makes no sense is a UsageError with a way out.
+
+Pure: no environment, no files. What an option does is decided elsewhere; one that changes nothing gets a note."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from everstep.errors import UsageError
+from everstep.launcher.endpoint import Endpoint
+from everstep.launcher.streams import BOTH, Streams
+
+C10D_PORT, STATIC_PORT = 29400, 29500
+_STATIC = "static"
+_MEETINGS = ("c10d", _STATIC, "everstep")
+_START_METHODS = ("spawn", "fork", "forkserver")
+_NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodesRange:
+    """The job starts with `min` nodes and takes up to `max`."""
+
+    min: int = 1
+    max: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rendezvous:
+    """Where and how the nodes of a job meet."""
+
+    endpoint: Endpoint | None = None  # None: this node alone, or with the coordinator that was given
+    rdzv_id: str | None = None  # nodes that give the same one are one job
+    node_rank: int | None = None
+    is_host: bool | None = None  # whether the endpoint is on this node; None: find out
+    join_s: float | None = None  # so long for the least number of nodes to come
+    last_call_s: float | None = None  # and so long for more of them
+    notes: tuple[str, ...] = ()
+
+
+def parse_nodes(text: str) -> NodesRange:
+    """`--nnodes`: "2", or "1:4"."""
+    if not (found := re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())):
+        raise UsageError(f"--nnodes={text} is neither a number nor a range", hint="such as 2, or 1:4")
+    nodes = NodesRange(min=int(found[1]), max=int(found[2] or found[1]))
+    if not 0 < nodes.min <= nodes.max:
+        raise UsageError(f"--nnodes={text}: from {nodes.min} to {nodes.max} nodes", hint="MIN:MAX, 0 < MIN <= MAX")
+    return nodes
+
+
+def parse_endpoint(text: str, *, option: str = "--rdzv-endpoint", default_port: int = C10D_PORT) -> Endpoint:
+    """host, host:port, [IPv6] or [IPv6]:port."""
+    if not (found := re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:\s]+))(?::(\d{1,5}))?", text.strip())):
+        raise UsageError(f"{option}={text} is no address", hint="HOST:PORT, such as 10.0.0.5:29400")
+    port = default_port if found[3] is None else int(found[3])
+    if port > 65535:
+        raise UsageError(f"{option}={text}: there is no port {port}", hint="from 0 to 65535")
+    return Endpoint(host=found[1] or found[2], port=port)
+
+
+def parse_rendezvous(
+    *,
+    backend: str | None = None,
+    endpoint: str = "",
+    rdzv_id: str | None = None,
+    conf: str = "",
+    is_standalone: bool = False,
+    node_rank: int | None = None,
+    master_addr: str | None = None,
+    master_port: int | None = None,
+) -> Rendezvous:
+    """All that torchrun can be told of it. `--standalone` ignores the rest, as torchrun does."""
+    backend = backend or _STATIC
+    if backend not in _MEETINGS:
+        raise UsageError(
+            f"--rdzv-backend={backend}: nodes meet at Everstep's coordinator, no other service is needed",
+            hint="leave it out, and give --rdzv-endpoint HOST:PORT or --coordinator URL",
+        )
+    if node_rank is not None and node_rank < 0:
+        raise UsageError(f"--node-rank={node_rank}", hint="from 0")
+    settings = _meeting_settings(parse_pairs(conf, option="--rdzv-conf"))
+    if is_standalone:
+        return replace(settings, is_host=None)
+    notes = settings.notes
+    if backend != _STATIC and (master_addr or master_port is not None):
+        notes = (*notes, f"--master-addr and --master-port change nothing with --rdzv-backend={backend}")
+        master_addr, master_port = None, None
+    where = _endpoint(backend, endpoint, master_addr, master_port)
+    is_host = settings.is_host
+    if is_host is None and backend == _STATIC and where is not None and node_rank is not None:
+        is_host = node_rank == 0
+    return replace(
+        settings,
+        endpoint=where,
+        rdzv_id=None if rdzv_id in (None, "", "none") else rdzv_id,
+        node_rank=node_rank,
+        is_host=is_host,
+        notes=notes,
+    )
+
+
+def _endpoint(backend: str, endpoint: str, master_addr: str | None, master_port: int | None) -> Endpoint | None:
+    is_static = backend == _STATIC
+    if endpoint:
+        return parse_endpoint(endpoint, default_port=STATIC_PORT if is_static else C10D_PORT)
+    if not master_addr and master_port is None:
+        return None
+    master = parse_endpoint(master_addr or "127.0.0.1", option="--master-addr", default_port=STATIC_PORT)
+    return replace(master, port=master.port if master_port is None else master_port)
+
+
+def _meeting_settings(conf: Mapping[str, str]) -> Rendezvous:
+    """`--rdzv-conf`: the keys that mean something here; the others are named in a note."""
+    known = {
+        "join_timeout": "join_s",
+        "timeout": "join_s",
+        "last_call_timeout": "last_call_s",
+        "is_host": "is_host",
+    }
+    ignored = [key for key in conf if key not in known]
+    notes = (f"--rdzv-conf: {', '.join(ignored)} changes nothing here",) if ignored else ()
+    join = conf.get("join_timeout", conf.get("timeout"))
+    last_call, host = conf.get("last_call_timeout"), conf.get("is_host")
+    return Rendezvous(
+        join_s=None if join is None else _seconds(join, "join_timeout"),
+        last_call_s=None if last_call is None else _seconds(last_call, "last_call_timeout"),
+        is_host=None if host is None else _is_true(host),
+        notes=notes,
+    )
+
+
+def parse_pairs(text: str, *, option: str) -> dict[str, str]:
+    """ "a=1,b=2" """
+    pairs = {}
+    for part in filter(str.strip, text.split(",")):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value):
+            raise UsageError(f"{option}: {part!r} is no pair", hint="KEY=VALUE,KEY=VALUE")
+        pairs[key] = value
+    return pairs
+
+
+def _seconds(text: str, key: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if seconds < 0:
+        raise UsageError(f"--rdzv-conf: {key}={text} is no number of seconds", hint=f"such as {key}=60")
+    return seconds
+
+
+def _is_true(text: str) -> bool:
+    if (lower := text.lower()) in ("1", "true", "t", "yes", "y"):
+        return True
+    if lower in ("0", "false", "f", "no", "n"):
+        return False
+    raise UsageError(f"--rdzv-conf: is_host={text} is neither true nor false", hint="is_host=true")
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+def parse_num_workers(text: str, *, num_gpus: int, num_cpus: int) -> int:
+    """`--nproc-per-node`: a number, or what the machine has."""
+    counts = {"gpu": num_gpus, "cpu": num_cpus, "auto": num_gpus or num_cpus}
+    number = counts[text] if text in counts else int(text) if re.fullmatch("[0-9]+", text) else 0
+    if number < 1:
+        raise UsageError(f"--nproc-per-node={text} gives no worker", hint="a number from 1, or auto, gpu, cpu")
+    return number
+
+
+def parse_signals(text: str) -> tuple[int, ...]:
+    """`--signals-to-handle`: names, with or without SIG."""
+    numbers = []
+    for name in _names(text):
+        number = getattr(signal, name if name.startswith("SIG") else f"SIG{name}", None)
+        if not isinstance(number, signal.Signals) or number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD):
+            raise UsageError(f"--signals-to-handle: {name} is no signal that can be handled", hint="SIGTERM,SIGUSR1")
+        numbers.append(int(number))
+    return tuple(dict.fromkeys(numbers))
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+
+def parse_streams(text: str, *, option: str) -> Streams:
+    """`--redirects`, `--tee`: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: "0:3,1:2"."""
+    if re.fullmatch("[0-3]", text):
+        return Streams(of_all=int(text))
+    if re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):
+        pairs = (part.split(":") for part in text.split(","))
+        return Streams(by_rank={int(rank): int(streams) for rank, streams in pairs})
+    raise UsageError(
+        f"{option}={text} is no choice of streams", hint=f"1 stdout, 2 stderr, {BOTH} both, 0 none, or RANK:N,RANK:N"
+    )
+
+
+def parse_ranks(text: str) -> frozenset[int] | None:
+    """`--local-ranks-filter`: "0,2"; empty: all."""
+    if not text.strip():
+        return None
+    if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", text):
+        raise UsageError(f"--local-ranks-filter={text} is no list of ranks", hint="such as 0,1")
+    return frozenset(int(rank) for rank in text.split(","))
+
+
+def parse_texts(text: str) -> tuple[str, ...]:
+    """`--duplicate-stdout-filters`: separated by commas; two commas are one of the text's own."""
+    parts = text.replace(",,", "\0").split(",")
+    return tuple(part.replace("\0", ",") for part in parts if part)
+
+
+# --- those that change nothing --------------------------------------------------------------------
+
+
+def notes_on(
+    *,
+    monitor_interval: float | None = None,
+    start_method: str | None = None,
+    event_log_handler: str | None = None,
+    is_run_path: bool = False,
+    logs_specs: str | None = None,
+    numa_binding: str | None = None,
+) -> tuple[str, ...]:
+    """A line for each option that was given and changes nothing; values that torchrun would not take are refused."""
+    _check_choice("--start-method", start_method, _START_METHODS)
+    _check_choice("--numa-binding", numa_binding, _NUMA_BINDINGS)
+    if logs_specs is not None:
+        raise UsageError(
+            f"--logs-specs={logs_specs}: torchrun's plug-ins are not loaded here",
+            hint="--log-dir, --redirects and --tee say where output goes",
+        )
+    notes = {
+        "--monitor-interval changes nothing: ends are seen at once": monitor_interval is not None,
+        "--start-method changes nothing: each worker is a process with an interpreter of its own": bool(start_method),
+        "--event-log-handler changes nothing: all events are in events.jsonl": event_log_handler not in (None, "null"),
+        "--run-path changes nothing: the script is run by python in a process of its own": is_run_path,
+        "--numa-binding changes nothing: workers are not bound; numactl can be, by --no-python": bool(numa_binding),
+    }
+    return tuple(note for note, is_told in notes.items() if is_told)
+
+
+def _check_choice(option: str, value: str | None, choices: Sequence[str]) -> None:
+    if value is not None and value not in choices:
+        raise UsageError(f"{option}={value} is not known", hint=", ".join(choices))
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

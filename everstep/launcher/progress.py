@@ -1,0 +1,126 @@
+"""How a job gets on, as a person reads it: the progress line, the pace, and the goodput.
+
+Pure: facts and times in, text and numbers out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SETTLED = "regroup.settled"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    num_steps: int
+    steps_per_s: float | None  # None: not known yet
+    alive: Sequence[str]  # this node's workers
+    generation: str  # Generation.shown
+    elapsed_s: float
+
+
+def progress_line(now: Progress, *, width: int, dot: str = "·") -> str:
+    """One line that fits: workers by name if there is room, else their number; then the least important parts go."""
+    if not now.alive and not now.num_steps:
+        return ""
+    steps = f"step {now.num_steps}" if now.num_steps else ""
+    pace = f"{now.steps_per_s:.1f} steps/s" if now.num_steps and now.steps_per_s is not None else ""
+    number = f"{len(now.alive)} worker{'s' if len(now.alive) != 1 else ''}"
+    time = clock(now.elapsed_s)
+    for parts in (
+        [steps, pace, now.generation, " ".join(now.alive) or number, time],
+        [steps, pace, now.generation, number, time],
+        [steps, pace, now.generation, number],
+        [steps, now.generation],
+        [steps or number],
+    ):
+        line = f" {dot} ".join(part for part in parts if part)
+        if len(line) < width:
+            return line
+    return line[: max(0, width - 1)]
+
+
+def clock(seconds: float) -> str:
+    """61 → "1:01", 3661 → "1:01:01"."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Pace:
+    """Steps per second over the last seconds."""
+
+    def __init__(self, over_s: float = 10.0) -> None:
+        self._over_s = over_s
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def at(self, num_steps: int, now: float) -> float | None:
+        if num_steps == 0:
+            return None
+        self._seen.append((now, num_steps))
+        while now - self._seen[0][0] > self._over_s:
+            self._seen.popleft()
+        began, first = self._seen[0]
+        return (num_steps - first) / (now - began) if now - began >= 0.5 else None
+
+
+class Goodput:
+    """The time that went into steps: from one commit to the next, if both are of the same generation.
+
+    What is left out: the start until the first commit, each regroup with the step that was redone in it, the end."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, int, float] | None = None  # step, generation, time
+        self.good_s = 0.0
+
+    def hear(self, event: Mapping[str, Any]) -> None:
+        if event["event"] != "step.committed":
+            return
+        step, generation, now = event["step"], event.get("generation", 0), event["t"]
+        if self._last is not None:
+            last_step, last_generation, last = self._last
+            if step <= last_step:  # another worker's word of the same step
+                return
+            if step == last_step + 1 and generation == last_generation:
+                self.good_s += now - last
+        self._last = (step, generation, now)
+
+    @property
+    def is_known(self) -> bool:
+        return self._last is not None
+
+
+def event_line(event: Mapping[str, Any]) -> str | None:
+    """What a person reads of an event; None if it is for machines only."""
+    name, is_from_coordinator = event["event"], "job" in event
+    if name == SETTLED and event["rank"] == 0:
+        return f"generation {event['generation']} trains with {event['size']} workers from step {event['step']}"
+    if not is_from_coordinator:
+        return None  # workers and agents see the same things; once is enough
+    if name == "generation.formed":
+        return str(event["reason"])
+    if name == "generation.closed":
+        return f"generation {event['generation']} closed: {event['reason']}"
+    if name == "worker.lost":
+        return f"{event['worker']} is lost: {event['reason']}"
+    return None
+
+
+class Generation:
+    """What the progress line says of the generation."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self.shown = ""
+
+    def hear(self, event: Mapping[str, Any]) -> None:
+        name = event["event"]
+        if name not in (SETTLED, "generation.closed") or event["generation"] < self._number:
+            return  # the last word of an old one may come late
+        self._number = event["generation"]
+        if name == SETTLED:
+            self.shown = f"generation {self._number}"
+        else:
+            self.shown = f"generation {self._number} closed, regrouping"

@@ -1,0 +1,210 @@
+"""`everstep run` with torchrun's options: real runs of a script that knows nothing of us (scripts/tell.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from everstep.process import ENDED, process_state
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = Path(__file__).parent / "scripts"
+TELL, PUPPET = SCRIPTS / "tell.py", SCRIPTS / "puppet.py"
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "everstep", "run", *(str(argument) for argument in arguments)]
+
+
+def environment(**added: str) -> dict[str, str]:
+    outer = {name: value for name, value in os.environ.items() if not name.startswith(("EVERSTEP_", "PET_", "OMP_"))}
+    return outer | {"PYTHONPATH": str(ROOT), "COLUMNS": "160"} | added
+
+
+def run(*arguments: str | Path, directory: Path, **added: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments),
+        cwd=directory,
+        env=environment(**added),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def workers_environment(directory: Path, rank: int) -> Mapping[str, Any]:
+    return json.loads((directory / f"env-{rank}.json").read_text())  # type: ignore[no-any-return]
+
+
+def test_workers_get_the_environment_that_torchrun_gives(tmp_path: Path) -> None:
+    arguments = [
+        "--nproc_per_node=2",
+        "--max-restarts",
+        "3",
+        "--role=trainer",
+        "--rdzv-id",
+        "my-run",
+        "--rdzv-backend=c10d",
+    ]
+    done = run(*arguments, "--rdzv-endpoint=localhost:0", TELL, directory=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        given = workers_environment(tmp_path, rank)
+        expected = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "GROUP_RANK": "0",
+            "GROUP_WORLD_SIZE": "1",
+            "ROLE_NAME": "trainer",
+            "ROLE_RANK": str(rank),
+            "ROLE_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "3",
+            "TORCHELASTIC_RUN_ID": "my-run",
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        assert given.items() >= expected.items()
+        assert given["MASTER_PORT"].isdigit()
+        assert given["TORCHELASTIC_ERROR_FILE"].endswith(f"/w{rank}/error.json")
+    (job,) = (tmp_path / "runs").iterdir()
+    assert job.name.startswith("my-run-")
+
+
+def test_stdout_goes_to_stdout_and_all_else_to_stderr(tmp_path: Path) -> None:
+    done = run("--standalone", "--nnodes=9", TELL, directory=tmp_path)
+    assert done.stdout == "[w0] out of 0: an apple\n"
+    lines = done.stderr.splitlines()
+    assert "[w0] err of 0: an orange" in lines
+    assert all(line.startswith(("[w0] err", "everstep: ")) for line in lines)
+    assert re.fullmatch(r"everstep: finished in [\d.]+ s, 0 deaths survived", lines[-1])
+
+
+def test_options_come_from_the_environment_too(tmp_path: Path) -> None:
+    done = run(
+        TELL,
+        directory=tmp_path,
+        PET_NPROC_PER_NODE="2",
+        PET_LOG_DIR="logs",
+        PET_REDIRECTS="0:1,1:2",
+        PET_LOCAL_RANKS_FILTER="0",
+        PET_VIRTUAL_LOCAL_RANK="1",
+        PET_STANDALONE="0",
+        PET_DUPLICATE_STDOUT_FILTERS="apple,pear",
+        PET_MONITOR_INTERVAL="5",
+        PET_ROLE="",
+        CUDA_VISIBLE_DEVICES="5,6",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert re.findall(r"^\[.*", done.stderr, re.MULTILINE) == ["[w0] err of 0: an orange"]
+    assert "--monitor-interval changes nothing: ends are seen at once" in done.stderr
+    given = workers_environment(tmp_path, 1)
+    assert (given["LOCAL_RANK"], given["CUDA_VISIBLE_DEVICES"], given["ROLE_NAME"]) == ("0", "6", "default")
+
+    (job,) = (tmp_path / "logs").iterdir()
+    for local_rank in ("0", "1"):
+        assert (job / "attempt_0" / local_rank / "stdout.log").read_text() == "out of 0: an apple\n"
+        assert (job / "attempt_0" / local_rank / "stderr.log").read_text() == "err of 0: an orange\n"
+    copied = (job / "filtered_stdout.log").read_text().splitlines()
+    assert sorted(copied) == ["[w0] out of 0: an apple", "[w1] out of 0: an apple"]
+
+
+def test_tee_shows_what_was_redirected(tmp_path: Path) -> None:
+    done = run("-r", "3", "-t", "1", TELL, directory=tmp_path)
+    assert done.stdout == "[w0] out of 0: an apple\n"
+    assert "orange" not in done.stderr
+
+
+def test_the_first_failure_comes_first_in_the_report(tmp_path: Path) -> None:
+    done = run("-r", "3", TELL, "fail", directory=tmp_path)
+    assert done.returncode == 1
+    report = done.stderr[done.stderr.index("everstep: first to fail") :].splitlines()
+    (job,) = (tmp_path / "runs").iterdir()
+    assert report[:5] == [
+        "everstep: first to fail: w0, exit code 1",
+        "  error: ValueError: recorded",
+        f"  last lines of {job}/w0/stdout.log:",
+        "  | out of 0: an apple",
+        f"  last lines of {job}/w0/stderr.log:",
+    ]
+    assert report[-2:] == ["  | ValueError: a bad batch", "everstep: the job failed: no worker is left"]
+
+
+def test_wrong_options_tell_the_way_out(tmp_path: Path) -> None:
+    for arguments, told in {
+        ("--rdzv-backend=etcd",): "HINT: leave it out",
+        ("--logs-specs=mine",): "HINT: --log-dir, --redirects and --tee",
+        ("--nnodes=2:1",): "HINT: MIN:MAX",
+        ("--nnodes=2", "--rdzv-endpoint=a"): "HINT: everstep serve",
+        ("-m", "--no-python"): "HINT: give one of them",
+    }.items():
+        done = run(*arguments, TELL, directory=tmp_path)
+        assert done.returncode == 2
+        assert told in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_signal_of_choice_ends_the_run_in_good_order(tmp_path: Path) -> None:
+    arguments = command("--signals-to-handle", "SIGTERM,SIGUSR1", "--heartbeat-s=0.1", PUPPET, "100000")
+    with subprocess.Popen(
+        arguments, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            seen = ""
+            while "generation 1 formed" not in seen:
+                line = process.stderr.readline()
+                assert line, seen
+                seen += line
+            process.send_signal(signal.SIGUSR1)
+            _, rest = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGUSR1
+    assert "SIGUSR1: workers have 30 s to end" in rest
+    assert all(process_state(int(pid)) == ENDED for pid in re.findall(r"pid (\d+)", seen))
+
+
+def read_to_the_end(terminal: int) -> bytes:
+    seen = b""
+    while True:
+        try:
+            seen += os.read(terminal, 65536)
+        except OSError:  # nobody has the other end any more
+            return seen
+
+
+def test_a_narrow_terminal_gets_a_progress_line_that_fits(tmp_path: Path) -> None:
+    arguments = command("--nproc-per-node=3", "--heartbeat-s=0.1", PUPPET, "15")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(arguments[0], arguments, environment(COLUMNS="30", PYTHONIOENCODING="ascii"))
+    try:
+        seen = read_to_the_end(terminal)
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        raise
+    finally:
+        _, status = os.waitpid(pid, 0)
+        os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
+    drawn = [line for line in re.findall(r"\x1b\[2K([^\r\n]*)", seen.decode()) if line]
+    progress = [line for line in drawn if re.match(r"step \d+", line)]
+    assert progress
+    assert all(len(line) < 30 for line in progress)
+    assert "finished: 15 steps" in seen.decode()

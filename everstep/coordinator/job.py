@@ -102,7 +102,7 @@ class Job:
             if is_running and worker.incarnation:
                 self._prove_alive(worker.worker, now)
         self.node_signs[agent] = NodeSign(alive_at=now, silent_since=now - report.silent_s)
-        self._change(changes.node_reported(self.roster, agent, report, now))
+        await self._keep(changes.node_reported(self.roster, agent, report, now))
         deadline = now + min(report.wait_s, self._hold_s())
         orders = self._orders_for(agent, report.incarnation)
         while (report.incarnation, orders) == self._told_orders.get(agent) and time.monotonic() < deadline:

@@ -50,7 +50,7 @@ def _decide_next(roster: Roster, now: float) -> Starting:
         return Starting(reason=f"{listed(busy)} still end{'s' * (len(busy) == 1)} the workers of the last attempt")
     is_first = roster.attempt.number < 0
     if is_first and len(chosen) < policy.start_nodes and now < (deadline := roster.nodes_at + policy.start_s):
-        return Starting(reason=f"{len(chosen)} of {policy.start_nodes} nodes are there; waiting", next_look=deadline)
+        return Starting(reason=f"{len(chosen)} of {policy.start_nodes} nodes are there", next_look=deadline)
     last_call = roster.nodes_at + policy.last_call_s
     if (policy.max_nodes is None or len(chosen) < policy.max_nodes) and now < last_call:
         return Starting(reason=f"{len(chosen)} nodes are there; more may come", next_look=last_call)
@@ -88,7 +88,7 @@ def _wait_for_nodes(roster: Roster, candidates: Sequence[Node], chosen: Sequence
     what = f"{len(chosen)} of at least {policy.min_nodes} nodes are there{cut}"
     if now >= deadline:
         return Starting(reason=f"{what}, and none came for {policy.join_s:.0f} s", stops=True)
-    return Starting(reason=f"{what}; waiting", next_look=deadline)
+    return Starting(reason=what, next_look=deadline)
 
 
 # --- while one is under way ---

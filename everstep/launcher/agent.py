@@ -103,6 +103,7 @@ class Agent:
                     self._loop.turn()
             finally:
                 self._kill_all("the agent ends")
+                self._line.tell_leaving("its work is done")
                 self._line.close(_FAREWELL_S)
                 self._probe.close()
         verdict = decide_verdict(self._ends, self._job_end(), signal_number=self._signal_number)

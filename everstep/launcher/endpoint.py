@@ -10,13 +10,13 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from everstep import env
 from everstep.client import Coordinator
-from everstep.errors import CoordinatorUnreachable, EverstepError, Refused, UsageError
+from everstep.errors import CoordinatorUnreachable, EverstepError, PermanentError, Refused, UsageError
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, write_token
 
 _PAUSE_S = 0.25
@@ -91,19 +91,22 @@ def host_or_join(
     say: Callable[[str], None],
 ) -> Iterator[tuple[str, Path]]:
     """A coordinator at the endpoint, which is on this machine: ours, or that of another node here that was first."""
-    if endpoint.is_taken():
-        yield endpoint.url, private_file(directory / "token", join(endpoint, job, token_file, patience_s, say) + "\n")
-        return
     files = CoordinatorFiles(directory=directory)
     given = env.read_token(token_file) if token_file is not None else env.token()
     private_file(files.token, given + "\n") if given is not None else write_token(files.token)
     token = env.read_token(files.token)
-    with LocalCoordinator(files, say=say, host=endpoint.host, port=endpoint.port) as local:
-        share_token(job, token)
+    with ExitStack() as open_things:
+        own = LocalCoordinator(files, say=say, host=endpoint.host, port=endpoint.port)
         try:
-            yield local.url, files.token
-        finally:
-            unshare_token(job, token)
+            open_things.enter_context(own)
+        except PermanentError:
+            if not endpoint.is_taken():
+                raise
+            private_file(files.token, join(endpoint, job, token_file, patience_s, say) + "\n")
+        else:
+            share_token(job, token)
+            open_things.callback(unshare_token, job, token)
+        yield endpoint.url, files.token
 
 
 def unshare_token(job: str, token: str) -> None:

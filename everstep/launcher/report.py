@@ -28,7 +28,10 @@ def summary(verdict: Verdict, *, num_steps: int, elapsed_s: float, good_s: float
     parts = [f"{verdict.reason}{steps} {elapsed_s:.1f} s"]
     if good_s is not None and elapsed_s > 0:
         parts.append(f"goodput {min(1.0, good_s / elapsed_s):.0%}")
-    parts.append(f"{verdict.num_survived} death{'s' if verdict.num_survived != 1 else ''} survived")
+    if verdict.num_restarts:
+        parts.append(f"all workers restarted {verdict.num_restarts} time{'s' * (verdict.num_restarts != 1)}")
+    if verdict.num_survived or not verdict.num_restarts:
+        parts.append(f"{verdict.num_survived} death{'s' * (verdict.num_survived != 1)} survived")
     return ", ".join(parts)
 
 

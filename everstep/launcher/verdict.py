@@ -39,6 +39,7 @@ class Verdict:
     reason: str
     first_failure: WorkerEnd | None = None  # the one to look at
     num_survived: int = 0  # deaths
+    num_restarts: int = 0  # of all workers together
 
     @property
     def is_good(self) -> bool:
@@ -68,12 +69,14 @@ def decide_verdict(ends: Sequence[WorkerEnd], job: JobEnd, *, signal_number: int
         return Verdict(exit_code=128 + signal_number, reason=f"stopped by {signal.Signals(signal_number).name}")
     if job.stop_reason:
         return Verdict(exit_code=1, reason=job.stop_reason, first_failure=_first_failure(ends))
+    num_restarts = max((end.attempt for end in ends), default=0)
     if job.is_finished:
         # Whoever came too late to do a step of a finished job was turned away: no failure.
         ends = [end for end in ends if end.exit.is_good or end.step > 0]
     if ends[-1].exit.is_good if ends else job.is_finished:
         reason = "finished" if job.is_finished else "left in good order, the job goes on elsewhere"
-        return Verdict(exit_code=0, reason=reason, num_survived=sum(not end.exit.is_good for end in ends))
+        num_survived = sum(not end.exit.is_good for end in ends)
+        return Verdict(exit_code=0, reason=reason, num_survived=num_survived, num_restarts=num_restarts)
     return Verdict(exit_code=1, reason="no worker is left", first_failure=_first_failure(ends))
 
 

@@ -192,7 +192,7 @@ def test_a_virtual_local_rank_sees_one_gpu() -> None:
     node = replace(NODE, is_local_rank_virtual=True)
     assert worker_environment(node, PLACE, {})["CUDA_VISIBLE_DEVICES"] == "1"
     given = worker_environment(node, PLACE, {"CUDA_VISIBLE_DEVICES": "4, 7"})
-    assert (given["LOCAL_RANK"], given["RANK"], given["CUDA_VISIBLE_DEVICES"]) == ("0", "1", "7")
+    assert (given["LOCAL_RANK"], given["RANK"], given["CUDA_VISIBLE_DEVICES"]) == ("0", "3", "7")
     with pytest.raises(UsageError, match="no device for local rank 1"):
         worker_environment(node, PLACE, {"CUDA_VISIBLE_DEVICES": "4"})
 

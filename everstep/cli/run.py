@@ -81,13 +81,13 @@ class RunRequest:
 
 def run_job(request: RunRequest) -> int:
     """A job from its creation to its end, or this node's part of it."""
-    job = _job_id(request)
+    job, is_host = _job_id(request), _is_host(request)
     directory = private_directory(request.log_dir / job)
     events = _events_path(directory)
     policy = _policy(request)
     with (
         _display(request.shown, request.copied_texts, directory) as display,
-        _coordinator(request, job, directory, policy.join_s, display.say) as (url, token),
+        _coordinator(request, job, directory, is_host, policy.join_s, display.say) as (url, token),
     ):
         for note in request.notes:
             display.say(note)
@@ -135,6 +135,14 @@ def _job_id(request: RunRequest) -> str:
     if rendezvous.rdzv_id is None and rendezvous.endpoint is None:
         raise UsageError("several nodes at one coordinator need a name for their job", hint="--job ID or --rdzv-id ID")
     return as_job_id(rendezvous.rdzv_id or f"job-{rendezvous.endpoint}")
+
+
+def _is_host(request: RunRequest) -> bool:
+    """Whether the nodes' endpoint is on this one."""
+    endpoint, is_host = request.rendezvous.endpoint, request.rendezvous.is_host
+    if endpoint is None or request.nodes.max == 1 or request.coordinator_url is not None:
+        return False
+    return endpoint.is_here() if is_host is None else is_host
 
 
 def _policy(request: RunRequest) -> Policy:
@@ -233,17 +241,17 @@ def node_spec(request: AgentRequest, directory: Path) -> NodeSpec:
 
 @contextmanager
 def _coordinator(
-    request: RunRequest, job: str, directory: Path, patience_s: float, say: Callable[[str], None]
+    request: RunRequest, job: str, directory: Path, is_host: bool, patience_s: float, say: Callable[[str], None]
 ) -> Iterator[tuple[str, Path]]:
     """The URL and token file of the coordinator given, of the one at the endpoint, or of one of our own."""
-    endpoint, is_host = request.rendezvous.endpoint, request.rendezvous.is_host
+    endpoint = request.rendezvous.endpoint
     if request.coordinator_url is not None:
         yield request.coordinator_url, _token_path(request.token_file, directory)
     elif request.nodes.max == 1 or endpoint is None:
         files = CoordinatorFiles(directory=directory)
         with LocalCoordinator(files, say=say) as local:
             yield local.url, files.token
-    elif endpoint.is_here() if is_host is None else is_host:
+    elif is_host:
         with host_or_join(endpoint, job, directory, request.token_file, patience_s, say) as (url, token):
             yield url, token
     else:

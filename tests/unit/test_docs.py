@@ -18,7 +18,7 @@ import typer
 import everstep
 from everstep import env
 from everstep.cli.main import app
-from everstep.coordinator.express import CALLS
+from everstep.coordinator.express import CALLS, REPORT
 from everstep.coordinator.routes import router
 from everstep.wire import Policy
 
@@ -133,8 +133,9 @@ def test_each_route_is_documented() -> None:
     for route in router.routes:
         (method,) = set(route.methods) - {"HEAD"}  # type: ignore[attr-defined]
         assert f"`{method} {route.path}`" in page  # type: ignore[attr-defined]
-    for call in CALLS:
+    for call in CALLS.keys() - {REPORT}:
         assert f"`POST /v1/jobs/{{job}}/workers/{{worker}}/{call}`" in page
+    assert f"`POST /v1/jobs/{{job}}/agents/{{agent}}/{REPORT}`" in page
 
 
 def test_each_event_is_documented() -> None:

@@ -44,6 +44,7 @@ class Fold(Protocol):
     def done(self, target: Target) -> None: ...
     def drop(self, target: Target) -> None: ...
     def clear(self) -> None: ...
+    def make_spare(self) -> None: ...
     def tree(self, plan: Plan) -> tuple[int, list[list[Node]]]:
         """The number of leaves of the tree over all workers, and the nodes that each rank brings to it."""
 
@@ -62,6 +63,13 @@ class _Pool:
     def give(self, flats: Flats) -> None:
         self._free.append(flats)
 
+    def make_spare(self) -> None:
+        """One more than is needed now, with all its pages; may run beside everything else."""
+        spare = self._make()
+        for buffer in spare.buffers:
+            buffer.zero_()
+        self._free.append(spare)
+
 
 class ExactFold:
     is_exact = True
@@ -70,6 +78,7 @@ class ExactFold:
         self._num_leaves = num_leaves
         self._sums: dict[Node, Flats] = {}
         self._pool = _Pool(make)
+        self.make_spare = self._pool.make_spare
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -148,6 +157,9 @@ class FastFold:
 
     def clear(self) -> None:
         self._held.clear()
+
+    def make_spare(self) -> None:
+        """One sum is enough, whatever happens."""
 
     def tree(self, plan: Plan) -> tuple[int, list[list[Node]]]:
         size = len(plan.todo)

@@ -88,9 +88,6 @@ class Group:
         self.world = world
         self.neighbours = neighbours or {}  # by rank: the process id of a peer whose memory we read, and it ours
         self.gloo = gloo
-        self.shelf: dict[
-            tuple[int, int], list[Tensor]
-        ] = {}  # neighbours' memory, by (rank, descriptor), cut in buckets
         self.is_broken = False
         self._changed = threading.Condition()
         self._held = held

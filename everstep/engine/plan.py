@@ -40,23 +40,31 @@ def plan_step(*, num_leaves: int, size: int, held: Sequence[Sequence[int]] | Non
     if not taken:
         runs = tuple(tuple(range(rank * num_leaves // size, (rank + 1) * num_leaves // size)) for rank in range(size))
         return Plan(held=kept, todo=runs, reason=f"{num_leaves} leaves over {size} workers")
-    quota = _fill([len(leaves) for leaves in kept], len(missing))
-    todo, start = [], 0
-    for count in quota:
-        todo.append(tuple(missing[start : start + count]))
-        start += count
     return Plan(
         held=kept,
-        todo=tuple(todo),
+        todo=_deal(kept, missing),
         reason=f"{len(taken)} of {num_leaves} leaves kept, {len(missing)} dealt to {size} workers",
     )
 
 
-def _fill(loads: list[int], amount: int) -> list[int]:
-    """How many more each gets, so that the highest load is as low as it can be; ties go to the lower rank."""
+def _deal(kept: Sequence[Sequence[int]], missing: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """So that the highest load is as low as it can be; a leaf goes to who holds its sibling in the tree if that costs
+    nothing: it is then added to a sum that there is."""
+    siblings = [{leaf for leaf in missing if leaf ^ 1 in leaves} for leaves in kept]
+    quota = _fill([len(leaves) for leaves in kept], [bool(each) for each in siblings], len(missing))
+    todo = [sorted(each)[:count] for each, count in zip(siblings, quota, strict=True)]
+    left = [leaf for leaf in missing if not any(leaf in leaves for leaves in todo)]
+    for leaves, count in zip(todo, quota, strict=True):
+        while len(leaves) < count:
+            leaves.append(left.pop(0))
+    return tuple(tuple(sorted(leaves)) for leaves in todo)
+
+
+def _fill(loads: list[int], is_preferred: list[bool], amount: int) -> list[int]:
+    """How many more each gets; ties go to who is preferred, then to the lower rank."""
     now, given = list(loads), [0] * len(loads)
     for _ in range(amount):
-        lowest = min(range(len(now)), key=lambda rank: (now[rank], rank))
+        lowest = min(range(len(now)), key=lambda rank: (now[rank], not is_preferred[rank] or given[rank] > 0, rank))
         now[lowest] += 1
         given[lowest] += 1
     return given

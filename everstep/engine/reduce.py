@@ -23,7 +23,7 @@ from torch import Tensor
 from everstep.engine.buckets import Flats, Layout
 from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, gloo_words
 from everstep.engine.pulse import ENDS, Header, Pulse, header_bytes, pulse_bytes, total_weight
-from everstep.engine.shared import Block, cut, is_available, needed_bytes, open_block
+from everstep.engine.shared import Block, Shelf, cut, is_available, needed_bytes
 from everstep.engine.staging import Staging
 from everstep.engine.tree import Node, additions
 from everstep.errors import EverstepError, PeerLost
@@ -32,6 +32,7 @@ Collect = Callable[[], list[bytes]]
 CollectPulses = Callable[[], list[Pulse]]
 
 IN_FLIGHT = 4
+TOKEN_NUMEL = 2  # of a block's token
 DRAIN_S = 0.1  # what of a broken group has not ended by then never will
 
 
@@ -49,6 +50,7 @@ class Task:
     buffers: Tensor | None  # model buffers, as bytes: leaf 0's owner sends its own, the others receive them here
     buffers_owner: int
     outbox: Outbox  # where neighbours read our slices of the result
+    shelf: Shelf  # where we read theirs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,17 +71,21 @@ class Outbox:
 
 
 class Scratch:
-    """Memory for what peers send, used again and again: fresh pages cost more than the copy."""
+    """Memory for what peers send and for partial sums, used again and again: fresh pages cost more than the copy.
 
-    def __init__(self) -> None:
-        self._free: dict[tuple[int, torch.dtype], list[Tensor]] = {}
+    Each piece has room for a whole bucket, of which only what was ever used is really there: so slices of other sizes,
+    after a regroup, find their pages."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._capacity = max((bucket.numel * bucket.dtype.itemsize for bucket in layout.buckets), default=0)
+        self._free: list[Tensor] = []
 
     def take(self, numel: int, dtype: torch.dtype) -> Tensor:
-        free = self._free.setdefault((numel, dtype), [])
-        return free.pop() if free else torch.empty(numel, dtype=dtype)
+        piece = self._free.pop() if self._free else torch.empty(self._capacity, dtype=torch.uint8)
+        return piece[: numel * dtype.itemsize].view(dtype)
 
     def give(self, tensor: Tensor) -> None:
-        self._free[tensor.numel(), tensor.dtype].append(tensor)
+        self._free.append(torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()))
 
 
 class Reduction:
@@ -102,7 +108,6 @@ class Reduction:
         world = task.group.world
         self._world = world
         self._neighbours = task.group.neighbours
-        self._shelf: dict[tuple[int, int], list[Tensor]] = task.group.shelf
         self._cuts = [
             [bucket.numel * rank // world.size for rank in range(world.size + 1)] for bucket in task.layout.buckets
         ]
@@ -226,30 +231,21 @@ class Reduction:
                 if cuts[peer + 1] > cuts[peer]:
                     piece = mine[cuts[peer] : cuts[peer + 1]]
                     block = self._staging.block(sums)
-                    self._send(self._token(block) if peer in self._neighbours else piece, peer, tag + number)
+                    self._send(_token(block) if peer in self._neighbours else piece, peer, tag + number)
         return works, parts
 
     def _part(self, peer: int, bucket: int) -> Part:
         """Room for what a peer sends of one partial sum: its slice, or a token that says where the slice lies."""
         rank, cuts = self._world.rank, self._cuts[bucket]
         if peer in self._neighbours:
-            return Part(message=torch.empty(1, dtype=torch.int64), neighbour=peer)
+            return Part(message=torch.empty(TOKEN_NUMEL, dtype=torch.int64), neighbour=peer)
         room = self._scratch.take(cuts[rank + 1] - cuts[rank], self.task.layout.buckets[bucket].dtype)
         return Part(message=room, is_scratch=True)
 
-    def _token(self, block: Block | None) -> Tensor:
-        assert block is not None
-        token = torch.tensor([block.descriptor], dtype=torch.int64)
-        self._keep.append(token)
-        return token
-
     def _look(self, peer: int, token: Tensor, bucket: int, owner: int) -> Tensor:
         """The owner's slice of a bucket in a neighbour's memory."""
-        key = (peer, int(token))
-        if key not in self._shelf:
-            block = open_block(self._neighbours[peer], int(token))
-            self._shelf[key] = cut(block, self.task.layout.shapes)
-        return self._shelf[key][bucket][self._cuts[bucket][owner] : self._cuts[bucket][owner + 1]]
+        tensors = self.task.shelf.look(self._neighbours[peer], token, self.task.layout.shapes)
+        return tensors[bucket][self._cuts[bucket][owner] : self._cuts[bucket][owner + 1]]
 
     def _add(self, bucket: int, parts: dict[Node, Part], total: float) -> None:
         """The slice's sum in tree order, divided once. Only scratch is written to: all else is somebody's."""
@@ -295,11 +291,11 @@ class Reduction:
             if cuts[peer + 1] > cuts[peer]:
                 place = result[cuts[peer] : cuts[peer + 1]]
                 if peer in self._neighbours:
-                    place = torch.empty(1, dtype=torch.int64)
+                    place = torch.empty(TOKEN_NUMEL, dtype=torch.int64)
                     tokens.append((peer, place))
                 works.append(self._recv(place, peer, tag))
             if mine.numel():
-                self._send(self._token(self.task.outbox.block) if peer in self._neighbours else mine, peer, tag)
+                self._send(_token(self.task.outbox.block) if peer in self._neighbours else mine, peer, tag)
         return works, tokens
 
     def _take_result(self, bucket: int, works: list[dist.Work], tokens: list[tuple[int, Tensor]]) -> None:
@@ -377,3 +373,8 @@ class Reduction:
 
     def _tag(self, bucket: int) -> int:
         return TAG_BUCKETS + bucket * self._stride
+
+
+def _token(block: Block | None) -> Tensor:
+    assert block is not None
+    return block.token

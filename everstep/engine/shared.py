@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ class Block:
         self.descriptor = os.memfd_create("everstep", os.MFD_CLOEXEC)
         os.ftruncate(self.descriptor, max(size_bytes, 1))
         self.bytes = torch.frombuffer(mmap.mmap(self.descriptor, max(size_bytes, 1)), dtype=torch.uint8)
+        self.token = torch.tensor([self.descriptor, os.fstat(self.descriptor).st_ino], dtype=torch.int64)
 
     def __del__(self) -> None:
         os.close(self.descriptor)
@@ -33,11 +35,32 @@ def is_available() -> bool:
     return hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir()
 
 
-def open_block(pid: int, descriptor: int) -> Tensor:
-    """A neighbour's block, as bytes that must not be written to."""
+class Shelf:
+    """Neighbours' blocks, opened once and kept as long as the neighbour is one: mapping them anew costs a fault per
+    page. A number can be another file's one day, an inode cannot."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[tuple[int, int, int], list[Tensor]] = {}
+
+    def look(self, pid: int, token: Tensor, shapes: list[tuple[int, torch.dtype]]) -> list[Tensor]:
+        descriptor, inode = (int(each) for each in token)
+        key = (pid, descriptor, inode)
+        if key not in self._blocks:
+            self._blocks[key] = cut(open_block(pid, descriptor, inode), shapes)
+        return self._blocks[key]
+
+    def keep(self, pids: Collection[int]) -> None:
+        """All others are neighbours no more."""
+        self._blocks = {key: tensors for key, tensors in self._blocks.items() if key[0] in pids}
+
+
+def open_block(pid: int, descriptor: int, inode: int | None = None) -> Tensor:
+    """A neighbour's block, as bytes that must not be written to, all of them at hand."""
     mine = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        memory = mmap.mmap(mine, 0, prot=mmap.PROT_READ)
+        if inode is not None and os.fstat(mine).st_ino != inode:
+            raise FileNotFoundError(f"descriptor {descriptor} of process {pid} is another file now")
+        memory = mmap.mmap(mine, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ)
     finally:
         os.close(mine)
     with warnings.catch_warnings():

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from everstep.board import Board
+from everstep.engine import behind
 from everstep.engine.buckets import Flats, lay_out, trainable
 from everstep.engine.courier import Courier
 from everstep.engine.determinism import fix_kernels
@@ -38,6 +39,7 @@ from everstep.engine.reduce import Outbox, Reduction, Scratch, Task
 from everstep.engine.registry import Registry
 from everstep.engine.seeds import leaf_seed, seed_everything
 from everstep.engine.settle import Hello, Leadership, check_fit, decide_leader, exchange
+from everstep.engine.shared import Shelf, needed_bytes
 from everstep.engine.staging import CudaStaging, HostStaging, Staging
 from everstep.engine.transfer import receive_state, send_state
 from everstep.engine.world import ALONE, World
@@ -46,6 +48,8 @@ from everstep.events import emit
 from everstep.wire import COMPUTING, OUTSIDE, WAITING
 
 log = logging.getLogger("everstep")
+
+SPARE_BYTES = 256 << 20  # a set of buffers up to this size is made ahead: fresh pages cost more than a leaf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +89,7 @@ class Engine:
         self._settled = 0
         self._is_dirty = False
         self._courier = Courier()
-        self._scratch = Scratch()
+        self._shelf = Shelf()
         self._gradients: Gradients | None = None
         self._leaves = 0  # num_leaves, fixed once built
         self._plan: Plan | None = None
@@ -148,9 +152,12 @@ class Engine:
             fold: Fold = ExactFold(self._leaves, make) if self.is_exact else FastFold(make)
             self._result = Flats(self._layout, parameters, is_private=True)  # users may write to their gradients
             self._outbox = Outbox(self._layout)
+            self._scratch = Scratch(self._layout)
             self._staging: Staging = self._make_staging()
             self._gradients = Gradients(parameters, self._layout, fold, self._bucket_ready, self._backward_ended)
             self._buffers = ModuleBuffers(self.registry.modules)
+            if self._layout.is_on_host and needed_bytes(self._layout.shapes) <= SPARE_BYTES:
+                behind.start("everstep-spare", fold.make_spare)
         return self._gradients
 
     def _make_staging(self) -> Staging:
@@ -293,6 +300,7 @@ class Engine:
             buffers=self._buffers.leaf_zero,
             buffers_owner=self._plan.owner(0),
             outbox=self._outbox,
+            shelf=self._shelf,
         )
         self._reduction = Reduction(task, self._result, self._staging, self._scratch)
         self._courier.take(self._reduction)
@@ -441,6 +449,7 @@ class Engine:
         if self._group is not None and self._group is not group:
             self._group.close()
         self._group, self.world = group, group.world
+        self._shelf.keep(group.neighbours.values())
         for tell in self.on_world:
             tell(group)
 

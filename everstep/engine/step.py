@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import json
 import logging
 import signal
 import threading
@@ -23,24 +22,21 @@ from typing import Any
 import torch
 
 from everstep.board import Board
-from everstep.engine import behind
+from everstep.engine.agreed import Agreed
 from everstep.engine.buckets import Flats, lay_out, trainable
-from everstep.engine.courier import Courier
 from everstep.engine.determinism import fix_kernels
 from everstep.engine.fixed import Alone
-from everstep.engine.fold import ExactFold, FastFold, Fold
+from everstep.engine.fold import Target
 from everstep.engine.gradients import Gradients
 from everstep.engine.group import TAG_HEADER, Group
 from everstep.engine.membership import Membership
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.plan import Plan, plan_step
 from everstep.engine.pulse import ENDS, STEPS, Header, Pulse, PulseDecision, decide_pulse, header_bytes
-from everstep.engine.reduce import Outbox, Reduction, Scratch, Task
 from everstep.engine.registry import Registry
 from everstep.engine.seeds import leaf_seed, seed_everything
 from everstep.engine.settle import Hello, Leadership, check_fit, decide_leader, exchange
-from everstep.engine.shared import Shelf, needed_bytes
-from everstep.engine.staging import CudaStaging, HostStaging, Staging
+from everstep.engine.summing import Sum
 from everstep.engine.transfer import receive_state, send_state
 from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, PermanentError, UsageError
@@ -48,8 +44,6 @@ from everstep.events import emit
 from everstep.wire import COMPUTING, OUTSIDE, WAITING
 
 log = logging.getLogger("everstep")
-
-SPARE_BYTES = 256 << 20  # a set of buffers up to this size is made ahead: fresh pages cost more than a leaf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,8 +82,6 @@ class Engine:
         self._group: Group | None = None
         self._settled = 0
         self._is_dirty = False
-        self._courier = Courier()
-        self._shelf = Shelf()
         self._gradients: Gradients | None = None
         self._leaves = 0  # num_leaves, fixed once built
         self._plan: Plan | None = None
@@ -98,14 +90,11 @@ class Engine:
         self._leaf: Leaf | None = None  # being computed …
         self._leaf_generation = 0  # … since this generation
         self._are_buffers_kept = False
-        self._reduction: Reduction | None = None
         self._decision: PulseDecision | None = None  # of the step being committed
         self._must_regroup = False
         self._farewell: Future[bool] | None = None  # it has asked to leave: whether it may
         self._leave_reason = ""
-        self._reducers: list[int] | None = None  # ranks that ask for values until the next commit; None: all
-        self._reduced: list[float] = []  # values that all agreed on since the last commit
-        self._num_asked = 0  # how many of them the script has asked for
+        self._agreed = Agreed()
 
     def configure(self, *, num_leaves: int, reduce: str, seed: int, threads: int) -> None:
         if self._gradients is not None:
@@ -141,32 +130,15 @@ class Engine:
                 raise UsageError("no parameter to train is registered", hint="pass the model to ElasticTrainer")
             if self.num_leaves is None:
                 raise UsageError("the number of leaves is not set", hint="make an ElasticTrainer first")
-            self._layout = lay_out(parameters)
+            layout = lay_out(parameters)
             if self.is_exact:
                 fix_kernels(self._threads, is_cuda=any(p.is_cuda for p in parameters))
 
-            def make() -> Flats:
-                return Flats(self._layout, parameters)
-
             self._leaves = self.num_leaves
-            fold: Fold = ExactFold(self._leaves, make) if self.is_exact else FastFold(make)
-            self._result = Flats(self._layout, parameters, is_private=True)  # users may write to their gradients
-            self._outbox = Outbox(self._layout)
-            self._scratch = Scratch(self._layout)
-            self._staging: Staging = self._make_staging()
-            self._gradients = Gradients(parameters, self._layout, fold, self._bucket_ready, self._backward_ended)
+            self._sum = Sum(parameters, layout, num_leaves=self._leaves, is_exact=self.is_exact)
+            self._gradients = Gradients(parameters, layout, self._sum.fold, self._sum.ready, self._backward_ended)
             self._buffers = ModuleBuffers(self.registry.modules)
-            if self._layout.is_on_host and needed_bytes(self._layout.shapes) <= SPARE_BYTES:
-                behind.start("everstep-spare", fold.make_spare)
         return self._gradients
-
-    def _make_staging(self) -> Staging:
-        devices = {bucket.device for bucket in self._layout.buckets}
-        if all(device.type == "cpu" for device in devices):
-            return HostStaging()
-        if len(devices) > 1:
-            raise UsageError(f"parameters are on {sorted(map(str, devices))}", hint="one worker trains on one device")
-        return CudaStaging(self._layout, devices.pop())
 
     # --- a leaf -------------------------------------------------------------------------------------------
 
@@ -203,7 +175,7 @@ class Engine:
         target = gradients.begin(leaf.index, weight, is_last=self.is_last_leaf)
         self._board.write(step=self.step, leaf=leaf.index, phase=COMPUTING)
         if self.is_last_leaf and self.world.size > 1:
-            self._launch(gradients.fold.sums(self.world.rank, target))
+            self._launch(target)
 
     @property
     def is_last_leaf(self) -> bool:
@@ -257,8 +229,8 @@ class Engine:
         if self._plan is None or self.world.generation != self._leaf_generation:
             return  # committed already, or regrouped meanwhile: a new plan has been made
         is_summed = self._decision is not None
-        must_tell = self._reduction is not None or is_summed or isinstance(error, PeerLost)
-        self._drop_reduction()
+        must_tell = self._sum.is_under_way or is_summed or isinstance(error, PeerLost)
+        self._sum.drop()
         if self.world.size > 1 and must_tell:
             # The others may have taken what this leaf has sent so far: they must not count on it.
             where = f"leaf {leaf.index if leaf else '?'} of step {self.step}"
@@ -283,31 +255,13 @@ class Engine:
 
     # --- the sum ------------------------------------------------------------------------------------------
 
-    def _launch(self, sums: dict[Any, Flats]) -> None:
+    def _launch(self, target: Target | None) -> None:
+        """Send what is complete, and what becomes so while backward runs."""
         assert self._plan is not None and self._group is not None
-        gradients = self._build()
-        num_leaves, nodes = gradients.fold.tree(self._plan)
         mine = set(self._plan.leaves(self.world.rank))
         weights = tuple(self._weights[leaf] if leaf in mine else -1.0 for leaf in range(self._leaves))
-        task = Task(
-            group=self._group,
-            layout=self._layout,
-            num_leaves=num_leaves,
-            nodes=nodes,
-            sums=sums,
-            header=Header(generation=self.world.generation, step=self.step, kind=STEPS, weights=weights),
-            num_parameters=len(gradients.parameters),
-            buffers=self._buffers.leaf_zero,
-            buffers_owner=self._plan.owner(0),
-            outbox=self._outbox,
-            shelf=self._shelf,
-        )
-        self._reduction = Reduction(task, self._result, self._staging, self._scratch)
-        self._courier.take(self._reduction)
-
-    def _bucket_ready(self, bucket: int) -> None:
-        if self._reduction is not None:
-            self._reduction.ready(bucket)
+        header = Header(generation=self.world.generation, step=self.step, kind=STEPS, weights=weights)
+        self._sum.launch(self._group, self._plan, target, header, self._buffers.leaf_zero)
 
     def _backward_ended(self) -> None:
         self._keep_buffers()
@@ -327,14 +281,14 @@ class Engine:
         self._board.write(step=self.step, leaf=-1, phase=WAITING)
         while True:
             try:
-                pulses, means = self._finish_reduction() if self.world.size > 1 else self._finish_alone()
+                pulses, means = self._finish_sum()
                 break
             except PeerLost as lost:
                 self._regroup(lost)
                 if self.step != attempted or self._todo:
                     raise PeerLost(f"{lost.message}; leaf {self._todo} of step {self.step} is next") from lost
                 if self.world.size > 1:
-                    self._launch(self._build().fold.sums(self.world.rank, None))
+                    self._launch(None)
         self._decision = decide_pulse(pulses)
         self._board.write(step=self.step, leaf=-1, phase=COMPUTING)  # the update: nobody waits for a peer in it
         self._buffers.adopt_leaf_zero()
@@ -349,34 +303,11 @@ class Engine:
             used=self._build().used_parameters(),
         )
 
-    def _finish_reduction(self) -> tuple[list[Pulse], Flats]:
-        assert self._reduction is not None
-        self._reduction.flush(self._pulse())
-        if self._membership.is_closed(self.world.generation):
-            self._reduction.abort()
-        return self._reduction.finish(), self._result
-
-    def _finish_alone(self) -> tuple[list[Pulse], Flats]:
-        """One worker holds the whole tree: divide in place."""
-        (sums,) = self._build().fold.sums(0, None).values()
-        total = sum(self._weights[leaf] for leaf in range(self._leaves))
-        if total != 1:
-            for buffer in sums.buffers:
-                buffer.div_(total)
-        return [self._pulse()], sums
-
-    def _drop_reduction(self) -> None:
-        """Give a failed attempt up. Its memory is free again, its courier perhaps not: that one is left behind."""
-        reduction, self._reduction = self._reduction, None
-        if reduction is None or reduction.is_done:
-            return
-        reduction.abort()
-        try:
-            reduction.finish()
-        except PeerLost:
-            pass
-        if not reduction.is_done:
-            self._courier = Courier()
+    def _finish_sum(self) -> tuple[list[Pulse], Flats]:
+        if self.world.size == 1:
+            return [self._pulse()], self._sum.finish_alone([self._weights[leaf] for leaf in range(self._leaves)])
+        is_closed = self._membership.is_closed(self.world.generation)
+        return self._sum.finish(self._pulse(), is_closed=is_closed), self._sum.result
 
     # --- the update ---------------------------------------------------------------------------------------
 
@@ -399,8 +330,8 @@ class Engine:
         gradients.end()
         self._weights.clear()
         self._plan = None
-        self._reduction = None
-        self._forget_reduced()
+        self._sum.forget()
+        self._agreed = Agreed()
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
         self._membership.hold(self._settled, self.step, self.num_leaves)
         emit("step.committed", step=self.step, generation=self.world.generation, size=self.world.size)
@@ -428,7 +359,8 @@ class Engine:
             self._membership.arrive(0)
         if lost is not None:
             self._membership.report_broken(self.world.generation, lost.message)
-        self._drop_reduction()
+        if self._gradients is not None:
+            self._sum.drop()
         while True:
             needs_group = self._must_regroup or self._membership.is_closed(self.world.generation)
             if needs_group or self.world is ALONE:
@@ -449,7 +381,8 @@ class Engine:
         if self._group is not None and self._group is not group:
             self._group.close()
         self._group, self.world = group, group.world
-        self._shelf.keep(group.neighbours.values())
+        if self._gradients is not None:
+            self._sum.keep_neighbours(group)
         for tell in self.on_world:
             tell(group)
 
@@ -472,9 +405,9 @@ class Engine:
         self._membership.hold(self._settled, self.step, self.num_leaves)
         self._membership.report_settled(self.world.generation, self.step)
         current = [rank for rank in range(self.world.size) if rank not in leadership.receivers]
-        self._reduced = max((hellos[rank].reduced for rank in current), key=len)
+        self._agreed.values = max((hellos[rank].reduced for rank in current), key=len)
         if hellos[leadership.leader].settled > 0:  # a newcomer begins with a leaf: it asks for no value of this step
-            self._reducers = [rank for rank, hello in enumerate(hellos) if hello.settled > 0]
+            self._agreed.ranks = [rank for rank, hello in enumerate(hellos) if hello.settled > 0]
         self._make_plan([hello.held if rank in current else [] for rank, hello in enumerate(hellos)])
         log.info(
             "generation %d: rank %d of %d at step %d; %s",
@@ -488,12 +421,12 @@ class Engine:
             settled=self._settled,
             step=self.step,
             is_dirty=self._is_dirty,
-            layout=self._layout.digest,
+            layout=self._sum.layout.digest,
             num_leaves=self._leaves,
             is_exact=self.is_exact,
             torch=torch.__version__,
             held=list(self._build().fold.held),
-            reduced=self._reduced,
+            reduced=self._agreed.values,
         )
 
     def _make_plan(self, held: Sequence[Sequence[int]] | None) -> None:
@@ -512,23 +445,19 @@ class Engine:
         if self.is_exact:
             torch.set_num_threads(state["engine"]["threads"])
         self._buffers.rebase()
-        self._forget_reduced()
+        self._agreed = Agreed()
         self._is_dirty = False
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
-
-    def _forget_reduced(self) -> None:
-        self._reduced, self._num_asked, self._reducers = [], 0, None
 
     # --- values that all agree on -------------------------------------------------------------------------
 
     def reduce(self, value: float, weight: float) -> float:
         """The weighted mean over all workers, retried when a peer is lost.
 
-        Numbered since the last commit, so that whoever was brought to this step by a peer gets what was agreed on
-        without it. A worker that is taken to a later step while it waits missed the answer: it gets its own value."""
+        A worker that is taken to a later step while it waits missed the answer: it gets its own value."""
         self.join()
-        step, number, self._num_asked = self.step, self._num_asked, self._num_asked + 1
-        while self.step == step and len(self._reduced) <= number:
+        step, number = self.step, self._agreed.ask()
+        while self.step == step and not self._agreed.is_known(number):
             try:
                 assert self._group is not None
                 if self._group.is_broken:
@@ -536,13 +465,10 @@ class Engine:
                     continue
                 # A generation closed in good order serves until the next leaf: there all workers are at one place.
                 with self.in_phase(WAITING):
-                    raws = self._group.gather(json.dumps([value, weight]).encode(), self._reducers)
-                pairs = [json.loads(raw) for raw in raws]
-                total = sum(w for _, w in pairs)
-                self._reduced.append(sum(v * w for v, w in pairs) / total if total else float("nan"))
+                    self._agreed.agree(value, weight, self._group)
             except PeerLost as lost:
                 self._regroup(lost)
-        return self._reduced[number] if self.step == step else value
+        return self._agreed.values[number] if self.step == step else value
 
     # --- the end ------------------------------------------------------------------------------------------
 
@@ -591,8 +517,8 @@ class Engine:
         return answer
 
     def close(self) -> None:
-        self._courier.close()
         if self._gradients is not None:
+            self._sum.close()
             self._gradients.close()
         if self._group is not None:
             self._group.close()
@@ -600,8 +526,8 @@ class Engine:
 
     def _generation_closed(self) -> None:
         """Called in a thread of the membership's: wake whoever waits for the sum."""
-        if (reduction := self._reduction) is not None:
-            reduction.abort()
+        if self._gradients is not None:
+            self._sum.abort()
         if (group := self._group) is not None:
             group.break_()  # also if it is an earlier one, closed in good order
         for tell in self.on_closed:

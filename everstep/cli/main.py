@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,6 +49,14 @@ ShutdownS = Annotated[
 ]
 IsModule = Annotated[bool, typer.Option("--module", "-m", help="The script is the name of a module, as in python -m.")]
 IsProgram = Annotated[bool, typer.Option("--no-python", help="The script is a program, to be run as it is.")]
+KeepWarm = Annotated[
+    float,
+    typer.Option(
+        "--keep-warm",
+        min=0.0,
+        help="Keep a process with torch imported for so many seconds: the next run starts at once.",
+    ),
+]
 IsQuiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not repeat the workers' output here.")]
 Script = Annotated[str, typer.Argument(help="The training script.", metavar="SCRIPT")]
 Args = Annotated[list[str] | None, typer.Argument(help="Its arguments.", metavar="ARGS")]
@@ -124,6 +133,7 @@ def run(
     shutdown_s: ShutdownS = 30.0,
     module: IsModule = False,
     no_python: IsProgram = False,
+    keep_warm: KeepWarm = 0.0,
     quiet: IsQuiet = False,
     min_workers: MinWorkers = None,
     max_workers: MaxWorkers = None,
@@ -137,9 +147,11 @@ def run(
     leaf_deaths: LeafDeaths = None,
 ) -> None:
     """Train on this machine: start the workers of SCRIPT and keep the job going, whoever dies."""
-    from everstep.cli.run import RunRequest, num_processes, run_job
-    from everstep.launcher.node import worker_command
+    from everstep.launcher.node import num_processes, worker_command
+    from everstep.launcher.starter import Starter
 
+    command = tuple(worker_command(script, args or [], is_module=module, is_program=no_python))
+    num_workers = num_processes(nproc_per_node)
     policy = {
         "min_workers": min_workers,
         "max_workers": max_workers,
@@ -152,21 +164,27 @@ def run(
         "fence_s": fence_s,
         "leaf_deaths": leaf_deaths,
     }
-    request = RunRequest(
-        command=tuple(worker_command(script, args or [], is_module=module, is_program=no_python)),
-        name=script,
-        num_workers=num_processes(nproc_per_node),
-        max_restarts=max_restarts,
-        coordinator_url=coordinator,
-        token_file=token_file,
-        job=job,
-        log_dir=log_dir,
-        address=address,
-        shutdown_s=shutdown_s,
-        is_quiet=quiet,
-        policy={name: value for name, value in policy.items() if value is not None},
-    )
-    raise typer.Exit(run_job(request))
+    # First of all: what it starts in the background takes longer than all that there is to do meanwhile.
+    with Starter.open(command, num_workers=num_workers, outer=os.environ, keep_warm_s=keep_warm) as starter:
+        from everstep.cli.run import RunRequest, run_job
+
+        if nproc_per_node in ("gpu", "auto"):
+            num_workers = num_processes(nproc_per_node, num_gpus=starter.num_gpus())
+        request = RunRequest(
+            command=command,
+            name=script,
+            num_workers=num_workers,
+            max_restarts=max_restarts,
+            coordinator_url=coordinator,
+            token_file=token_file,
+            job=job,
+            log_dir=log_dir,
+            address=address,
+            shutdown_s=shutdown_s,
+            is_quiet=quiet,
+            policy={name: value for name, value in policy.items() if value is not None},
+        )
+        raise typer.Exit(run_job(request, starter))
 
 
 @app.command(context_settings=_SCRIPT_LAST, no_args_is_help=True)
@@ -187,14 +205,19 @@ def agent(
     heartbeat_s: Annotated[float, typer.Option("--heartbeat-s", help="How often to speak up.")] = 1.0,
     module: IsModule = False,
     no_python: IsProgram = False,
+    keep_warm: KeepWarm = 0.0,
     quiet: IsQuiet = False,
 ) -> None:
     """Add this node to a job that exists: start workers of SCRIPT here and watch them."""
-    from everstep.cli.run import AgentRequest, run_agent
     from everstep.launcher.node import worker_command
+    from everstep.launcher.starter import Starter
+
+    command = tuple(worker_command(script, args or [], is_module=module, is_program=no_python))
+    starter = Starter.open(command, num_workers=workers, outer=os.environ, keep_warm_s=keep_warm)
+    from everstep.cli.run import AgentRequest, run_agent
 
     request = AgentRequest(
-        command=tuple(worker_command(script, args or [], is_module=module, is_program=no_python)),
+        command=command,
         coordinator_url=coordinator,
         token_file=token_file,
         job=job,
@@ -207,7 +230,8 @@ def agent(
         heartbeat_s=heartbeat_s,
         is_quiet=quiet,
     )
-    raise typer.Exit(run_agent(request))
+    with starter:
+        raise typer.Exit(run_agent(request, starter))
 
 
 @app.command()

@@ -21,6 +21,7 @@ from everstep.launcher.display import Display
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, private_directory
 from everstep.launcher.logs import tail
 from everstep.launcher.node import NodeSpec
+from everstep.launcher.starter import Starter
 from everstep.launcher.verdict import Verdict, failure_report
 from everstep.wire import JobSpec, Policy
 
@@ -57,7 +58,7 @@ class RunRequest:
     policy: Mapping[str, float | int] = field(default_factory=dict)
 
 
-def run_job(request: RunRequest) -> int:
+def run_job(request: RunRequest, starter: Starter) -> int:
     """A job from its creation to its end, on this machine."""
     job = request.job or new_job_id()
     directory = private_directory(request.log_dir / job)
@@ -82,22 +83,22 @@ def run_job(request: RunRequest) -> int:
             shutdown_s=request.shutdown_s,
             heartbeat_s=policy.heartbeat_s,
         )
-        return _run_node(agent_request, directory, display)
+        return _run_node(agent_request, starter, directory, display)
 
 
-def run_agent(request: AgentRequest) -> int:
+def run_agent(request: AgentRequest, starter: Starter) -> int:
     """One node's part of a job that exists."""
     directory = private_directory(request.log_dir / request.job)
     _events_path(directory)
     with Display(is_quiet=request.is_quiet) as display:
-        return _run_node(request, directory, display)
+        return _run_node(request, starter, directory, display)
 
 
-def _run_node(request: AgentRequest, directory: Path, display: Display) -> int:
+def _run_node(request: AgentRequest, starter: Starter, directory: Path, display: Display) -> int:
     def follow(worker: Worker) -> None:
         display.follow(worker.place.worker, worker.log, worker.board)
 
-    verdict = Agent(node_spec(request, directory), say=display.say, on_worker=follow).run()
+    verdict = Agent(node_spec(request, directory), starter=starter, say=display.say, on_worker=follow).run()
     display.close()
     _report(verdict, display, directory)
     return verdict.exit_code
@@ -169,13 +170,3 @@ def _token_path(token_file: Path | None, directory: Path) -> Path:
 
 def new_job_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-
-
-def num_processes(text: str) -> int:
-    """`--nproc-per-node` as torchrun reads it: a number, or what the machine has."""
-    num_gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    counts = {"gpu": num_gpus, "cpu": os.cpu_count() or 1, "auto": num_gpus or os.cpu_count() or 1}
-    number = counts[text] if text in counts else int(text) if text.isdigit() else 0
-    if number < 1:
-        raise UsageError(f"--nproc-per-node={text} gives no worker", hint="a number from 1, or auto, gpu, cpu")
-    return number

@@ -25,6 +25,7 @@ from everstep.events import emit
 from everstep.launcher.line import Line
 from everstep.launcher.loop import Loop
 from everstep.launcher.node import NodeSpec, Place, worker_environment
+from everstep.launcher.starter import Starter
 from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
 from everstep.process import RUNNING, STOPPED, Child
 from everstep.wire import AgentOrders, KillOrder, WorkerExit, WorkerState
@@ -54,10 +55,11 @@ class Agent:
         self,
         node: NodeSpec,
         *,
+        starter: Starter,
         say: Callable[[str], None],
         on_worker: Callable[[Worker], None] = lambda worker: None,
     ) -> None:
-        self._node, self._say, self._on_worker = node, say, on_worker
+        self._node, self._starter, self._say, self._on_worker = node, starter, say, on_worker
         self._loop = loop = Loop()
         self._line = Line(
             self._connect,
@@ -66,7 +68,9 @@ class Agent:
             heartbeat_s=node.heartbeat_s,
             look=self._look,
             on_orders=lambda orders: loop.post(lambda: self._obey(orders)),
-            on_slot=lambda request, worker: loop.post(lambda: self._start(request, worker)),
+            on_slot=lambda request, worker: loop.post(
+                lambda: self._starter.when_settled(lambda: self._start(request, worker))
+            ),
             on_failure=lambda error: loop.post(lambda: self._give_up(error)),
             say=say,
         )
@@ -84,6 +88,7 @@ class Agent:
     def run(self) -> Verdict:
         with self._signals():
             try:
+                self._starter.attach(self._loop, self._say)
                 self._line.open()
                 for local_rank in range(self._node.num_workers):
                     self._ask_worker(local_rank)
@@ -91,6 +96,7 @@ class Agent:
                     self._loop.turn()
             finally:
                 self._kill_all("the agent ends")
+                self._starter.close()
                 self._line.close(_FAREWELL_S)
         verdict = decide_verdict(self._ends, self._job_end(), signal_number=self._signal_number)
         emit("agent.ended", agent=self._node.agent, exit_code=verdict.exit_code, reason=verdict.reason)
@@ -150,7 +156,7 @@ class Agent:
         directory = self._node.directory
         log = place.log(directory)
         with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as output:
-            child = Child.start(
+            child = self._starter.start(
                 self._node.command, env=worker_environment(self._node, place, os.environ), output=output
             )
         started = Worker(place=place, child=child, board=place.board(directory), log=log)

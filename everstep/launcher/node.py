@@ -1,15 +1,17 @@
 """What an agent is asked to run on its node, and the environment that each worker gets: torchrun's names and ours.
 
-Pure: values in, values out."""
+Values in, values out."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from everstep import env
+from everstep.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +53,22 @@ def worker_command(script: str, args: list[str], *, is_module: bool = False, is_
     if is_program:
         return [script, *args]
     return [sys.executable, "-u", *(["-m"] if is_module else []), script, *args]
+
+
+def num_processes(text: str, *, num_gpus: int | None = None) -> int:
+    """`--nproc-per-node` as torchrun reads it: a number, or what the machine has."""
+    if num_gpus is None:
+        num_gpus = num_gpu_files()
+    counts = {"gpu": num_gpus, "cpu": os.cpu_count() or 1, "auto": num_gpus or os.cpu_count() or 1}
+    number = counts[text] if text in counts else int(text) if text.isdigit() else 0
+    if number < 1:
+        raise UsageError(f"--nproc-per-node={text} gives no worker", hint="a number from 1, or auto, gpu, cpu")
+    return number
+
+
+def num_gpu_files() -> int:
+    """How many GPUs the machine has; torch may be allowed to use fewer."""
+    return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
 def worker_environment(node: NodeSpec, place: Place, outer: Mapping[str, str]) -> dict[str, str]:

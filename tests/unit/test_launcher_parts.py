@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from everstep.board import Board
-from everstep.cli.run import num_processes
 from everstep.errors import UsageError
 from everstep.launcher.display import Display
 from everstep.launcher.logs import Follower, tail
-from everstep.launcher.node import NodeSpec, Place, worker_command, worker_environment
+from everstep.launcher.node import NodeSpec, Place, num_processes, worker_command, worker_environment
 from everstep.launcher.verdict import JobEnd, WorkerEnd, decide_replacement, decide_verdict, failure_report
 from everstep.process import Exit
 from everstep.testing.tape import Tape, is_match

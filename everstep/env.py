@@ -5,6 +5,7 @@ Reading is done at the call, never at import. Knows nothing else."""
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 COORDINATOR = "EVERSTEP_COORDINATOR"  # URL of the coordinator; absent: train alone
@@ -15,6 +16,7 @@ WORKER = "EVERSTEP_WORKER"  # this worker's id, given by the agent
 ADDRESS = "EVERSTEP_ADDRESS"  # where peers reach this node; absent: the address it reaches the coordinator from
 EVENTS = "EVERSTEP_EVENTS"  # file that events are appended to
 BOARD = "EVERSTEP_BOARD"  # file of this worker's progress board, shared with its agent
+NURSERY = "EVERSTEP_NURSERY"  # "off": every worker is started plainly
 COORDINATOR_DEADLINE = "EVERSTEP_COORDINATOR_DEADLINE_S"  # how long a worker waits for a coordinator that is away
 
 
@@ -53,6 +55,12 @@ def python() -> str | None:
 
 def visible_gpus() -> str | None:
     return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def runtime_folder() -> Path:
+    """Where sockets of this user's processes belong; the folder itself may not exist yet."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "everstep" if runtime else Path(tempfile.gettempdir()) / f"everstep-{os.geteuid()}"
 
 
 def torchrun_size() -> int:

@@ -11,7 +11,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -62,10 +62,12 @@ class Exit:
 class Child:
     """A process of ours. Start it from a thread that lives as long as the child shall: the kernel ends it with that."""
 
-    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
-        self._popen = popen
-        self.pid = popen.pid
-        self._descriptor = os.pidfd_open(popen.pid)
+    def __init__(self, pid: int, descriptor: int, collect: Callable[[], int]) -> None:
+        """`descriptor` is its pidfd, ours from now on. `collect` is called once, when it has ended: it gives the exit
+        code, and only then may the number be another's."""
+        self.pid = pid
+        self._descriptor = descriptor
+        self._collect = collect
         self._exit: Exit | None = None
 
     @classmethod
@@ -77,20 +79,19 @@ class Child:
         output: IO[bytes] | int | None = None,
         errors: IO[bytes] | int | None = None,
         cwd: str | Path | None = None,
+        descriptors: Sequence[int] = (),
     ) -> Child:
-        """Start `command`; stdout goes to `output`, stderr to `errors` or else to the same, stdin is empty."""
+        """Start `command`; stdout goes to `output`, stderr to `errors` or else to the same, stdin is empty. It inherits
+        `descriptors`."""
         guarded = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), *command]
-        return cls(
-            subprocess.Popen(
-                guarded,
-                env=dict(env) if env is not None else None,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors if errors is not None else subprocess.STDOUT if output is not None else None,
-                cwd=cwd,
-                start_new_session=True,
-            )
-        )
+        popen = _popen(guarded, env=env, output=output, errors=errors, cwd=cwd, descriptors=descriptors)
+        descriptor = os.pidfd_open(popen.pid)
+
+        def collect() -> int:
+            popen.returncode = collect_exit(descriptor)
+            return popen.returncode
+
+        return cls(popen.pid, descriptor, collect)
 
     def fileno(self) -> int:
         """Readable when the process has ended: for select and selectors."""
@@ -135,13 +136,48 @@ class Child:
 
     def _reap(self) -> Exit:
         self.signal(signal.SIGKILL)  # the group, while the ended leader still holds the number
-        result = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED)
+        code = self._collect()
         os.close(self._descriptor)
         self._descriptor = -1
-        assert result is not None
-        code = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
-        self._popen.returncode = code
         return Exit(code=code)
+
+
+def start_detached(
+    command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int, descriptors: Sequence[int]
+) -> int:
+    """Start a process that outlives us and is nobody's child for long: its pid. It must end by itself."""
+    popen = _popen(command, env=env, output=output, errors=None, cwd=None, descriptors=descriptors)
+    popen.returncode = 0  # nobody will ask; without this, its end would be waited for
+    return popen.pid
+
+
+def _popen(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None,
+    output: IO[bytes] | int | None,
+    errors: IO[bytes] | int | None,
+    cwd: str | Path | None,
+    descriptors: Sequence[int],
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        env=dict(env) if env is not None else None,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors if errors is not None else subprocess.STDOUT if output is not None else None,
+        cwd=cwd,
+        start_new_session=True,
+        pass_fds=descriptors,
+    )
+
+
+def collect_exit(descriptor: int, options: int = 0) -> int:
+    """The exit code of a child that has ended, by its pidfd; a negative one is the signal that ended it.
+    With os.WNOWAIT as `options` it stays there to be asked again."""
+    result = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | options)
+    assert result is not None
+    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
 
 
 def process_state(pid: int) -> str:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -62,7 +63,7 @@ def run(
     signals_to_handle: opt.Signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
     hang_timeout: opt.HangTimeoutS = None,
     check: opt.WantsCheck = False,
-    keep_warm: opt.KeepWarmS = None,
+    keep_warm: opt.KeepWarmS = 0.0,
     nnodes: opt.Nodes = "1",
     standalone: opt.IsStandalone = False,
     rdzv_endpoint: opt.RdzvEndpoint = "",
@@ -105,11 +106,13 @@ def run(
 ) -> None:
     """Train on this machine: start the workers of SCRIPT and keep the job going, whoever dies."""
     from everstep.cli import torchrun_options as torchrun
-    from everstep.cli.run import RunRequest, run_job
     from everstep.launcher.machine import count_cpus, count_gpus
     from everstep.launcher.node import worker_command
+    from everstep.launcher.starter import Starter
     from everstep.launcher.streams import STDERR, STDOUT, Shown
 
+    command = tuple(worker_command(script, args or [], is_module=module, is_program=no_python and not run_path))
+    num_workers = torchrun.parse_num_workers(nproc_per_node, num_gpus=count_gpus(), num_cpus=count_cpus())
     rendezvous = torchrun.parse_rendezvous(
         backend=rdzv_backend,
         endpoint=rdzv_endpoint,
@@ -146,34 +149,39 @@ def run(
         "silence_s": hang_timeout,
         "max_restarts": max_restarts,
     }
-    request = RunRequest(
-        command=tuple(worker_command(script, args or [], is_module=module, is_program=no_python and not run_path)),
-        name=script,
-        num_workers=torchrun.parse_num_workers(nproc_per_node, num_gpus=count_gpus(), num_cpus=count_cpus()),
-        role=role,
-        is_local_rank_virtual=virtual_local_rank,
-        shutdown_s=shutdown_s,
-        signals=torchrun.parse_signals(signals_to_handle),
-        wants_check=check,
-        keep_warm_s=keep_warm,
-        nodes=torchrun.NodesRange() if standalone else torchrun.parse_nodes(nnodes),
-        rendezvous=rendezvous,
-        address=address,
-        coordinator_url=coordinator,
-        token_file=token_file,
-        job=job,
-        log_dir=log_dir,
-        shown=Shown(
-            redirects=torchrun.parse_streams(redirects, option="--redirects"),
-            tee=torchrun.parse_streams(tee, option="--tee"),
-            local_ranks=torchrun.parse_ranks(local_ranks_filter),
-            is_quiet=quiet,
-        ),
-        copied_texts={stream: torchrun.parse_texts(texts) for stream, texts in copied.items() if texts},
-        policy={name: value for name, value in policy.items() if value is not None},
-        notes=rendezvous.notes + notes,
-    )
-    raise typer.Exit(run_job(request))
+    # First of all: what it starts in the background takes longer than all that there is to do meanwhile.
+    with Starter.open(command, num_workers=num_workers, outer=os.environ, keep_warm_s=keep_warm) as starter:
+        from everstep.cli.run import RunRequest, run_job
+
+        if nproc_per_node in ("gpu", "auto") and (num_gpus := starter.num_gpus()) is not None:
+            num_workers = torchrun.parse_num_workers(nproc_per_node, num_gpus=num_gpus, num_cpus=count_cpus())
+        request = RunRequest(
+            command=command,
+            name=script,
+            num_workers=num_workers,
+            role=role,
+            is_local_rank_virtual=virtual_local_rank,
+            shutdown_s=shutdown_s,
+            signals=torchrun.parse_signals(signals_to_handle),
+            wants_check=check,
+            nodes=torchrun.NodesRange() if standalone else torchrun.parse_nodes(nnodes),
+            rendezvous=rendezvous,
+            address=address,
+            coordinator_url=coordinator,
+            token_file=token_file,
+            job=job,
+            log_dir=log_dir,
+            shown=Shown(
+                redirects=torchrun.parse_streams(redirects, option="--redirects"),
+                tee=torchrun.parse_streams(tee, option="--tee"),
+                local_ranks=torchrun.parse_ranks(local_ranks_filter),
+                is_quiet=quiet,
+            ),
+            copied_texts={stream: torchrun.parse_texts(texts) for stream, texts in copied.items() if texts},
+            policy={name: value for name, value in policy.items() if value is not None},
+            notes=rendezvous.notes + notes,
+        )
+        raise typer.Exit(run_job(request, starter))
 
 
 @app.command(context_settings=_SCRIPT_LAST, no_args_is_help=True)
@@ -192,15 +200,20 @@ def agent(
     heartbeat_s: opt.AgentHeartbeatS = 1.0,
     module: opt.IsModule = False,
     no_python: opt.IsProgram = False,
+    keep_warm: opt.KeepWarmS = 0.0,
     quiet: opt.IsQuiet = False,
 ) -> None:
     """Add this node to a job that exists: start workers of SCRIPT here and watch them."""
-    from everstep.cli.run import AgentRequest, run_agent
     from everstep.launcher.node import worker_command
+    from everstep.launcher.starter import Starter
     from everstep.launcher.streams import Shown
 
+    command = tuple(worker_command(script, args or [], is_module=module, is_program=no_python))
+    starter = Starter.open(command, num_workers=workers, outer=os.environ, keep_warm_s=keep_warm)
+    from everstep.cli.run import AgentRequest, run_agent
+
     request = AgentRequest(
-        command=tuple(worker_command(script, args or [], is_module=module, is_program=no_python)),
+        command=command,
         coordinator_url=coordinator,
         token_file=token_file,
         job=job,
@@ -213,7 +226,8 @@ def agent(
         heartbeat_s=heartbeat_s,
         shown=Shown(is_quiet=quiet),
     )
-    raise typer.Exit(run_agent(request))
+    with starter:
+        raise typer.Exit(run_agent(request, starter))
 
 
 @app.command()

@@ -74,7 +74,16 @@ HangTimeoutS = Annotated[
 ]
 # Not yet wired; shown when they are.
 WantsCheck = Annotated[bool, _option(WORKERS, "--check", text="", hidden=True)]
-KeepWarmS = Annotated[float | None, _option(WORKERS, "--keep-warm", text="", metavar="S", hidden=True)]
+KeepWarmS = Annotated[
+    float,
+    _option(
+        WORKERS,
+        "--keep-warm",
+        text="Keep a process with torch imported for so many seconds: the next run starts at once.",
+        metavar="S",
+        min=0.0,
+    ),
+]
 
 # --- nodes ----------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinat
 from everstep.launcher.logs import FilteredCopy, tail
 from everstep.launcher.node import ENDING_SIGNALS, NodeSpec
 from everstep.launcher.report import LastWords, failure_report, summary
+from everstep.launcher.starter import Starter
 from everstep.launcher.streams import STDERR, STDOUT, Shown
 from everstep.launcher.verdict import Verdict
 from everstep.launcher.worker_files import WorkerFiles
@@ -72,14 +73,13 @@ class RunRequest:
     signals: tuple[int, ...] = ENDING_SIGNALS
     shutdown_s: float = 30.0
     wants_check: bool = False
-    keep_warm_s: float | None = None
     shown: Shown = field(default_factory=Shown)
     copied_texts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by stream; see FilteredCopy
     policy: Mapping[str, float | int] = field(default_factory=dict)  # what was asked for; else the defaults
     notes: tuple[str, ...] = ()  # on options that change nothing
 
 
-def run_job(request: RunRequest) -> int:
+def run_job(request: RunRequest, starter: Starter) -> int:
     """A job from its creation to its end, or this node's part of it."""
     job, is_host = _job_id(request), _is_host(request)
     directory = private_directory(request.log_dir / job)
@@ -113,7 +113,7 @@ def run_job(request: RunRequest) -> int:
             shutdown_s=request.shutdown_s,
             heartbeat_s=policy.heartbeat_s,
         )
-        exit_code = _run_node(agent_request, directory, display)
+        exit_code = _run_node(agent_request, directory, display, starter)
         if request.nodes.max > 1 and request.coordinator_url is None:
             with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
                 _await_others(coordinator)
@@ -169,12 +169,12 @@ def _await_others(coordinator: Coordinator) -> None:
         time.sleep(0.05)
 
 
-def run_agent(request: AgentRequest) -> int:
+def run_agent(request: AgentRequest, starter: Starter) -> int:
     """One node's part of a job that exists."""
     directory = private_directory(request.log_dir / request.job)
     _events_path(directory)
     with _display(request.shown, request.copied_texts, directory) as display:
-        return _run_node(request, directory, display)
+        return _run_node(request, directory, display, starter)
 
 
 def _display(shown: Shown, copied_texts: Mapping[int, tuple[str, ...]], directory: Path) -> Display:
@@ -183,12 +183,12 @@ def _display(shown: Shown, copied_texts: Mapping[int, tuple[str, ...]], director
     return Display(shown=shown, copies=copies)
 
 
-def _run_node(request: AgentRequest, directory: Path, display: Display) -> int:
+def _run_node(request: AgentRequest, directory: Path, display: Display, starter: Starter) -> int:
     def follow(worker: Worker) -> None:
         place, child = worker.place, worker.child
         display.follow(place.worker, place.local_rank, worker.files, lambda: child.state != ENDED)
 
-    verdict = Agent(node_spec(request, directory), say=display.say, on_worker=follow).run()
+    verdict = Agent(node_spec(request, directory), starter, say=display.say, on_worker=follow).run()
     display.close()
     _report(verdict, display, directory)
     return verdict.exit_code

@@ -31,6 +31,7 @@ from everstep.launcher.loop import Loop
 from everstep.launcher.node import NodeSpec, Place, worker_environment
 from everstep.launcher.probe import Probe
 from everstep.launcher.stacks import ask_for_stacks
+from everstep.launcher.starter import Starter
 from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
 from everstep.launcher.worker_files import WorkerFiles, open_log
 from everstep.process import RUNNING, STOPPED, Child
@@ -60,11 +61,12 @@ class Agent:
     def __init__(
         self,
         node: NodeSpec,
+        starter: Starter,
         *,
         say: Callable[[str], None],
         on_worker: Callable[[Worker], None] = lambda worker: None,
     ) -> None:
-        self._node, self._say, self._on_worker = node, say, on_worker
+        self._node, self._starter, self._say, self._on_worker = node, starter, say, on_worker
         self._loop = loop = Loop()
         self._incarnation = uuid.uuid4().hex
         self._probe = Probe(node.address)
@@ -75,7 +77,9 @@ class Agent:
             heartbeat_s=node.heartbeat_s,
             look=self._look,
             on_orders=lambda orders: loop.post(lambda: self._obey(orders)),
-            on_slot=lambda request, slot: loop.post(lambda: self._replace(request, slot)),
+            on_slot=lambda request, slot: loop.post(
+                lambda: self._starter.when_settled(lambda: self._replace(request, slot))
+            ),
             on_failure=lambda error: loop.post(lambda: self._give_up(error)),
             say=say,
         )
@@ -97,12 +101,14 @@ class Agent:
     def run(self) -> Verdict:
         with self._signals():
             try:
+                self._starter.attach(self._loop, self._say)
                 self._probe.open()
                 self._line.open()
                 while not self._is_done:
                     self._loop.turn()
             finally:
                 self._kill_all("the agent ends")
+                self._starter.close()
                 self._line.tell_leaving("its work is done")
                 self._line.close(_FAREWELL_S)
                 self._probe.close()
@@ -154,7 +160,11 @@ class Agent:
 
     # --- workers ----------------------------------------------------------------------------------
 
-    def _begin_attempt(self, order: AttemptOrder) -> None:
+    def _begin_due(self) -> None:
+        """Start the workers of the attempt that is due, unless something has changed while they had to wait."""
+        order = self._due
+        if order is None or self._workers:
+            return
         self._attempt, self._due, self._is_ending_attempt = order.number, None, False
         self._free_port = _free_port()
         for local_rank in range(len(order.workers)):
@@ -204,7 +214,7 @@ class Agent:
         files.make(attempt=place.num_restarts, local_rank=place.local_rank)
         environment = worker_environment(self._node, place, os.environ)
         with open_log(files.stdout) as output, open_log(files.stderr) as errors:
-            child = Child.start(self._node.command, env=environment, output=output, errors=errors)
+            child = self._starter.start(self._node.command, env=environment, output=output, errors=errors)
         started = Worker(place=place, child=child, board=files.board, files=files)
         self._workers[worker] = started
         self._loop.watch(child, lambda: self._bury(started))
@@ -242,7 +252,7 @@ class Agent:
             # Survivors first: while they redo the step, a new process that imports torch would take their cores.
             self._ask_replacement(worker.place, delay_s=_SURVIVORS_FIRST_S if self._workers else 0.0)
         if self._due is not None and not self._workers:
-            self._begin_attempt(self._due)
+            self._starter.when_settled(self._begin_due)
 
     def _look(self) -> AgentReport:
         """What the coordinator is told of this node; called from the line's thread."""
@@ -296,9 +306,9 @@ class Agent:
         if start is None or start.number != (self._due.number if self._due else -1):
             self._drop_due()
         if start is not None and start.number > self._attempt and not self._is_ending:
-            self._due = start
-            if not self._workers:
-                self._begin_attempt(start)
+            is_news, self._due = self._due is None, start
+            if is_news and not self._workers:
+                self._starter.when_settled(self._begin_due)
 
     def _dismiss_late(self) -> None:
         """The job is done. Whoever is still on its way, having done no step while others have, need not come."""

@@ -85,6 +85,14 @@ def worker_command(script: str, args: list[str], *, is_module: bool = False, is_
     return [env.python() or sys.executable, "-u", *(["-m"] if is_module else []), script, *args]
 
 
+def common_environment(outer: Mapping[str, str], num_workers: int) -> dict[str, str]:
+    """What all workers of a node have in common beyond what was there, unless it was set."""
+    ours = {"PYTHONFAULTHANDLER": "1"}  # stacks of those that crash or hang
+    if num_workers > 1:
+        ours["OMP_NUM_THREADS"] = "1"  # as torchrun does: else every worker takes all cores
+    return {**ours, **outer}
+
+
 def worker_environment(node: NodeSpec, place: Place, outer: Mapping[str, str]) -> dict[str, str]:
     """The agent's own environment, with what this worker must know on top."""
     ours = {
@@ -97,11 +105,8 @@ def worker_environment(node: NodeSpec, place: Place, outer: Mapping[str, str]) -
     }
     if node.is_address_given:
         ours[env.ADDRESS] = node.address
-    ours["PYTHONFAULTHANDLER"] = outer.get("PYTHONFAULTHANDLER", "1")  # stacks of those that crash or hang
-    if node.num_workers > 1 and "OMP_NUM_THREADS" not in outer:
-        ours["OMP_NUM_THREADS"] = "1"  # as torchrun does: else every worker takes all cores
     inherited = {name: value for name, value in outer.items() if name != env.TOKEN}  # the file says it
-    return inherited | _torchrun_names(node, place, outer) | ours
+    return common_environment(inherited, node.num_workers) | _torchrun_names(node, place, outer) | ours
 
 
 def _torchrun_names(node: NodeSpec, place: Place, outer: Mapping[str, str]) -> dict[str, str]:

@@ -15,7 +15,18 @@ import everstep
 
 PACKAGE = Path(everstep.__file__).parent
 # Everything but the engine, the doors and what they are made of.
-WITH_TORCH = {"native", "controller", "engine", "pytorch", "data", "checkpoint", "core", "experimental", "launch"}
+WITH_TORCH = {
+    "native",
+    "controller",
+    "engine",
+    "nursery",
+    "pytorch",
+    "data",
+    "checkpoint",
+    "core",
+    "experimental",
+    "launch",
+}
 
 
 def control_modules() -> list[str]:

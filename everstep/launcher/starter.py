@@ -1,0 +1,167 @@
+"""Starts workers: as forks of the nursery where there is one, else plainly. Whoever asks need not know which.
+
+The nursery is made in the background, from the first moment on: what is started while it comes waits for it, because
+one import of torch is sooner done than one per worker. If it dies, workers are started plainly until the next one is
+ready."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from everstep import env as names
+from everstep.launcher.loop import Loop
+from everstep.launcher.machine import count_gpus
+from everstep.launcher.node import common_environment
+from everstep.launcher.nursery import Nursery, NurseryGone
+from everstep.launcher.program import python_program
+from everstep.launcher.warm import warm_nursery
+from everstep.process import Child
+
+COMING_S = 60.0  # a nursery that is not ready by then is not waited for
+_AGAIN_S = 2.0  # so long after a nursery's death the next one is made: survivors need the cores first
+_MAX_NURSERIES = 4
+
+
+class Starter:
+    """`open` it early, `attach` it to the agent's loop, `close` it when all is done."""
+
+    def __init__(self, env: Mapping[str, str], nursery: Nursery | None) -> None:
+        self._env = dict(env)
+        self._nursery = nursery
+        self._num_nurseries = 1
+        self._is_awaited = nursery is not None  # only the first one is waited for
+        self._waiting: list[Callable[[], None]] = []
+        self._loop: Loop | None = None
+        self._say: Callable[[str], None] = lambda line: None
+
+    @classmethod
+    def open(
+        cls, command: Sequence[str], *, num_workers: int, outer: Mapping[str, str], keep_warm_s: float = 0.0
+    ) -> Starter:
+        env = nursery_environment(outer, num_workers)
+        if not _can_have_nursery(command, outer):
+            return cls(env, None)
+        nursery = warm_nursery(env, may_start=keep_warm_s > 0)
+        if nursery is not None and keep_warm_s > 0:
+            try:
+                nursery.keep_warm(keep_warm_s)
+            except NurseryGone:
+                nursery = None
+        return cls(env, nursery or Nursery.start(env))
+
+    @property
+    def nursery_pid(self) -> int | None:
+        """Of the nursery that workers come from now."""
+        return self._nursery.pid if self._nursery is not None and self._nursery.is_ready else None
+
+    def attach(self, loop: Loop, say: Callable[[str], None]) -> None:
+        self._loop, self._say = loop, say
+        if self._nursery is not None:
+            loop.watch(self._nursery, self._hear)
+            loop.after(COMING_S, self._settle)
+
+    def when_settled(self, act: Callable[[], None]) -> None:
+        """Do it as soon as it is known how workers are started: now, or when the first nursery is ready or failed."""
+        if self._is_awaited:
+            self._waiting.append(act)
+        else:
+            act()
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        output: IO[bytes] | int | None = None,
+        errors: IO[bytes] | int | None = None,
+        cwd: str | Path | None = None,
+    ) -> Child:
+        """As `Child.start`."""
+        if self._nursery is not None and self._nursery.is_ready and python_program(command) is not None:
+            try:
+                return self._nursery.start_worker(command, env=env, output=output, errors=errors, cwd=cwd)
+            except NurseryGone as reason:
+                self._say(f"a worker is started without the nursery: {reason}")
+        return Child.start(command, env=env, output=output, errors=errors, cwd=cwd)
+
+    def num_gpus(self) -> int | None:
+        """As torch counts them; None if there is nobody to ask."""
+        if count_gpus() == 0:
+            return 0
+        try:
+            if self._nursery is not None and self._nursery.await_ready(COMING_S):
+                return self._nursery.num_gpus()
+        except NurseryGone:
+            pass
+        return None
+
+    def __enter__(self) -> Starter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._waiting.clear()
+        if self._nursery is not None:
+            self._forget()
+
+    # --- the nursery's life -------------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        nursery = self._nursery
+        assert nursery is not None
+        nursery.hear()
+        if nursery.is_ready:
+            self._settle()
+        elif nursery.problem:
+            self._say(f"no nursery, workers are started plainly: {nursery.problem}")
+            self._forget()
+        elif nursery.is_gone:
+            self._say(f"the nursery has ended, workers are started plainly: {nursery.last_words() or 'no last words'}")
+            self._forget()
+            assert self._loop is not None
+            self._loop.after(_AGAIN_S, self._make_another)
+
+    def _settle(self) -> None:
+        self._is_awaited = False
+        waiting, self._waiting = self._waiting, []
+        for act in waiting:
+            act()
+
+    def _forget(self) -> None:
+        nursery, self._nursery = self._nursery, None
+        assert nursery is not None
+        if self._loop is not None:
+            self._loop.forget(nursery)
+        nursery.close()
+        self._settle()
+
+    def _make_another(self) -> None:
+        if self._loop is not None and self._num_nurseries < _MAX_NURSERIES:
+            self._num_nurseries += 1
+            self._nursery = Nursery.start(self._env)
+            self._loop.watch(self._nursery, self._hear)
+
+
+def nursery_environment(outer: Mapping[str, str], num_workers: int) -> dict[str, str]:
+    """What all workers of a node have in common, and nothing that tells of the job."""
+    return common_environment(
+        {name: value for name, value in outer.items() if not name.startswith("EVERSTEP_")}, num_workers
+    )
+
+
+def _can_have_nursery(command: Sequence[str], outer: Mapping[str, str]) -> bool:
+    return (
+        python_program(command) is not None
+        and outer.get(names.NURSERY, "") != "off"
+        and importlib.util.find_spec("torch") is not None
+        and hasattr(os, "pidfd_open")
+    )

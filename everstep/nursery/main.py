@@ -1,0 +1,32 @@
+"""The nursery's program: become warm, serve, and in each fork be a worker.
+
+    python -u -c 'from everstep.nursery.main import main; main()' DESCRIPTOR
+
+DESCRIPTOR is either the one connection to an agent, with which the nursery ends, or a listening socket: then agents
+come and go, and it ends when it was idle for as long as it was told to wait."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+
+from everstep.launcher.program import read_early
+
+
+def main() -> None:
+    gc.disable()  # nothing that an import makes is garbage
+    line = socket.socket(fileno=int(sys.argv[1]))
+    line.set_inheritable(False)
+    from everstep.nursery.preload import preload
+    from everstep.nursery.serve import Nursery
+    from everstep.nursery.worker import become
+
+    environment = read_early(os.environ)
+    problem = preload()
+    gc.freeze()  # or the garbage collector of every fork would write to, and so copy, every page
+    birth = Nursery(line, problem=problem).serve()
+    if birth is None:
+        os._exit(0)
+    become(birth, environment=environment)

@@ -1,0 +1,116 @@
+"""Import all that a first training step needs, and prove that the process may be forked.
+
+Much of torch is imported only by the first step. What that is differs from release to release, so it is learned: a
+throw-away fork does a step of torch's DistributedDataParallel and one of ours, and tells what it has imported."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+# What makes up nearly all of it, so that the rehearsal is short.
+_ROOTS = (
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.utils.data",
+    "torch.optim",
+    "torch._dynamo",
+    "everstep.native",
+    "everstep.client",
+    "runpy",
+    "multiprocessing.popen_fork",
+)
+_REHEARSAL_S = 30.0
+_ENDING_S = 1.0  # for threads that end with a fork
+
+
+def preload() -> str:
+    """Import; why this process must not be forked, "" if it may."""
+    for name in _ROOTS:
+        importlib.import_module(name)
+    for name in _learn():
+        try:
+            importlib.import_module(name)
+        except Exception:
+            pass  # it was made up, or is importable only where it was imported: the worker will do that
+    return _problem()
+
+
+def _learn() -> list[str]:
+    """The names of modules that a first step imports, beyond those that are here."""
+    known = set(sys.modules)
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(ours)
+            _rehearse()
+        except BaseException as problem:
+            print(f"rehearsal: {problem!r}", file=sys.stderr)
+        finally:
+            with open(theirs, "w") as pipe:
+                json.dump([name for name in sys.modules if name not in known], pipe)
+            os._exit(0)
+    os.close(theirs)
+    try:
+        return _hear(ours)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _hear(descriptor: int) -> list[str]:
+    deadline, body = time.monotonic() + _REHEARSAL_S, b""
+    with open(descriptor, "rb", buffering=0) as pipe:
+        while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            part = pipe.read(65536)
+            if not part:
+                return [str(name) for name in json.loads(body)] if body else []
+            body += part
+    return []
+
+
+def _rehearse() -> None:
+    import torch
+    import torch.distributed as dist
+
+    import everstep
+
+    for name in [name for name in os.environ if name.startswith("EVERSTEP_")] + ["RANK", "WORLD_SIZE"]:
+        os.environ.pop(name, None)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    theirs = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.AdamW(theirs.parameters())
+    theirs(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    dist.destroy_process_group()
+    ours = torch.nn.Linear(4, 4)
+    trainer = everstep.ElasticTrainer(ours, leaves=1)
+    optimizer = trainer.prepare(torch.optim.SGD(ours.parameters(), lr=0.1))
+    for _ in trainer.leaves(steps=1):
+        with trainer.step():
+            ours(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+
+
+def _problem() -> str:
+    import torch
+
+    if torch.cuda.is_initialized():
+        return "importing torch has initialised CUDA, which no fork can use"
+    # OpenBLAS has threads from its import on, and ends them at the first fork, which was the rehearsal's.
+    deadline = time.monotonic() + _ENDING_S
+    while len(threads := os.listdir("/proc/self/task")) > 1:
+        if time.monotonic() > deadline:
+            names = sorted(Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in threads)
+            return f"imports have started threads, which a fork would not have: {', '.join(names)}"
+        time.sleep(0.001)
+    return ""

@@ -1,0 +1,152 @@
+"""What a fork of the nursery does to be what `python -u SCRIPT` or `python -u -m MODULE` would have been.
+
+Environment, folder, files, signals, random numbers, `__main__`, tracebacks and exit code are those of a plain start.
+Where that cannot be had, it makes one of itself by exec: same process, same number."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import multiprocessing.process
+import os
+import random
+import runpy
+import signal
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+import torch
+
+from everstep.launcher.program import PythonProgram, python_program, read_early
+from everstep.nursery.serve import Birth
+
+_STACKS_SIGNAL = signal.SIGUSR2  # the agent asks for the stacks of all threads with it
+
+
+def become(birth: Birth, *, environment: Mapping[str, str]) -> None:
+    """`environment`: what the nursery has read early."""
+    order = birth.order
+    _take_files(birth.files)
+    _take_surroundings(order.environment, order.directory)
+    program = python_program(order.command)
+    if program is None or read_early(order.environment) != environment or not _can_run(program):
+        os.execve(order.command[0], order.command, order.environment)
+    _forget_kinship()
+    gc.enable()
+    faulthandler.register(_STACKS_SIGNAL, file=2, all_threads=True)
+    sys.orig_argv = list(order.command)
+    _run(program)
+
+
+def _take_files(files: list[int]) -> None:
+    for place, descriptor in enumerate(files, start=1):  # the nursery's own stdin is empty, too
+        os.dup2(descriptor, place)
+        os.close(descriptor)
+
+
+def _take_surroundings(environment: Mapping[str, str], directory: str) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    os.chdir(directory)
+
+
+def _can_run(program: PythonProgram) -> bool:
+    """Whether a plain start would find the same modules, and its program is of the kind that `_run` knows."""
+    if not program.is_module and not _is_source(program.name):
+        return False
+    folder = _first_folder(program)
+    return folder is None or not _is_shadowing(folder)
+
+
+def _is_source(path: str) -> bool:
+    return os.path.isfile(path) and not path.endswith(".pyc") and not _is_archive(path)
+
+
+def _is_archive(path: str) -> bool:
+    return not path.endswith(".py") and zipfile.is_zipfile(path)
+
+
+def _first_folder(program: PythonProgram) -> str | None:
+    """What python puts first on its path."""
+    if getattr(sys.flags, "safe_path", False):
+        return None
+    return os.getcwd() if program.is_module else os.path.dirname(os.path.realpath(program.name))
+
+
+def _is_shadowing(folder: str) -> bool:
+    """Whether it holds a module that a plain start would have imported in place of one that is imported here."""
+    here = {entry.partition(".")[0] for entry in os.listdir(folder)}
+    for name in here & sys.modules.keys():
+        spec = PathFinder.find_spec(name, [folder])
+        known: ModuleSpec | None = getattr(sys.modules[name], "__spec__", None)
+        if spec is None or spec.origin is None or known is None:
+            continue
+        if known.origin is None or os.path.realpath(spec.origin) != os.path.realpath(known.origin):
+            return True
+    return False
+
+
+def _forget_kinship() -> None:
+    """What brothers must not share: random numbers and secrets that were drawn when a module was imported."""
+    torch.default_generator.seed()
+    random.seed()
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        numpy_random.seed()
+    multiprocessing.process.current_process().authkey = os.urandom(32)
+    # For spawned children, which import a `__main__` that was given by a relative path.
+    multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
+
+
+def _run(program: PythonProgram) -> None:
+    folder = _first_folder(program)
+    if folder is not None:
+        sys.path.insert(0, folder)
+    main = ModuleType("__main__")
+    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
+    sys.modules["__main__"] = main
+    if program.is_module:
+        sys.argv = ["-m", *program.args]
+        _as_top_level(lambda: _run_module(program.name))
+    else:
+        sys.argv = [program.name, *program.args]
+        _as_top_level(lambda: _run_script(program.name, main))
+
+
+def _run_module(name: str) -> None:
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # what `python -m` itself calls
+
+
+def _run_script(path: str, main: ModuleType) -> None:
+    path = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+    exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), main.__dict__)
+
+
+def _as_top_level(run: Callable[[], None]) -> None:
+    """Run it; an exception that nobody handles ends the process as it ends python, without our frames in sight."""
+    try:
+        run()
+    except SystemExit:
+        raise
+    except BaseException as error:
+        trace = _without_ours(error.__traceback__)
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error.with_traceback(trace), trace
+        if sys.version_info >= (3, 12):
+            sys.last_exc = error
+        sys.excepthook(type(error), error, trace)
+        if isinstance(error, KeyboardInterrupt):
+            sys.excepthook = lambda *_: None
+            raise  # python then ends by the signal itself
+        sys.exit(1)
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -50,9 +51,18 @@ def wait_for_random_phase() -> None:
 # --- Everstep -----------------------------------------------------------------------------------------
 
 
-def everstep_kills(kills: int, leaves: int) -> tuple[list[float], int]:
-    """Seconds of each kill, and how many never recovered."""
-    taken, hung = [], 0
+@dataclass(kw_only=True)
+class Taken:
+    """Seconds of each kill."""
+
+    survivors: list[float] = field(default_factory=list)  # to the survivors' next commit
+    full: list[float] = field(default_factory=list)  # to the first commit with a replacement, without its script's part
+    script: list[float] = field(default_factory=list)  # which is its imports and the building of its model
+    hung: int = 0
+
+
+def everstep_kills(kills: int, leaves: int) -> Taken:
+    taken = Taken()
     with Cluster(
         SCRIPTS / "everstep_job.py", ["--leaves", str(leaves)], workers=WORKERS, max_restarts=10_000
     ) as cluster:
@@ -64,11 +74,17 @@ def everstep_kills(kills: int, leaves: int) -> tuple[list[float], int]:
             killed = time.monotonic()
             cluster.kill(victim)
             after = {"t": lambda t, killed=killed: t > killed, "generation": lambda g, full=full: g > full}
-            if not until(lambda: bool(cluster.events("step.committed", **after)), HUNG_S):  # noqa: B023
-                hung += 1
+            if not until(lambda: bool(cluster.events("step.committed", size=WORKERS, **after)), HUNG_S):  # noqa: B023
+                taken.hung += 1
                 continue
-            taken.append(cluster.events("step.committed", **after)[0]["t"] - killed)
-    return taken, hung
+            taken.survivors.append(cluster.events("step.committed", **after)[0]["t"] - killed)
+            # Without a generation between, the replacement was there before the survivors had redone the step.
+            (began,) = cluster.events("script.began", t=after["t"])
+            (ready,) = cluster.events("script.ready", t=after["t"])
+            taken.script.append(ready["t"] - began["t"])
+            back = cluster.events("step.committed", size=WORKERS, **after)[0]["t"] - killed
+            taken.full.append(back - taken.script[-1])
+    return taken
 
 
 def _next_full_generation(cluster: Cluster) -> int:
@@ -99,32 +115,44 @@ def everstep_laggard(rounds: int) -> list[float]:
     return taken
 
 
-# --- torchrun -----------------------------------------------------------------------------------------
+# --- all restarted together: torchrun, and Everstep for scripts that do not use its engine ------------
 
 
-def torchrun_kills(kills: int) -> tuple[list[float], int]:
-    taken, hung = [], 0
+def everstep_restarts(kills: int) -> tuple[list[float], int]:
+    with (
+        tempfile.TemporaryDirectory(prefix="everstep-bench-", dir="/dev/shm") as directory,
+        Cluster(
+            SCRIPTS / "ddp_job.py", [f"{directory}/checkpoint.pt"], workers=WORKERS, max_restarts=10_000
+        ) as cluster,
+    ):
+        return restarts(Tape(cluster.directory / "events.jsonl"), kills)
+
+
+def torchrun_restarts(kills: int) -> tuple[list[float], int]:
     directory = Path(tempfile.mkdtemp(prefix="everstep-bench-", dir="/dev/shm"))
-    tape = Tape(directory / "events.jsonl")
     job = _start_torchrun(directory)
     try:
-        for number in range(kills):
-            if not until(lambda: len(_attempt(tape, number)) >= 5 * WORKERS, 120):  # noqa: B023
-                hung += 1
-                break
-            wait_for_random_phase()
-            victim = random.choice(_pids(tape, number))
-            killed = time.monotonic()
-            os.kill(victim, signal.SIGKILL)
-            if not until(lambda: bool(_attempt(tape, number + 1)), HUNG_S):  # noqa: B023
-                hung += 1
-                break
-            taken.append(_attempt(tape, number + 1)[0]["t"] - killed)
+        return restarts(Tape(directory / "events.jsonl"), kills)
     finally:
         os.killpg(job.pid, signal.SIGTERM)
         job.wait()
         shutil.rmtree(directory, ignore_errors=True)
-    return taken, hung
+
+
+def restarts(tape: Tape, kills: int) -> tuple[list[float], int]:
+    """Kill one of all, again and again: seconds to the first step of the restarted ones, and how many never came."""
+    taken = []
+    for number in range(kills):
+        if not until(lambda: len(_attempt(tape, number)) >= 5 * WORKERS, 120):  # noqa: B023
+            return taken, 1
+        wait_for_random_phase()
+        victim = random.choice(_pids(tape, number))
+        killed = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        if not until(lambda: bool(_attempt(tape, number + 1)), HUNG_S):  # noqa: B023
+            return taken, 1
+        taken.append(_attempt(tape, number + 1)[0]["t"] - killed)
+    return taken, 0
 
 
 def _start_torchrun(directory: Path) -> subprocess.Popen[bytes]:
@@ -158,8 +186,8 @@ def _pids(tape: Tape, number: int) -> list[int]:
 
 def row(name: str, taken: list[float], hung: int) -> str:
     if not taken:
-        return f"{name:44s} {'-':>8s} {'-':>8s} {'-':>8s} {0:6d} {hung:5d}"
-    return f"{name:44s} {statistics.median(taken):8.3f} {min(taken):8.3f} {max(taken):8.3f} {len(taken):6d} {hung:5d}"
+        return f"{name:48s} {'-':>8s} {'-':>8s} {'-':>8s} {0:6d} {hung:5d}"
+    return f"{name:48s} {statistics.median(taken):8.3f} {min(taken):8.3f} {max(taken):8.3f} {len(taken):6d} {hung:5d}"
 
 
 def main() -> None:
@@ -169,42 +197,56 @@ def main() -> None:
     parser.add_argument("--skip-torchrun", action="store_true")
     args = parser.parse_args()
     random.seed(args.seed)
-    # Side by side: half of each, in turns, so that a change of the machine's load meets both.
-    halves = [args.kills - args.kills // 2, args.kills // 2]
-    ours: list[float] = []
-    theirs: list[float] = []
-    our_hung = their_hung = 0
-    for kills in halves:
-        taken, hung = everstep_kills(kills, leaves=WORKERS)
-        ours, our_hung = ours + taken, our_hung + hung
+    # Side by side: half of each, in turns, so that a change of the machine's load meets all.
+    ours, restarted, theirs = Taken(), list[float](), list[float]()
+    restarted_hung = theirs_hung = 0
+    for kills in (args.kills - args.kills // 2, args.kills // 2):
+        half = everstep_kills(kills, leaves=WORKERS)
+        ours = Taken(
+            survivors=ours.survivors + half.survivors,
+            full=ours.full + half.full,
+            script=ours.script + half.script,
+            hung=ours.hung + half.hung,
+        )
+        taken, hung = everstep_restarts(kills)
+        restarted, restarted_hung = restarted + taken, restarted_hung + hung
         if not args.skip_torchrun:
-            taken, hung = torchrun_kills(kills)
-            theirs, their_hung = theirs + taken, their_hung + hung
-    fine, hung = everstep_kills(max(3, args.kills // 4), leaves=2 * WORKERS)
-    our_hung += hung
+            taken, hung = torchrun_restarts(kills)
+            theirs, theirs_hung = theirs + taken, theirs_hung + hung
+    fine = everstep_kills(max(3, args.kills // 4), leaves=2 * WORKERS)
     laggard = everstep_laggard(3)
     print(
-        f"{'seconds from kill -9 to the next commit':44s} "
+        f"{'seconds from kill -9 to the next commit':48s} "
         f"{'median':>8s} {'best':>8s} {'worst':>8s} {'kills':>6s} {'hung':>5s}"
     )
-    print(row("Everstep, survivors (4 leaves of 50 ms)", ours, our_hung))
-    print(row("Everstep, survivors (8 leaves of 25 ms)", fine, 0))
+    print(row("Everstep, survivors (4 leaves of 50 ms)", ours.survivors, ours.hung))
+    print(row("Everstep, survivors (8 leaves of 25 ms)", fine.survivors, fine.hung))
     print(row("Everstep, a laggard is sent 500 MB", laggard, 0))
-    print(row("torchrun, store sharing off", theirs, their_hung))
+    print(row("Everstep, full strength without the script's part", ours.full, ours.hung))
+    print(row("    the script's part: imports, building the model", ours.script, 0))
+    print(row("Everstep, classic restart of a DDP script", restarted, restarted_hung))
+    print(row("torchrun, store sharing off", theirs, theirs_hung))
     if importlib.util.find_spec("nvidia_resiliency_ext") is None:
         print("nvidia-resiliency-ext: not installed here, no row")
     print(
         json.dumps(
             {
-                "survivors_s": round(statistics.median(ours), 4),
-                "survivors_max_s": round(max(ours), 4),
-                "laggard_s": round(statistics.median(laggard), 4),
-                "torchrun_s": round(statistics.median(theirs), 4) if theirs else None,
-                "hung": our_hung,
-                "torchrun_hung": their_hung,
+                "survivors_s": _median(ours.survivors),
+                "survivors_max_s": round(max(ours.survivors), 4),
+                "laggard_s": _median(laggard),
+                "full_strength_s": _median(ours.full),
+                "script_s": _median(ours.script),
+                "restart_s": _median(restarted),
+                "torchrun_s": _median(theirs),
+                "hung": ours.hung + fine.hung + restarted_hung,
+                "torchrun_hung": theirs_hung,
             }
         )
     )
+
+
+def _median(taken: list[float]) -> float | None:
+    return round(statistics.median(taken), 4) if taken else None
 
 
 if __name__ == "__main__":

@@ -45,12 +45,14 @@ def main() -> None:
     parser.add_argument("--ballast-mb", type=int, default=0)
     parser.add_argument("--lag-every", type=int, default=0, help="at each such step w1 falls behind and w3 dies")
     args = parser.parse_args()
+    emit("script.began")
     torch.set_num_threads(1)
     model = DeviceModel(STEP_S * WORKERS / args.leaves)
     trainer = everstep.ElasticTrainer(model, leaves=args.leaves)
     if args.ballast_mb:
         trainer.register("ballast", Ballast(args.ballast_mb << 20))
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1e-3))
+    emit("script.ready")
     has_lagged: set[int] = set()
     for leaf in trainer.leaves(steps=args.steps):
         try:

@@ -64,11 +64,8 @@ class _Pool:
         self._free.append(flats)
 
     def make_spare(self) -> None:
-        """One more than is needed now, with all its pages; may run beside everything else."""
-        spare = self._make()
-        for buffer in spare.buffers:
-            buffer.zero_()
-        self._free.append(spare)
+        """One more than is needed now; may run beside everything else."""
+        self._free.append(self._make())
 
 
 class ExactFold:

@@ -15,16 +15,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+SMALL_BYTES = 256 << 20
+
 _ALIGN = 64
 
 
 class Block:
-    """Bytes of ours that neighbours may read. Pages that are never touched cost nothing."""
+    """Bytes of ours that neighbours may read. Small blocks have all their pages at once: one that is first used after a
+    loss would make everybody wait."""
 
     def __init__(self, size_bytes: int) -> None:
         self.descriptor = os.memfd_create("everstep", os.MFD_CLOEXEC)
-        os.ftruncate(self.descriptor, max(size_bytes, 1))
-        self.bytes = torch.frombuffer(mmap.mmap(self.descriptor, max(size_bytes, 1)), dtype=torch.uint8)
+        size = max(size_bytes, 1)
+        os.ftruncate(self.descriptor, size)
+        flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if size <= SMALL_BYTES else 0)
+        self.bytes = torch.frombuffer(mmap.mmap(self.descriptor, size, flags=flags), dtype=torch.uint8)
         self.token = torch.tensor([self.descriptor, os.fstat(self.descriptor).st_ino], dtype=torch.int64)
 
     def __del__(self) -> None:

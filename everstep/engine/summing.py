@@ -17,11 +17,9 @@ from everstep.engine.group import Group
 from everstep.engine.plan import Plan
 from everstep.engine.pulse import Header, Pulse
 from everstep.engine.reduce import Outbox, Reduction, Scratch, Task
-from everstep.engine.shared import Shelf, needed_bytes
+from everstep.engine.shared import SMALL_BYTES, Shelf, needed_bytes
 from everstep.engine.staging import CudaStaging, HostStaging, Staging
 from everstep.errors import PeerLost, UsageError
-
-SPARE_BYTES = 256 << 20  # a set of buffers up to this size is made ahead: fresh pages cost more than a leaf
 
 
 class Sum:
@@ -37,7 +35,7 @@ class Sum:
         self._staging = _make_staging(layout)
         self._courier = Courier()
         self._reduction: Reduction | None = None
-        if layout.is_on_host and needed_bytes(layout.shapes) <= SPARE_BYTES:
+        if layout.is_on_host and needed_bytes(layout.shapes) <= SMALL_BYTES:
             behind.start("everstep-spare", self.fold.make_spare)
 
     @property

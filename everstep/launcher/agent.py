@@ -41,7 +41,8 @@ log = logging.getLogger("everstep")
 
 _STACKS_S = 0.5  # how long workers have to print their stacks
 _RESTART_GRACE_S = 5.0  # from SIGTERM to SIGKILL when all workers are restarted: most of them are stuck anyway
-_SURVIVORS_FIRST_S = 0.5  # a replacement is started so long after a death
+_SURVIVORS_FIRST_S = 0.5  # a replacement is started so long after a death …
+_FORK_SOON_S = 0.1  # … and sooner if it is a fork of the nursery, which takes little of the survivors' cores
 _STOP_GRACE_S = 2.0  # a stopped job's workers hear it from the coordinator and end by themselves
 _ANSWER_S = 4.0
 _FAREWELL_S = 5.0  # how long an agent that has nothing left to run tries to tell the coordinator
@@ -250,7 +251,8 @@ class Agent:
             self._say(f"{name} finished" if ended.is_good else f"{name} ended: {end}{choice.reason}")
         if choice.is_replaced:
             # Survivors first: while they redo the step, a new process that imports torch would take their cores.
-            self._ask_replacement(worker.place, delay_s=_SURVIVORS_FIRST_S if self._workers else 0.0)
+            soon_s = _FORK_SOON_S if self._starter.nursery_pid else _SURVIVORS_FIRST_S
+            self._ask_replacement(worker.place, delay_s=soon_s if self._workers else 0.0)
         if self._due is not None and not self._workers:
             self._starter.when_settled(self._begin_due)
 

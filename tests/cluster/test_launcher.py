@@ -23,10 +23,11 @@ SCRIPTS = Path(__file__).parent / "scripts"
 PUPPET = SCRIPTS / "puppet.py"
 QUICK = Policy(heartbeat_s=0.1, lease_s=1.5, arrive_s=1.5)
 FOR_EVER = "100000"
+PLAINLY = {"EVERSTEP_NURSERY": "off"}  # puppets need no torch
 
 
 def puppets(num_steps: str | int = FOR_EVER, **settings: object) -> Cluster:
-    return Cluster(PUPPET, [str(num_steps)], policy=QUICK, **settings)  # type: ignore[arg-type]
+    return Cluster(PUPPET, [str(num_steps)], policy=QUICK, env=PLAINLY, **settings)  # type: ignore[arg-type]
 
 
 def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
@@ -109,7 +110,7 @@ def is_back_or_killed(cluster: Cluster, worker: str) -> bool:
 
 def test_a_worker_that_hangs_shows_its_stacks_before_it_is_killed() -> None:
     policy = replace(QUICK, hang_s=0.5)
-    with Cluster(PUPPET, [FOR_EVER, "w1"], policy=policy, workers=2) as cluster:
+    with Cluster(PUPPET, [FOR_EVER, "w1"], policy=policy, env=PLAINLY, workers=2) as cluster:
         killed = cluster.wait("worker.killed", worker="w1")
         cluster.wait("worker.exited", worker="w1", signal="SIGKILL")
         cluster.wait("generation.joined", worker="w0", size=1)

@@ -1,0 +1,381 @@
+"""Workers that are forks of the nursery: as plainly started ones in all that a script can see, and never left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import everstep
+from everstep.launcher.loop import Loop
+from everstep.launcher.nursery import Nursery
+from everstep.launcher.starter import Starter, nursery_environment
+from everstep.process import Child, Exit, wait_for_end
+from everstep.testing import Cluster
+
+ROOT = Path(everstep.__file__).parents[1]
+SCRIPTS = Path(__file__).parent / "scripts"
+READY_S = 60.0
+END_S = 20.0
+
+
+def environment(**more: str) -> dict[str, str]:
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
+    return nursery_environment(outer, num_workers=2) | {"PYTHONPATH": str(ROOT)} | more
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery.start(environment())
+    assert made.await_ready(READY_S), made.last_words() or made.problem
+    yield made
+    made.close()
+
+
+Start = Callable[..., Child]
+
+
+def run(start: Start, command: Sequence[str], folder: Path, env: dict[str, str] | None = None) -> tuple[Exit, str]:
+    """How it ended, and all that it wrote."""
+    log = folder / "worker.log"
+    with log.open("wb") as output:
+        child = start([sys.executable, "-u", *command], env=env or environment(), output=output, cwd=folder)
+    with child:
+        ended = child.wait(END_S)
+        assert ended is not None, log.read_text()
+    return ended, log.read_text()
+
+
+def run_code(nursery: Nursery, code: str, folder: Path, env: dict[str, str] | None = None) -> str:
+    (folder / "script.py").write_text(textwrap.dedent(code))
+    ended, output = run(nursery.start_worker, ["script.py"], folder, env)
+    assert ended == Exit(code=0), output
+    return output
+
+
+def until(condition: Callable[[], object], timeout_s: float = END_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+# --- as a plain start -------------------------------------------------------------------------------
+
+ENDINGS = {
+    "its last line": "print('done')",
+    "exit with a code": "import sys; sys.exit(3)",
+    "exit with words": "import sys; sys.exit('enough')",
+    "exit at once": "import os; os._exit(5)",
+    "an exception": """
+        def f():
+            raise ValueError("no")
+        try:
+            f()
+        except ValueError as error:
+            raise KeyError(1) from error
+    """,
+    "an interrupt": "import os, signal; os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(9)",
+    "SIGTERM": "import os, signal; os.kill(os.getpid(), signal.SIGTERM); import time; time.sleep(9)",
+    "SIGKILL": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "a mistake": "x = (1,\nprint(x",
+    "a hook of its own": "import sys; sys.excepthook = lambda *e: print('hook', e[1]); 1 / 0",
+    "handlers and threads": """
+        import atexit, sys, threading, time
+        atexit.register(lambda: print("last", sys.last_type, sys.last_value, sys.last_traceback.tb_lineno))
+        threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+        raise RuntimeError("main")
+    """,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", ENDINGS.values(), ids=ENDINGS.keys())
+@pytest.mark.parametrize("command", [["script.py", "a", "-b"], ["-m", "script", "a"]], ids=["script", "module"])
+def test_it_ends_as_a_plain_start_does(nursery: Nursery, tmp_path: Path, code: str, command: list[str]) -> None:
+    (tmp_path / "script.py").write_text(textwrap.dedent(code))
+
+    assert run(nursery.start_worker, command, tmp_path) == run(Child.start, command, tmp_path)
+
+
+LOOK = """
+import json, os, signal, sys
+main = sys.modules["__main__"]
+print(json.dumps({
+    "names": {name: str(value) for name, value in vars(main).items() if name not in ("__builtins__", "__loader__")},
+    "loader": type(__loader__).__name__,
+    "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "flags": str(sys.flags),
+    "environment": sorted(os.environ.items()), "inherited": sorted(os.popen("env -0").read().split(chr(0))),
+    "cwd": os.getcwd(), "descriptors": sorted(os.listdir("/proc/self/fd")), "stdin": sys.stdin.read(),
+    "streams": [(s.mode, s.encoding, s.errors, s.line_buffering, s.write_through) for s in (sys.stdout, sys.stderr)],
+    "handlers": {number: str(signal.getsignal(number)) for number in sorted(signal.valid_signals())},
+    "wakeup": signal.set_wakeup_fd(-1), "umask": os.umask(0), "leads": os.getsid(0) == os.getpgid(0) == os.getpid(),
+    "warnings": sys.warnoptions, "hooks": [sys.excepthook is sys.__excepthook__, sys.gettrace(), sys.getprofile()],
+}, default=str))
+"""  # fmt: skip
+
+
+def look(start: Start, command: list[str], folder: Path) -> dict[str, object]:
+    ended, output = run(start, command, folder)
+    assert ended.is_good, output
+    seen: dict[str, object] = json.loads(re.sub(r" at 0x[0-9a-f]+", "", output))
+    return seen
+
+
+@pytest.mark.parametrize("command", ["look.py a ü", "./sub/../look.py", "link.py", "-m look x", "-m package", "app"])
+def test_a_script_sees_what_it_sees_after_a_plain_start(nursery: Nursery, tmp_path: Path, command: str) -> None:
+    (tmp_path / "look.py").write_text(LOOK)
+    for folder in ("sub", "package", "app"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__main__.py").write_text(LOOK)
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "link.py").symlink_to("sub/__main__.py")
+
+    assert look(nursery.start_worker, command.split(), tmp_path) == look(Child.start, command.split(), tmp_path)
+
+
+@pytest.mark.parametrize("command", [["nothing.py"], ["-m", "nothing"], ["-m", "everstep.nothing"]])
+def test_a_program_that_is_not_there(nursery: Nursery, tmp_path: Path, command: list[str]) -> None:
+    assert run(nursery.start_worker, command, tmp_path) == run(Child.start, command, tmp_path)
+
+
+IS_WARM = "import sys; warm = 'torch._dynamo' in sys.modules; import torch; print(warm, torch.get_num_threads())"
+
+
+def test_torch_is_there_already_with_the_right_number_of_threads(nursery: Nursery, tmp_path: Path) -> None:
+    assert run_code(nursery, IS_WARM, tmp_path).split() == ["True", "1"]
+
+
+def test_what_is_read_at_the_start_and_differs_makes_the_start_a_plain_one(nursery: Nursery, tmp_path: Path) -> None:
+    assert run_code(nursery, IS_WARM, tmp_path, environment(OMP_NUM_THREADS="2")).split() == ["False", "2"]
+
+
+def test_a_module_beside_the_script_comes_first(nursery: Nursery, tmp_path: Path) -> None:
+    (tmp_path / "sympy.py").write_text("mine = True")
+    assert run_code(nursery, "import sympy; print(sympy.mine)", tmp_path) == "True\n"
+
+
+def test_brothers_draw_different_random_numbers(nursery: Nursery, tmp_path: Path) -> None:
+    code = """
+        import random, numpy, torch, multiprocessing
+        print(torch.initial_seed(), torch.rand(1).item(), random.random(), numpy.random.rand(),
+              bytes(multiprocessing.current_process().authkey).hex())
+    """
+    first, second = (run_code(nursery, code, tmp_path).split() for _ in range(2))
+    assert len(set(first + second)) == 10
+
+
+def test_seeds_give_the_numbers_of_a_plain_start(nursery: Nursery, tmp_path: Path) -> None:
+    code = "import torch, numpy; torch.manual_seed(7); numpy.random.seed(7); print(torch.rand(3), numpy.random.rand(3))"
+    output = run_code(nursery, code, tmp_path)
+    assert run(Child.start, ["script.py"], tmp_path) == (Exit(code=0), output)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_data_loaders_work(nursery: Nursery, tmp_path: Path, method: str) -> None:
+    code = f"""
+        import torch
+        class Squares(torch.utils.data.Dataset):
+            def __len__(self):
+                return 8
+            def __getitem__(self, index):
+                return index * index
+        if __name__ == "__main__":
+            loader = torch.utils.data.DataLoader(Squares(), 4, num_workers=2, multiprocessing_context="{method}")
+            print([batch.tolist() for batch in loader])
+    """
+    assert run_code(nursery, code, tmp_path) == "[[0, 1, 4, 9], [16, 25, 36, 49]]\n"
+
+
+def test_a_first_step_needs_no_further_module_of_torch(nursery: Nursery, tmp_path: Path) -> None:
+    code = """
+        import sys
+        before = set(sys.modules)
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        print(sorted(set(sys.modules) - before))
+    """
+    assert run_code(nursery, code, tmp_path) == "[]\n"
+
+
+WAITS = "import time\ndef waits():\n    print('on')\n    time.sleep(60)\nwaits()"
+
+
+def test_it_shows_its_stacks_when_asked(nursery: Nursery, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(WAITS)
+    log, command = tmp_path / "log", [sys.executable, "-u", "script.py"]
+    with (
+        log.open("wb") as output,
+        nursery.start_worker(command, env=environment(), output=output, cwd=tmp_path) as child,
+    ):
+        until(lambda: "on" in log.read_text())
+        child.signal(signal.SIGUSR2, is_for_group=False)
+        until(lambda: 'script.py", line 4 in waits' in log.read_text())
+
+
+def test_how_many_gpus_there_are(nursery: Nursery) -> None:
+    code = "import torch; print(torch.cuda.device_count())"
+    counted = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert nursery.num_gpus() == int(counted.stdout)
+
+
+# --- deaths -----------------------------------------------------------------------------------------
+
+WITH_A_CHILD = """
+import subprocess, time
+print(subprocess.Popen(["sleep", "600"]).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def start_with_a_child(start: Start, folder: Path) -> tuple[Child, int]:
+    """A worker, and the pid of what it has started."""
+    (folder / "parent.py").write_text(WITH_A_CHILD)
+    log = folder / "parent.log"
+    with log.open("wb") as output:
+        child = start([sys.executable, "-u", "parent.py"], env=environment(), output=output, cwd=folder)
+    until(lambda: log.read_text().endswith("\n"))
+    return child, int(log.read_text())
+
+
+def test_a_worker_is_killed_with_all_that_it_has_started(nursery: Nursery, tmp_path: Path) -> None:
+    child, grandchild = start_with_a_child(nursery.start_worker, tmp_path)
+    assert child.kill() == Exit(code=-signal.SIGKILL)
+    assert wait_for_end(grandchild, END_S)
+
+
+def test_one_that_was_killed_by_others_is_seen_at_once(nursery: Nursery, tmp_path: Path) -> None:
+    child, grandchild = start_with_a_child(nursery.start_worker, tmp_path)
+    assert child.wait(0) is None
+    os.kill(child.pid, signal.SIGKILL)
+    assert child.wait(END_S) == Exit(code=-signal.SIGKILL)
+    assert wait_for_end(grandchild, END_S)
+
+
+def test_workers_die_with_the_nursery(tmp_path: Path) -> None:
+    nursery = Nursery.start(environment())
+    assert nursery.await_ready(READY_S)
+    child, grandchild = start_with_a_child(nursery.start_worker, tmp_path)
+    os.kill(nursery.pid, signal.SIGKILL)
+    assert child.wait(END_S) == Exit(code=-signal.SIGKILL)
+    assert wait_for_end(grandchild, END_S)  # by our hand, as it is in its parent's group
+    nursery.close()
+
+
+AGENT = """
+import os, sys, time
+from everstep.launcher.nursery import Nursery
+nursery = Nursery.start(dict(os.environ))
+assert nursery.await_ready(60)
+child = nursery.start_worker([sys.executable, "-u", "parent.py"], env=dict(os.environ), output=None, cwd=None)
+print(nursery.pid, child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_agent_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(WITH_A_CHILD)
+    command = [sys.executable, "-c", AGENT]
+    with subprocess.Popen(command, env=environment(), cwd=tmp_path, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        pids = [int(pid) for _ in range(2) for pid in agent.stdout.readline().split()]
+        agent.kill()
+        assert len(pids) == 3
+        assert all(wait_for_end(pid, END_S) for pid in pids)
+
+
+def turn_until(loop: Loop, condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + READY_S
+    while not condition():
+        assert time.monotonic() < deadline
+        loop.after(0.05, lambda: None)
+        loop.turn()
+
+
+def test_without_a_nursery_workers_are_started_plainly_until_there_is_another(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(IS_WARM)
+    said: list[str] = []
+    loop = Loop()
+    with Starter.open([sys.executable, "-u", "script.py"], num_workers=2, outer=environment()) as starter:
+        starter.attach(loop, said.append)
+        settled: list[bool] = []
+        starter.when_settled(lambda: settled.append(True))
+        turn_until(loop, lambda: settled)
+        first = starter.nursery_pid
+        assert first is not None
+        assert run(starter.start, ["script.py"], tmp_path)[1].split() == ["True", "1"]
+
+        os.kill(first, signal.SIGKILL)
+        turn_until(loop, lambda: starter.nursery_pid is None)
+        assert run(starter.start, ["script.py"], tmp_path)[1].split() == ["False", "1"]
+        assert "the nursery has ended" in said[0]
+
+        turn_until(loop, lambda: starter.nursery_pid)
+        assert run(starter.start, ["script.py"], tmp_path)[1].split() == ["True", "1"]
+
+
+def test_a_process_with_threads_is_no_nursery(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+    )
+    nursery = Nursery.start(environment(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}"))
+    assert not nursery.await_ready(READY_S)
+    assert "have started threads" in nursery.problem
+    nursery.close()
+
+
+# --- in a job ---------------------------------------------------------------------------------------
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_replacement_comes_from_the_same_nursery() -> None:
+    with Cluster(SCRIPTS / "train.py", ["--steps", "100000"], workers=2, max_restarts=1) as cluster:
+        cluster.wait("step.committed", worker="w1")
+        first = parent_of(cluster.wait("worker.started", worker="w1")["pid"])
+        cluster.kill("w1")
+        second = parent_of(cluster.wait("worker.started", worker="w2")["pid"])
+        cluster.wait("step.committed", worker="w2")
+        assert first == second
+
+
+def everstep_run(folder: Path, *options: str) -> int:
+    """The parent of the one worker of a run."""
+    (folder / "parent.py").write_text("import os; print('parent', os.getppid(), flush=True)")
+    command = [sys.executable, "-m", "everstep", "run", "--log-dir", "runs", *options, "parent.py"]
+    env = environment(XDG_RUNTIME_DIR=str(folder))
+    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=90, check=True)
+    (line,) = (line for line in done.stdout.splitlines() if "parent " in line)
+    return int(line.split()[-1])
+
+
+def test_a_nursery_kept_warm_serves_the_next_run_and_ends_by_itself(tmp_path: Path) -> None:
+    first = everstep_run(tmp_path, "--keep-warm", "600")
+    try:
+        assert everstep_run(tmp_path, "--keep-warm", "0.1") == first
+        assert wait_for_end(first, END_S)
+        assert not list((tmp_path / "everstep").glob("*.nursery"))
+    finally:
+        subprocess.run(["kill", "-9", str(first)], check=False, capture_output=True)
+
+
+def test_a_folder_that_others_may_enter_is_no_place_for_a_nursery(tmp_path: Path) -> None:
+    (tmp_path / "everstep").mkdir(mode=0o755)
+    assert wait_for_end(everstep_run(tmp_path, "--keep-warm", "600"), END_S)
+    assert not list((tmp_path / "everstep").iterdir())

@@ -107,14 +107,17 @@ def test_it_ends_as_a_plain_start_does(nursery: Nursery, tmp_path: Path, code: s
 
 
 LOOK = """
-import json, os, signal, sys
+import json, os, re, signal, sys
 main = sys.modules["__main__"]
+def open_files():
+    targets = {name: os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")}
+    return {name: re.sub(r"[0-9]+", "N", target) for name, target in targets.items()}
 print(json.dumps({
     "names": {name: str(value) for name, value in vars(main).items() if name not in ("__builtins__", "__loader__")},
     "loader": type(__loader__).__name__,
     "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "flags": str(sys.flags),
     "environment": sorted(os.environ.items()), "inherited": sorted(os.popen("env -0").read().split(chr(0))),
-    "cwd": os.getcwd(), "descriptors": sorted(os.listdir("/proc/self/fd")), "stdin": sys.stdin.read(),
+    "cwd": os.getcwd(), "descriptors": open_files(), "stdin": sys.stdin.read(),
     "streams": [(s.mode, s.encoding, s.errors, s.line_buffering, s.write_through) for s in (sys.stdout, sys.stderr)],
     "handlers": {number: str(signal.getsignal(number)) for number in sorted(signal.valid_signals())},
     "wakeup": signal.set_wakeup_fd(-1), "umask": os.umask(0), "leads": os.getsid(0) == os.getpgid(0) == os.getpid(),

@@ -88,6 +88,7 @@ class Agent:
         self._is_regrouping = False
         self._told_why = ""
         self._condemned: set[str] = set()
+        self._asked: set[str] = set()  # to end
         self._signal_number: int | None = None
         self._job: JobEnd | None = None
         self._failure: EverstepError | None = None
@@ -224,7 +225,14 @@ class Agent:
         self._line.tell_exit(name, WorkerExit(exit_code=ended.code, step=progress.step, leaf=progress.leaf))
         del self._workers[name]
         attempt = worker.place.attempt
-        end = WorkerEnd(worker=name, exit=ended, step=progress.step, leaf=progress.leaf, attempt=attempt)
+        end = WorkerEnd(
+            worker=name,
+            exit=ended,
+            step=progress.step,
+            leaf=progress.leaf,
+            attempt=attempt,
+            was_asked=name in self._asked,
+        )
         self._ends.append(end)
         emit(
             "worker.exited",
@@ -321,6 +329,7 @@ class Agent:
 
     def _terminate(self, worker: Worker) -> None:
         if self._workers.get(worker.place.worker) is worker:
+            self._asked.add(worker.place.worker)
             # To the worker alone: its data loaders must serve it until it has left.
             worker.child.signal(signal.SIGTERM, is_for_group=False)
 

@@ -20,6 +20,7 @@ class WorkerEnd:
     step: int = 0
     leaf: int = -1
     attempt: int = 0
+    was_asked: bool = False  # by its agent: no failure of its own
 
     def __str__(self) -> str:
         leaf = f" in leaf {self.leaf}" if self.leaf >= 0 else ""
@@ -85,6 +86,8 @@ def _first_failure(ends: Sequence[WorkerEnd]) -> WorkerEnd | None:
     last_attempt = max((end.attempt for end in ends), default=0)
     last_step = max((end.step for end in ends), default=0)
     failures = [
-        end for end in ends if not end.exit.is_good and end.step >= last_step - 1 and end.attempt == last_attempt
+        end
+        for end in ends
+        if not end.exit.is_good and not end.was_asked and end.step >= last_step - 1 and end.attempt == last_attempt
     ]
     return failures[0] if failures else None

@@ -88,6 +88,13 @@ def test_a_death_that_was_survived_is_not_the_one_to_look_at() -> None:
     assert decide_verdict([survived, *others], JobEnd(), signal_number=None).first_failure == others[0]
 
 
+def test_a_worker_that_was_asked_to_end_is_not_the_one_to_look_at() -> None:
+    asked, failed = WorkerEnd(worker="w0", exit=Exit(code=-15), was_asked=True), WorkerEnd(worker="w1", exit=BAD)
+    stopped = JobEnd(stop_reason="w7 died elsewhere")
+    assert decide_verdict([asked], stopped, signal_number=None).first_failure is None
+    assert decide_verdict([asked, failed], stopped, signal_number=None).first_failure == failed
+
+
 def test_a_stopped_job_failed_whatever_its_workers_returned() -> None:
     verdict = decide_verdict(ends(GOOD), JobEnd(stop_reason="leaf 3 killed 3 workers"), signal_number=None)
     assert verdict.exit_code == 1

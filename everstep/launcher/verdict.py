@@ -41,6 +41,7 @@ class Verdict:
     first_failure: WorkerEnd | None = None  # the one to look at
     num_survived: int = 0  # deaths
     num_restarts: int = 0  # of all workers together
+    was_interrupted: bool = False  # the job may go on elsewhere
 
     @property
     def is_good(self) -> bool:
@@ -67,7 +68,8 @@ class JobEnd:
 def decide_verdict(ends: Sequence[WorkerEnd], job: JobEnd, *, signal_number: int | None) -> Verdict:
     """`ends` in order of time. A worker that failed is forgiven if another one finished after it: the job went on."""
     if signal_number is not None:
-        return Verdict(exit_code=128 + signal_number, reason=f"stopped by {signal.Signals(signal_number).name}")
+        reason = f"stopped by {signal.Signals(signal_number).name}"
+        return Verdict(exit_code=128 + signal_number, reason=reason, was_interrupted=True)
     if job.stop_reason:
         return Verdict(exit_code=1, reason=job.stop_reason, first_failure=_first_failure(ends))
     num_restarts = max((end.attempt for end in ends), default=0)

@@ -101,7 +101,9 @@ def test_a_stopped_job_failed_whatever_its_workers_returned() -> None:
 
 
 def test_an_interrupted_job_ends_as_a_shell_would() -> None:
-    assert decide_verdict(ends(BAD), JobEnd(), signal_number=2).exit_code == 130
+    verdict = decide_verdict(ends(BAD), JobEnd(), signal_number=2)
+    assert verdict.exit_code == 130
+    assert failure_report(verdict, None) == ["stopped by SIGINT"]
 
 
 def test_the_failure_report_names_worker_signal_step_and_leaf() -> None:

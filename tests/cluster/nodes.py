@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from everstep.launcher.local_coordinator import CoordinatorFiles
@@ -107,9 +106,3 @@ class Nodes(Stage):
         namespace = self._hosts.inside(host)[-1]
         listed = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=True).stdout
         return [int(pid) for pid in listed.split()]
-
-
-def environment(**added: str) -> dict[str, str]:
-    """For a command of ours outside of any job."""
-    outer = {name: value for name, value in os.environ.items() if not name.startswith(("EVERSTEP_", "PET_", "OMP_"))}
-    return outer | {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "160"} | added

@@ -29,7 +29,8 @@ class Run:
 
     def __init__(self, *arguments: object, directory: Path) -> None:
         self.directory = directory
-        self._command = [sys.executable, "-m", "everstep", "run", "--heartbeat-s=0.2", *(str(each) for each in arguments)]
+        options = ["--heartbeat-s=0.2", *(str(each) for each in arguments)]
+        self._command = [sys.executable, "-m", "everstep", "run", *options]
         self._log = directory / "terminal.log"
         self.tape = Tape(directory / "events.jsonl")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,25 @@ def engine(*options: str, gates: Sequence[int] = (), **settings: object) -> Node
     """The engine, held in its last step and wherever else a newcomer is to be waited for."""
     args = ["--steps", STEPS, "--leaves", LEAVES, "--leaf-s", 0.01]
     return Nodes(*args, options=options, gates=[*gates, LAST], **settings)
+
+
+# --- meeting ----------------------------------------------------------------------------------------
+
+
+def test_a_node_without_the_token_is_told_how_to_get_it(tmp_path: Path) -> None:
+    """Homes are not shared: the one that has the token in its environment meets the first, the other does not."""
+    elsewhere = {"HOME": str(tmp_path)}
+    with Nodes("3", script="puppet.py", options=["--nnodes=2"]) as nodes:
+        nodes.run(1, env={"EVERSTEP_TOKEN": "a-token-of-our-own"})
+        (stranger,) = nodes.run(2, env=elsewhere)
+        assert nodes.exit_code(stranger) == 2
+        nodes.run(3, env=elsewhere | {"EVERSTEP_TOKEN": "a-token-of-our-own"})
+        result = nodes.finish()
+        told = nodes.said(stranger)
+        assert not any("a-token-of-our-own" in nodes.said(name) for name in result.exit_codes)
+    assert f"no token for the coordinator at {nodes.url.removeprefix('http://')}" in told
+    assert f"HINT: set EVERSTEP_TOKEN on all nodes, or let them share the home folder: it is in {tmp_path}" in told
+    assert result.exit_codes == {"node1": 0, stranger: 2, "node3": 0}
 
 
 # --- torch's DDP ------------------------------------------------------------------------------------

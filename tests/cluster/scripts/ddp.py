@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from gates import pass_gate
 from torch import nn, optim
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817  its usual name
 
 from everstep.events import emit
 

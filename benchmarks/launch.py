@@ -18,9 +18,8 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from everstep.testing.tape import Tape
-
 from benchmarks.statistics_of_ratios import paired_ratio
+from everstep.testing.tape import Tape
 
 SCRIPT = Path(__file__).parent / "scripts" / "first_step.py"
 WORKERS = 4

@@ -122,7 +122,8 @@ class Job:
     async def agent_leaves(self, agent: str, message: wire.AgentLeave) -> None:
         node = self.roster.nodes.get(agent)
         if node is not None and node.incarnation == message.incarnation:
-            await self._keep(changes.node_away(self.roster, agent, message.reason, time.monotonic()))
+            now = time.monotonic()
+            await self._keep(changes.node_away(self.roster, agent, message.reason, now, has_left=True))
 
     async def exited(self, name: str, end: wire.WorkerExit) -> None:
         await self._keep(changes.exited(self.roster, name, end, time.monotonic()))
@@ -290,7 +291,8 @@ class Job:
         self.roster, reason, self._look_at = advance(self.roster, self.signs, now)
         if self.roster.generation is not before or self._examine_at is None:
             soon = now + min(policy.stall_s, policy.lease_s)
-            self._examine_at = None if self.roster.is_over else min(self._examine_at or soon, soon)
+            is_awaited = not self.roster.is_over or any(node.is_present for node in self.roster.nodes.values())
+            self._examine_at = min(self._examine_at or soon, soon) if is_awaited else None
         if reason != self.reason:
             self.reason = reason
             log.info("%s: %s", self.roster.job, reason)

@@ -56,6 +56,7 @@ class Node:
     free_port: int = 0  # rank 0 of the next attempt could listen here
     unreachable: tuple[str, ...] = ()
     is_present: bool = True
+    has_left: bool = False  # it said so: a report that comes later was sent before
     reason: str = "present"
 
 

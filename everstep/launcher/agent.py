@@ -4,7 +4,7 @@ All workers of a job are started together (an attempt). Those that regroup are r
 ended and started anew together when the coordinator says so. One thread decides and acts; it waits for process ends,
 signals, orders and deadlines in one place (loop.py) and never for the coordinator (line.py does). Ends with the job, or
 when none of its regrouping workers is left, and leaves no process behind: on SIGINT and SIGTERM in good order, on its
-own kill -9 by the kernel's hand (process.py). Knows nothing of torch."""
+own kill -9 by the kernel's hand (process.py) and a broom. Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from everstep.board import read_board
 from everstep.client import Coordinator
 from everstep.errors import EverstepError, UsageError
 from everstep.events import emit
+from everstep.launcher.broom import Broom
 from everstep.launcher.line import Line
 from everstep.launcher.loop import Loop
 from everstep.launcher.node import NodeSpec, Place, worker_environment
@@ -71,6 +72,7 @@ class Agent:
         self._loop = loop = Loop()
         self._incarnation = uuid.uuid4().hex
         self._probe = Probe(node.address)
+        self._broom = Broom()
         self._line = Line(
             self._connect,
             agent=node.agent,
@@ -93,6 +95,7 @@ class Agent:
         self._is_regrouping = False
         self._told_why = ""
         self._condemned: set[str] = set()
+        self._asked: set[str] = set()  # to end
         self._signal_number: int | None = None
         self._job: JobEnd | None = None
         self._failure: EverstepError | None = None
@@ -100,7 +103,7 @@ class Agent:
         self._free_port = _free_port()
 
     def run(self) -> Verdict:
-        with self._signals():
+        with self._signals(), self._broom:
             try:
                 self._starter.attach(self._loop, self._say)
                 self._probe.open()
@@ -216,6 +219,7 @@ class Agent:
         environment = worker_environment(self._node, place, os.environ)
         with open_log(files.stdout) as output, open_log(files.stderr) as errors:
             child = self._starter.start(self._node.command, env=environment, output=output, errors=errors)
+        self._broom.watch(child.pid)
         started = Worker(place=place, child=child, board=files.board, files=files)
         self._workers[worker] = started
         self._loop.watch(child, lambda: self._bury(started))
@@ -233,9 +237,17 @@ class Agent:
         progress = read_board(worker.board)
         # First of all: the others wait for nothing but this.
         self._line.tell_exit(name, WorkerExit(exit_code=ended.code, step=progress.step, leaf=progress.leaf))
+        self._broom.forget(worker.child.pid)
         del self._workers[name]
         attempt = worker.place.attempt
-        end = WorkerEnd(worker=name, exit=ended, step=progress.step, leaf=progress.leaf, attempt=attempt)
+        end = WorkerEnd(
+            worker=name,
+            exit=ended,
+            step=progress.step,
+            leaf=progress.leaf,
+            attempt=attempt,
+            was_asked=name in self._asked,
+        )
         self._ends.append(end)
         emit(
             "worker.exited",
@@ -333,6 +345,7 @@ class Agent:
 
     def _terminate(self, worker: Worker) -> None:
         if self._workers.get(worker.place.worker) is worker:
+            self._asked.add(worker.place.worker)
             # To the worker alone: its data loaders must serve it until it has left.
             worker.child.signal(signal.SIGTERM, is_for_group=False)
 

@@ -42,7 +42,7 @@ def failure_report(verdict: Verdict, words: LastWords | None) -> list[str]:
         lines.append(f"first to fail: {verdict.first_failure.worker}, {verdict.first_failure}")
         if words is not None:
             lines += _told(words)
-    return [*lines, f"the job failed: {verdict.reason}"]
+    return [*lines, verdict.reason if verdict.was_interrupted else f"the job failed: {verdict.reason}"]
 
 
 def _told(words: LastWords) -> list[str]:

@@ -20,6 +20,7 @@ class WorkerEnd:
     step: int = 0
     leaf: int = -1
     attempt: int = 0
+    was_asked: bool = False  # by its agent: no failure of its own
 
     def __str__(self) -> str:
         leaf = f" in leaf {self.leaf}" if self.leaf >= 0 else ""
@@ -40,6 +41,7 @@ class Verdict:
     first_failure: WorkerEnd | None = None  # the one to look at
     num_survived: int = 0  # deaths
     num_restarts: int = 0  # of all workers together
+    was_interrupted: bool = False  # the job may go on elsewhere
 
     @property
     def is_good(self) -> bool:
@@ -66,7 +68,8 @@ class JobEnd:
 def decide_verdict(ends: Sequence[WorkerEnd], job: JobEnd, *, signal_number: int | None) -> Verdict:
     """`ends` in order of time. A worker that failed is forgiven if another one finished after it: the job went on."""
     if signal_number is not None:
-        return Verdict(exit_code=128 + signal_number, reason=f"stopped by {signal.Signals(signal_number).name}")
+        reason = f"stopped by {signal.Signals(signal_number).name}"
+        return Verdict(exit_code=128 + signal_number, reason=reason, was_interrupted=True)
     if job.stop_reason:
         return Verdict(exit_code=1, reason=job.stop_reason, first_failure=_first_failure(ends))
     num_restarts = max((end.attempt for end in ends), default=0)
@@ -85,6 +88,8 @@ def _first_failure(ends: Sequence[WorkerEnd]) -> WorkerEnd | None:
     last_attempt = max((end.attempt for end in ends), default=0)
     last_step = max((end.step for end in ends), default=0)
     failures = [
-        end for end in ends if not end.exit.is_good and end.step >= last_step - 1 and end.attempt == last_attempt
+        end
+        for end in ends
+        if not end.exit.is_good and not end.was_asked and end.step >= last_step - 1 and end.attempt == last_attempt
     ]
     return failures[0] if failures else None

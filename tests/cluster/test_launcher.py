@@ -18,6 +18,7 @@ import pytest
 from everstep.process import ENDED, process_state, wait_for_end
 from everstep.testing import Cluster, ClusterError, can_make_hosts
 from everstep.wire import Policy
+from terminal import children, coordinator_of
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PUPPET = SCRIPTS / "puppet.py"
@@ -350,26 +351,18 @@ def test_a_killed_run_leaves_nothing_behind(tmp_path: Path) -> None:
     arguments = ["run", "--nproc-per-node=2", "--heartbeat-s=0.1", PUPPET, FOR_EVER]
     with everstep(*arguments, directory=tmp_path) as process:
         seen = read_until(process, "generation 1 formed")
-        pids = [int(pid) for pid in re.findall(r"pid (\d+)", seen)] + _children(process.pid)
+        pids = [int(pid) for pid in re.findall(r"pid (\d+)", seen)] + children(process.pid)
         process.kill()
         process.wait()
-    assert len(set(pids)) == 4  # two workers, the coordinator and the nursery
+    assert len(set(pids)) == 5  # two workers, the coordinator, the nursery and the broom
     assert all(wait_for_end(pid, 5.0) for pid in pids)
 
 
 def test_run_starts_a_dead_coordinator_again(tmp_path: Path) -> None:
     arguments = ["run", "--nproc-per-node=1", "--heartbeat-s=0.1", PUPPET, "30"]
     with everstep(*arguments, directory=tmp_path) as process:
-        seen = read_until(process, "generation 1 formed")
-        workers = {int(pid) for pid in re.findall(r"pid (\d+)", seen)}
-        others = set(_children(process.pid)) - workers
-        (coordinator,) = [pid for pid in others if b"serve" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        os.kill(coordinator, signal.SIGKILL)
+        read_until(process, "generation 1 formed")
+        os.kill(coordinator_of(process.pid), signal.SIGKILL)
         output = output_of(process)
     assert "the coordinator ended (killed by SIGKILL) and is started again" in output
     assert process.returncode == 0, output
-
-
-def _children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]

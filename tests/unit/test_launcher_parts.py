@@ -88,13 +88,22 @@ def test_a_death_that_was_survived_is_not_the_one_to_look_at() -> None:
     assert decide_verdict([survived, *others], JobEnd(), signal_number=None).first_failure == others[0]
 
 
+def test_a_worker_that_was_asked_to_end_is_not_the_one_to_look_at() -> None:
+    asked, failed = WorkerEnd(worker="w0", exit=Exit(code=-15), was_asked=True), WorkerEnd(worker="w1", exit=BAD)
+    stopped = JobEnd(stop_reason="w7 died elsewhere")
+    assert decide_verdict([asked], stopped, signal_number=None).first_failure is None
+    assert decide_verdict([asked, failed], stopped, signal_number=None).first_failure == failed
+
+
 def test_a_stopped_job_failed_whatever_its_workers_returned() -> None:
     verdict = decide_verdict(ends(GOOD), JobEnd(stop_reason="leaf 3 killed 3 workers"), signal_number=None)
     assert verdict.exit_code == 1
 
 
 def test_an_interrupted_job_ends_as_a_shell_would() -> None:
-    assert decide_verdict(ends(BAD), JobEnd(), signal_number=2).exit_code == 130
+    verdict = decide_verdict(ends(BAD), JobEnd(), signal_number=2)
+    assert verdict.exit_code == 130
+    assert failure_report(verdict, None) == ["stopped by SIGINT"]
 
 
 def test_the_failure_report_names_worker_signal_step_and_leaf() -> None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import argparse
 import hashlib
 import logging
-import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
+from gates import pass_gate
 from torch import nn
 
 import everstep
@@ -63,13 +62,8 @@ class Ballast:
 
 def gated(leaves: Iterator[Leaf]) -> Iterator[Leaf]:
     """Hold each leaf of the steps in GATES until the test opens the gate."""
-    gates = {int(step) for step in os.environ.get("GATES", "").split(",") if step}
     for leaf in leaves:
-        if leaf.step in gates:
-            gate = Path(os.environ["EVERSTEP_EVENTS"]).parent / f"gate-{leaf.step}"
-            emit("gate.reached", step=leaf.step, leaf=leaf.index)
-            while not gate.exists():
-                time.sleep(0.002)
+        pass_gate(leaf.step, leaf=leaf.index)
         yield leaf
 
 

@@ -139,6 +139,18 @@ def test_a_node_that_finished_may_go() -> None:
     assert job.advance().roster.attempt.is_open
 
 
+def test_a_node_that_said_goodbye_stays_away_whatever_report_was_on_its_way() -> None:
+    job = Nodes(max_nodes=2, last_call_s=0.0).report("n1")
+    job.roster = changes.node_away(job.roster, "n1", "its work is done", job.now, has_left=True)
+    assert not job.report("n1").roster.nodes["n1"].is_present
+
+
+def test_a_node_that_is_lost_after_the_end_is_waited_for_no_longer() -> None:
+    job = Nodes(max_nodes=1).report("n1").exit("w0", "w1")
+    assert job.roster.is_finished
+    assert not job.silence(3.5).roster.nodes["n1"].is_present
+
+
 def test_a_late_node_restarts_classic_workers_after_a_while() -> None:
     job = Nodes(min_nodes=1, max_nodes=2, last_call_s=0.0).report("n1")
     job.report("n2")

@@ -1,0 +1,108 @@
+"""Hosts on which people type `everstep run`: the same command in the same folder of the home that they share.
+
+They meet at host 1's address, or at a coordinator that stands on host 0. What a node shows is in its log."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from everstep.launcher.local_coordinator import CoordinatorFiles
+from everstep.process import Child
+from everstep.testing import Result
+from everstep.testing.cluster import JOB, _Node
+from stage import Stage
+
+PORT = 29400
+# Short times: these stories are about what happens, not about when.
+QUICK = ("--heartbeat-s=0.2", "--lease-s=1.5", "--arrive-s=1.5", "--stall-s=1.5", "--last-call-s=0.3")
+
+
+class Nodes(Stage):
+    """Start it with `with`, then type the command on hosts: `run(1, 2, 3)`."""
+
+    def __init__(self, *args: object, options: Sequence[str] = (), is_standing: bool = False, **settings: Any) -> None:
+        self._is_standing, self._options = is_standing, (*QUICK, *options)
+        super().__init__(*args, **{"hosts": 3, **settings})
+        if not is_standing:
+            self._files = CoordinatorFiles(directory=self.directory / JOB)
+
+    @property
+    def url(self) -> str:
+        return super().url if self._is_standing else f"http://{self._hosts.address(1)}:{PORT}"
+
+    def start_coordinator(self) -> None:
+        if self._is_standing:
+            super().start_coordinator()
+
+    def run(self, *hosts: int, env: Mapping[str, str] | None = None) -> list[str]:
+        """Type the command on each of these hosts; the names of the nodes that this makes."""
+        return [self._type_command(host, env or {}) for host in hosts]
+
+    def _type_command(self, host: int, env: Mapping[str, str]) -> str:
+        name = f"node{len(self._nodes) + 1}"
+        meeting = ["--rdzv-endpoint", self.url.removeprefix("http://"), "--rdzv-id", JOB]
+        if self._is_standing:
+            meeting = ["--coordinator", self.url, "--token-file", str(self.token_file), "--job", JOB]
+        run = [sys.executable, "-m", "everstep", "run", *meeting, *self._options, "--log-dir", str(self.directory)]
+        # All hosts have one name here, and gloo would ask for that name's address.
+        given = {"HOME": str(self.directory), "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", **env}
+        with (self.directory / f"{name}.log").open("ab") as output:
+            agent = Child.start(
+                [*self._hosts.inside(host), *run, self._script, *self._args],
+                env=self._environment() | given,
+                output=output,
+                cwd=self.directory,
+            )
+        self._nodes.append(_Node(name=name, agent=agent, host=host))
+        return name
+
+    # --- watching ---------------------------------------------------------------------------------
+
+    def said(self, node: str) -> str:
+        """All that was shown on a node's terminal."""
+        return (self.directory / f"{node}.log").read_text(errors="replace")
+
+    def wait_said(self, node: str, text: str, timeout_s: float = 60.0) -> None:
+        self.until(lambda: text in self.said(node), f"{node} says {text!r}", timeout_s)
+
+    def workers_on(self, node: str) -> list[str]:
+        """Those that were ever started there."""
+        return re.findall(r"(w\d+) started \(pid", self.said(node))
+
+    def exit_code(self, node: str, timeout_s: float = 60.0) -> int:
+        ended = self._agent(node).wait(timeout_s)
+        assert ended is not None, f"{node} did not end within {timeout_s:.0f} s\n{self._story()}"
+        return ended.code
+
+    def finish_classic(self) -> Result:
+        """Run to the end; each attempt must have gone on from its predecessor's checkpoint, so no step is missing."""
+        result = self.finish()
+        steps = {event["step"] for event in result.events("ddp.step", rank=0)}
+        assert steps == set(range(1, max(steps) + 1))
+        assert result.weights_digest
+        return result
+
+    # --- hurting ----------------------------------------------------------------------------------
+
+    def crash(self, host: int) -> None:
+        """The power fails: nothing goes out any more, and all processes are gone."""
+        self.cut(host)
+        for pid in self._pids_on(host):
+            os.kill(pid, signal.SIGKILL)
+
+    def signal_agent(self, node: str, number: int) -> None:
+        self._agent(node).signal(number, is_for_group=False)
+
+    def _agent(self, node: str) -> Child:
+        return next(each.agent for each in self._nodes if each.name == node)
+
+    def _pids_on(self, host: int) -> list[int]:
+        namespace = self._hosts.inside(host)[-1]
+        listed = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=True).stdout
+        return [int(pid) for pid in listed.split()]

@@ -1,0 +1,109 @@
+"""A terminal: `everstep run` on this machine, what it shows, what it tells, and what of it is still there."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from everstep.process import ENDED, Child, process_state
+from everstep.testing.tape import Tape
+
+ROOT = Path(__file__).parents[2]
+
+
+def until(condition: Callable[[], bool], what: Callable[[], str], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.005)
+
+
+class Run:
+    """From `with` to its end; whatever is still there then is killed."""
+
+    def __init__(self, *arguments: object, directory: Path) -> None:
+        self.directory = directory
+        options = ["--heartbeat-s=0.2", *(str(each) for each in arguments)]
+        self._command = [sys.executable, "-m", "everstep", "run", *options]
+        self._log = directory / "terminal.log"
+        self.tape = Tape(directory / "events.jsonl")
+
+    def __enter__(self) -> Run:
+        outer = {name: value for name, value in os.environ.items() if not name.startswith(("EVERSTEP_", "PET_"))}
+        given = {"PYTHONPATH": str(ROOT), "EVERSTEP_EVENTS": str(self.directory / "events.jsonl"), "COLUMNS": "160"}
+        with self._log.open("wb") as output:
+            self.agent = Child.start(self._command, env=outer | given, output=output, cwd=self.directory)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.agent.kill()
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def wait_said(self, pattern: str, num_times: int = 1) -> None:
+        self.until(lambda: len(re.findall(pattern, self.said)) >= num_times, f"{pattern!r} {num_times} times")
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        def is_over() -> bool:
+            return condition() or self.agent.wait(0) is not None
+
+        until(is_over, lambda: f"not in time: {what}\n{self.said}")
+        assert condition(), f"the run ended before: {what}\n{self.said}"
+
+    def finish(self, timeout_s: float = 100.0) -> int:
+        ended = self.agent.wait(timeout_s)
+        assert ended is not None, f"no end within {timeout_s:.0f} s\n{self.said}"
+        return ended.code
+
+    def signal(self, number: int) -> None:
+        self.agent.signal(number, is_for_group=False)
+
+    def kill(self, worker: str) -> None:
+        os.kill(self.pid(worker), signal.SIGKILL)
+
+    def pid(self, worker: str) -> int:
+        return next(int(event["pid"]) for event in self.tape.read() if event.get("worker") == worker)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in _read(task).split()]
+
+
+def coordinator_of(pid: int) -> int:
+    """The one that this run has brought along."""
+    (found,) = (child for child in children(pid) if "serve" in _read(Path(f"/proc/{child}/cmdline")).split("\0"))
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        return ""
+
+
+def are_gone(pids: list[int]) -> bool:
+    return all(process_state(pid) == ENDED for pid in pids)
+
+
+def num_descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def num_threads(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def memory_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))) / 1024

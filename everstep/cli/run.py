@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import socket
 import time
@@ -16,11 +15,11 @@ from urllib.parse import urlsplit
 from everstep import env
 from everstep.cli.torchrun_options import NodesRange, Rendezvous
 from everstep.client import Coordinator
-from everstep.errors import EverstepError, UsageError
+from everstep.errors import UsageError
 from everstep.launcher.agent import Agent, Worker, node_address
 from everstep.launcher.console import Console
 from everstep.launcher.display import Display
-from everstep.launcher.endpoint import host_or_join, join, private_file
+from everstep.launcher.endpoint import as_job_id, host_or_join, join, private_file
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, private_directory
 from everstep.launcher.logs import FilteredCopy, tail
 from everstep.launcher.node import ENDING_SIGNALS, NodeSpec
@@ -31,8 +30,6 @@ from everstep.launcher.verdict import Verdict
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.process import ENDED
 from everstep.wire import JobSpec, Policy
-
-OTHERS_S = 30.0  # how long a coordinator of ours stays for other nodes after the end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,11 +110,7 @@ def run_job(request: RunRequest, starter: Starter) -> int:
             shutdown_s=request.shutdown_s,
             heartbeat_s=policy.heartbeat_s,
         )
-        exit_code = _run_node(agent_request, directory, display, starter)
-        if request.nodes.max > 1 and request.coordinator_url is None:
-            with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
-                _await_others(coordinator)
-        return exit_code
+        return _run_node(agent_request, directory, display, starter)
 
 
 def _job_id(request: RunRequest) -> str:
@@ -154,19 +147,6 @@ def _policy(request: RunRequest) -> Policy:
         "start_workers": nodes.min * request.num_workers,
     }
     return Policy(**{**settings, **request.policy})  # type: ignore[arg-type]
-
-
-def _await_others(coordinator: Coordinator) -> None:
-    """The job is over for us, but other nodes may still have to hear of it from the coordinator that we host."""
-    deadline = time.monotonic() + OTHERS_S
-    while time.monotonic() < deadline:
-        try:
-            view = coordinator.view()
-        except EverstepError:  # it was not ours, and is gone already
-            return
-        if not any(node.is_present for node in view.nodes):
-            return
-        time.sleep(0.05)
 
 
 def run_agent(request: AgentRequest, starter: Starter) -> int:
@@ -277,7 +257,3 @@ def new_job_id(name: str | None = None) -> str:
     """A new one each time, named for torchrun's `--rdzv-id` if there is one: people use that again and again."""
     stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     return f"{as_job_id(name)}-{stamp}" if name else stamp
-
-
-def as_job_id(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", "-", text)

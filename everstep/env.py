@@ -68,6 +68,15 @@ def torchrun_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
+def torchrun_rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def torchrun_master() -> tuple[str, int]:
+    """Where rank 0 opens the workers' store."""
+    return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+
 def token() -> str | None:
     """The bearer token: the variable, else the file; a file that others may read is refused."""
     if value := os.environ.get(TOKEN):

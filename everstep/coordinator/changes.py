@@ -108,6 +108,7 @@ def node_reported(roster: Roster, agent: str, report: AgentReport, now: float) -
         node_rank=report.node_rank,
         free_port=report.free_port,
         unreachable=tuple(sorted(report.unreachable)),
+        fitness=report.fitness,
     )
     if node == known:
         return roster

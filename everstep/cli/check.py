@@ -20,6 +20,7 @@ from everstep.launcher.agent import Agent, Worker
 from everstep.launcher.local_coordinator import private_directory
 from everstep.launcher.logs import tail
 from everstep.launcher.node import worker_command
+from everstep.launcher.starter import Starter
 from everstep.launcher.verdict import Verdict
 from everstep.wire import Fitness, JobSpec, Policy
 
@@ -48,10 +49,10 @@ def probe_nodes(request: AgentRequest, directory: Path, say: Say, *, log_dir: Pa
     """This node's part in the job of the request, with the probe for a script. `log_dir`: look at the machine too."""
     started: list[Worker] = []
     args = [] if log_dir is None else [str(log_dir.resolve())]
-    probe = replace(
-        request, command=tuple(worker_command("everstep.ring", args, is_module=True)), num_workers=1, fitness=None
-    )
-    verdict = Agent(node_spec(probe, directory), say=say, on_worker=started.append).run()
+    command = tuple(worker_command("everstep.ring", args, is_module=True))
+    probe = replace(request, command=command, num_workers=1, is_local_rank_virtual=False)
+    plainly = Starter({}, None)
+    verdict = Agent(node_spec(probe, directory), plainly, say=say, on_worker=started.append).run()
     if not started:
         return Probed(verdict=verdict)
     files = started[-1].files

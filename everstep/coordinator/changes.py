@@ -98,6 +98,8 @@ def node_reported(roster: Roster, agent: str, report: AgentReport, now: float) -
     """A node is there. Another incarnation is another node of the same name."""
     known = roster.nodes.get(agent)
     is_same = known is not None and known.incarnation == report.incarnation
+    if known is not None and is_same and known.has_left:
+        return roster
     node = Node(
         agent=agent,
         incarnation=report.incarnation,
@@ -117,11 +119,11 @@ def node_reported(roster: Roster, agent: str, report: AgentReport, now: float) -
     return replace(roster, nodes={**roster.nodes, agent: node}, nodes_at=nodes_at)
 
 
-def node_away(roster: Roster, agent: str, reason: str, now: float) -> Roster:
+def node_away(roster: Roster, agent: str, reason: str, now: float, *, has_left: bool = False) -> Roster:
     node = roster.nodes.get(agent)
     if node is None or not node.is_present:
         return roster
-    gone = replace(node, is_present=False, reason=reason)
+    gone = replace(node, is_present=False, has_left=has_left, reason=reason)
     return replace(roster, nodes={**roster.nodes, agent: gone}, nodes_at=now)
 
 

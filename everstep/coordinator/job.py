@@ -122,7 +122,8 @@ class Job:
     async def agent_leaves(self, agent: str, message: wire.AgentLeave) -> None:
         node = self.roster.nodes.get(agent)
         if node is not None and node.incarnation == message.incarnation:
-            await self._keep(changes.node_away(self.roster, agent, message.reason, time.monotonic()))
+            now = time.monotonic()
+            await self._keep(changes.node_away(self.roster, agent, message.reason, now, has_left=True))
 
     async def exited(self, name: str, end: wire.WorkerExit) -> None:
         await self._keep(changes.exited(self.roster, name, end, time.monotonic()))

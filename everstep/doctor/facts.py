@@ -1,4 +1,4 @@
-"""Look at this machine, and write down what is. Judges nothing; what cannot be found out is None or a text with the why.
+"""Look at this machine, and write down what is. Judges nothing; what cannot be found out is None, or a text says why.
 
 torch is asked in a process of its own, by the interpreter that workers get."""
 
@@ -51,6 +51,7 @@ class Names:
     host: str
     addresses: tuple[str, ...] = ()  # that the host's own name stands for
     reverse: str = ""  # the name of the first of them
+    interface: str | None = None  # that gloo shall use instead
     problem: str = ""
 
 
@@ -165,12 +166,12 @@ def _names() -> Names:
         found = _within(NAMES_S, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
         addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in found))
     except OSError as error:
-        return Names(host=host, problem=error.strerror or str(error))
+        return Names(host=host, problem=error.strerror or str(error), interface=env.gloo_interface())
     try:
         reverse = _within(NAMES_S, lambda: socket.gethostbyaddr(addresses[0])[0])
     except OSError:
         reverse = ""
-    return Names(host=host, addresses=addresses, reverse=reverse)
+    return Names(host=host, addresses=addresses, reverse=reverse, interface=env.gloo_interface())
 
 
 def _within(limit_s: float, call: Callable[[], T]) -> T:

@@ -124,6 +124,8 @@ def _names(facts: Facts, *, has_peers: bool) -> Finding:
         problem = f"{names.host} has no address: {names.problem}"
     elif has_peers and all(ipaddress.ip_address(each.split("%")[0]).is_loopback for each in names.addresses):
         problem = f"{names.host} is {', '.join(names.addresses)}: other nodes would find themselves there"
+    if problem and names.interface:
+        return ok("name", f"{problem}; gloo takes {names.interface} (GLOO_SOCKET_IFNAME)")
     if problem:
         return warning("name", problem, hint) if has_peers else ok("name", problem)
     told = f"{names.host} is {', '.join(names.addresses)}"

@@ -1,7 +1,8 @@
 """From the command to the first step of four workers: `everstep run` and torchrun, in turns, on one machine.
 
-The script is plain DDP, the same for both. What counts is the moment at which the last of the workers has done its first
-step. The second start is that of a run which finds the nursery of an earlier one (`--keep-warm`). The last line is JSON.
+The script is plain DDP, the same for both. What counts is the moment at which the last of the workers has done its
+first step. The second start is that of a run which finds the nursery of an earlier one (`--keep-warm`). The last line
+is JSON.
 
     python benchmarks/launch.py [--rounds 7]"""
 

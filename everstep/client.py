@@ -26,6 +26,7 @@ from everstep.wire import (
     Arrived,
     Broken,
     GenerationView,
+    Health,
     JobSpec,
     JobView,
     Leave,
@@ -98,9 +99,9 @@ class Coordinator:
     def stop(self, reason: str) -> None:
         self._call("POST", "/stop", Stop(reason=reason))
 
-    def check(self) -> None:
+    def check(self) -> Health:
         """Whether a coordinator answers there and takes our token."""
-        self._call("GET", "/health", None, root=f"{self.url}/v1")
+        return self._ask("GET", "/health", None, Health, root=f"{self.url}/v1")
 
     # --- agents ---
 
@@ -138,13 +139,13 @@ class Coordinator:
 
     # --- the wire ---
 
-    def _ask(self, method: str, path: str, message: Any, kind: type[T]) -> T:
-        body = self._call(method, path, message)
+    def _ask(self, method: str, path: str, message: Any, kind: type[T], *, root: str | None = None) -> T:
+        body = self._call(method, path, message, root=root)
         try:
             return from_json(kind, body)
         except (ValueError, TypeError, AttributeError) as error:
             raise CoordinatorUnreachable(
-                f"{method} {self._root}{path}: the answer is not a {kind.__name__} ({error})",
+                f"{method} {root or self._root}{path}: the answer is not a {kind.__name__} ({error})",
                 hint="does this URL belong to an everstep coordinator of this version?",
             ) from None
 

@@ -63,9 +63,23 @@ def runtime_folder() -> Path:
     return Path(runtime) / "everstep" if runtime else Path(tempfile.gettempdir()) / f"everstep-{os.geteuid()}"
 
 
+def gloo_interface() -> str | None:
+    """The network interface that gloo takes, instead of the one that the host's name leads to."""
+    return os.environ.get("GLOO_SOCKET_IFNAME") or None
+
+
 def torchrun_size() -> int:
     """The number of workers by torchrun's environment; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+def torchrun_rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def torchrun_master() -> tuple[str, int]:
+    """Where rank 0 opens the workers' store."""
+    return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
 
 def token() -> str | None:

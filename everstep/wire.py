@@ -81,6 +81,13 @@ class Stop:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Health:
+    """GET /v1/health: it is up."""
+
+    now: float = 0.0  # the coordinator's time of day, for comparing clocks
+
+
 # --- agents ---------------------------------------------------------------------------------------
 
 
@@ -91,6 +98,15 @@ class WorkerState:
     worker: str
     is_running: bool  # False: stopped (SIGSTOP, debugger); a running process is alive even if its threads are busy
     step: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fitness:
+    """What a node's check found before the start. None: not measured."""
+
+    gflops: float | None = None  # of its slowest device
+    mb_per_s: float | None = None  # of its best way to another node
+    failure: str = ""  # why it is no use at all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +124,7 @@ class AgentReport:
     free_port: int = 0  # rank 0 of the next attempt could listen here
     unreachable: list[str] = field(default_factory=list)  # agents of the attempt that it cannot reach
     silent_s: float = 0.0  # since any of its workers printed or did anything
+    fitness: Fitness | None = None  # None: it was not checked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,6 +166,7 @@ class AttemptOrder:
     num_restarts: int  # of the whole job so far
     max_restarts: int
     peers: list[Peer]
+    notes: list[str] = field(default_factory=list)  # on nodes that were left out, and why
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

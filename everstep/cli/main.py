@@ -210,7 +210,8 @@ def agent(
 
     command = tuple(worker_command(script, args or [], is_module=module, is_program=no_python))
     starter = Starter.open(command, num_workers=workers, outer=os.environ, keep_warm_s=keep_warm)
-    from everstep.cli.run import AgentRequest, run_agent
+    from everstep.cli.node import AgentRequest
+    from everstep.cli.run import run_agent
 
     request = AgentRequest(
         command=command,
@@ -248,6 +249,39 @@ def serve(
     from everstep.cli.serve import run_coordinator
 
     run_coordinator(host, port, store, token_file, ready_file)
+
+
+@app.command()
+def doctor(
+    nnodes: opt.Nodes = "1",
+    rdzv_endpoint: opt.RdzvEndpoint = "",
+    rdzv_id: opt.RdzvId = None,
+    rdzv_conf: opt.RdzvConf = "",
+    node_rank: opt.NodeRank = None,
+    address: opt.Address = None,
+    coordinator: opt.OptionalCoordinatorUrl = None,
+    token_file: opt.TokenFile = None,
+    job: opt.OptionalJobId = None,
+    log_dir: opt.LogDir = Path("runs"),
+    json: opt.IsJson = False,
+) -> None:
+    """Tell whether this machine is fit to train. With --nnodes, started on each node: all of them, and the network."""
+    from everstep.cli import torchrun_options as torchrun
+    from everstep.cli.doctor import DoctorRequest, run_doctor
+
+    request = DoctorRequest(
+        log_dir=log_dir,
+        nodes=torchrun.parse_nodes(nnodes),
+        rendezvous=torchrun.parse_rendezvous(
+            backend="everstep", endpoint=rdzv_endpoint, rdzv_id=rdzv_id, conf=rdzv_conf, node_rank=node_rank
+        ),
+        address=address,
+        coordinator_url=coordinator,
+        token_file=token_file,
+        job=job,
+        is_json=json,
+    )
+    raise typer.Exit(run_doctor(request))
 
 
 @app.command()

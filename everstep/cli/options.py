@@ -72,8 +72,9 @@ HangTimeoutS = Annotated[
         metavar="S",
     ),
 ]
-# Not yet wired; shown when they are.
-WantsCheck = Annotated[bool, _option(WORKERS, "--check", text="", hidden=True)]
+WantsCheck = Annotated[
+    bool, _option(WORKERS, "--check", text="First measure all nodes; those that fail or are slow are left out.")
+]
 KeepWarmS = Annotated[
     float,
     _option(
@@ -215,6 +216,8 @@ StderrTexts = Annotated[
     ),
 ]
 IsQuiet = Annotated[bool, _option(LOGS, "--quiet", "-q", text="Do not repeat the workers' output here.")]
+
+IsJson = Annotated[bool, _option(LOGS, "--json", text="Print JSON instead of a table.")]
 
 # --- the policy -----------------------------------------------------------------------------------
 

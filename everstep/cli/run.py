@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from everstep import env
+from everstep.cli.check import check_node
+from everstep.cli.node import AgentRequest, node_spec, token_path
 from everstep.cli.torchrun_options import NodesRange, Rendezvous
 from everstep.client import Coordinator
-from everstep.errors import EverstepError, UsageError
-from everstep.launcher.agent import Agent, Worker, node_address
+from everstep.errors import UsageError
+from everstep.launcher.agent import Agent, Worker
 from everstep.launcher.console import Console
 from everstep.launcher.display import Display
-from everstep.launcher.endpoint import host_or_join, join, private_file
+from everstep.launcher.endpoint import as_job_id, host_or_join, join, private_file
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, private_directory
 from everstep.launcher.logs import FilteredCopy, tail
-from everstep.launcher.node import ENDING_SIGNALS, NodeSpec
+from everstep.launcher.node import ENDING_SIGNALS
 from everstep.launcher.report import LastWords, failure_report, summary
 from everstep.launcher.starter import Starter
 from everstep.launcher.streams import STDERR, STDOUT, Shown
@@ -31,29 +30,6 @@ from everstep.launcher.verdict import Verdict
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.process import ENDED
 from everstep.wire import JobSpec, Policy
-
-OTHERS_S = 30.0  # how long a coordinator of ours stays for other nodes after the end
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AgentRequest:
-    command: tuple[str, ...]
-    coordinator_url: str
-    job: str
-    num_workers: int
-    log_dir: Path
-    name: str | None = None
-    token_file: Path | None = None
-    node_rank: int = -1
-    address: str | None = None
-    role: str = "default"
-    run_id: str | None = None
-    is_local_rank_virtual: bool = False
-    signals: tuple[int, ...] = ENDING_SIGNALS
-    shutdown_s: float = 30.0
-    heartbeat_s: float = 1.0
-    shown: Shown = field(default_factory=Shown)
-    copied_texts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,13 +57,13 @@ class RunRequest:
 
 def run_job(request: RunRequest, starter: Starter) -> int:
     """A job from its creation to its end, or this node's part of it."""
-    job, is_host = _job_id(request), _is_host(request)
+    job, is_hosting = job_id(request), is_host(request)
     directory = private_directory(request.log_dir / job)
     events = _events_path(directory)
-    policy = _policy(request)
+    policy = policy_of(request)
     with (
         _display(request.shown, request.copied_texts, directory) as display,
-        _coordinator(request, job, directory, is_host, policy.join_s, display.say) as (url, token),
+        coordinator_of(request, job, directory, is_hosting, policy.join_s, display.say) as (url, token),
     ):
         for note in request.notes:
             display.say(note)
@@ -113,14 +89,15 @@ def run_job(request: RunRequest, starter: Starter) -> int:
             shutdown_s=request.shutdown_s,
             heartbeat_s=policy.heartbeat_s,
         )
-        exit_code = _run_node(agent_request, directory, display, starter)
-        if request.nodes.max > 1 and request.coordinator_url is None:
-            with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
-                _await_others(coordinator)
-        return exit_code
+        if request.wants_check:
+            checked = check_node(agent_request, policy, directory, display.say)
+            if checked.exit_code is not None:
+                return checked.exit_code
+            agent_request = replace(agent_request, fitness=checked.fitness)
+        return _run_node(agent_request, directory, display, starter)
 
 
-def _job_id(request: RunRequest) -> str:
+def job_id(request: RunRequest) -> str:
     """A new one for this node alone; for several, the same on all of them."""
     rendezvous = request.rendezvous
     if request.job is not None:
@@ -137,15 +114,15 @@ def _job_id(request: RunRequest) -> str:
     return as_job_id(rendezvous.rdzv_id or f"job-{rendezvous.endpoint}")
 
 
-def _is_host(request: RunRequest) -> bool:
+def is_host(request: RunRequest) -> bool:
     """Whether the nodes' endpoint is on this one."""
-    endpoint, is_host = request.rendezvous.endpoint, request.rendezvous.is_host
+    endpoint, told = request.rendezvous.endpoint, request.rendezvous.is_host
     if endpoint is None or request.nodes.max == 1 or request.coordinator_url is not None:
         return False
-    return endpoint.is_here() if is_host is None else is_host
+    return endpoint.is_here() if told is None else told
 
 
-def _policy(request: RunRequest) -> Policy:
+def policy_of(request: RunRequest) -> Policy:
     nodes = request.nodes
     settings = {
         "start_nodes": nodes.min,
@@ -154,19 +131,6 @@ def _policy(request: RunRequest) -> Policy:
         "start_workers": nodes.min * request.num_workers,
     }
     return Policy(**{**settings, **request.policy})  # type: ignore[arg-type]
-
-
-def _await_others(coordinator: Coordinator) -> None:
-    """The job is over for us, but other nodes may still have to hear of it from the coordinator that we host."""
-    deadline = time.monotonic() + OTHERS_S
-    while time.monotonic() < deadline:
-        try:
-            view = coordinator.view()
-        except EverstepError:  # it was not ours, and is gone already
-            return
-        if not any(node.is_present for node in view.nodes):
-            return
-        time.sleep(0.05)
 
 
 def run_agent(request: AgentRequest, starter: Starter) -> int:
@@ -215,43 +179,19 @@ def _last_words(directory: Path) -> LastWords:
     )
 
 
-def node_spec(request: AgentRequest, directory: Path) -> NodeSpec:
-    where = urlsplit(request.coordinator_url)
-    if where.hostname is None:
-        raise UsageError(f"{request.coordinator_url!r} is no URL", hint="such as http://10.0.0.5:7070")
-    return NodeSpec(
-        job=request.job,
-        coordinator_url=request.coordinator_url,
-        token_file=_token_path(request.token_file, directory),
-        command=request.command,
-        num_workers=request.num_workers,
-        directory=directory,
-        agent=request.name or f"{socket.gethostname()}-{secrets.token_hex(3)}",
-        address=request.address or node_address(where.hostname, where.port or 80),
-        is_address_given=request.address is not None,
-        node_rank=request.node_rank,
-        heartbeat_s=request.heartbeat_s,
-        shutdown_s=request.shutdown_s,
-        role=request.role,
-        run_id=request.run_id,
-        is_local_rank_virtual=request.is_local_rank_virtual,
-        signals=request.signals,
-    )
-
-
 @contextmanager
-def _coordinator(
-    request: RunRequest, job: str, directory: Path, is_host: bool, patience_s: float, say: Callable[[str], None]
+def coordinator_of(
+    request: RunRequest, job: str, directory: Path, is_hosting: bool, patience_s: float, say: Callable[[str], None]
 ) -> Iterator[tuple[str, Path]]:
     """The URL and token file of the coordinator given, of the one at the endpoint, or of one of our own."""
     endpoint = request.rendezvous.endpoint
     if request.coordinator_url is not None:
-        yield request.coordinator_url, _token_path(request.token_file, directory)
+        yield request.coordinator_url, token_path(request.token_file, directory)
     elif request.nodes.max == 1 or endpoint is None:
         files = CoordinatorFiles(directory=directory)
         with LocalCoordinator(files, say=say) as local:
             yield local.url, files.token
-    elif is_host:
+    elif is_hosting:
         with host_or_join(endpoint, job, directory, request.token_file, patience_s, say) as (url, token):
             yield url, token
     else:
@@ -259,25 +199,7 @@ def _coordinator(
         yield endpoint.url, private_file(directory / "token", found + "\n")
 
 
-def find_token(token_file: Path | None) -> str:
-    token = env.read_token(token_file) if token_file is not None else env.token()
-    if token is None:
-        raise UsageError("no token for the coordinator", hint=f"give --token-file or set {env.TOKEN_FILE}")
-    return token
-
-
-def _token_path(token_file: Path | None, directory: Path) -> Path:
-    """The file that workers read the token from; a token given in the environment is put into one."""
-    if token_file is not None:
-        return token_file.resolve()
-    return private_file(directory / "token", find_token(None) + "\n")
-
-
 def new_job_id(name: str | None = None) -> str:
     """A new one each time, named for torchrun's `--rdzv-id` if there is one: people use that again and again."""
     stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     return f"{as_job_id(name)}-{stamp}" if name else stamp
-
-
-def as_job_id(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", "-", text)

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from everstep.cli.run import find_token
+from everstep.cli.node import find_token
 from everstep.client import Coordinator
 from everstep.wire import JobView
 

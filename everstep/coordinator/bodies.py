@@ -36,7 +36,7 @@ PHASES = (wire.COMPUTING, wire.WAITING, wire.OUTSIDE)
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _KINDS: tuple[type[Any], ...] = (
-    wire.Policy, wire.JobSpec, wire.Stop, wire.WorkerState, wire.AgentReport, wire.AgentLeave,
+    wire.Policy, wire.JobSpec, wire.Stop, wire.WorkerState, wire.Fitness, wire.AgentReport, wire.AgentLeave,
     wire.SlotRequest, wire.WorkerExit,
     wire.Announce, wire.Watch, wire.Arrive, wire.Broken, wire.Settled, wire.Leave,
 )  # fmt: skip
@@ -112,6 +112,8 @@ def _problems(message: Any) -> Iterator[str]:
     elif isinstance(message, wire.AgentReport):
         for state in message.workers:
             yield from _problems(state)
+        if message.fitness is not None:
+            yield from _problems(message.fitness)
     assert is_dataclass(message)
 
 

@@ -98,7 +98,7 @@ def node_reported(roster: Roster, agent: str, report: AgentReport, now: float) -
     """A node is there. Another incarnation is another node of the same name."""
     known = roster.nodes.get(agent)
     is_same = known is not None and known.incarnation == report.incarnation
-    if is_same and known and known.has_left:
+    if known is not None and is_same and known.has_left:
         return roster
     node = Node(
         agent=agent,
@@ -110,6 +110,7 @@ def node_reported(roster: Roster, agent: str, report: AgentReport, now: float) -
         node_rank=report.node_rank,
         free_port=report.free_port,
         unreachable=tuple(sorted(report.unreachable)),
+        fitness=report.fitness,
     )
     if node == known:
         return roster

@@ -21,7 +21,7 @@ from everstep.coordinator.roster import (
     Worker,
     num_newcomers,
 )
-from everstep.coordinator.starting import why_idle
+from everstep.coordinator.starting import fit_nodes, why_idle
 from everstep.wire import (
     AgentOrders,
     Arrived,
@@ -166,6 +166,7 @@ def _attempt_order(roster: Roster, seat: Seat) -> AttemptOrder:
             for node in nodes
             if node.agent != seat.agent and node.probe_port
         ],
+        notes=fit_nodes(roster).notes,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from everstep.errors import Refused
-from everstep.wire import OUTSIDE, Member, Policy
+from everstep.wire import OUTSIDE, Fitness, Member, Policy
 
 ALIVE, LOST, LEFT, DEAD = "alive", "lost", "left", "dead"
 STARTING, WAITING_TO_JOIN, MEMBER = "starting", "waiting", "member"  # how an alive worker is shown
@@ -55,8 +55,9 @@ class Node:
     node_rank: int = -1
     free_port: int = 0  # rank 0 of the next attempt could listen here
     unreachable: tuple[str, ...] = ()
+    fitness: Fitness | None = None  # what its check found, if there was one
     is_present: bool = True
-    has_left: bool = False  # it said so: a report that comes later was sent before
+    has_left: bool = False  # it said so itself: what it reports while it ends does not bring it back
     reason: str = "present"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -43,7 +44,7 @@ def _reply(message: Any = None) -> Response:
 
 @router.get("/health")
 async def health() -> Response:
-    return _reply()
+    return _reply(wire.Health(now=time.time()))
 
 
 @router.put("/jobs/{job}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from everstep.coordinator.fitness import Fit, decide_fit
 from everstep.coordinator.reach import largest_mutual
 from everstep.coordinator.roster import DEAD, LEFT, Node, Roster, Seat, listed
 
@@ -44,6 +45,8 @@ def _decide_next(roster: Roster, now: float) -> Starting:
     candidates = _candidates(roster)
     chosen = _reaching_each_other(roster, candidates)
     if len(chosen) < policy.min_nodes:
+        if stopped := _decide_unfit(roster, now):
+            return stopped
         return _wait_for_nodes(roster, candidates, chosen, now)
     busy = [node.agent for node in chosen if not _is_idle(roster, node)]
     if busy:
@@ -63,10 +66,29 @@ def _decide_next(roster: Roster, now: float) -> Starting:
 
 
 def _candidates(roster: Roster) -> list[Node]:
-    """Nodes that are there and have workers to start: those of the last attempt first, then in order of coming."""
+    """Fit nodes that are there and have workers to start: those of the last attempt first, then in order of coming."""
     seated = {(seat.agent, seat.incarnation) for seat in roster.attempt.seats}
-    present = [node for node in roster.nodes.values() if node.is_present and node.num_workers]
-    return sorted(present, key=lambda node: ((node.agent, node.incarnation) not in seated, node.order))
+    kept = fit_nodes(roster).kept
+    candidates = [node for node in _present(roster) if node.agent in kept]
+    return sorted(candidates, key=lambda node: ((node.agent, node.incarnation) not in seated, node.order))
+
+
+def _present(roster: Roster) -> list[Node]:
+    return [node for node in roster.nodes.values() if node.is_present and node.num_workers]
+
+
+def fit_nodes(roster: Roster) -> Fit:
+    return decide_fit(_present(roster), roster.policy.min_nodes)
+
+
+def _decide_unfit(roster: Roster, now: float) -> Starting | None:
+    """Enough nodes came, but too many of them failed their check: no waiting will help."""
+    policy, fit = roster.policy, fit_nodes(roster)
+    last_call = roster.nodes_at + policy.last_call_s
+    if not fit.failed or len(fit.kept) + len(fit.failed) < policy.min_nodes or now < last_call:
+        return Starting(reason="more may come", next_look=last_call) if fit.failed and now < last_call else None
+    failed = "; ".join(f"{agent}: {why}" for agent, why in fit.failed.items())
+    return Starting(reason=f"{len(fit.kept)} of at least {policy.min_nodes} nodes are fit; {failed}", stops=True)
 
 
 def _place(node: Node) -> tuple[bool, int, int]:
@@ -197,6 +219,8 @@ def _names(seats: Iterable[Seat]) -> list[str]:
 
 def why_idle(roster: Roster, agent: str) -> str:
     """Why a node has no part in the open attempt."""
+    if why := fit_nodes(roster).left_out.get(agent):
+        return f"left out, a spare from now on: {why}"
     limit = roster.policy.max_nodes
     if limit is not None and _room(roster) == 0:
         return f"{limit} of {limit} nodes take part; this one is a spare"

@@ -171,6 +171,8 @@ class Agent:
             return
         self._attempt, self._due, self._is_ending_attempt = order.number, None, False
         self._free_port = _free_port()
+        for note in order.notes:
+            self._say(note)
         for local_rank in range(len(order.workers)):
             self._start(Place.of(order, local_rank))
 
@@ -289,6 +291,7 @@ class Agent:
             node_rank=node.node_rank,
             free_port=self._free_port,
             unreachable=self._probe.unreachable,
+            fitness=node.fitness,
             silent_s=max(0.0, time.monotonic() - active_at) if states else 0.0,
         )
 

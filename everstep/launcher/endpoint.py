@@ -22,6 +22,7 @@ from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinat
 _PAUSE_S = 0.25
 _UNAUTHORISED = 401
 _TOLD_AFTER_S = 3.0
+OTHERS_S = 30.0  # how long a coordinator of ours stays for other nodes after the end
 _TOKEN_S = 5.0  # for the token's file to come, once the coordinator is there
 
 
@@ -62,8 +63,12 @@ def _can_bind(family: int, address: tuple[object, ...]) -> bool:
         return True
 
 
+def as_job_id(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", text)
+
+
 def shared_token_path(job: str) -> Path:
-    return Path.home() / ".everstep" / "tokens" / re.sub(r"[^A-Za-z0-9._-]", "_", job)
+    return Path.home() / ".everstep" / "tokens" / as_job_id(job)
 
 
 def share_token(job: str, token: str) -> Path:
@@ -106,7 +111,22 @@ def host_or_join(
         else:
             share_token(job, token)
             open_things.callback(unshare_token, job, token)
+            open_things.callback(_await_others, endpoint, job, token)
         yield endpoint.url, files.token
+
+
+def _await_others(endpoint: Endpoint, job: str, token: str) -> None:
+    """The job is over for us, but other nodes may still have to hear of it from the coordinator that we host."""
+    deadline = time.monotonic() + OTHERS_S
+    with Coordinator(endpoint.url, token, job) as coordinator:
+        while time.monotonic() < deadline:
+            try:
+                view = coordinator.view()
+            except EverstepError:  # there was no such job, or the coordinator is away
+                return
+            if not any(node.is_present for node in view.nodes):
+                return
+            time.sleep(0.05)
 
 
 def unshare_token(job: str, token: str) -> None:

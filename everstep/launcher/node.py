@@ -13,7 +13,7 @@ from pathlib import Path
 from everstep import env
 from everstep.errors import UsageError
 from everstep.launcher.worker_files import WorkerFiles
-from everstep.wire import AttemptOrder
+from everstep.wire import AttemptOrder, Fitness
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -38,6 +38,7 @@ class NodeSpec:
     run_id: str | None = None  # what workers see as TORCHELASTIC_RUN_ID; None: the job's id
     is_local_rank_virtual: bool = False  # each worker sees one GPU, as number 0
     signals: tuple[int, ...] = ENDING_SIGNALS  # ask the agent to end
+    fitness: Fitness | None = None  # what its check found, if there was one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -91,6 +91,12 @@ class Network:
         for host in (one, other):
             _nft(self.inside(host), "flush chain inet everstep input")
 
+    def slow_down(self, host: int, mbit_per_s: int) -> None:
+        """The host's cable carries no more than this, either way. Needs the kernel's token bucket filter (tc, tbf)."""
+        limit = ["tbf", "rate", f"{mbit_per_s}mbit", "burst", "64kb", "latency", "200ms"]
+        _command(["tc", "-n", self._switch, "qdisc", "add", "dev", f"p{host}", "root", *limit])
+        _command(["tc", "-n", self._namespace(host), "qdisc", "add", "dev", "eth0", "root", *limit])
+
     def __enter__(self) -> Network:
         _remove_left_overs()
         try:

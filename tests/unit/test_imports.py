@@ -26,6 +26,8 @@ WITH_TORCH = {
     "core",
     "experimental",
     "launch",
+    "ring",
+    "torchrun",
 }
 
 

@@ -1,0 +1,239 @@
+"""Look at this machine, and write down what is. Judges nothing; what cannot be found out is None, or a text says why.
+
+torch is asked in a process of its own, by the interpreter that workers get."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeVar
+
+from everstep import env
+from everstep.client import Coordinator
+from everstep.errors import EverstepError
+from everstep.launcher.endpoint import Endpoint
+from everstep.launcher.machine import count_cpus, count_gpus
+from everstep.process import Child
+
+T = TypeVar("T")
+
+NAMES_S = 3.0  # a resolver that takes longer is not to be waited for
+TORCH_S = 120.0
+_TORCH = """
+import json, torch, torch.distributed as dist
+print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "num_gpus": torch.cuda.device_count(),
+                  "has_gloo": dist.is_available() and dist.is_gloo_available()}))
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Torch:
+    version: str = ""
+    cuda: str | None = None
+    num_gpus: int = 0
+    has_gloo: bool = False
+    problem: str = ""  # why it cannot be imported
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Names:
+    host: str
+    addresses: tuple[str, ...] = ()  # that the host's own name stands for
+    reverse: str = ""  # the name of the first of them
+    interface: str | None = None  # that gloo shall use instead
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Port:
+    endpoint: str
+    is_here: bool = False
+    is_taken: bool = False  # somebody listens there
+    problem: str = ""  # why nobody can listen there
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    python: str
+    torch: Torch
+    num_cpus: int
+    num_gpus: int
+    driver: str | None  # NVIDIA's
+    names: Names
+    port_range: tuple[int, int] | None  # for outgoing connections and free ports
+    listen_problem: str  # why no port can be listened on
+    shm_bytes: int | None
+    log_dir: str
+    disk_bytes: int | None  # free
+    max_files: int
+    max_files_hard: int
+    port: Port | None = None  # if an endpoint was named
+    clock_s: float | None = None  # how far the coordinator's clock is ahead of ours
+    coordinator_problem: str = ""
+
+
+def gather(
+    log_dir: Path,
+    *,
+    torch: Torch | None = None,
+    endpoint: Endpoint | None = None,
+    coordinator: Coordinator | None = None,
+) -> Facts:
+    """`torch`: if it is known already."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    clock_s, coordinator_problem = _ask(coordinator) if coordinator is not None else (None, "")
+    return Facts(
+        python=platform.python_version(),
+        torch=torch or ask_torch(env.python() or sys.executable),
+        num_cpus=count_cpus(),
+        num_gpus=count_gpus(),
+        driver=_driver(),
+        names=_names(),
+        port_range=_port_range(),
+        listen_problem=_listen_problem(),
+        shm_bytes=_size(Path("/dev/shm")),
+        log_dir=str(log_dir),
+        disk_bytes=_free(log_dir),
+        max_files=soft,
+        max_files_hard=hard,
+        port=None if endpoint is None else _port(endpoint),
+        clock_s=clock_s,
+        coordinator_problem=coordinator_problem,
+    )
+
+
+def ask_torch(python: str) -> Torch:
+    with (
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+        Child.start([python, "-c", _TORCH], output=output, errors=errors) as child,
+    ):
+        ended = child.wait(TORCH_S)
+        told, problems = (_lines(file) for file in (output, errors))
+    if ended is None:
+        return Torch(problem=f"{python} did not import it within {TORCH_S:.0f} s")
+    if not ended.is_good or not told:
+        return Torch(problem=problems[-1] if problems else f"{python}: {ended}")
+    return Torch(**json.loads(told[-1]))
+
+
+def _lines(file: IO[bytes]) -> list[str]:
+    file.seek(0)
+    return file.read().decode(errors="replace").strip().splitlines()
+
+
+def measure_clock(coordinator: Coordinator, num_asks: int = 5) -> float:
+    """How far its clock is ahead of ours, by the fastest of some answers; at most half that answer's time wrong."""
+    best_s, ahead_s = float("inf"), 0.0
+    for _ in range(num_asks):
+        began = time.time()
+        now = coordinator.check().now
+        took_s = time.time() - began
+        if took_s < best_s:
+            best_s, ahead_s = took_s, now - began - took_s / 2
+    return ahead_s
+
+
+def _ask(coordinator: Coordinator) -> tuple[float | None, str]:
+    try:
+        return measure_clock(coordinator), ""
+    except EverstepError as error:
+        return None, error.message
+
+
+def _driver() -> str | None:
+    try:
+        first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    except (OSError, IndexError):
+        return None
+    return next((word for word in first.split() if word[:1].isdigit()), first)
+
+
+def _names() -> Names:
+    host = socket.gethostname()
+    try:
+        found = _within(NAMES_S, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+        addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in found))
+    except OSError as error:
+        return Names(host=host, problem=error.strerror or str(error), interface=env.gloo_interface())
+    try:
+        reverse = _within(NAMES_S, lambda: socket.gethostbyaddr(addresses[0])[0])
+    except OSError:
+        reverse = ""
+    return Names(host=host, addresses=addresses, reverse=reverse, interface=env.gloo_interface())
+
+
+def _within(limit_s: float, call: Callable[[], T]) -> T:
+    """A resolver has no time-out of ours: it is left behind in a thread."""
+    answers: list[T] = []
+    errors: list[OSError] = []
+
+    def ask() -> None:
+        try:
+            answers.append(call())
+        except OSError as error:
+            errors.append(error)
+
+    asking = threading.Thread(target=ask, name="resolver", daemon=True)
+    asking.start()
+    asking.join(limit_s)
+    if answers:
+        return answers[0]
+    raise errors[0] if errors else TimeoutError(f"no answer within {limit_s:.0f} s")
+
+
+def _port_range() -> tuple[int, int] | None:
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return int(low), int(high)
+
+
+def _listen_problem() -> str:
+    try:
+        socket.create_server(("", 0)).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _port(endpoint: Endpoint) -> Port:
+    try:
+        is_here = endpoint.is_here()
+    except EverstepError as error:
+        return Port(endpoint=str(endpoint), problem=error.message)
+    if endpoint.is_taken():
+        return Port(endpoint=str(endpoint), is_here=is_here, is_taken=True)
+    problem = ""
+    if is_here:
+        try:
+            socket.create_server((endpoint.host, endpoint.port)).close()
+        except OSError as error:
+            problem = error.strerror or str(error)
+    return Port(endpoint=str(endpoint), is_here=is_here, problem=problem)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize
+
+
+def _free(folder: Path) -> int | None:
+    """Where the folder is, or would be made; None if nothing can be written there."""
+    there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
+    return shutil.disk_usage(there).free if os.access(there, os.W_OK | os.X_OK) else None

@@ -1,0 +1,168 @@
+"""Judge one machine. Pure: facts in, findings out."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+
+from everstep.doctor.facts import Facts
+from everstep.doctor.finding import Finding, error, ok, warning
+
+LEAST_TORCH = (2, 11)
+LEAST_SHM_BYTES = 1 << 30
+LEAST_DISK_BYTES, FEW_DISK_BYTES = 100 << 20, 5 << 30
+LEAST_FILES, GOOD_FILES = 4096, 65536
+LEAST_PORTS = 5000
+SKEW_S, BAD_SKEW_S = 1.0, 60.0
+
+
+def judge_here(facts: Facts, *, has_peers: bool = False) -> list[Finding]:
+    """`has_peers`: whether other nodes must reach this one by name."""
+    checks: list[Callable[[Facts], Finding]] = [_python, _torch, _devices, _shm, _disk, _files, _ports]
+    findings = [check(facts) for check in checks]
+    findings.append(_names(facts, has_peers=has_peers))
+    if facts.port is not None:
+        findings.append(_endpoint(facts))
+    if facts.clock_s is not None or facts.coordinator_problem:
+        findings.append(_clock(facts))
+    return findings
+
+
+def _python(facts: Facts) -> Finding:
+    return ok("python", facts.python)
+
+
+def _torch(facts: Facts) -> Finding:
+    torch = facts.torch
+    if torch.problem:
+        return error("torch", f"cannot be imported: {torch.problem}", "pip install 'everstep[torch]'")
+    found = re.match(r"(\d+)\.(\d+)", torch.version)
+    if found and (int(found[1]), int(found[2])) < LEAST_TORCH:
+        least = ".".join(map(str, LEAST_TORCH))
+        return error("torch", f"{torch.version} is older than {least}", f"pip install -U 'torch>={least}'")
+    if not torch.has_gloo:
+        return error("torch", f"{torch.version} was built without gloo", "install a build with torch.distributed")
+    return ok("torch", torch.version)
+
+
+def _devices(facts: Facts) -> Finding:
+    torch, cpus = facts.torch, f"{facts.num_cpus} core{'s' * (facts.num_cpus != 1)}"
+    if facts.num_gpus == 0:
+        return ok("devices", f"no GPU, {cpus}")
+    driver = f"driver {facts.driver}" if facts.driver else "driver unknown"
+    gpus = f"{facts.num_gpus} GPU{'s' * (facts.num_gpus != 1)}, {driver}"
+    if torch.problem:
+        return ok("devices", f"{gpus}, {cpus}")
+    if torch.cuda is None:
+        return error("devices", f"{gpus}, but torch {torch.version} is built for CPUs", "install a CUDA build of torch")
+    if torch.num_gpus < facts.num_gpus:
+        return error(
+            "devices",
+            f"{gpus}, but torch (CUDA {torch.cuda}) sees {torch.num_gpus}",
+            "look at nvidia-smi; the driver may be too old for this CUDA, or a GPU has fallen off the bus",
+        )
+    return ok("devices", f"{gpus}, CUDA {torch.cuda}, {cpus}")
+
+
+def _shm(facts: Facts) -> Finding:
+    if facts.shm_bytes is None:
+        hint = "mount a tmpfs at /dev/shm: data loaders and workers of one node share memory by it"
+        return warning("shared memory", "there is no /dev/shm", hint)
+    text = f"/dev/shm has {_size(facts.shm_bytes)}"
+    if facts.shm_bytes < LEAST_SHM_BYTES:
+        hint = (
+            "data loaders and workers of one node share memory by it: docker run --shm-size=8g, "
+            "or on Kubernetes an emptyDir with medium Memory at /dev/shm"
+        )
+        return warning("shared memory", text, hint)
+    return ok("shared memory", text)
+
+
+def _disk(facts: Facts) -> Finding:
+    if facts.disk_bytes is None:
+        return error("disk", f"{facts.log_dir} cannot be written to", "give another folder: --log-dir DIR")
+    text = f"{_size(facts.disk_bytes)} free for {facts.log_dir}"
+    hint = "make room, or give another folder: --log-dir DIR"
+    if facts.disk_bytes < LEAST_DISK_BYTES:
+        return error("disk", text, hint)
+    return warning("disk", text, hint) if facts.disk_bytes < FEW_DISK_BYTES else ok("disk", text)
+
+
+def _files(facts: Facts) -> Finding:
+    unlimited = facts.max_files < 0
+    text = "no limit" if unlimited else f"{facts.max_files} open files (ulimit -n)"
+    if unlimited or facts.max_files >= LEAST_FILES:
+        return ok("open files", text)
+    can_raise = facts.max_files_hard < 0 or facts.max_files_hard >= GOOD_FILES
+    wanted = GOOD_FILES if can_raise else facts.max_files_hard
+    more = "" if can_raise else "; more than that, an administrator sets in /etc/security/limits.conf"
+    return warning("open files", text, f"data loaders need many: ulimit -n {wanted} before the start{more}")
+
+
+def _ports(facts: Facts) -> Finding:
+    if facts.listen_problem:
+        hint = "workers must be able to listen: look at the container's security settings"
+        return error("ports", f"no port can be listened on: {facts.listen_problem}", hint)
+    if facts.port_range is None:
+        return ok("ports", "can listen")
+    low, high = facts.port_range
+    text = f"can listen; {high - low + 1} free ports, {low} to {high}"
+    if high - low + 1 < LEAST_PORTS:
+        return warning("ports", text, "sysctl net.ipv4.ip_local_port_range='32768 60999'; firewalls must let it pass")
+    return ok("ports", text)
+
+
+def _names(facts: Facts, *, has_peers: bool) -> Finding:
+    names = facts.names
+    hint = (
+        "let the host's name stand for an address that other nodes reach (DNS or /etc/hosts), or set "
+        "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the right interface"
+    )
+    problem = ""
+    if names.problem:
+        problem = f"{names.host} has no address: {names.problem}"
+    elif has_peers and all(ipaddress.ip_address(each.split("%")[0]).is_loopback for each in names.addresses):
+        problem = f"{names.host} is {', '.join(names.addresses)}: other nodes would find themselves there"
+    if problem and names.interface:
+        return ok("name", f"{problem}; gloo takes {names.interface} (GLOO_SOCKET_IFNAME)")
+    if problem:
+        return warning("name", problem, hint) if has_peers else ok("name", problem)
+    told = f"{names.host} is {', '.join(names.addresses)}"
+    if has_peers and not names.reverse:
+        return warning("name", f"{told}, which has no name", "add a reverse record: some tools wait for it in vain")
+    return ok("name", told)
+
+
+def _endpoint(facts: Facts) -> Finding:
+    port = facts.port
+    assert port is not None
+    if port.problem:
+        return error("endpoint", f"{port.endpoint}: {port.problem}", "give another port or host: --rdzv-endpoint")
+    if port.is_here:
+        return ok("endpoint", f"{port.endpoint} is {'served already' if port.is_taken else 'free, on this machine'}")
+    if port.is_taken:
+        return ok("endpoint", f"{port.endpoint} can be reached")
+    hint = "start the node that owns the address, and let its firewall pass the port"
+    return warning("endpoint", f"nobody answers at {port.endpoint} yet", hint)
+
+
+def _clock(facts: Facts) -> Finding:
+    if facts.clock_s is None:
+        return error("coordinator", facts.coordinator_problem, "is it running, and is this its URL and token?")
+    return judge_skew(abs(facts.clock_s), "the coordinator")
+
+
+def judge_skew(skew_s: float, whom: str) -> Finding:
+    text = f"{skew_s:.1f} s from {whom}" if skew_s >= 0.1 else f"within 0.1 s of {whom}"
+    hint = "run an NTP client, such as chrony: logs cannot be compared, and storage may refuse signatures"
+    if skew_s > BAD_SKEW_S:
+        return error("clock", text, hint)
+    return warning("clock", text, hint) if skew_s > SKEW_S else ok("clock", text)
+
+
+def _size(num_bytes: int) -> str:
+    for unit, size in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.0f} {unit}" if num_bytes >= 10 * size else f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes >> 10} kB"

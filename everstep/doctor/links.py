@@ -1,0 +1,30 @@
+"""Which nodes measure the way between them, and when. Pure.
+
+Each node is measured with the next one around a ring and, where there are enough, with the one after: a node between
+two slow ones still has a good neighbour. In a round nobody has more than one partner."""
+
+from __future__ import annotations
+
+Pair = tuple[int, int]
+
+
+def pairs(num_nodes: int) -> list[Pair]:
+    """The first of each pair is the one that measures."""
+    strides = [stride for stride in (1, 2) if num_nodes > 2 * stride - 1 and num_nodes > 1]
+    found: dict[frozenset[int], Pair] = {}
+    for stride in strides:
+        for node in range(num_nodes):
+            pair = (node, (node + stride) % num_nodes)
+            found.setdefault(frozenset(pair), pair)
+    return list(found.values())
+
+
+def rounds(num_nodes: int) -> list[list[Pair]]:
+    made: list[list[Pair]] = []
+    for pair in pairs(num_nodes):
+        free = next((each for each in made if not any(set(pair) & set(other) for other in each)), None)
+        if free is None:
+            made.append([pair])
+        else:
+            free.append(pair)
+    return made

@@ -1,0 +1,205 @@
+"""torchrun's rendezvous, held by our coordinator: each of its agents is a node of a job, each round an attempt.
+
+The coordinator is the one at `--rdzv-endpoint`, or this process hosts one there if nobody does and the address is
+ours. What torchrun does not do: a node that dies, comes or loses a worker is told to all others at once; each attempt
+has a store of its own, so no key of an earlier one is ever read; nobody without the token takes part.
+What stays torchrun's: starting and ending the workers, and counting restarts, node by node."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from torch.distributed import DistError, Store, TCPStore
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+)
+
+from everstep import env
+from everstep.client import Coordinator
+from everstep.errors import CoordinatorUnreachable, EverstepError, PeerLost
+from everstep.launcher.agent import node_address
+from everstep.launcher.endpoint import host_or_join, join, private_file
+from everstep.launcher.guest import Guest, Part
+from everstep.torchrun.parameters import Meeting, read_parameters
+from everstep.wire import JobSpec, Policy
+
+log = logging.getLogger("everstep")
+
+BACKEND = "everstep"
+_KNOCK_S = 1.0
+_LOOK_S = 0.02
+_STORE_S = 60.0  # for each of torchrun's own calls to the store
+_HERE = "everstep/here"
+
+
+class Handler(RendezvousHandler):
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        self._meeting = meeting = read_parameters(parameters)
+        self._open_things = ExitStack()
+        try:
+            self._url, self._token = self._open_things.enter_context(_coordinator(meeting))
+            with closing(self._connect()) as coordinator:
+                view = coordinator.create_job(JobSpec(name="torchrun", policy=_policy(meeting)))
+            if view.is_finished or view.is_stopped:
+                raise RendezvousClosedError(f"job {meeting.job} is over: {view.reason}; give another --rdzv-id")
+            self._address = meeting.address or node_address(meeting.endpoint.host, meeting.endpoint.port)
+            self._guest = Guest(
+                self._connect,
+                agent=f"{socket.gethostname()}-{secrets.token_hex(3)}",
+                address=self._address,
+                heartbeat_s=Policy().heartbeat_s,
+                say=_say,
+            )
+        except BaseException:
+            self._open_things.close()
+            raise
+
+    def _connect(self) -> Coordinator:
+        return Coordinator(self._url, env.read_token(self._token), self._meeting.job)
+
+    # --- what torchrun asks -----------------------------------------------------------------------
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        return self._meeting.run_id
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Rank 0 of the workers opens theirs, a new one for each attempt."""
+        return False
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        while True:
+            part = self._next_part()
+            order = part.order
+            try:
+                store = self._open_store(part)
+                where = RendezvousStoreInfo.build(order.node_rank, store, self._address)
+            except (DistError, OSError, PeerLost) as error:
+                _say(f"attempt {order.number} did not begin, trying again: {error}")
+                continue
+            _say(f"attempt {order.number}: node {order.node_rank} of {order.num_nodes}")
+            return RendezvousInfo(store, order.node_rank, order.num_nodes, where)
+
+    def num_nodes_waiting(self) -> int:
+        """More than 0: torchrun ends the workers and comes to the next rendezvous."""
+        return int(self._guest.is_attempt_over)
+
+    def is_closed(self) -> bool:
+        return self._guest.is_job_over
+
+    def set_closed(self) -> None:
+        self._guest.stop("closed by a node's torchrun")
+
+    def shutdown(self) -> bool:
+        """torchrun's last call, made while the error that ends it, if any, is on its way up."""
+        error = sys.exc_info()[1]
+        if isinstance(error, Exception) and not self._guest.is_job_over:
+            self._guest.stop(f"torchrun on {self._address} failed: {str(error).strip().splitlines()[0]}")
+        elif error is None:
+            self._guest.finish()
+        self._guest.leave()
+        self._open_things.close()
+        return True
+
+    # --- an attempt -------------------------------------------------------------------------------
+
+    def _next_part(self) -> Part:
+        try:
+            return self._guest.next_attempt()
+        except CoordinatorUnreachable as error:
+            raise RendezvousConnectionError(str(error)) from error
+        except EverstepError as error:
+            raise RendezvousClosedError(str(error)) from error
+
+    def _open_store(self, part: Part) -> Store:
+        """The agents' store, with all of them there."""
+        order = part.order
+        with part.listener as listener:
+            if order.node_rank > 0:
+                listener.close()
+                self._await_listener(order.master_address, order.master_port)
+                store = _store(order.master_address, order.master_port)
+            elif order.master_port == listener.getsockname()[1]:
+                store = _store(order.master_address, order.master_port, listener.detach())
+            else:
+                raise PeerLost(f"port {order.master_port} is no longer offered")
+        store.add(_HERE, 1)
+        while store.add(_HERE, 0) < order.num_nodes:
+            self._check_open()
+            time.sleep(_LOOK_S)
+        return store
+
+    def _await_listener(self, address: str, port: int) -> None:
+        while True:
+            try:
+                socket.create_connection((address, port), _KNOCK_S).close()
+                return
+            except OSError:
+                self._check_open()
+                time.sleep(_LOOK_S)
+
+    def _check_open(self) -> None:
+        if self._guest.is_attempt_over:
+            raise PeerLost("the attempt was closed")
+
+
+def _store(address: str, port: int, listener: int | None = None) -> TCPStore:
+    return TCPStore(
+        address,
+        port,
+        is_master=listener is not None,
+        timeout=timedelta(seconds=_STORE_S),
+        wait_for_workers=False,
+        master_listen_fd=listener,
+    )
+
+
+def _policy(meeting: Meeting) -> Policy:
+    given = {"join_s": meeting.join_s, "last_call_s": meeting.last_call_s}
+    return Policy(
+        start_nodes=meeting.min_nodes,
+        min_nodes=meeting.min_nodes,
+        max_nodes=meeting.max_nodes,
+        undecided_s=0.0,  # torchrun's workers never regroup
+        max_restarts=1_000_000,  # torchrun counts
+        **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+    )
+
+
+@contextmanager
+def _coordinator(meeting: Meeting) -> Iterator[tuple[str, Path]]:
+    """URL and token file, in a private folder that goes with us."""
+    endpoint = meeting.endpoint
+    directory = Path(tempfile.mkdtemp(prefix="everstep-"))
+    patience_s = Policy().join_s if meeting.join_s is None else meeting.join_s
+    try:
+        if endpoint.is_here() if meeting.is_host is None else meeting.is_host:
+            with host_or_join(endpoint, meeting.job, directory, meeting.token_file, patience_s, _say) as found:
+                yield found
+        else:
+            token = join(endpoint, meeting.job, meeting.token_file, patience_s, _say)
+            yield endpoint.url, private_file(directory / "token", token + "\n")
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _say(line: str) -> None:
+    log.warning("everstep: %s", line)  # torchrun shows no less

@@ -1,0 +1,153 @@
+"""torchrun itself with `--rdzv-backend=everstep`: its agents meet at our coordinator, and lose or gain each other.
+
+torchrun finds the plug-in by the installed package's entry point: after a change there, `make setup` again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from everstep.launcher.local_coordinator import CoordinatorFiles, start_coordinator
+from everstep.process import Child, wait_for_end
+
+ROOT = Path(__file__).parents[2]
+BEAT = Path(__file__).parent / "scripts" / "beat.py"
+
+
+@dataclass(frozen=True)
+class Beat:
+    rank: int
+    size: int
+    pid: int
+
+
+class Torchruns:
+    """Agents of torchrun on this machine, each with one worker."""
+
+    def __init__(self, folder: Path, nodes: str, endpoint: str, token_file: Path | None = None) -> None:
+        self._folder, self._nodes, self._endpoint, self._token_file = folder, nodes, endpoint, token_file
+        self.agents: list[Child] = []
+
+    def start(self, *options: str) -> Child:
+        paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        environment = os.environ | {"PYTHONPATH": paths, "HOME": str(self._folder), "OMP_NUM_THREADS": "1"}
+        if self._token_file is not None:
+            environment["EVERSTEP_TOKEN_FILE"] = str(self._token_file)
+        command = [
+            sys.executable, "-m", "torch.distributed.run", f"--nnodes={self._nodes}", "--rdzv-backend=everstep",
+            f"--rdzv-endpoint={self._endpoint}", "--rdzv-id=beats", "--rdzv-conf=last_call_timeout=2", *options,
+            str(BEAT), str(self._folder),
+        ]  # fmt: skip
+        with (self._folder / f"agent{len(self.agents)}.log").open("ab") as output:
+            self.agents.append(Child.start(command, env=environment, output=output))
+        return self.agents[-1]
+
+    @property
+    def beats(self) -> list[Beat]:
+        path = self._folder / "beats"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [Beat(*map(int, line.split())) for line in lines]
+
+    def wait_for_group(self, size: int, *, without: set[int] | None = None) -> dict[int, int]:
+        """Until a group of this size, none of whose members are among `without`, beats: process ids by rank."""
+
+        def found() -> dict[int, int]:
+            return {beat.rank: beat.pid for beat in self.beats if beat.size == size and beat.pid not in (without or ())}
+
+        self.until(lambda: len(found()) == size, f"a group of {size}")
+        return found()
+
+    def finish(self) -> list[int]:
+        """Let the script end, and all agents with it: their exit codes."""
+        (self._folder / "end").touch()
+        ends = [agent.wait(60.0) for agent in self.agents]
+        assert None not in ends, self.story()
+        return [ended.code for ended in ends if ended is not None]
+
+    def until(self, condition: Callable[[], bool], wanted: str) -> None:
+        deadline = time.monotonic() + 60.0
+        while not condition():
+            assert time.monotonic() < deadline, f"no {wanted}\n{self.story()}"
+            time.sleep(0.02)
+
+    def story(self) -> str:
+        return "\n".join(f"{path.name}:\n{path.read_text()}" for path in sorted(self._folder.glob("*.log")))
+
+    def close(self) -> None:
+        for agent in self.agents:
+            agent.kill()
+        for pid in {beat.pid for beat in self.beats}:  # torchrun's workers outlive a killed agent
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            wait_for_end(pid, 5.0)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def torchruns(tmp_path: Path) -> Iterator[Callable[..., Torchruns]]:
+    """A coordinator that stands by itself, and torchrun's agents that meet at it."""
+    assert "everstep" in entry_points(group="torchrun.handlers").names, "make setup"
+    with ExitStack() as stack:
+        coordinator, url = start_coordinator(CoordinatorFiles(directory=tmp_path))
+        stack.callback(coordinator.kill)
+
+        def make(nodes: str) -> Torchruns:
+            made = Torchruns(tmp_path, nodes, url.removeprefix("http://"), tmp_path / "token")
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_restarted_with_all_others(torchruns: Callable[..., Torchruns]) -> None:
+    runs = torchruns("2")
+    runs.start("--max-restarts=1")
+    runs.start("--max-restarts=1")
+    before = runs.wait_for_group(2)
+    os.kill(before[1], signal.SIGKILL)
+    runs.wait_for_group(2, without=set(before.values()))
+    assert runs.finish() == [0, 0]
+
+
+@pytest.mark.slow
+def test_the_other_node_goes_on_when_one_dies_and_is_joined_by_a_new_one(torchruns: Callable[..., Torchruns]) -> None:
+    runs = torchruns("1:2")
+    runs.start()
+    victim = runs.start()
+    before = runs.wait_for_group(2)
+    victim.kill()
+    alone = runs.wait_for_group(1, without=set(before.values()))
+    runs.agents.remove(victim)
+    runs.start()
+    runs.wait_for_group(2, without={*before.values(), *alone.values()})
+    assert runs.finish() == [0, 0]
+
+
+def test_the_first_node_hosts_the_coordinator_if_nobody_does_and_all_end_when_one_gives_up(tmp_path: Path) -> None:
+    runs = Torchruns(tmp_path, "2", f"127.0.0.1:{free_port()}")
+    try:
+        agents = [runs.start(), runs.start()]
+        os.kill(runs.wait_for_group(2)[0], signal.SIGKILL)
+        ends = [agent.wait(60.0) for agent in agents]
+        assert [ended.code for ended in ends if ended] == [1, 1], runs.story()
+        assert not list((tmp_path / ".everstep" / "tokens").iterdir())
+    finally:
+        runs.close()

@@ -42,10 +42,11 @@ class Board:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.ftruncate(descriptor, _SIZE)
             self._memory = mmap.mmap(descriptor, _SIZE)
-            os.close(descriptor)
             # The main thread's end is the process's; any other's is nothing.
-            if threading.current_thread() is threading.main_thread() and lifeline.hold(self._memory, _LIFELINE):
+            is_main = threading.current_thread() is threading.main_thread()
+            if is_main and lifeline.hold(descriptor, _SIZE, _LIFELINE):
                 self._memory[_IS_HELD] = 1
+            os.close(descriptor)
         self._longest_step_s = 0.0
         self._longest_wait_s = 0.0
         self._step_started: float | None = None

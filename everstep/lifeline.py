@@ -17,11 +17,13 @@ _IS_SHARED, _IS_ROBUST = 1, 1  # PTHREAD_PROCESS_SHARED, PTHREAD_MUTEX_ROBUST
 _libc = ctypes.CDLL(None)
 
 
-def hold(memory: mmap.mmap, offset: int) -> bool:
-    """Make the lock and take it for the calling thread, to be held until its end. False where that cannot be."""
+def hold(descriptor: int, size: int, offset: int) -> bool:
+    """Make the lock in a file and take it for the calling thread, to be held until its end. False if that cannot be."""
+    memory = mmap.mmap(descriptor, size)
     try:
         attributes = ctypes.create_string_buffer(SIZE)
         mutex = _at(memory, offset)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))  # the kernel must find it there when all else is gone
         return not (
             _libc.pthread_mutexattr_init(attributes)
             or _libc.pthread_mutexattr_setpshared(attributes, _IS_SHARED)

@@ -15,12 +15,15 @@ import json
 import os
 import random
 import signal
+import socket
 import statistics
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import DEVNULL
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.jobs import (
@@ -33,6 +36,7 @@ from benchmarks.jobs import (
     until,
     wait_for_random_phase,
 )
+from everstep.process import Child
 from everstep.testing import Cluster
 from everstep.testing.tape import Tape
 
@@ -126,6 +130,42 @@ def restarts(tape: Tape, kills: int) -> tuple[list[float], int]:
     return taken, 0
 
 
+# --- nvidia-resiliency-ext, where it is installed (pip install --no-deps nvidia-resiliency-ext pyyaml) ----------
+
+
+def nvrx_kills(kills: int) -> tuple[list[float], int]:
+    """Its in-process restart with all intervals at 50 ms. It replaces nobody, so each kill has a job of its own; its
+    first process holds the store and must not be killed."""
+    taken = []
+    for _ in range(kills):
+        with (
+            tempfile.TemporaryDirectory(prefix="everstep-bench-", dir="/dev/shm") as directory,
+            ExitStack() as running,
+        ):
+            tape = Tape(Path(directory) / "events.jsonl")
+            pids = [running.enter_context(child).pid for child in _start_nvrx(Path(directory))]
+            if not until(lambda: len(attempt(tape, 0)) >= 5 * WORKERS, 120):  # noqa: B023
+                return taken, 1
+            wait_for_random_phase()
+            killed = time.monotonic()
+            os.kill(random.choice(pids[1:]), signal.SIGKILL)
+            if not until(lambda: bool(attempt(tape, 1)), HUNG_S):  # noqa: B023
+                return taken, 1
+            taken.append(attempt(tape, 1)[0]["t"] - killed)
+    return taken, 0
+
+
+def _start_nvrx(directory: Path) -> list[Child]:
+    command = [sys.executable, str(SCRIPTS / "nvrx_job.py"), str(directory / "checkpoint.pt"), "--tuned"]
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = {"MASTER_PORT": str(one.getsockname()[1]), "KEYS_PORT": str(other.getsockname()[1])}
+    world = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(WORKERS), "OMP_NUM_THREADS": "1", **ports}
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    ours = {"PYTHONPATH": path, "EVERSTEP_EVENTS": str(directory / "events.jsonl")}
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(WORKERS)]
+    return [Child.start(command, env={**os.environ, **world, **ours, **rank}, output=DEVNULL) for rank in ranks]
+
+
 # --- the table ----------------------------------------------------------------------------------------
 
 
@@ -140,6 +180,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--skip-torchrun", action="store_true")
+    parser.add_argument("--nvrx-kills", type=int, default=5)
     args = parser.parse_args()
     random.seed(args.seed)
     # Side by side: half of each, in turns, so that a change of the machine's load meets all.
@@ -173,6 +214,8 @@ def main() -> None:
     print(row("torchrun, store sharing off", theirs, theirs_hung))
     if importlib.util.find_spec("nvidia_resiliency_ext") is None:
         print("nvidia-resiliency-ext: not installed here, no row")
+    else:
+        print(row("nvidia-resiliency-ext, in-process, tuned", *nvrx_kills(args.nvrx_kills)))
     print(
         json.dumps(
             {

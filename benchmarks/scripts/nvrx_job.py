@@ -1,7 +1,7 @@
 """The job of benchmarks/recovery.py under nvidia-resiliency-ext: plain DDP inside its in-process wrapper.
 
-After a fault the wrapper calls the function again in all processes that are left, which take up the last checkpoint. Its
-intervals are the defaults, or all 50 ms with --tuned."""
+After a fault the wrapper calls the function again in all processes that are left, which take up the last checkpoint.
+Its intervals are the defaults, or all 50 ms with --tuned."""
 
 import argparse
 import os

@@ -240,7 +240,7 @@ LastCallS = Annotated[
 ]
 JoinS = Annotated[float | None, _policy("join-s", "Too few nodes for so long: stop. Default: 600.")]
 UndecidedS = Annotated[
-    float | None, _policy("undecided-s", "Workers that joined no generation by then are classic ones. Default: 5.")
+    float | None, _policy("undecided-s", "Workers that have not joined by then use no ElasticTrainer. Default: 5.")
 ]
 LeafDeaths = Annotated[int | None, _policy("leaf-deaths", "A leaf that killed so many stops the job. Default: 3.")]
 

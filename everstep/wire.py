@@ -6,6 +6,7 @@ All under `/v1/jobs/{job}`; every call carries a bearer token. Knows nothing of 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -64,6 +65,19 @@ class Policy:
     undecided_s: float = 5.0  # workers that have not announced themselves by then are taken for classic ones
     max_restarts: int = 0  # so many workers are replaced, or restarted all together, in the whole job
     silence_s: float | None = None  # classic workers that all print nothing for this long hang; None: never
+
+
+def policy_problems(policy: Policy) -> Iterator[str]:
+    """What its types alone cannot say."""
+    if policy.max_workers is not None and policy.max_workers < policy.min_workers:
+        yield f"max_workers={policy.max_workers} is less than min_workers={policy.min_workers}"
+    if policy.max_nodes is not None and policy.max_nodes < policy.min_nodes:
+        yield f"max_nodes={policy.max_nodes} is less than min_nodes={policy.min_nodes}"
+    for name in ("heartbeat_s", "lease_s"):
+        if getattr(policy, name) <= 0:
+            yield f"{name} must be more than 0"
+    if policy.lease_s <= policy.heartbeat_s:
+        yield f"lease_s={policy.lease_s} is not longer than heartbeat_s={policy.heartbeat_s}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

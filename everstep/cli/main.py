@@ -64,7 +64,7 @@ def run(
     hang_timeout: opt.HangTimeoutS = None,
     check: opt.WantsCheck = False,
     keep_warm: opt.KeepWarmS = 0.0,
-    nnodes: opt.Nodes = "1",
+    nnodes: opt.Nodes = "",
     standalone: opt.IsStandalone = False,
     rdzv_endpoint: opt.RdzvEndpoint = "",
     rdzv_id: opt.RdzvId = None,
@@ -164,7 +164,7 @@ def run(
             shutdown_s=shutdown_s,
             signals=torchrun.parse_signals(signals_to_handle),
             wants_check=check,
-            nodes=torchrun.NodesRange() if standalone else torchrun.parse_nodes(nnodes),
+            nodes=torchrun.parse_nodes("1" if standalone else nnodes),
             rendezvous=rendezvous,
             address=address,
             coordinator_url=coordinator,
@@ -285,11 +285,16 @@ def doctor(
 
 
 @app.command()
-def status(coordinator: opt.CoordinatorUrl, job: opt.JobId, token_file: opt.TokenFile = None) -> None:
-    """Show a job: its generation, its workers, and the coordinator's last decision."""
+def status(
+    coordinator: opt.KnownCoordinatorUrl = None,
+    job: opt.KnownJobId = None,
+    token_file: opt.TokenFile = None,
+    log_dir: opt.LogDir = Path("runs"),
+) -> None:
+    """Show a job: its workers, and the coordinator's last decision. Without options: the newest of this folder."""
     from everstep.cli.status import print_status
 
-    print_status(coordinator, job, token_file)
+    print_status(coordinator, job, token_file, log_dir)
 
 
 def main() -> None:

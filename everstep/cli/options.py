@@ -90,7 +90,13 @@ KeepWarmS = Annotated[
 
 Nodes = Annotated[
     str,
-    _torchruns(NODES, "--nnodes", text="Nodes of the job: a number, or from MIN to MAX.", metavar="MIN[:MAX]"),
+    _torchruns(
+        NODES,
+        "--nnodes",
+        text="Nodes of the job: a number, or from MIN to MAX. Not given: this one, and agents that come.",
+        metavar="MIN[:MAX]",
+        show_default=False,
+    ),
 ]
 IsStandalone = Annotated[
     bool, _torchruns(NODES, "--standalone", text="This node alone; what is said of a rendezvous is ignored.")
@@ -158,6 +164,22 @@ TokenFile = Annotated[
     ),
 ]
 JobId = Annotated[str, _option(NODES, "--job", text="The job's id.", metavar="ID", envvar="EVERSTEP_JOB")]
+KnownCoordinatorUrl = Annotated[
+    str | None,
+    _option(
+        NODES,
+        "--coordinator",
+        text="URL of the coordinator; else that of the newest run in the log folder.",
+        metavar="URL",
+        envvar="EVERSTEP_COORDINATOR",
+    ),
+]
+KnownJobId = Annotated[
+    str | None,
+    _option(
+        NODES, "--job", text="The job's id; else the newest in the log folder.", metavar="ID", envvar="EVERSTEP_JOB"
+    ),
+]
 OptionalJobId = Annotated[
     str | None, _option(NODES, "--job", text="The job's id; a new one if not given.", metavar="ID")
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +30,7 @@ from everstep.launcher.streams import STDERR, STDOUT, Shown
 from everstep.launcher.verdict import Verdict
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.process import ENDED
-from everstep.wire import JobSpec, Policy
+from everstep.wire import JobSpec, Policy, policy_problems
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,9 +59,9 @@ class RunRequest:
 def run_job(request: RunRequest, starter: Starter) -> int:
     """A job from its creation to its end, or this node's part of it."""
     job, is_hosting = job_id(request), is_host(request)
+    policy = policy_of(request)
     directory = private_directory(request.log_dir / job)
     events = _events_path(directory)
-    policy = policy_of(request)
     with (
         _display(request.shown, request.copied_texts, directory) as display,
         coordinator_of(request, job, directory, is_hosting, policy.join_s, display.say) as (url, token),
@@ -127,10 +128,15 @@ def policy_of(request: RunRequest) -> Policy:
     settings = {
         "start_nodes": nodes.min,
         "min_nodes": nodes.min,
-        "max_nodes": nodes.max,
+        "max_nodes": nodes.max if nodes.is_limit else None,
         "start_workers": nodes.min * request.num_workers,
+        **({} if nodes.is_limit else {"last_call_s": 0.0}),  # nobody else is expected
     }
-    return Policy(**{**settings, **request.policy})  # type: ignore[arg-type]
+    policy = Policy(**{**settings, **request.policy})  # type: ignore[arg-type]
+    for problem in policy_problems(policy):
+        options = re.sub(r"[a-z]+(_[a-z]+)+", lambda name: f"--{name[0].replace('_', '-')}", problem)
+        raise UsageError(options, hint="see docs/configuration.md, the policy of a job")
+    return policy
 
 
 def run_agent(request: AgentRequest, starter: Starter) -> int:

@@ -10,12 +10,30 @@ from rich.table import Table
 
 from everstep.cli.node import find_token
 from everstep.client import Coordinator
+from everstep.errors import UsageError
 from everstep.wire import JobView
 
 
-def print_status(url: str, job: str, token_file: Path | None) -> None:
+def print_status(url: str | None, job: str | None, token_file: Path | None, log_dir: Path) -> None:
+    if url is None:
+        directory = _newest(log_dir, job)
+        url, token_file = (directory / "coordinator.url").read_text().strip(), token_file or directory / "token"
+        job = directory.name
+    if job is None:
+        raise UsageError("which job?", hint="give --job ID")
     with closing(Coordinator(url, find_token(token_file), job)) as coordinator:
         Console().print(render(coordinator.view()))
+
+
+def _newest(log_dir: Path, job: str | None) -> Path:
+    """The folder of the newest run that has a coordinator of its own, or of the job that was named."""
+    found = sorted(log_dir.glob(f"{job or '*'}/coordinator.url"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise UsageError(
+            f"no run with a coordinator of its own in {log_dir}",
+            hint="give --coordinator URL, --job ID and --token-file",
+        )
+    return found[-1].parent
 
 
 def render(view: JobView) -> Table:

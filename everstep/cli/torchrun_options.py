@@ -29,6 +29,7 @@ class NodesRange:
 
     min: int = 1
     max: int = 1
+    is_limit: bool = True  # False: nothing was said, and whoever comes is welcome
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +46,9 @@ class Rendezvous:
 
 
 def parse_nodes(text: str) -> NodesRange:
-    """`--nnodes`: "2", or "1:4"."""
+    """`--nnodes`: "2", or "1:4"; "" if nothing was said."""
+    if not text:
+        return NodesRange(is_limit=False)
     if not (found := re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())):
         raise UsageError(f"--nnodes={text} is neither a number nor a range", hint="such as 2, or 1:4")
     nodes = NodesRange(min=int(found[1]), max=int(found[2] or found[1]))
@@ -171,6 +174,8 @@ def parse_num_workers(text: str, *, num_gpus: int, num_cpus: int) -> int:
     """`--nproc-per-node`: a number, or what the machine has."""
     counts = {"gpu": num_gpus, "cpu": num_cpus, "auto": num_gpus or num_cpus}
     number = counts[text] if text in counts else int(text) if re.fullmatch("[0-9]+", text) else 0
+    if text == "gpu" and num_gpus == 0:
+        raise UsageError("--nproc-per-node=gpu: there is no GPU here, or none is visible", hint="a number, auto or cpu")
     if number < 1:
         raise UsageError(f"--nproc-per-node={text} gives no worker", hint="a number from 1, or auto, gpu, cpu")
     return number

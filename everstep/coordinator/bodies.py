@@ -106,7 +106,7 @@ def _problems(message: Any) -> Iterator[str]:
         if message.phase not in PHASES:
             yield f"phase is none of {', '.join(PHASES)}"
     elif isinstance(message, wire.Policy):
-        yield from _policy_problems(message)
+        yield from wire.policy_problems(message)
     elif isinstance(message, wire.JobSpec):
         yield from _problems(message.policy)
     elif isinstance(message, wire.AgentReport):
@@ -115,15 +115,3 @@ def _problems(message: Any) -> Iterator[str]:
         if message.fitness is not None:
             yield from _problems(message.fitness)
     assert is_dataclass(message)
-
-
-def _policy_problems(policy: wire.Policy) -> Iterator[str]:
-    if policy.max_workers is not None and policy.max_workers < policy.min_workers:
-        yield f"max_workers={policy.max_workers} is less than min_workers={policy.min_workers}"
-    if policy.max_nodes is not None and policy.max_nodes < policy.min_nodes:
-        yield f"max_nodes={policy.max_nodes} is less than min_nodes={policy.min_nodes}"
-    for name in ("heartbeat_s", "lease_s"):
-        if getattr(policy, name) <= 0:
-            yield f"{name} must be more than 0"
-    if policy.lease_s <= policy.heartbeat_s:
-        yield f"lease_s={policy.lease_s} is not longer than heartbeat_s={policy.heartbeat_s}"

@@ -212,7 +212,8 @@ class Agent:
             return
         used, allowed = slot.num_restarts, place.max_restarts
         if not slot.worker:
-            self._say(f"{place.worker} is not replaced: {used} of {allowed} restarts are used")
+            budget = f"{used} of {allowed} restarts are used" if allowed else "no restart is allowed (--max-restarts)"
+            self._say(f"{place.worker} is not replaced: {budget}")
             return
         self._say(f"{place.worker} is replaced by {slot.worker}, restart {used} of {allowed}")
         self._start(replace(place, worker=slot.worker, num_restarts=used))
@@ -263,7 +264,8 @@ class Agent:
             leaf=progress.leaf,
         )
         is_ending = self._is_ending or self._is_ending_attempt
-        choice = decide_replacement(ended, is_ending=is_ending, is_regrouping=self._is_regrouping)
+        num_left = len(self._workers)
+        choice = decide_replacement(ended, is_ending=is_ending, is_regrouping=self._is_regrouping, num_left=num_left)
         if not self._is_ending_attempt:
             self._say(f"{name} finished" if ended.is_good else f"{name} ended: {end}{choice.reason}")
         if choice.is_replaced:

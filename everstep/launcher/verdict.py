@@ -48,13 +48,13 @@ class Verdict:
         return self.exit_code == 0
 
 
-def decide_replacement(ended: Exit, *, is_ending: bool, is_regrouping: bool) -> Replacement:
+def decide_replacement(ended: Exit, *, is_ending: bool, is_regrouping: bool, num_left: int = 1) -> Replacement:
     """Whether to ask for a replacement; the reason is the end of a sentence. How many there may be, the job knows."""
     if ended.is_good or is_ending:
         return Replacement(is_replaced=False, reason="")
     if not is_regrouping:
-        return Replacement(is_replaced=False, reason="; the others cannot go on without it")
-    return Replacement(is_replaced=True, reason="; the others go on")
+        return Replacement(is_replaced=False, reason="; the others cannot go on without it" if num_left else "")
+    return Replacement(is_replaced=True, reason="; the others go on" if num_left else "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,14 +73,20 @@ def decide_verdict(ends: Sequence[WorkerEnd], job: JobEnd, *, signal_number: int
     if job.stop_reason:
         return Verdict(exit_code=1, reason=job.stop_reason, first_failure=_first_failure(ends))
     num_restarts = max((end.attempt for end in ends), default=0)
+    ends = [end for end in ends if end.attempt == num_restarts]
     if job.is_finished:
-        # Whoever came too late to do a step of a finished job was turned away: no failure.
-        ends = [end for end in ends if end.exit.is_good or end.step > 0]
+        ends = _without_late(ends)
     if ends[-1].exit.is_good if ends else job.is_finished:
         reason = "finished" if job.is_finished else "left in good order, the job goes on elsewhere"
         num_survived = sum(not end.exit.is_good for end in ends)
         return Verdict(exit_code=0, reason=reason, num_survived=num_survived, num_restarts=num_restarts)
     return Verdict(exit_code=1, reason="no worker is left", first_failure=_first_failure(ends))
+
+
+def _without_late(ends: Sequence[WorkerEnd]) -> list[WorkerEnd]:
+    """Whoever came too late to do a step of a finished job was turned away: no failure."""
+    first_good = next((number for number, end in enumerate(ends) if end.exit.is_good), 0)
+    return [end for number, end in enumerate(ends) if end.exit.is_good or end.step > 0 or number < first_good]
 
 
 def _first_failure(ends: Sequence[WorkerEnd]) -> WorkerEnd | None:

@@ -99,7 +99,8 @@ class Flats:
 
 def _like(buffer: Tensor, offset: int, parameter: nn.Parameter) -> Tensor:
     if torch.ops.aten.is_non_overlapping_and_dense(parameter):
-        return buffer.as_strided(parameter.size(), parameter.stride(), offset)
+        # Counted from the start of the memory, which the buffers of one block share.
+        return buffer.as_strided(parameter.size(), parameter.stride(), buffer.storage_offset() + offset)
     return buffer.narrow(0, offset, parameter.numel()).view(parameter.size())
 
 

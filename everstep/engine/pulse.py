@@ -42,7 +42,7 @@ def header_bytes(num_leaves: int) -> int:
 def total_weight(headers: Sequence[Header]) -> float:
     """The sum of all leaves' weights in leaf order, after making sure that each leaf has exactly one owner."""
     first = headers[0]
-    total = 0.0
+    weights = []
     for rank, header in enumerate(headers):
         if (header.generation, header.step) != (first.generation, first.step):
             raise StateMismatch(
@@ -53,7 +53,15 @@ def total_weight(headers: Sequence[Header]) -> float:
         owners = [rank for rank, header in enumerate(headers) if header.weights[leaf] >= 0]
         if len(owners) != 1:
             raise StateMismatch(f"leaf {leaf} of step {first.step} was computed by ranks {owners}, not by exactly one")
-        total += headers[owners[0]].weights[leaf]
+        weights.append(headers[owners[0]].weights[leaf])
+    return in_order(weights)
+
+
+def in_order(weights: Iterable[float]) -> float:
+    """Their sum, each addition rounded: not by `sum`, which gives other bits from Python 3.12 on."""
+    total = 0.0
+    for weight in weights:
+        total += weight
     return total
 
 

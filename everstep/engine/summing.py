@@ -15,7 +15,7 @@ from everstep.engine.courier import Courier
 from everstep.engine.fold import ExactFold, FastFold, Fold, Target
 from everstep.engine.group import Group
 from everstep.engine.plan import Plan
-from everstep.engine.pulse import Header, Pulse
+from everstep.engine.pulse import Header, Pulse, in_order
 from everstep.engine.reduce import Outbox, Reduction, Scratch, Task
 from everstep.engine.shared import SMALL_BYTES, Shelf, needed_bytes
 from everstep.engine.staging import CudaStaging, HostStaging, Staging
@@ -76,7 +76,7 @@ class Sum:
     def finish_alone(self, weights: Sequence[float]) -> Flats:
         """One worker holds the whole tree: divide in place."""
         (sums,) = self.fold.sums(0, None).values()
-        total = sum(weights)
+        total = in_order(weights)
         if total != 1:
             for buffer in sums.buffers:
                 buffer.div_(total)

@@ -60,7 +60,9 @@ def run_job(request: RunRequest, starter: Starter) -> int:
     """A job from its creation to its end, or this node's part of it."""
     job, is_hosting = job_id(request), is_host(request)
     policy = policy_of(request)
-    directory = private_directory(request.log_dir / job)
+    # A name that people give again and again must not find the files of an earlier run.
+    is_reused = request.rendezvous.endpoint is not None and request.coordinator_url is None and request.nodes.max > 1
+    directory = private_directory(request.log_dir / (new_job_id(job) if is_reused else job))
     events = _events_path(directory)
     with (
         _display(request.shown, request.copied_texts, directory) as display,

@@ -27,9 +27,10 @@ from everstep.launcher.streams import BOTH, STDERR, Streams
 def test_nodes() -> None:
     assert parse_nodes("2") == NodesRange(min=2, max=2)
     assert parse_nodes("1:4") == NodesRange(min=1, max=4)
+    assert not parse_nodes("").is_limit
 
 
-@pytest.mark.parametrize("wrong", ["", "0", "4:1", "0:2", "-1", "1:2:3", "two", "1.5"])
+@pytest.mark.parametrize("wrong", ["0", "4:1", "0:2", "-1", "1:2:3", "two", "1.5"])
 def test_a_number_of_nodes_that_makes_no_sense_is_refused(wrong: str) -> None:
     with pytest.raises(UsageError, match="--nnodes"):
         parse_nodes(wrong)
@@ -131,7 +132,12 @@ def test_num_workers() -> None:
     assert parse_num_workers("auto", num_gpus=0, num_cpus=2) == 2
 
 
-@pytest.mark.parametrize("wrong", ["0", "-1", "many", "", "gpu", "xpu", "²"])
+def test_gpus_that_are_not_there_are_refused() -> None:
+    with pytest.raises(UsageError, match="there is no GPU here"):
+        parse_num_workers("gpu", num_gpus=0, num_cpus=2)
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "many", "", "xpu", "²"])
 def test_a_number_of_workers_that_makes_no_sense_is_refused(wrong: str) -> None:
     with pytest.raises(UsageError, match="gives no worker"):
         parse_num_workers(wrong, num_gpus=0, num_cpus=2)

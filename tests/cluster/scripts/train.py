@@ -20,10 +20,21 @@ from everstep.engine.step import Leaf
 from everstep.events import emit
 
 
+class Scale(nn.Module):
+    """Parameters of another type, so that there is more than one bucket."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.factors = nn.Parameter(torch.linspace(0.5, 1.5, size, dtype=torch.float64))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * self.factors.to(inputs.dtype)
+
+
 def build(hidden: int) -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Linear(16, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Dropout(0.25), nn.Linear(hidden, 4)
+        nn.Linear(16, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), Scale(hidden), nn.Dropout(0.25), nn.Linear(hidden, 4)
     )
 
 

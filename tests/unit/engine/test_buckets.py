@@ -60,3 +60,29 @@ def test_weights_add_up_to_the_same_bits_alone_and_together() -> None:
     ]
 
     assert total_weight(headers) == in_order(weights) == reduce(add, weights)
+
+
+def test_alone_it_trains_as_plain_torch_does_with_buckets_of_two_kinds() -> None:
+    def build() -> nn.ParameterList:
+        torch.manual_seed(0)
+        kinds = [torch.float32, torch.float64, torch.float32]
+        return nn.ParameterList(nn.Parameter(torch.randn(3, 4, dtype=kind)) for kind in kinds)
+
+    def loss(model: nn.ParameterList, step: int) -> torch.Tensor:
+        return sum((number + step + 1) * p.double().square().sum() for number, p in enumerate(model))  # type: ignore[return-value]
+
+    plain, ours = build(), build()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=1e-3)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss(plain, step).backward()
+        optimizer.step()
+    engine = Engine(lambda board, on_closed: Alone(), Board())
+    trainer = ElasticTrainer(ours, leaves=1, engine=engine)
+    bound = trainer.prepare(torch.optim.SGD(ours.parameters(), lr=1e-3))
+    for leaf in trainer.leaves(steps=3):
+        with trainer.step():
+            loss(ours, leaf.step).backward()
+            bound.step()
+    engine.close()
+    assert all(torch.equal(one, other) for one, other in zip(plain, ours, strict=True))

@@ -19,6 +19,8 @@ from everstep.errors import EverstepError, PermanentError
 from everstep.launcher.logs import tail
 from everstep.process import Child
 
+Start = Callable[..., Child]
+
 READY_S = 30.0
 _END_S = 5.0  # from SIGTERM to SIGKILL
 
@@ -69,7 +71,7 @@ def serve_command(files: CoordinatorFiles, host: str, port: int) -> list[str]:
         "--token-file": str(files.token),
         "--ready-file": str(files.ready),
     }
-    return [sys.executable, "-m", "everstep", "serve", *(part for option in options.items() for part in option)]
+    return [sys.executable, "-u", "-m", "everstep", "serve", *(part for option in options.items() for part in option)]
 
 
 def start_coordinator(
@@ -79,12 +81,13 @@ def start_coordinator(
     port: int = 0,
     inside: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    start: Start = Child.start,
 ) -> tuple[Child, str]:
     """Start one and wait until it answers: its process and URL. `inside` is put before the command."""
     write_token(files.token)
     files.ready.unlink(missing_ok=True)
     with files.log.open("ab") as output:
-        child = Child.start([*inside, *serve_command(files, host, port)], output=output, env=env)
+        child = start([*inside, *serve_command(files, host, port)], output=output, env=env or os.environ)
     try:
         return child, _await_ready(child, files)
     except BaseException:
@@ -106,9 +109,16 @@ class LocalCoordinator:
     """Kept alive by a thread of its own as long as it is open: same store, same port, same token."""
 
     def __init__(
-        self, files: CoordinatorFiles, *, say: Callable[[str], None], host: str = "127.0.0.1", port: int = 0
+        self,
+        files: CoordinatorFiles,
+        *,
+        say: Callable[[str], None],
+        host: str = "127.0.0.1",
+        port: int = 0,
+        start: Start = Child.start,
     ) -> None:
-        self._files, self._say, self._host, self._port = files, say, host, port
+        """`start` starts the first one."""
+        self._files, self._say, self._host, self._port, self._start = files, say, host, port, start
         self._child: Child | None = None
         self._url = ""
         self._error: EverstepError | None = None
@@ -138,7 +148,7 @@ class LocalCoordinator:
     def _keep(self) -> None:
         # In this thread, because the kernel ends a child with the thread that started it.
         try:
-            self._child, self._url = start_coordinator(self._files, host=self._host, port=self._port)
+            self._child, self._url = start_coordinator(self._files, host=self._host, port=self._port, start=self._start)
         except EverstepError as error:
             self._error = error
             return

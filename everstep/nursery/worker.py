@@ -20,8 +20,6 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-import torch
-
 from everstep.launcher.program import PythonProgram, python_program, read_early
 from everstep.nursery.serve import Birth
 
@@ -94,7 +92,8 @@ def _is_shadowing(folder: str) -> bool:
 
 def _forget_kinship() -> None:
     """What brothers must not share: random numbers and secrets that were drawn when a module was imported."""
-    torch.default_generator.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()
     random.seed()
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()

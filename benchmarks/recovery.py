@@ -14,38 +14,30 @@ import importlib.util
 import json
 import os
 import random
-import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.jobs import (
+    SCRIPTS,
+    Torchrun,
+    TorchrunNode,
+    attempt,
+    full_generation,
+    members,
+    until,
+    wait_for_random_phase,
+)
 from everstep.testing import Cluster
 from everstep.testing.tape import Tape
 
-SCRIPTS = Path(__file__).parent / "scripts"
 WORKERS = 4
-STEP_S = 0.05
 HUNG_S = 60.0
-
-
-def until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
-
-
-def wait_for_random_phase() -> None:
-    time.sleep(random.uniform(0, 2 * STEP_S))
 
 
 # --- Everstep -----------------------------------------------------------------------------------------
@@ -67,10 +59,9 @@ def everstep_kills(kills: int, leaves: int) -> Taken:
         SCRIPTS / "everstep_job.py", ["--leaves", str(leaves)], workers=WORKERS, max_restarts=10_000
     ) as cluster:
         for _ in range(kills):
-            full = _next_full_generation(cluster)
-            alive = [e["worker"] for e in cluster.events("generation.formed", generation=full) if e["worker"]]
+            full = full_generation(cluster, WORKERS)
             wait_for_random_phase()
-            victim = random.choice(alive)
+            victim = random.choice(members(cluster, full))
             killed = time.monotonic()
             cluster.kill(victim)
             after = {"t": lambda t, killed=killed: t > killed, "generation": lambda g, full=full: g > full}
@@ -85,21 +76,6 @@ def everstep_kills(kills: int, leaves: int) -> Taken:
             back = cluster.events("step.committed", size=WORKERS, **after)[0]["t"] - killed
             taken.full.append(back - taken.script[-1])
     return taken
-
-
-def _next_full_generation(cluster: Cluster) -> int:
-    """Wait until all workers are there and have done a few steps together."""
-
-    def newest() -> int:
-        return max((event["generation"] for event in cluster.events("generation.formed")), default=0)
-
-    def is_full() -> bool:
-        steps = cluster.events("step.committed", generation=newest(), size=WORKERS)
-        return len({event["step"] for event in steps}) >= 5
-
-    if not until(is_full, 120):
-        raise SystemExit("the workers did not come back to full strength in 120 s")
-    return newest()
 
 
 def everstep_laggard(rounds: int) -> list[float]:
@@ -129,56 +105,25 @@ def everstep_restarts(kills: int) -> tuple[list[float], int]:
 
 
 def torchrun_restarts(kills: int) -> tuple[list[float], int]:
-    directory = Path(tempfile.mkdtemp(prefix="everstep-bench-", dir="/dev/shm"))
-    job = _start_torchrun(directory)
-    try:
-        return restarts(Tape(directory / "events.jsonl"), kills)
-    finally:
-        os.killpg(job.pid, signal.SIGTERM)
-        job.wait()
-        shutil.rmtree(directory, ignore_errors=True)
+    node = TorchrunNode(options=["--standalone", "--nproc-per-node", str(WORKERS), "--max-restarts", "10000"])
+    with Torchrun(node) as job:
+        return restarts(job.tape, kills)
 
 
 def restarts(tape: Tape, kills: int) -> tuple[list[float], int]:
     """Kill one of all, again and again: seconds to the first step of the restarted ones, and how many never came."""
     taken = []
     for number in range(kills):
-        if not until(lambda: len(_attempt(tape, number)) >= 5 * WORKERS, 120):  # noqa: B023
+        if not until(lambda: len(attempt(tape, number)) >= 5 * WORKERS, 120):  # noqa: B023
             return taken, 1
         wait_for_random_phase()
-        victim = random.choice(_pids(tape, number))
+        victim = random.choice(sorted({int(event["pid"]) for event in attempt(tape, number)}))
         killed = time.monotonic()
         os.kill(victim, signal.SIGKILL)
-        if not until(lambda: bool(_attempt(tape, number + 1)), HUNG_S):  # noqa: B023
+        if not until(lambda: bool(attempt(tape, number + 1)), HUNG_S):  # noqa: B023
             return taken, 1
-        taken.append(_attempt(tape, number + 1)[0]["t"] - killed)
+        taken.append(attempt(tape, number + 1)[0]["t"] - killed)
     return taken, 0
-
-
-def _start_torchrun(directory: Path) -> subprocess.Popen[bytes]:
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS),
-        "--max-restarts", "10000", str(SCRIPTS / "ddp_job.py"), str(directory / "checkpoint.pt"),
-    ]  # fmt: skip
-    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    env = {
-        **os.environ,
-        "PYTHONPATH": path,
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "EVERSTEP_EVENTS": str(directory / "events.jsonl"),
-        "OMP_NUM_THREADS": "1",
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-    }
-    with (directory / "torchrun.log").open("wb") as log:
-        return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
-
-
-def _attempt(tape: Tape, number: int) -> list[dict[str, float]]:
-    return [e for e in tape.read() if e["event"] == "step.committed" and e["attempt"] == number]
-
-
-def _pids(tape: Tape, number: int) -> list[int]:
-    return sorted({int(event["pid"]) for event in _attempt(tape, number)})
 
 
 # --- the table ----------------------------------------------------------------------------------------

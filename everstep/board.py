@@ -1,4 +1,4 @@
-"""A worker's progress board: 64 bytes of shared memory that its agent can read even when the worker is dead.
+"""A worker's progress board: a little shared memory that its agent can read even when the worker is dead.
 
 Written without a system call at every change of phase. One writer; a reader may see the fields of two
 neighbouring moments mixed, which is harmless for what they are used for. Knows nothing of torch."""
@@ -8,13 +8,17 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from everstep import lifeline
 from everstep.wire import COMPUTING, OUTSIDE, WAITING
 
 _LAYOUT = struct.Struct("<QqQddd")  # step, leaf, phase, since, longest step, longest wait
+_LIFELINE, _IS_HELD = 64, 128  # where the lock is, and the byte that says that it is held
+_SIZE = _IS_HELD + 1
 _PHASES = (OUTSIDE, COMPUTING, WAITING)
 
 
@@ -36,8 +40,12 @@ class Board:
             self._memory = mmap.mmap(-1, _LAYOUT.size)
         else:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.ftruncate(descriptor, _LAYOUT.size)
-            self._memory = mmap.mmap(descriptor, _LAYOUT.size)
+            os.ftruncate(descriptor, _SIZE)
+            self._memory = mmap.mmap(descriptor, _SIZE)
+            # The main thread's end is the process's; any other's is nothing.
+            is_main = threading.current_thread() is threading.main_thread()
+            if is_main and lifeline.hold(descriptor, _SIZE, _LIFELINE):
+                self._memory[_IS_HELD] = 1
             os.close(descriptor)
         self._longest_step_s = 0.0
         self._longest_wait_s = 0.0
@@ -72,6 +80,20 @@ class Board:
 
     def close(self) -> None:
         self._memory.close()
+
+
+def await_end(path: str | Path) -> bool:
+    """Wait until the worker of this board begins to end; False, at once, if that cannot be heard. Holds its thread."""
+    with open(path, "r+b") as file:
+        memory = mmap.mmap(file.fileno(), _SIZE)
+    return bool(memory[_IS_HELD]) and lifeline.await_release(memory, _LIFELINE)
+
+
+def has_lifeline(path: str | Path) -> bool:
+    try:
+        return Path(path).read_bytes()[_IS_HELD:] == b"\x01"
+    except FileNotFoundError:
+        return False
 
 
 def read_board(path: str | Path) -> Progress:

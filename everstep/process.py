@@ -19,6 +19,9 @@ from typing import IO
 
 RUNNING, STOPPED, ENDED = "running", "stopped", "ended"
 
+_FLAGS, _EXIT_STATUS = 6, 49  # of /proc/PID/stat, counted after the name
+_IS_EXITING = 0x4
+
 # Runs before the command, in its process: from now on the parent's death is ours. Python code between fork and exec
 # would not be safe in a process with threads, so this is a program of its own (15 ms). The parent may have died
 # before the request was made; then nobody would tell us.
@@ -178,6 +181,18 @@ def collect_exit(descriptor: int, options: int = 0) -> int:
     result = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | options)
     assert result is not None
     return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+
+def ending_code(pid: int) -> int | None:
+    """The exit code of a process that is about to end and cannot be stopped from it; None if it is not, or is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if not int(fields[_FLAGS]) & _IS_EXITING:
+        return None
+    status = int(fields[_EXIT_STATUS])
+    return -(status & 0x7F) if status & 0x7F else status >> 8
 
 
 def process_state(pid: int) -> str:

@@ -29,7 +29,7 @@ from everstep.doctor.facts import Torch, gather, measure_clock
 from everstep.doctor.finding import Finding
 from everstep.doctor.here import judge_here
 from everstep.doctor.links import Pair, rounds
-from everstep.doctor.nodes import LinkReport, NodeReport
+from everstep.doctor.nodes import PEER_LOST, LinkReport, NodeReport
 from everstep.errors import EverstepError
 from everstep.launcher.agent import node_address
 
@@ -236,4 +236,8 @@ def _first_line(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except dist.DistError as lost:  # the store, and rank 0 with it
+        print(lost, file=sys.stderr)
+        sys.exit(PEER_LOST)

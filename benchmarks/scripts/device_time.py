@@ -1,4 +1,4 @@
-"""A 20 MB model whose arithmetic is a device's: the host sleeps while the device computes, and then finds gradients.
+"""A model (20 MB) whose arithmetic is a device's: the host sleeps while the device computes, and then finds gradients.
 
 A third of the time is forward, two thirds backward, each slept in one piece: many short sleeps would each wait for a
 busy core when they end. Gradients come layer by layer when the backward sleep is over; they depend on the inputs and
@@ -45,10 +45,10 @@ class _DeviceLinear(torch.autograd.Function):
 class DeviceModel(nn.Module):
     """`seconds` of device time per call, forward and backward together."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, width: int = WIDTH) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS))
+        self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(LAYERS))
         self.seconds = seconds
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -57,5 +57,5 @@ class DeviceModel(nn.Module):
         return _Sleep.apply(inputs, self.seconds)  # last: its backward comes first
 
 
-def batch(step: int, leaf: int) -> Tensor:
-    return torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1000 * step + leaf))
+def batch(step: int, leaf: int, width: int = WIDTH) -> Tensor:
+    return torch.randn(4, width, generator=torch.Generator().manual_seed(1000 * step + leaf))

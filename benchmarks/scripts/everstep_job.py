@@ -1,4 +1,4 @@
-"""The job of benchmarks/recovery.py under Everstep: steps of 50 ms of device time over 4 workers, for ever."""
+"""The job of the benchmarks under Everstep: steps of 50 ms of device time when all workers are there, for ever."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from everstep import env
 from everstep.events import emit
 
 sys.path.insert(0, str(Path(__file__).parent))
-from device_time import DeviceModel, batch
+from device_time import WIDTH, DeviceModel, batch
 
-WORKERS, STEP_S = 4, 0.05
+STEP_S = 0.05
 
 
 class Ballast:
@@ -40,14 +40,16 @@ class Behind(Exception):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--leaves", type=int, default=4)
+    parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--ballast-mb", type=int, default=0)
     parser.add_argument("--lag-every", type=int, default=0, help="at each such step w1 falls behind and w3 dies")
     args = parser.parse_args()
     emit("script.began")
     torch.set_num_threads(1)
-    model = DeviceModel(STEP_S * WORKERS / args.leaves)
+    model = DeviceModel(STEP_S * args.workers / args.leaves, args.width)
     trainer = everstep.ElasticTrainer(model, leaves=args.leaves)
     if args.ballast_mb:
         trainer.register("ballast", Ballast(args.ballast_mb << 20))
@@ -57,7 +59,7 @@ def main() -> None:
     for leaf in trainer.leaves(steps=args.steps):
         try:
             with trainer.step():
-                model(batch(leaf.step, leaf.index)).square().mean().backward()
+                model(batch(leaf.step, leaf.index, args.width)).square().mean().backward()
                 is_due = args.lag_every and leaf.step and leaf.step % args.lag_every == 0
                 if is_due and env.worker() == "w1" and leaf.step not in has_lagged and trainer.is_last_leaf:
                     has_lagged.add(leaf.step)

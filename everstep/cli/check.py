@@ -14,7 +14,7 @@ from pathlib import Path
 from everstep import env
 from everstep.cli.node import AgentRequest, node_spec
 from everstep.client import Coordinator
-from everstep.doctor.nodes import NodeReport, fitness_of, read_reports
+from everstep.doctor.nodes import PEER_LOST, NodeReport, fitness_of, read_reports
 from everstep.errors import UsageError
 from everstep.launcher.agent import Agent, Worker
 from everstep.launcher.local_coordinator import private_directory
@@ -40,7 +40,7 @@ class Probed:
     def own_failure(self) -> str:
         """Why this node's own probe failed; "" if it did not, or was ended because another did."""
         first = self.verdict.first_failure
-        if first is None or first.exit.code == -signal.SIGTERM:
+        if first is None or first.exit.code in (-signal.SIGTERM, PEER_LOST):
             return ""
         return f"its probe failed: {first.exit}" + (f", {self.last_words[-1]}" if self.last_words else "")
 
@@ -90,7 +90,7 @@ def _told(fitness: Fitness) -> str:
     if fitness.failure:
         return fitness.failure
     parts = [] if fitness.gflops is None else [f"{fitness.gflops:.0f} GFLOP/s"]
-    parts += [] if fitness.mb_per_s is None else [f"{fitness.mb_per_s:.3g} MB/s to the best neighbour"]
+    parts += [] if fitness.mb_per_s is None else [f"{fitness.mb_per_s:.0f} MB/s to the best neighbour"]
     return ", ".join(parts)
 
 

@@ -70,6 +70,10 @@ def _slow(nodes: Sequence[Node]) -> Iterator[tuple[str, tuple[float, str]]]:
                 median, own = statistics.median(values.values()), values[node.agent]
                 ratio = median / own if own > 0 else float("inf")
                 if ratio > SLOW:
-                    worse.append((ratio, f"{own:.3g} {what}, the median is {median:.3g}"))
+                    worse.append((ratio, f"{_short(own)} {what}, the median is {_short(median)}"))
         if worse:
             yield node.agent, (max(worse)[0], " and ".join(text for _, text in worse))
+
+
+def _short(number: float) -> str:
+    return f"{number:.0f}" if number >= 10 else f"{number:.2g}"

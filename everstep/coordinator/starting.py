@@ -84,9 +84,10 @@ def fit_nodes(roster: Roster) -> Fit:
 def _decide_unfit(roster: Roster, now: float) -> Starting | None:
     """Enough nodes came, but too many of them failed their check: no waiting will help."""
     policy, fit = roster.policy, fit_nodes(roster)
-    last_call = roster.nodes_at + policy.last_call_s
-    if not fit.failed or len(fit.kept) + len(fit.failed) < policy.min_nodes or now < last_call:
-        return Starting(reason="more may come", next_look=last_call) if fit.failed and now < last_call else None
+    if len(fit.kept) + len(fit.failed) < policy.min_nodes or not fit.failed:
+        return None
+    if now < (last_call := roster.nodes_at + policy.last_call_s):
+        return Starting(reason=f"{listed(fit.failed)} failed; more nodes may come", next_look=last_call)
     failed = "; ".join(f"{agent}: {why}" for agent, why in fit.failed.items())
     return Starting(reason=f"{len(fit.kept)} of at least {policy.min_nodes} nodes are fit; {failed}", stops=True)
 

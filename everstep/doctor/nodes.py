@@ -12,6 +12,7 @@ from everstep.doctor.finding import Finding, error, ok, warning
 from everstep.doctor.here import judge_skew
 from everstep.wire import Fitness, from_json
 
+PEER_LOST = 75  # exit code of a probe that lost the others: no failure of its node
 SLOW = 2.0  # so many times slower than the median is slow
 
 

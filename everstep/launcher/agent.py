@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from everstep import env
-from everstep.board import read_board
+from everstep.board import await_end, has_lifeline, read_board
 from everstep.client import Coordinator
 from everstep.errors import EverstepError, UsageError
 from everstep.events import emit
@@ -35,7 +36,7 @@ from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
 from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
 from everstep.launcher.worker_files import WorkerFiles, open_log
-from everstep.process import RUNNING, STOPPED, Child
+from everstep.process import RUNNING, STOPPED, Child, ending_code
 from everstep.wire import AgentOrders, AgentReport, AttemptOrder, KillOrder, Slot, WorkerExit, WorkerState
 
 log = logging.getLogger("everstep")
@@ -94,6 +95,8 @@ class Agent:
         self._is_ending_attempt = False
         self._is_regrouping = False
         self._told_why = ""
+        self._listened_to: set[str] = set()  # workers whose end is heard before it is seen …
+        self._told: set[str] = set()  # … and told already
         self._condemned: set[str] = set()
         self._asked: set[str] = set()  # to end
         self._signal_number: int | None = None
@@ -237,8 +240,8 @@ class Agent:
         ended = worker.child.wait()
         assert ended is not None
         progress = read_board(worker.board)
-        # First of all: the others wait for nothing but this.
-        self._line.tell_exit(name, WorkerExit(exit_code=ended.code, step=progress.step, leaf=progress.leaf))
+        if name not in self._told:  # first of all: the others wait for nothing but this
+            self._line.tell_exit(name, WorkerExit(exit_code=ended.code, step=progress.step, leaf=progress.leaf))
         self._broom.forget(worker.child.pid)
         del self._workers[name]
         attempt = worker.place.attempt
@@ -270,12 +273,34 @@ class Agent:
         if self._due is not None and not self._workers:
             self._starter.when_settled(self._begin_due)
 
+    def _listen(self, worker: Worker) -> None:
+        """Hear of its end as early as can be. Called from the line's thread."""
+        name = worker.place.worker
+        if name not in self._listened_to and has_lifeline(worker.board):
+            self._listened_to.add(name)
+
+            def wait() -> None:
+                if await_end(worker.board):
+                    self._loop.post(lambda: self._sense(worker))
+
+            threading.Thread(target=wait, name=f"lifeline of {name}", daemon=True).start()
+
+    def _sense(self, worker: Worker) -> None:
+        """A worker begins to end. If it dies, the others need not wait until the kernel is done with it."""
+        name = worker.place.worker
+        code = ending_code(worker.child.pid) if self._workers.get(name) is worker else None
+        if code:
+            progress = read_board(worker.board)
+            self._told.add(name)
+            self._line.tell_exit(name, WorkerExit(exit_code=code, step=progress.step, leaf=progress.leaf))
+
     def _look(self) -> AgentReport:
         """What the coordinator is told of this node; called from the line's thread."""
         states, active_at = [], 0.0
         for name, worker in list(self._workers.items()):
             state = worker.child.state
             if state in (RUNNING, STOPPED):
+                self._listen(worker)
                 progress = read_board(worker.board)
                 states.append(WorkerState(worker=name, is_running=state == RUNNING, step=progress.step))
                 active_at = max(active_at, progress.since, worker.files.written_at())

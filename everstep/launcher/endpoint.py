@@ -144,17 +144,18 @@ def unshare_token(job: str, token: str) -> None:
 
 def join(endpoint: Endpoint, job: str, token_file: Path | None, patience_s: float, say: Callable[[str], None]) -> str:
     """Wait until the coordinator there answers us; the token that it takes. One that is there knows its token: who
-    does not have it then will not get it by waiting."""
-    began, is_told, is_there = time.monotonic(), False, False
+    does not have it a little later will not get it by waiting."""
+    began, is_told, there_at = time.monotonic(), False, None
     while True:
         token = _find_token(job, token_file)
         problem = _try(endpoint, job, token)
         if problem is None and token is not None:
             return token
-        waited_s, is_there = time.monotonic() - began, isinstance(problem, UsageError) and endpoint.is_taken()
-        if problem is not None and waited_s > (_TOKEN_S if is_there else patience_s):
+        now, is_there = time.monotonic(), isinstance(problem, UsageError) and endpoint.is_taken()
+        there_at = (there_at or now) if is_there else None
+        if problem is not None and (now - there_at > _TOKEN_S if there_at else now - began > patience_s):
             raise problem
-        if not is_told and waited_s > _TOLD_AFTER_S:
+        if not is_told and now - began > _TOLD_AFTER_S:
             is_told = True
             say(f"waiting for the coordinator at {endpoint}: {problem}")
         time.sleep(_PAUSE_S)

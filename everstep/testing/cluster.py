@@ -353,6 +353,10 @@ class Cluster:
     def mend(self, host: int) -> None:
         self._hosts.mend(host)
 
+    def crash(self, host: int) -> None:
+        """The host is gone, with its agent and workers. After `mend`, it can have a new node: `add(host=…)`."""
+        self._hosts.crash(host)
+
     def cut_between(self, one: int, other: int) -> None:
         """These two hosts lose each other; both still reach the coordinator and the rest."""
         self._hosts.cut_between(one, other)

@@ -9,19 +9,22 @@ import ctypes
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
 from everstep.errors import PermanentError, UsageError
-from everstep.process import ENDED, process_state
+from everstep.process import ENDED, process_state, wait_for_end
 
 T = TypeVar("T")
 
 _PREFIX = "everstep"
 _CLONE_NEWNET = 0x40000000
+_END_S = 5.0  # for a killed process to be gone
 _serial = itertools.count()
 
 
@@ -80,6 +83,20 @@ class Network:
     def mend(self, host: int) -> None:
         _ip("-n", self._switch, "link", "set", f"p{host}", "up")
         self._cut.discard(host)
+
+    def crash(self, host: int) -> None:
+        """All its processes are gone at once, and its cable is down. Its last packets told so, if anybody listened."""
+        self.kill_all(host)
+        self.cut(host)
+
+    def kill_all(self, host: int) -> None:
+        """SIGKILL to every process of this host, until there is none."""
+        while pids := [int(pid) for pid in _ip("netns", "pids", self._namespace(host)).split()]:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in pids:
+                wait_for_end(pid, _END_S)
 
     def cut_between(self, one: int, other: int) -> None:
         """These two lose each other's packets; both still reach the rest."""

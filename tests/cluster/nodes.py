@@ -4,10 +4,7 @@ They meet at host 1's address, or at a coordinator that stands on host 0. What a
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -90,19 +87,8 @@ class Nodes(Stage):
 
     # --- hurting ----------------------------------------------------------------------------------
 
-    def crash(self, host: int) -> None:
-        """The power fails: nothing goes out any more, and all processes are gone."""
-        self.cut(host)
-        for pid in self._pids_on(host):
-            os.kill(pid, signal.SIGKILL)
-
     def signal_agent(self, node: str, number: int) -> None:
         self._agent(node).signal(number, is_for_group=False)
 
     def _agent(self, node: str) -> Child:
         return next(each.agent for each in self._nodes if each.name == node)
-
-    def _pids_on(self, host: int) -> list[int]:
-        namespace = self._hosts.inside(host)[-1]
-        listed = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=True).stdout
-        return [int(pid) for pid in listed.split()]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from everstep.errors import UsageError
+from everstep.process import Child, Exit
 from everstep.testing import Cluster, can_make_hosts
 from everstep.testing.network import Network, _namespaces
+from terminal import until
 
 pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="needs root, iproute2 and nftables")
 
@@ -51,6 +54,15 @@ def test_two_hosts_can_lose_each_other_alone(network: Network) -> None:
     assert [can_reach(network, host) for host in range(4)] == [True, True, False, True]
     network.mend_between(1, 2)
     assert can_reach(network, 2, timeout_s=10.0)
+
+
+def test_a_host_that_crashes_takes_its_processes_along(network: Network, tmp_path: Path) -> None:
+    up = tmp_path / "up"
+    with Child.start([*network.inside(2), "sh", "-c", f"sleep 100 & touch {up}; sleep 100"]) as shell:
+        until(up.exists, lambda: "the shell is up")
+        network.crash(2)
+        assert shell.wait(5.0) == Exit(code=-9)
+    assert not can_reach(network, 2)
 
 
 def test_two_networks_live_side_by_side_and_leave_nothing() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from everstep.testing import can_make_hosts
 from nodes import Nodes
+from stage import pass_time
 
 pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="needs root, iproute2 and nftables")
 
@@ -49,6 +50,15 @@ def test_a_node_without_the_token_is_told_how_to_get_it(tmp_path: Path) -> None:
     assert f"no token for the coordinator at {nodes.url.removeprefix('http://')}" in told
     assert f"HINT: set EVERSTEP_TOKEN on all nodes, or let them share the home folder: it is in {tmp_path}" in told
     assert result.exit_codes == {"node1": 0, stranger: 2, "node3": 0}
+
+
+def test_the_first_host_may_come_last() -> None:
+    with Nodes("3", script="puppet.py", options=["--nnodes=2"]) as nodes:
+        (early,) = nodes.run(2)
+        nodes.wait_said(early, "waiting for the coordinator")
+        pass_time(2.5)  # longer than a token may take to come once the coordinator is there
+        (late,) = nodes.run(1)
+        assert nodes.finish().exit_codes == {early: 0, late: 0}
 
 
 # --- torch's DDP ------------------------------------------------------------------------------------
@@ -140,6 +150,7 @@ def test_the_engine_goes_on_over_a_killed_worker_a_crashed_host_and_its_return()
         (victim,) = nodes.workers_on(names[1])
         nodes.kill(victim)
         let_in(nodes, 10, newcomer="w3", size=3)
+        nodes.wait("step.committed", size=3, step=12)
         nodes.crash(3)
         nodes.wait("regroup.settled", size=2, step=lambda step: step > 10)
         nodes.mend(3)

@@ -8,6 +8,7 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
 import time
 import uuid
 
@@ -75,6 +76,8 @@ class Puppet:
             seen = watched.seen
             if watched.is_stopped:
                 raise JobStopped(watched.reason)
+            if watched.is_closed and is_stuck and hanging == self.worker:
+                threading.Event().wait()  # one that really hangs hears nothing
             if watched.newcomers:
                 self.make_room(f"{watched.newcomers} wait to be let in")
             if watched.newcomers or watched.is_closed:

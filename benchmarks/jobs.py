@@ -1,0 +1,131 @@
+"""The jobs that are measured against each other: a cluster of Everstep's and a job of torchrun's, both running one of
+scripts/ and followed by its events, and the patience to wait for them.
+
+torchrun runs at its best: without the sharing of its store, which makes it hang after some restarts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from everstep.process import ENDED, process_state
+from everstep.testing import Cluster
+from everstep.testing.tape import Event, Tape, is_match
+
+SCRIPTS = Path(__file__).parent / "scripts"
+STEP_S = 0.05
+_READY_S = 120.0
+_END_S = 10.0
+
+
+def until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def wait_for_random_phase() -> None:
+    time.sleep(random.uniform(0, 2 * STEP_S))
+
+
+# --- Everstep -----------------------------------------------------------------------------------------
+
+
+def full_generation(cluster: Cluster, num_workers: int) -> int:
+    """Wait until so many workers have done a few steps together; the generation in which they did."""
+
+    def newest() -> int:
+        return max((event["generation"] for event in cluster.events("generation.formed")), default=0)
+
+    def is_full() -> bool:
+        steps = cluster.events("step.committed", generation=newest(), size=num_workers)
+        return len({event["step"] for event in steps}) >= 5
+
+    if not until(is_full, _READY_S):
+        raise SystemExit(f"the workers did not come back to full strength in {_READY_S:.0f} s")
+    return newest()
+
+
+def members(cluster: Cluster, generation: int) -> list[str]:
+    return [event["worker"] for event in cluster.events("generation.formed", generation=generation) if event["worker"]]
+
+
+# --- torchrun -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchrunNode:
+    """One node's command: its options, what comes before the command, and what its environment has besides."""
+
+    options: Sequence[str]
+    inside: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def attempt(tape: Tape, number: int) -> list[Event]:
+    """The steps that workers did after so many restarts of all of them."""
+    return [event for event in tape.read() if is_match(event, "step.committed", {"attempt": number})]
+
+
+class Torchrun:
+    """scripts/ddp_job.py under torchrun, from `with` to its end; leaves nothing behind."""
+
+    def __init__(self, *nodes: TorchrunNode, args: Sequence[str] = ()) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="everstep-bench-", dir="/dev/shm"))
+        self.tape = Tape(self._directory / "events.jsonl")
+        self._nodes, self._args = nodes, args
+        self._agents: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Torchrun:
+        self._agents = [self._start(node) for node in self._nodes]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for agent in self._agents:
+                agent.send_signal(number)
+            until(lambda: all(agent.poll() is not None for agent in self._agents), _END_S)
+        for pid in self.alive():  # an agent that was killed leaves its workers behind
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _start(self, node: TorchrunNode) -> subprocess.Popen[bytes]:
+        script = [str(SCRIPTS / "ddp_job.py"), str(self._directory / "checkpoint.pt"), *self._args]
+        command = [*node.inside, sys.executable, "-m", "torch.distributed.run", *node.options, *script]
+        env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            "EVERSTEP_EVENTS": str(self._directory / "events.jsonl"),
+            "OMP_NUM_THREADS": "1",
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
+            **node.env,
+        }
+        with (self._directory / "torchrun.log").open("ab") as log:
+            return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+
+    def steps(self, **facts: Any) -> list[Event]:
+        return [event for event in self.tape.read() if is_match(event, "step.committed", facts)]
+
+    def alive(self) -> list[int]:
+        """The workers that have formed their group, as far as they are still there."""
+        started = [int(event["pid"]) for event in self.tape.read() if event["event"] == "ddp.started"]
+        return [pid for pid in started if process_state(pid) != ENDED]

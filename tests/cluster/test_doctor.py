@@ -1,0 +1,145 @@
+"""`everstep doctor` on this machine and over hosts with networks of their own; `run --check` before a start."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.launcher.local_coordinator import CoordinatorFiles, start_coordinator
+from everstep.testing.network import Network, can_make_hosts
+
+ROOT = Path(__file__).parents[2]
+TELL = Path(__file__).parent / "scripts" / "tell.py"
+WAIT_S = 90.0
+
+needs_hosts = pytest.mark.skipif(
+    not can_make_hosts() or shutil.which("tc") is None, reason="needs root, iproute2 and nftables"
+)
+
+
+@contextmanager
+def everstep(
+    *arguments: str | Path, home: Path, inside: Sequence[str] = (), **added: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Started in a folder of its own; nodes of the same `home` share a token."""
+    outer = {name: value for name, value in os.environ.items() if not name.startswith(("EVERSTEP_", "PET_"))}
+    environment = outer | {"PYTHONPATH": str(ROOT), "HOME": str(home), "OMP_NUM_THREADS": "1"} | added
+    folder = home / f"node{len(list(home.iterdir()))}"
+    folder.mkdir()
+    process = subprocess.Popen(
+        [*inside, sys.executable, "-m", "everstep", *(str(argument) for argument in arguments)],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def doctor(*arguments: str | Path, home: Path, **added: str) -> tuple[int, dict[str, Mapping[str, Any]]]:
+    """Its exit code, and its findings by check."""
+    with everstep("doctor", "--json", *arguments, home=home, **added) as process:
+        told, _ = process.communicate(timeout=WAIT_S)
+    ((_, findings),) = json.loads(told)["nodes"].items()
+    return process.returncode, {finding["check"]: finding for finding in findings}
+
+
+def test_this_machine_is_examined(tmp_path: Path) -> None:
+    coordinator, url = start_coordinator(CoordinatorFiles(directory=tmp_path))
+    with coordinator:
+        code, found = doctor("--coordinator", url, "--token-file", tmp_path / "token", home=tmp_path)
+    assert code == 0
+    assert found.keys() == {
+        "python", "torch", "devices", "shared memory", "disk", "open files", "ports", "name", "clock",
+    }  # fmt: skip
+    assert found["torch"]["level"] == found["clock"]["level"] == "ok"
+
+
+def test_an_error_is_an_exit_code_and_a_way_out(tmp_path: Path) -> None:
+    code, found = doctor(home=tmp_path, PYTHON_EXEC="/bin/false")
+    assert code == 1
+    assert (found["torch"]["level"], found["torch"]["hint"]) == ("error", "pip install 'everstep[torch]'")
+
+
+def test_the_table_is_for_people(tmp_path: Path) -> None:
+    with everstep("doctor", home=tmp_path) as process:
+        told, _ = process.communicate(timeout=WAIT_S)
+    assert socket.gethostname() in told
+    assert [line.split()[:2] for line in told.splitlines()][1][0] == "python"
+
+
+def test_a_node_whose_probe_fails_is_left_out(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+    run = ["run", "--check", "--nnodes=1:2", f"--rdzv-endpoint={endpoint}", "--last-call-s=4", TELL]
+    with (
+        everstep(*run, home=tmp_path) as good,
+        everstep(*run, home=tmp_path, PYTHON_EXEC="/bin/false") as bad,
+    ):
+        out, told = good.communicate(timeout=WAIT_S)
+        _, told_there = bad.communicate(timeout=WAIT_S)
+    assert (good.returncode, bad.returncode) == (0, 0), told + told_there
+    assert out == "[w0] out of 0: an apple\n"
+    assert "is left out: its probe failed: exit code 1" in told
+    assert "left out, a spare from now on: its probe failed: exit code 1" in told_there
+
+
+@needs_hosts
+@pytest.mark.root
+def test_the_host_with_the_slow_cable_is_named(tmp_path: Path) -> None:
+    with Network(3) as network:
+        network.slow_down(2, mbit_per_s=50)
+        told = on_all_hosts(network, tmp_path, "doctor", "--json", "--nnodes=3")
+    everywhere = next(nodes for nodes in (json.loads(out)["nodes"] for out, _ in told) if len(nodes) == 3)
+    levels = {
+        title.split()[-1].strip("()"): {finding["check"]: finding["level"] for finding in findings}
+        for title, findings in everywhere.items()
+    }
+    slow = {address for address, found in levels.items() if found["network"] == "warning"}
+    assert slow == {network.address(2)}
+    assert all(found["gloo"] == found["clock"] == "ok" for found in levels.values())
+
+
+@needs_hosts
+@pytest.mark.root
+@pytest.mark.slow
+def test_the_host_with_the_slow_cable_is_left_out_of_the_run(tmp_path: Path) -> None:
+    with Network(3) as network:
+        network.slow_down(2, mbit_per_s=50)
+        told = on_all_hosts(network, tmp_path, "run", "--check", "--nnodes=2:3", "--last-call-s=4", TELL)
+    (first_out, first_err), (slow_out, slow_err), (third_out, third_err) = told
+    assert sorted([first_out, third_out]) == ["[w0] out of 0: an apple\n", "[w1] out of 0: an apple\n"], told
+    assert slow_out == ""
+    assert "MB/s to its best neighbour, the median is" in slow_err.split("left out, a spare from now on: ")[1]
+    assert " is left out: " in first_err
+    assert " is left out: " in third_err
+
+
+def on_all_hosts(network: Network, home: Path, command: str, *arguments: str | Path) -> list[tuple[str, str]]:
+    """What each of three hosts prints; the first one has the endpoint."""
+    endpoint = f"--rdzv-endpoint={network.address(1)}:29400"
+    start = [command, endpoint, *arguments]
+    with (
+        everstep(*start, home=home, inside=network.inside(1), GLOO_SOCKET_IFNAME="eth0") as first,
+        everstep(*start, home=home, inside=network.inside(2), GLOO_SOCKET_IFNAME="eth0") as second,
+        everstep(*start, home=home, inside=network.inside(3), GLOO_SOCKET_IFNAME="eth0") as third,
+    ):
+        told = [process.communicate(timeout=WAIT_S) for process in (first, second, third)]
+        assert [process.returncode for process in (first, second, third)] == [0, 0, 0], told
+    return told

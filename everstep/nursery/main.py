@@ -14,9 +14,11 @@ import socket
 import sys
 
 from everstep.launcher.program import read_early
+from everstep.nursery import interrupted
 
 
 def main() -> None:
+    interrupted.prepare()
     gc.disable()  # nothing that an import makes is garbage
     line = socket.socket(fileno=int(sys.argv[1]))
     line.set_inheritable(False)

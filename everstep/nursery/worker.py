@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from everstep.launcher.program import PythonProgram, python_program, read_early
+from everstep.nursery import interrupted
 from everstep.nursery.serve import Birth
 
 _STACKS_SIGNAL = signal.SIGUSR2  # the agent asks for the stacks of all threads with it
@@ -140,8 +141,7 @@ def _as_top_level(run: Callable[[], None]) -> None:
             sys.last_exc = error
         sys.excepthook(type(error), error, trace)
         if isinstance(error, KeyboardInterrupt):
-            sys.excepthook = lambda *_: None
-            raise  # python then ends by the signal itself
+            interrupted.note()
         sys.exit(1)
 
 

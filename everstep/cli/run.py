@@ -21,7 +21,7 @@ from everstep.launcher.agent import Agent, Worker
 from everstep.launcher.console import Console
 from everstep.launcher.display import Display
 from everstep.launcher.endpoint import as_job_id, host_or_join, join, private_file
-from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, private_directory
+from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, Start, private_directory
 from everstep.launcher.logs import FilteredCopy, tail
 from everstep.launcher.node import ENDING_SIGNALS
 from everstep.launcher.report import LastWords, failure_report, summary
@@ -29,7 +29,7 @@ from everstep.launcher.starter import Starter
 from everstep.launcher.streams import STDERR, STDOUT, Shown
 from everstep.launcher.verdict import Verdict
 from everstep.launcher.worker_files import WorkerFiles
-from everstep.process import ENDED
+from everstep.process import ENDED, Child
 from everstep.wire import JobSpec, Policy, policy_problems
 
 
@@ -66,7 +66,10 @@ def run_job(request: RunRequest, starter: Starter) -> int:
     events = _events_path(directory)
     with (
         _display(request.shown, request.copied_texts, directory) as display,
-        coordinator_of(request, job, directory, is_hosting, policy.join_s, display.say) as (url, token),
+        coordinator_of(request, job, directory, is_hosting, policy.join_s, display.say, starter.start_service) as (
+            url,
+            token,
+        ),
     ):
         for note in request.notes:
             display.say(note)
@@ -189,7 +192,13 @@ def _last_words(directory: Path) -> LastWords:
 
 @contextmanager
 def coordinator_of(
-    request: RunRequest, job: str, directory: Path, is_hosting: bool, patience_s: float, say: Callable[[str], None]
+    request: RunRequest,
+    job: str,
+    directory: Path,
+    is_hosting: bool,
+    patience_s: float,
+    say: Callable[[str], None],
+    start: Start = Child.start,
 ) -> Iterator[tuple[str, Path]]:
     """The URL and token file of the coordinator given, of the one at the endpoint, or of one of our own."""
     endpoint = request.rendezvous.endpoint
@@ -197,7 +206,7 @@ def coordinator_of(
         yield request.coordinator_url, token_path(request.token_file, directory)
     elif request.nodes.max == 1 or endpoint is None:
         files = CoordinatorFiles(directory=directory)
-        with LocalCoordinator(files, say=say) as local:
+        with LocalCoordinator(files, say=say, start=start) as local:
             yield local.url, files.token
     elif is_hosting:
         with host_or_join(endpoint, job, directory, request.token_file, patience_s, say) as (url, token):

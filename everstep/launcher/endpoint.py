@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from everstep import env
-from everstep.client import Coordinator
 from everstep.errors import CoordinatorUnreachable, EverstepError, PermanentError, Refused, UsageError
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, write_token
+
+if TYPE_CHECKING:
+    from everstep.client import Coordinator
 
 _PAUSE_S = 0.25
 _UNAUTHORISED = 401
@@ -118,7 +121,7 @@ def host_or_join(
 def _await_others(endpoint: Endpoint, job: str, token: str) -> None:
     """The job is over for us, but other nodes may still have to hear of it from the coordinator that we host."""
     deadline = time.monotonic() + OTHERS_S
-    with Coordinator(endpoint.url, token, job) as coordinator:
+    with _connect(endpoint, token, job) as coordinator:
         while time.monotonic() < deadline:
             try:
                 view = coordinator.view()
@@ -158,6 +161,12 @@ def join(endpoint: Endpoint, job: str, token_file: Path | None, patience_s: floa
         time.sleep(_PAUSE_S)
 
 
+def _connect(endpoint: Endpoint, token: str, job: str) -> Coordinator:
+    from everstep.client import Coordinator  # late: the command line is read before there is time to import HTTP
+
+    return Coordinator(endpoint.url, token, job)
+
+
 def _try(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | None:
     if token is None:
         return UsageError(
@@ -165,7 +174,7 @@ def _try(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | Non
             hint=f"set {env.TOKEN} on all nodes, or let them share the home folder: it is in {shared_token_path(job)}",
         )
     try:
-        with Coordinator(endpoint.url, token, job) as coordinator:
+        with _connect(endpoint, token, job) as coordinator:
             coordinator.check()
         return None
     except CoordinatorUnreachable as error:

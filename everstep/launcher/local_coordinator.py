@@ -19,6 +19,8 @@ from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.launcher.logs import tail
 from everstep.process import Child
 
+Start = Callable[..., Child]
+
 READY_S = 30.0
 _END_S = 5.0  # from SIGTERM to SIGKILL
 
@@ -72,7 +74,7 @@ def serve_command(files: CoordinatorFiles, host: str, port: int) -> list[str]:
         "--token-file": str(files.token),
         "--ready-file": str(files.ready),
     }
-    return [sys.executable, "-m", "everstep", "serve", *(part for option in options.items() for part in option)]
+    return [sys.executable, "-u", "-m", "everstep", "serve", *(part for option in options.items() for part in option)]
 
 
 def start_coordinator(
@@ -82,12 +84,13 @@ def start_coordinator(
     port: int = 0,
     inside: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    start: Start = Child.start,
 ) -> tuple[Child, str]:
     """Start one and wait until it answers: its process and URL. `inside` is put before the command."""
     write_token(files.token)
     files.ready.unlink(missing_ok=True)
     with files.log.open("ab") as output:
-        child = Child.start([*inside, *serve_command(files, host, port)], output=output, env=env)
+        child = start([*inside, *serve_command(files, host, port)], output=output, env=env or os.environ)
     try:
         return child, _await_ready(child, files)
     except BaseException:
@@ -109,9 +112,16 @@ class LocalCoordinator:
     """Kept alive by a thread of its own as long as it is open: same store, same port, same token."""
 
     def __init__(
-        self, files: CoordinatorFiles, *, say: Callable[[str], None], host: str = "127.0.0.1", port: int = 0
+        self,
+        files: CoordinatorFiles,
+        *,
+        say: Callable[[str], None],
+        host: str = "127.0.0.1",
+        port: int = 0,
+        start: Start = Child.start,
     ) -> None:
-        self._files, self._say, self._host, self._port = files, say, host, port
+        """`start` starts the first one."""
+        self._files, self._say, self._host, self._port, self._start = files, say, host, port, start
         self._child: Child | None = None
         self._url = ""
         self._error: EverstepError | None = None
@@ -141,7 +151,7 @@ class LocalCoordinator:
     def _keep(self) -> None:
         # In this thread, because the kernel ends a child with the thread that started it.
         try:
-            self._child, self._url = start_coordinator(self._files, host=self._host, port=self._port)
+            self._child, self._url = start_coordinator(self._files, host=self._host, port=self._port, start=self._start)
         except EverstepError as error:
             self._error = error
             return

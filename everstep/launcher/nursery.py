@@ -34,6 +34,7 @@ from everstep.launcher.parcel import (
 )
 from everstep.process import Child
 
+WORKERS, CONTROL = "workers", "control"  # what a nursery's forks will be, and so what it has imported
 _ANSWER_S = 5.0  # a fork takes milliseconds; the machine may be busy
 _END_S = 2.0  # for a nursery whose agent goes to kill its workers
 
@@ -48,8 +49,8 @@ class NurseryGone(Exception):
     """It has died, refused or does not answer: start the worker plainly."""
 
 
-def nursery_command(descriptor: int) -> list[str]:
-    return [sys.executable, "-u", "-c", _PROGRAM, str(descriptor)]
+def nursery_command(descriptor: int, kind: str) -> list[str]:
+    return [sys.executable, "-u", "-c", _PROGRAM, str(descriptor), kind]
 
 
 class Nursery:
@@ -58,6 +59,7 @@ class Nursery:
     def __init__(self, line: socket.socket, *, process: Child | None = None, output: IO[bytes] | None = None) -> None:
         """`process` is the nursery itself if it is to end with us, and `output` what it prints."""
         self._line, self._process, self._output = line, process, output
+        self._is_for_one = False
         self._requests = itertools.count(1)
         self._started: dict[int, tuple[Started, list[int]]] = {}
         self._awaited: set[int] = set()
@@ -73,7 +75,7 @@ class Nursery:
         ours, theirs = pair()
         output = tempfile.TemporaryFile()  # noqa: SIM115  closed with the nursery
         with theirs:
-            command = nursery_command(theirs.fileno())
+            command = nursery_command(theirs.fileno(), WORKERS)
             process = Child.start(command, env=env, output=output, descriptors=[theirs.fileno()])
         return cls(ours, process=process, output=output)
 
@@ -139,6 +141,13 @@ class Nursery:
         (descriptor,) = files
         return Child(started.pid, descriptor, partial(self._collect, started.pid))
 
+    def start_only(
+        self, command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int | None, cwd: str | Path | None
+    ) -> Child:
+        """The one process for which this connection was made: when it has ended, the connection is closed."""
+        self._is_for_one = True
+        return self.start_worker(command, env=env, output=output, cwd=cwd)
+
     def close(self) -> None:
         """Its workers end with the connection; a nursery of our own ends as well."""
         self._is_gone = True
@@ -167,6 +176,8 @@ class Nursery:
             self._send(Reap(pid=pid))
         except NurseryGone:
             pass
+        if self._is_for_one:
+            self.close()
         return self._codes.pop(pid, -signal.SIGKILL)
 
     def _take_or_give_up(self, deadline: float) -> None:

@@ -17,12 +17,13 @@ from everstep import env as names
 from everstep.launcher.loop import Loop
 from everstep.launcher.machine import count_gpus
 from everstep.launcher.node import common_environment
-from everstep.launcher.nursery import Nursery, NurseryGone
+from everstep.launcher.nursery import CONTROL, WORKERS, Nursery, NurseryGone
 from everstep.launcher.program import python_program
 from everstep.launcher.warm import warm_nursery
 from everstep.process import Child
 
 COMING_S = 60.0  # a nursery that is not ready by then is not waited for
+_READY_S = 0.3  # a nursery that an earlier run has left is ready at once, or not worth waiting for
 _AGAIN_S = 2.0  # so long after a nursery's death the next one is made: survivors need the cores first
 _MAX_NURSERIES = 4
 
@@ -30,8 +31,8 @@ _MAX_NURSERIES = 4
 class Starter:
     """`open` it early, `attach` it to the agent's loop, `close` it when all is done."""
 
-    def __init__(self, env: Mapping[str, str], nursery: Nursery | None) -> None:
-        self._env = dict(env)
+    def __init__(self, env: Mapping[str, str], nursery: Nursery | None, *, keep_warm_s: float = 0.0) -> None:
+        self._env, self._keep_warm_s = dict(env), keep_warm_s
         self._nursery = nursery
         self._num_nurseries = 1
         self._is_awaited = nursery is not None  # only the first one is waited for
@@ -46,13 +47,8 @@ class Starter:
         env = nursery_environment(outer, num_workers)
         if not _can_have_nursery(command, outer):
             return cls(env, None)
-        nursery = warm_nursery(env, may_start=keep_warm_s > 0)
-        if nursery is not None and keep_warm_s > 0:
-            try:
-                nursery.keep_warm(keep_warm_s)
-            except NurseryGone:
-                nursery = None
-        return cls(env, nursery or Nursery.start(env))
+        nursery = _warm_nursery(env, WORKERS, may_start=keep_warm_s > 0, idle_s=keep_warm_s)
+        return cls(env, nursery or Nursery.start(env), keep_warm_s=keep_warm_s)
 
     @property
     def nursery_pid(self) -> int | None:
@@ -89,6 +85,20 @@ class Starter:
                 self._say(f"a worker is started without the nursery: {reason}")
         return Child.start(command, env=env, output=output, errors=errors, cwd=cwd)
 
+    def start_service(self, command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int | None) -> Child:
+        """As `Child.start`, for what is no worker, such as the coordinator; from the thread that will wait for its end.
+        It is a fork of a nursery of its own kind if an earlier run has kept one warm."""
+        if self._nursery is not None and python_program(command) is not None:
+            nursery = _warm_nursery(plain_environment(env), CONTROL, may_start=False, idle_s=self._keep_warm_s)
+            try:
+                if nursery is not None and nursery.await_ready(_READY_S):
+                    return nursery.start_only(command, env=env, output=output, cwd=None)
+            except NurseryGone:
+                pass
+            if nursery is not None:
+                nursery.close()
+        return Child.start(command, env=env, output=output)
+
     def num_gpus(self) -> int | None:
         """As torch counts them; None if there is nobody to ask."""
         if count_gpus() == 0:
@@ -109,9 +119,11 @@ class Starter:
         self.close()
 
     def close(self) -> None:
+        """May be called again."""
         self._waiting.clear()
         if self._nursery is not None:
             self._forget()
+            self._keep_control()
 
     # --- the nursery's life -------------------------------------------------------------------------
 
@@ -144,6 +156,14 @@ class Starter:
         nursery.close()
         self._settle()
 
+    def _keep_control(self) -> None:
+        """Have a nursery for the next run's coordinator. Only now: while a job starts, it needs the cores itself."""
+        if self._keep_warm_s > 0:
+            env = plain_environment(os.environ)
+            nursery = _warm_nursery(env, CONTROL, may_start=True, idle_s=self._keep_warm_s)
+            if nursery is not None:
+                nursery.close()
+
     def _make_another(self) -> None:
         if self._loop is not None and self._num_nurseries < _MAX_NURSERIES:
             self._num_nurseries += 1
@@ -153,9 +173,23 @@ class Starter:
 
 def nursery_environment(outer: Mapping[str, str], num_workers: int) -> dict[str, str]:
     """What all workers of a node have in common, and nothing that tells of the job."""
-    return common_environment(
-        {name: value for name, value in outer.items() if not name.startswith("EVERSTEP_")}, num_workers
-    )
+    return common_environment(plain_environment(outer), num_workers)
+
+
+def plain_environment(outer: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in outer.items() if not name.startswith("EVERSTEP_")}
+
+
+def _warm_nursery(env: Mapping[str, str], kind: str, *, may_start: bool, idle_s: float) -> Nursery | None:
+    """One that will stay for `idle_s` after this run, if that is more than nothing."""
+    nursery = warm_nursery(env, kind, may_start=may_start)
+    if nursery is not None and idle_s > 0:
+        try:
+            nursery.keep_warm(idle_s)
+        except NurseryGone:
+            nursery.close()
+            return None
+    return nursery
 
 
 def _can_have_nursery(command: Sequence[str], outer: Mapping[str, str]) -> bool:

@@ -28,18 +28,18 @@ _STATUS = ("Umask", "Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp:", "Cp
 _LIMITS = [name for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
-def warm_nursery(environment: Mapping[str, str], *, may_start: bool) -> Nursery | None:
+def warm_nursery(environment: Mapping[str, str], kind: str, *, may_start: bool) -> Nursery | None:
     """The one that fits, started if there is none and `may_start`. None also if there is no place for it."""
     folder = _folder(may_make=may_start)
     if folder is None:
         return None
-    path = folder / f"{_digest(environment)}.nursery"
+    path = folder / f"{_digest(environment, kind)}.nursery"
     if not may_start and not path.exists():
         return None
     with _locked(path):
         line = _connect(path)
         if line is None and may_start:
-            line = _start(path, environment)
+            line = _start(path, environment, kind)
     return Nursery(line) if line is not None else None
 
 
@@ -75,7 +75,7 @@ def _connect(path: Path) -> socket.socket | None:
     return None
 
 
-def _start(path: Path, environment: Mapping[str, str]) -> socket.socket | None:
+def _start(path: Path, environment: Mapping[str, str], kind: str) -> socket.socket | None:
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         try:
@@ -85,13 +85,14 @@ def _start(path: Path, environment: Mapping[str, str]) -> socket.socket | None:
         path.chmod(0o600)
         listener.listen()
         with open(os.open(f"{path}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as log:
-            command = nursery_command(listener.fileno())
+            command = nursery_command(listener.fileno(), kind)
             start_detached(command, env=environment, output=log, descriptors=[listener.fileno()])
         return _connect(path)
 
 
-def _digest(environment: Mapping[str, str]) -> str:
+def _digest(environment: Mapping[str, str], kind: str) -> str:
     facts = [
+        kind,
         sys.executable,
         sys.version,
         read_early(environment),

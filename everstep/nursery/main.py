@@ -1,7 +1,8 @@
 """The nursery's program: become warm, serve, and in each fork be a worker.
 
-    python -u -c 'from everstep.nursery.main import main; main()' DESCRIPTOR
+    python -u -c 'from everstep.nursery.main import main; main()' DESCRIPTOR KIND
 
+KIND is what its forks will be: "workers", or "control" for the coordinator, which needs no torch.
 DESCRIPTOR is either the one connection to an agent, with which the nursery ends, or a listening socket: then agents
 come and go, and it ends when it was idle for as long as it was told to wait."""
 
@@ -13,9 +14,11 @@ import socket
 import sys
 
 from everstep.launcher.program import read_early
+from everstep.nursery import interrupted
 
 
 def main() -> None:
+    interrupted.prepare()
     gc.disable()  # nothing that an import makes is garbage
     line = socket.socket(fileno=int(sys.argv[1]))
     line.set_inheritable(False)
@@ -24,7 +27,7 @@ def main() -> None:
     from everstep.nursery.worker import become
 
     environment = read_early(os.environ)
-    problem = preload()
+    problem = preload(sys.argv[2])
     gc.freeze()  # or the garbage collector of every fork would write to, and so copy, every page
     birth = Nursery(line, problem=problem).serve()
     if birth is None:

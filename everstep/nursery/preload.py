@@ -12,10 +12,13 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from everstep.launcher.nursery import CONTROL
+
 # What makes up nearly all of it, so that the rehearsal is short.
-_ROOTS = (
+_FOR_WORKERS = (
     "torch",
     "torch.distributed",
     "torch.nn.parallel",
@@ -27,20 +30,38 @@ _ROOTS = (
     "runpy",
     "multiprocessing.popen_fork",
 )
+_FOR_CONTROL = (
+    "everstep.cli.main",
+    "everstep.cli.serve",
+    "typer._adapters",
+    "sqlite3",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.auto",
+    "uvicorn.protocols.http.auto",
+    "runpy",
+)
 _REHEARSAL_S = 30.0
 _ENDING_S = 1.0  # for threads that end with a fork
 
 
-def preload() -> str:
+def preload(kind: str) -> str:
     """Import; why this process must not be forked, "" if it may."""
-    for name in _ROOTS:
-        importlib.import_module(name)
-    for name in _learn():
+    if kind == CONTROL:
+        _import(_FOR_CONTROL)
+    else:
+        _import(_FOR_WORKERS)
+        _import(_learn())
+    return _problem()
+
+
+def _import(names: Sequence[str]) -> None:
+    for name in names:
         try:
             importlib.import_module(name)
-        except Exception:
-            pass  # it was made up, or is importable only where it was imported: the worker will do that
-    return _problem()
+        except Exception as problem:
+            # It was made up, or is importable only where it was imported, or is not there in this release: whoever
+            # needs it will import it, and see the problem.
+            print(f"{name}: {problem!r}", file=sys.stderr)
 
 
 def _learn() -> list[str]:
@@ -102,9 +123,8 @@ def _rehearse() -> None:
 
 
 def _problem() -> str:
-    import torch
-
-    if torch.cuda.is_initialized():
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
         return "importing torch has initialised CUDA, which no fork can use"
     # OpenBLAS has threads from its import on, and ends them at the first fork, which was the rehearsal's.
     deadline = time.monotonic() + _ENDING_S

@@ -20,9 +20,8 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-import torch
-
 from everstep.launcher.program import PythonProgram, python_program, read_early
+from everstep.nursery import interrupted
 from everstep.nursery.serve import Birth
 
 _STACKS_SIGNAL = signal.SIGUSR2  # the agent asks for the stacks of all threads with it
@@ -94,7 +93,8 @@ def _is_shadowing(folder: str) -> bool:
 
 def _forget_kinship() -> None:
     """What brothers must not share: random numbers and secrets that were drawn when a module was imported."""
-    torch.default_generator.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()
     random.seed()
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()
@@ -141,8 +141,7 @@ def _as_top_level(run: Callable[[], None]) -> None:
             sys.last_exc = error
         sys.excepthook(type(error), error, trace)
         if isinstance(error, KeyboardInterrupt):
-            sys.excepthook = lambda *_: None
-            raise  # python then ends by the signal itself
+            interrupted.note()
         sys.exit(1)
 
 

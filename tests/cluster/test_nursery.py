@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -18,6 +19,7 @@ import pytest
 import everstep
 from everstep.launcher.loop import Loop
 from everstep.launcher.nursery import Nursery
+from everstep.launcher.parcel import Hello, receive
 from everstep.launcher.starter import Starter, nursery_environment
 from everstep.process import Child, Exit, wait_for_end
 from everstep.testing import Cluster
@@ -368,14 +370,29 @@ def everstep_run(folder: Path, *options: str) -> int:
     return int(line.split()[-1])
 
 
+def kept_nurseries(folder: Path) -> set[int]:
+    """Their pids: one for workers and one for the coordinator. It takes a moment until they answer."""
+    pids = set()
+    for path in (folder / "everstep").glob("*.nursery"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+            line.connect(str(path))
+            greeting = receive(line, READY_S)
+            assert greeting is not None and isinstance(greeting.message, Hello)
+            pids.add(greeting.message.pid)
+    return pids
+
+
 def test_a_nursery_kept_warm_serves_the_next_run_and_ends_by_itself(tmp_path: Path) -> None:
     first = everstep_run(tmp_path, "--keep-warm", "600")
+    kept = kept_nurseries(tmp_path)
     try:
+        assert len(kept) == 2 and first in kept
         assert everstep_run(tmp_path, "--keep-warm", "0.1") == first
-        assert wait_for_end(first, END_S)
+        assert all(wait_for_end(pid, END_S) for pid in kept)
         assert not list((tmp_path / "everstep").glob("*.nursery"))
     finally:
-        subprocess.run(["kill", "-9", str(first)], check=False, capture_output=True)
+        for pid in kept:
+            subprocess.run(["kill", "-9", str(pid)], check=False, capture_output=True)
 
 
 def test_a_folder_that_others_may_enter_is_no_place_for_a_nursery(tmp_path: Path) -> None:

@@ -60,9 +60,7 @@ def run_job(request: RunRequest, starter: Starter) -> int:
     """A job from its creation to its end, or this node's part of it."""
     job, is_hosting = job_id(request), is_host(request)
     policy = policy_of(request)
-    # A name that people give again and again must not find the files of an earlier run.
-    is_reused = request.rendezvous.endpoint is not None and request.coordinator_url is None and request.nodes.max > 1
-    directory = private_directory(request.log_dir / (new_job_id(job) if is_reused else job))
+    directory = private_directory(request.log_dir / _folder(request, job))
     events = _events_path(directory)
     with (
         _display(request.shown, request.copied_texts, directory) as display,
@@ -77,7 +75,7 @@ def run_job(request: RunRequest, starter: Starter) -> int:
         with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
             view = coordinator.create_job(JobSpec(name=request.name, policy=policy))
         if view.is_finished or view.is_stopped:
-            raise UsageError(f"job {job} is over: {view.reason}", hint="give another --job, or none for a new one")
+            raise UsageError(f"job {job} is over: {view.reason}", hint="give another --job or --rdzv-id")
         display.say(f"job {job}, logs in {directory}")
         agent_request = AgentRequest(
             command=request.command,
@@ -118,6 +116,12 @@ def job_id(request: RunRequest) -> str:
     if rendezvous.rdzv_id is None and rendezvous.endpoint is None:
         raise UsageError("several nodes at one coordinator need a name for their job", hint="--job ID or --rdzv-id ID")
     return as_job_id(rendezvous.rdzv_id or f"job-{rendezvous.endpoint}")
+
+
+def _folder(request: RunRequest, job: str) -> str:
+    """Of this node's files. A job that was named can be taken up again; who only says where to meet starts anew."""
+    is_named = request.job is not None or request.nodes.max == 1
+    return job if is_named else new_job_id(job)
 
 
 def is_host(request: RunRequest) -> bool:

@@ -246,7 +246,7 @@ class Cluster:
 
     def _ask(self, question: Callable[[Coordinator], T]) -> T:
         def ask() -> T:
-            with Coordinator(self.url, names.read_token(self._files.token), JOB) as coordinator:
+            with Coordinator(self.url, names.read_token(self.token_file), JOB) as coordinator:
                 return question(coordinator)
 
         return self._network.within(0, ask) if self._network is not None else ask()
@@ -304,7 +304,7 @@ class Cluster:
 
     def _story(self) -> str:
         lines = ["last events:", *(f"  {event}" for event in self._tape.read()[-20:])]
-        for log in sorted([*self.directory.glob("*.log"), *(self.directory / JOB).glob("w*/*.log")]):
+        for log in sorted([*self.directory.glob("*.log"), *self.directory.glob("*/w*/*.log")]):
             lines += [f"{log.relative_to(self.directory)}:", *(f"  | {line}" for line in tail(log))]
         return "\n".join(lines)
 

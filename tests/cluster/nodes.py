@@ -7,9 +7,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from everstep.launcher.local_coordinator import CoordinatorFiles
 from everstep.process import Child
 from everstep.testing import Result
 from everstep.testing.cluster import JOB, _Node
@@ -26,12 +26,14 @@ class Nodes(Stage):
     def __init__(self, *args: object, options: Sequence[str] = (), is_standing: bool = False, **settings: Any) -> None:
         self._is_standing, self._options = is_standing, (*QUICK, *options)
         super().__init__(*args, **{"hosts": 3, **settings})
-        if not is_standing:
-            self._files = CoordinatorFiles(directory=self.directory / JOB)
 
     @property
     def url(self) -> str:
         return super().url if self._is_standing else f"http://{self._hosts.address(1)}:{PORT}"
+
+    @property
+    def token_file(self) -> Path:
+        return super().token_file if self._is_standing else self.directory / ".everstep" / "tokens" / JOB
 
     def start_coordinator(self) -> None:
         if self._is_standing:

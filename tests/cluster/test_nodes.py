@@ -52,13 +52,17 @@ def test_a_node_without_the_token_is_told_how_to_get_it(tmp_path: Path) -> None:
     assert result.exit_codes == {"node1": 0, stranger: 2, "node3": 0}
 
 
-def test_the_first_host_may_come_last() -> None:
+def test_the_first_host_may_come_last_and_the_same_command_starts_a_new_job() -> None:
     with Nodes("3", script="puppet.py", options=["--nnodes=2"]) as nodes:
         (early,) = nodes.run(2)
         nodes.wait_said(early, "waiting for the coordinator")
         pass_time(2.5)  # longer than a token may take to come once the coordinator is there
         (late,) = nodes.run(1)
         assert nodes.finish().exit_codes == {early: 0, late: 0}
+        again = nodes.run(1, 2)
+        result = nodes.finish()
+    assert result.exit_codes == dict.fromkeys((early, late, *again), 0)
+    assert len(result.events("step.committed", step=3)) == 4
 
 
 # --- torch's DDP ------------------------------------------------------------------------------------

@@ -119,11 +119,17 @@ def node_reported(roster: Roster, agent: str, report: AgentReport, now: float) -
     return replace(roster, nodes={**roster.nodes, agent: node}, nodes_at=nodes_at)
 
 
+def suspect_node(roster: Roster, agent: str) -> Roster:
+    """Its connection broke. What follows is no failure of anybody's until it is known whether the node is gone."""
+    node = roster.nodes[agent]
+    return replace(roster, nodes={**roster.nodes, agent: replace(node, is_suspect=True)}) if node.is_present else roster
+
+
 def node_away(roster: Roster, agent: str, reason: str, now: float, *, has_left: bool = False) -> Roster:
     node = roster.nodes.get(agent)
     if node is None or node.has_left or not (node.is_present or has_left):
         return roster
-    gone = replace(node, is_present=False, has_left=has_left, reason=reason)
+    gone = replace(node, is_present=False, is_suspect=False, has_left=has_left, reason=reason)
     return replace(roster, nodes={**roster.nodes, agent: gone}, nodes_at=now)
 
 

@@ -117,6 +117,7 @@ class Job:
         if node is not None and sign is not None and node.incarnation == report.incarnation:
             self.node_signs[agent] = replace(sign, alive_at=now, is_cut=True)
             self._examine_at = min(self._examine_at or now + CUT_S, now + CUT_S)
+            self._change(changes.suspect_node(self.roster, agent))
             self._has_changed.set()
 
     async def agent_leaves(self, agent: str, message: wire.AgentLeave) -> None:

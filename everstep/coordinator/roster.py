@@ -57,6 +57,7 @@ class Node:
     unreachable: tuple[str, ...] = ()
     fitness: Fitness | None = None  # what its check found, if there was one
     is_present: bool = True
+    is_suspect: bool = False  # it hung up: either it is gone, or it reports again at once
     has_left: bool = False  # it said so itself: what it reports while it ends does not bring it back
     reason: str = "present"
 

@@ -34,7 +34,7 @@ def decide_attempt(roster: Roster, now: float) -> Starting:
         return _decide_next(roster, now)
     if roster.is_regrouping:
         return _decide_seats(roster)
-    return _decide_failure(roster) or _decide_gone(roster) or _decide_newcomers(roster, now)
+    return _decide_gone(roster) or _decide_failure(roster) or _decide_newcomers(roster, now)
 
 
 # --- the next attempt ---
@@ -132,6 +132,9 @@ def _decide_failure(roster: Roster) -> Starting | None:
     if not failed:
         return None
     first = failed[0]
+    suspects = [seat.agent for seat in roster.attempt.seats if _is_suspect(roster, seat)]
+    if suspects:  # a node that goes takes others' workers along, which is not their failure
+        return Starting(reason=f"{first.worker} {first.reason}; whether {listed(suspects)} is gone is not known yet")
     return end_attempt(roster, f"{first.worker} on {first.agent} {first.reason}")
 
 
@@ -208,6 +211,10 @@ def _is_idle(roster: Roster, node: Node) -> bool:
 def _is_there(roster: Roster, seat: Seat) -> bool:
     node = roster.nodes.get(seat.agent)
     return node is not None and node.is_present and node.incarnation == seat.incarnation
+
+
+def _is_suspect(roster: Roster, seat: Seat) -> bool:
+    return _is_there(roster, seat) and roster.nodes[seat.agent].is_suspect
 
 
 def _is_finished(roster: Roster, seat: Seat) -> bool:

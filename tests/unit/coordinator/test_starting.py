@@ -221,3 +221,23 @@ def test_an_agent_that_hung_up_is_gone_soon() -> None:
     job.signs["n1"] = replace(job.signs["n1"], is_cut=True)
     job.silence(0.6)
     assert job.roster.attempt.reason == "n1 is gone (its agent ended)"
+
+
+def test_workers_that_die_of_a_lost_node_are_no_failure() -> None:
+    job = Nodes(start_nodes=2, max_nodes=2).report("n1", "n2")
+    job.roster = changes.suspect_node(job.roster, "n2")
+    job.exit("w0", code=1)
+    assert job.roster.attempt.is_open
+    assert "whether n2 is gone is not known yet" in job.reason
+    job.roster = changes.node_away(job.roster, "n2", "its agent ended", job.now)
+    job.advance()
+    assert job.roster.attempt.reason == "n2 is gone (its agent ended)"
+    assert not job.roster.is_over
+
+
+def test_a_failure_is_one_when_the_suspected_node_reports_again() -> None:
+    job = Nodes(start_nodes=2, max_nodes=2).report("n1", "n2")
+    job.roster = changes.suspect_node(job.roster, "n2")
+    job.exit("w0", code=1)
+    job.report("n2")
+    assert job.roster.is_stopped

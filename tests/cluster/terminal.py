@@ -27,8 +27,9 @@ def until(condition: Callable[[], bool], what: Callable[[], str], timeout_s: flo
 class Run:
     """From `with` to its end; whatever is still there then is killed."""
 
-    def __init__(self, *arguments: object, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, *arguments: object, directory: Path, has_nursery: bool = False) -> None:
+        """The nursery imports torch, which few of our scripts need."""
+        self.directory, self._has_nursery = directory, has_nursery
         options = ["--heartbeat-s=0.2", *(str(each) for each in arguments)]
         self._command = [sys.executable, "-m", "everstep", "run", *options]
         self._log = directory / "terminal.log"
@@ -37,6 +38,7 @@ class Run:
     def __enter__(self) -> Run:
         outer = {name: value for name, value in os.environ.items() if not name.startswith(("EVERSTEP_", "PET_"))}
         given = {"PYTHONPATH": str(ROOT), "EVERSTEP_EVENTS": str(self.directory / "events.jsonl"), "COLUMNS": "160"}
+        given |= {} if self._has_nursery else {"EVERSTEP_NURSERY": "off"}
         with self._log.open("wb") as output:
             self.agent = Child.start(self._command, env=outer | given, output=output, cwd=self.directory)
         return self
@@ -81,8 +83,16 @@ def children(pid: int) -> list[int]:
 
 def coordinator_of(pid: int) -> int:
     """The one that this run has brought along."""
-    (found,) = (child for child in children(pid) if "serve" in _read(Path(f"/proc/{child}/cmdline")).split("\0"))
+    (found,) = (child for child in children(pid) if "serve" in _command(child))
     return found
+
+
+def nurseries_of(pid: int) -> list[int]:
+    return [child for child in children(pid) if any("everstep.nursery" in part for part in _command(child))]
+
+
+def _command(pid: int) -> list[str]:
+    return _read(Path(f"/proc/{pid}/cmdline")).split("\0")
 
 
 def _read(path: Path) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from everstep.testing import can_make_hosts
+from everstep.testing.cluster import JOB
 from nodes import Nodes
 from stage import pass_time
 
@@ -33,13 +34,18 @@ def engine(*options: str, gates: Sequence[int] = (), **settings: object) -> Node
     return Nodes(*args, options=options, gates=[*gates, LAST], **settings)
 
 
+def puppets() -> Nodes:
+    """Workers without a model, for stories that are about something else."""
+    return Nodes("3", script="puppet.py", options=["--nnodes=2"], env={"EVERSTEP_NURSERY": "off"})
+
+
 # --- meeting ----------------------------------------------------------------------------------------
 
 
 def test_a_node_without_the_token_is_told_how_to_get_it(tmp_path: Path) -> None:
     """Homes are not shared: the one that has the token in its environment meets the first, the other does not."""
     elsewhere = {"HOME": str(tmp_path)}
-    with Nodes("3", script="puppet.py", options=["--nnodes=2"]) as nodes:
+    with puppets() as nodes:
         nodes.run(1, env={"EVERSTEP_TOKEN": "a-token-of-our-own"})
         (stranger,) = nodes.run(2, env=elsewhere)
         assert nodes.exit_code(stranger) == 2
@@ -53,7 +59,7 @@ def test_a_node_without_the_token_is_told_how_to_get_it(tmp_path: Path) -> None:
 
 
 def test_the_first_host_may_come_last_and_the_same_command_starts_a_new_job() -> None:
-    with Nodes("3", script="puppet.py", options=["--nnodes=2"]) as nodes:
+    with puppets() as nodes:
         (early,) = nodes.run(2)
         nodes.wait_said(early, "waiting for the coordinator")
         pass_time(2.5)  # longer than a token may take to come once the coordinator is there
@@ -189,6 +195,18 @@ def test_the_engine_goes_on_when_hosts_lose_each_other_and_when_the_first_host_i
         nodes.wait("regroup.settled", size=1, step=lambda step: step > 0)
         nodes.open_gate(LAST)
         nodes.finish_undisturbed()
+
+
+def test_a_job_with_a_name_goes_on_when_the_host_of_its_coordinator_is_started_again() -> None:
+    with engine("--nnodes=2", "--job", JOB, gates=[20]) as nodes:
+        nodes.run(1, 2)
+        nodes.wait("step.committed", size=2, step=3)
+        nodes.signal_agent("node1", signal.SIGKILL)
+        (back,) = nodes.run(1)
+        let_in(nodes, 20, newcomer="w2", size=2)
+        nodes.open_gate(LAST)
+        result = nodes.finish_undisturbed()
+    assert result.exit_codes == {"node1": -signal.SIGKILL, "node2": 0, back: 0}
 
 
 def test_the_engine_grows_with_its_nodes_and_shrinks_with_its_agents() -> None:

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from everstep.testing.tape import is_match
-from terminal import Run, are_gone, children, coordinator_of, memory_mb, num_descriptors, num_threads, until
+from terminal import (
+    Run,
+    are_gone,
+    children,
+    coordinator_of,
+    memory_mb,
+    num_descriptors,
+    num_threads,
+    nurseries_of,
+    until,
+)
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -24,7 +34,8 @@ def script(directory: Path, text: str) -> Path:
 
 def test_a_killed_ddp_worker_restarts_both(tmp_path: Path) -> None:
     arguments = [SCRIPTS / "ddp.py", "checkpoint.pt", "--steps=20", "--step-s=0.05"]
-    with Run("--nproc-per-node=2", "--max-restarts=1", *arguments, directory=tmp_path) as run:
+    options = ["--nproc-per-node=2", "--max-restarts=1"]
+    with Run(*options, *arguments, directory=tmp_path, has_nursery=True) as run:
         run.until(lambda: any(is_match(event, "ddp.step", {"step": 3}) for event in run.tape.read()), "step 3")
         run.kill("w1")
         assert run.finish() == 0, run.said
@@ -112,8 +123,8 @@ time.sleep(float(sys.argv[1]))
 
 @pytest.mark.parametrize("end", ["by itself", "SIGTERM", "SIGKILL"])
 def test_what_workers_have_started_ends_with_them(end: str, tmp_path: Path) -> None:
-    path = script(tmp_path, HAS_CHILDREN)
-    with Run("--nproc-per-node=2", path, 0.1 if end == "by itself" else 1000, directory=tmp_path) as run:
+    path, seconds = script(tmp_path, HAS_CHILDREN), 0.1 if end == "by itself" else 1000
+    with Run("--nproc-per-node=2", path, seconds, directory=tmp_path, has_nursery=end == "SIGKILL") as run:
         run.wait_said(r"child \d+", num_times=2)
         pids = [int(line.split()[-1]) for line in run.said.splitlines() if "] child " in line]
         if end != "by itself":
@@ -127,25 +138,26 @@ def test_what_workers_have_started_ends_with_them(end: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "num_workers"),
-    [(("--no-python", "/bin/false"), 220), (("--nproc-per-node=2", "fails.py"), 60)],
+    ("arguments", "num_workers", "has_nursery"),
+    [(("--no-python", "/bin/false"), 220, False), (("fails.py",), 40, True)],
 )
-def test_restarts_leak_nothing(arguments: tuple[str, ...], num_workers: int, tmp_path: Path) -> None:
+def test_restarts_leak_nothing(arguments: tuple[str, ...], num_workers: int, has_nursery: bool, tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text("print('once more')\nraise SystemExit(3)\n")
-    with Run("--max-restarts=1000", *arguments, directory=tmp_path) as run:
-        before, after = (measure_at(run, num) for num in (20, num_workers))
-        assert len(children(run.agent.pid)) <= 4  # the coordinator, the broom, two workers
+    with Run("--max-restarts=1000", *arguments, directory=tmp_path, has_nursery=has_nursery) as run:
+        before, after = (measure_at(run, num) for num in (10, num_workers))
+        assert len(children(run.agent.pid)) <= 3  # the coordinator, the broom, the worker or the nursery
         run.signal(signal.SIGTERM)
         run.finish()
-    for process in before:
-        descriptors, threads, memory = (after[process][n] - before[process][n] for n in range(3))
+    assert len(before) == 2 + has_nursery
+    for pid in before:
+        descriptors, threads, memory = (after[pid][n] - before[pid][n] for n in range(3))
         assert descriptors <= 8, (before, after)  # workers that are just being started have a few
         assert threads <= 1, (before, after)
         assert memory <= 10, (before, after)
 
 
-def measure_at(run: Run, num_workers: int) -> dict[str, tuple[int, int, float]]:
-    """Descriptors, threads and memory of agent and coordinator when so many workers have been started."""
+def measure_at(run: Run, num_workers: int) -> dict[int, tuple[int, int, float]]:
+    """Descriptors, threads and memory of agent, coordinator and nursery when so many workers have been started."""
     run.wait_said(r"w\d+ started", num_times=num_workers)
-    pids = {"agent": run.agent.pid, "coordinator": coordinator_of(run.agent.pid)}
-    return {name: (num_descriptors(pid), num_threads(pid), memory_mb(pid)) for name, pid in pids.items()}
+    pids = [run.agent.pid, coordinator_of(run.agent.pid), *nurseries_of(run.agent.pid)]
+    return {pid: (num_descriptors(pid), num_threads(pid), memory_mb(pid)) for pid in pids}

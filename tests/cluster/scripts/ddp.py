@@ -35,8 +35,8 @@ class Trainer:
         while self.step < steps:
             pass_gate(self.step, rank=self.global_rank)
             self._run_step()
-            time.sleep(step_s)
             emit("ddp.step", step=self.step, **told)
+            time.sleep(step_s)
 
     def _run_step(self) -> None:
         generator = torch.Generator().manual_seed(1000 * self.step + self.global_rank)

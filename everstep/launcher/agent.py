@@ -156,12 +156,14 @@ class Agent:
             self._loop.post(lambda: self._interrupt(number))
 
         before = {number: signal.getsignal(number) for number in self._node.signals}
+        wakeup = signal.set_wakeup_fd(self._loop.alarm, warn_on_full_buffer=False)
         for number, handler in before.items():
             if handler != signal.SIG_IGN:  # nohup
                 signal.signal(number, handle)
         try:
             yield
         finally:
+            signal.set_wakeup_fd(wakeup)
             for number, handler in before.items():
                 signal.signal(number, handler)
 

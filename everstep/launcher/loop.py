@@ -19,12 +19,16 @@ class HasDescriptor(Protocol):
 
 
 class Loop:
+    """`alarm` is for signal.set_wakeup_fd: a signal that another thread gets must wake the one that turns."""
+
     def __init__(self) -> None:
         self._timers: list[tuple[float, Act]] = []
         self._inbox: deque[Act] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ, self._empty_inbox)
+        self._alarm, self.alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._selector.register(self._alarm, selectors.EVENT_READ, lambda: os.read(self._alarm, 4096))
 
     def watch(self, thing: HasDescriptor, act: Act) -> None:
         """Do it whenever the descriptor is readable."""

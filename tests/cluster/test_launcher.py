@@ -288,7 +288,11 @@ def everstep(
     *arguments: str | Path, directory: Path, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "everstep", *(str(argument) for argument in arguments)]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "160"} | dict(env or {})
+    environment = (
+        os.environ
+        | {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "160", "PYTHONFAULTHANDLER": "1"}
+        | dict(env or {})
+    )
     with subprocess.Popen(
         command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -299,7 +303,11 @@ def everstep(
 
 
 def output_of(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=60)
+    try:
+        output, _ = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # faulthandler tells where it is
+        raise AssertionError(process.communicate()[0]) from None
     return output
 
 

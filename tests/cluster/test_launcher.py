@@ -293,8 +293,15 @@ def everstep(
         | {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "160", "PYTHONFAULTHANDLER": "1"}
         | dict(env or {})
     )
+    # What is started in the background by a shell ignores SIGINT, and so would all that it starts.
     with subprocess.Popen(
-        command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=directory,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         try:
             yield process

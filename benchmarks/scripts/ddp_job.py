@@ -11,10 +11,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from everstep.events import emit
-
 sys.path.insert(0, str(Path(__file__).parent))
-from device_time import WIDTH, DeviceModel, batch
+from ddp_loop import Ddp, train
+from device_time import WIDTH, DeviceModel
 
 
 def main() -> None:
@@ -22,28 +21,12 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--width", type=int, default=WIDTH)
     args = parser.parse_args()
-    checkpoint = args.checkpoint
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank, size = dist.get_rank(), dist.get_world_size()
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    model = torch.nn.parallel.DistributedDataParallel(DeviceModel(0.05, args.width))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    step = 0
-    if checkpoint.exists():
-        state = torch.load(checkpoint)
-        model.load_state_dict(state["model"])
-        step = state["step"]
-    emit("ddp.started", rank=rank, step=step)
-    while True:
-        optimizer.zero_grad()
-        model(batch(step, rank, args.width)).square().mean().backward()
-        optimizer.step()
-        step += 1
-        emit("step.committed", step=step, rank=rank, size=size, attempt=attempt)
-        if rank == 0 and step % 10 == 0:
-            torch.save({"model": model.state_dict(), "step": step}, checkpoint.with_suffix(".new"))
-            checkpoint.with_suffix(".new").replace(checkpoint)
+    model = Ddp(DeviceModel(0.05, args.width))
+    train(model, args.checkpoint, rank=rank, width=args.width, size=size, attempt=attempt)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,9 @@ import torch
 import torch.distributed as dist
 from nvidia_resiliency_ext import inprocess
 
-from everstep.events import emit
-
 sys.path.insert(0, str(Path(__file__).parent))
-from device_time import DeviceModel, batch
+from ddp_loop import Ddp, train
+from device_time import WIDTH, DeviceModel
 
 GLOO_S = 20.0
 
@@ -45,33 +44,15 @@ def main() -> None:
     model = DeviceModel(0.05)
 
     @wrapper(args.tuned)
-    def train(call: inprocess.CallWrapper = None) -> None:  # type: ignore[assignment]  # the wrapper puts it there
+    def restarted(call: inprocess.CallWrapper = None) -> None:  # type: ignore[assignment]  # the wrapper puts it there
         attempt = call.iteration
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         store = dist.PrefixStore(f"attempt{attempt}", keys)
         timeout = timedelta(seconds=GLOO_S)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
-        _train(torch.nn.parallel.DistributedDataParallel(model), args.checkpoint, rank, attempt)
+        train(Ddp(model), args.checkpoint, rank=rank, width=WIDTH, attempt=attempt)
 
-    train()
-
-
-def _train(model: torch.nn.parallel.DistributedDataParallel, checkpoint: Path, rank: int, attempt: int) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    step = 0
-    if checkpoint.exists():
-        state = torch.load(checkpoint)
-        model.load_state_dict(state["model"])
-        step = state["step"]
-    while True:
-        optimizer.zero_grad()
-        model(batch(step, rank)).square().mean().backward()
-        optimizer.step()
-        step += 1
-        emit("step.committed", step=step, rank=rank, attempt=attempt)
-        if rank == 0 and step % 10 == 0:
-            torch.save({"model": model.state_dict(), "step": step}, checkpoint.with_suffix(".new"))
-            checkpoint.with_suffix(".new").replace(checkpoint)
+    restarted()
 
 
 if __name__ == "__main__":

@@ -11,11 +11,9 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from everstep import env
-from everstep.cli.node import AgentRequest, node_spec
+from everstep.cli.node import AgentRequest, find_token, node_spec
 from everstep.client import Coordinator
 from everstep.doctor.nodes import PEER_LOST, NodeReport, fitness_of, read_reports
-from everstep.errors import UsageError
 from everstep.launcher.agent import Agent, Worker
 from everstep.launcher.local_coordinator import private_directory
 from everstep.launcher.logs import tail
@@ -96,9 +94,7 @@ def _told(fitness: Fitness) -> str:
 
 def _is_over(request: AgentRequest, policy: Policy, directory: Path) -> bool:
     """Create the job, or find it as it is."""
-    if request.token_file is None:
-        raise UsageError("no token for the coordinator", hint=f"give --token-file or set {env.TOKEN_FILE}")
-    with closing(Coordinator(request.coordinator_url, env.read_token(request.token_file), request.job)) as coordinator:
+    with closing(Coordinator(request.coordinator_url, find_token(request.token_file), request.job)) as coordinator:
         checking = replace(policy, max_restarts=0, silence_s=None, start_workers=1, min_workers=1, max_workers=None)
         view = coordinator.create_job(JobSpec(name="check", policy=checking))
     return view.is_finished or view.is_stopped

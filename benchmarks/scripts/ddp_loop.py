@@ -1,0 +1,33 @@
+"""Plain DDP for ever: takes up the last checkpoint, saves one every 10 steps, tells each step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from device_time import batch
+
+from everstep.events import emit
+
+Ddp = torch.nn.parallel.DistributedDataParallel
+
+
+def train(model: Ddp, checkpoint: Path, *, rank: int, width: int, **told: Any) -> None:
+    """`told` goes with each step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    step = 0
+    if checkpoint.exists():
+        state = torch.load(checkpoint)
+        model.load_state_dict(state["model"])
+        step = state["step"]
+    emit("ddp.started", rank=rank, step=step)
+    while True:
+        optimizer.zero_grad()
+        model(batch(step, rank, width)).square().mean().backward()
+        optimizer.step()
+        step += 1
+        emit("step.committed", step=step, rank=rank, **told)
+        if rank == 0 and step % 10 == 0:
+            torch.save({"model": model.state_dict(), "step": step}, checkpoint.with_suffix(".new"))
+            checkpoint.with_suffix(".new").replace(checkpoint)

@@ -16,6 +16,7 @@ WORKER = "EVERSTEP_WORKER"  # this worker's id, given by the agent
 ADDRESS = "EVERSTEP_ADDRESS"  # where peers reach this node; absent: the address it reaches the coordinator from
 EVENTS = "EVERSTEP_EVENTS"  # file that events are appended to
 BOARD = "EVERSTEP_BOARD"  # file of this worker's progress board, shared with its agent
+MAX_WORKERS = "EVERSTEP_MAX_WORKERS"  # the largest number of workers that the job may have, given by the agent
 NURSERY = "EVERSTEP_NURSERY"  # "off": every worker is started plainly
 COORDINATOR_DEADLINE = "EVERSTEP_COORDINATOR_DEADLINE_S"  # how long a worker waits for a coordinator that is away
 
@@ -71,6 +72,11 @@ def gloo_interface() -> str | None:
 def torchrun_size() -> int:
     """The number of workers by torchrun's environment; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+def max_workers() -> int:
+    """The largest number of workers that this job may have; under plain torchrun, its world's size."""
+    return int(os.environ.get(MAX_WORKERS) or torchrun_size())
 
 
 def torchrun_rank() -> int:

@@ -179,6 +179,7 @@ class AttemptOrder:
     master_port: int
     num_restarts: int  # of the whole job so far
     max_restarts: int
+    max_workers: int  # the most that the job may ever have
     peers: list[Peer]
     notes: list[str] = field(default_factory=list)  # on nodes that were left out, and why
 

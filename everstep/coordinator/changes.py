@@ -26,7 +26,7 @@ from everstep.coordinator.roster import (
 )
 from everstep.errors import Refused
 from everstep.process import Exit
-from everstep.wire import AgentReport, Announce, Arrive, Broken, Leave, Settled, SlotRequest, WorkerExit
+from everstep.wire import AgentReport, Announce, Arrive, Broken, Leave, Policy, Settled, SlotRequest, WorkerExit
 
 GONE = (DEAD, LEFT)
 
@@ -141,12 +141,22 @@ def begin_attempt(roster: Roster, nodes: Sequence[Node], reason: str, now: float
         number=roster.attempt.number + 1,
         master_address=nodes[0].address,
         master_port=nodes[0].free_port,
+        max_workers=roster.attempt.max_workers or _max_workers(roster.policy, nodes),
         reason=reason,
     )
     roster = replace(roster, attempt=attempt, attempt_at=now)
     for node in nodes:
         roster = seat_node(roster, node)
     return roster
+
+
+def _max_workers(policy: Policy, nodes: Sequence[Node]) -> int:
+    """As many as all nodes that may take part will start; where there is no limit, as many as begin."""
+    if policy.max_nodes is None:
+        largest = sum(node.num_workers for node in nodes)
+    else:
+        largest = policy.max_nodes * max(node.num_workers for node in nodes)
+    return min(largest, policy.max_workers or largest)
 
 
 def seat_node(roster: Roster, node: Node) -> Roster:

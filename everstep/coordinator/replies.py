@@ -161,6 +161,7 @@ def _attempt_order(roster: Roster, seat: Seat) -> AttemptOrder:
         master_port=attempt.master_port,
         num_restarts=roster.num_restarts,
         max_restarts=roster.policy.max_restarts,
+        max_workers=attempt.max_workers,
         peers=[
             Peer(agent=node.agent, address=node.address, probe_port=node.probe_port)
             for node in nodes

@@ -80,6 +80,7 @@ class Attempt:
     seats: tuple[Seat, ...] = ()  # by node rank
     master_address: str = ""
     master_port: int = 0
+    max_workers: int = 0  # the most that the job may ever have; the same in all its attempts
     is_closed: bool = False
     wants_stacks: bool = False  # it was closed because its workers hang
     reason: str = "no worker was started yet"

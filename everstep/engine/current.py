@@ -24,10 +24,11 @@ _engine: Engine | None = None
 _default_group: DefaultGroup | None = None
 
 
-def current() -> Engine:
+def current(*, is_fixed: bool = False) -> Engine:
+    """`is_fixed`: in a world that does not change, if there is no engine yet."""
     global _engine
     if _engine is None:
-        _engine = Engine(_membership, Board(env.board_path()))
+        _engine = Engine(_fixed_membership if is_fixed else _membership, Board(env.board_path()))
         atexit.register(_end)
     return _engine
 
@@ -39,7 +40,7 @@ def follow_world(*, wants_nccl: bool = False) -> Engine:
     if _default_group is None:
         _default_group = install(_address(), lambda: engine.in_phase(WAITING), wants_nccl=wants_nccl)
         engine.on_world.append(_default_group.follow)
-        engine.on_closed.append(_default_group.break_)
+        engine.on_closed.append(_default_group.generation_closed)
     engine.join()
     return engine
 
@@ -72,10 +73,14 @@ def _address() -> str:
     return env.address() or (address_towards(url) if url else "127.0.0.1")
 
 
-def _membership(board: Board, on_closed: Callable[[], None]) -> Alone | Membership:
+def _fixed_membership(board: Board, on_closed: Callable[[int], None]) -> Alone:
+    return Fixed(env.address()) if env.torchrun_size() > 1 else Alone()
+
+
+def _membership(board: Board, on_closed: Callable[[int], None]) -> Alone | Membership:
     url = env.coordinator_url()
     if url is None:
-        return Fixed(env.address()) if env.torchrun_size() > 1 else Alone()
+        return _fixed_membership(board, on_closed)
     from everstep.client import Coordinator
 
     token = env.token()

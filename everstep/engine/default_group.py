@@ -60,6 +60,10 @@ class DefaultGroup(dist.ProcessGroup):
         if self in ranks:
             ranks[self] = {rank: rank for rank in range(self._world.size)}
 
+    def generation_closed(self, generation: int) -> None:
+        if self._world.generation <= generation:
+            self.break_()
+
     def break_(self) -> None:
         """The generation closed: whoever waits in a collective gets an error. Safe from any thread."""
         self._is_closed.set()

@@ -32,6 +32,13 @@ class _Leaf:
     is_complete: bool = False
 
 
+@dataclass(kw_only=True, slots=True)
+class _Ghost:
+    """A body that is run for its optimizer.step() alone."""
+
+    is_callback_queued: bool = False
+
+
 class Gradients:
     """The gradients of one worker's leaves. `on_ready(bucket)` speaks during the last leaf."""
 
@@ -51,6 +58,7 @@ class Gradients:
         self._on_ready = on_ready
         self._on_backward_end = on_backward_end
         self._leaf: _Leaf | None = None
+        self._ghost: _Ghost | None = None
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(number))
             for number, parameter in enumerate(self.parameters)
@@ -73,6 +81,17 @@ class Gradients:
         )
         return target
 
+    def begin_ghost(self) -> None:
+        """A leaf whose gradients are thrown away."""
+        self.clear_user_gradients()
+        self._ghost = _Ghost()
+
+    def add_nothing(self, leaf: int) -> None:
+        """A leaf without samples."""
+        self.begin(leaf, 0.0, is_last=False)
+        self.complete()
+        self.end()
+
     def complete(self) -> None:
         """The leaf's backward is over: what got no gradient is zero; all buckets are done."""
         leaf = self._leaf
@@ -85,15 +104,16 @@ class Gradients:
         for bucket in range(len(self.layout.buckets)):
             self._finish_bucket(leaf, bucket)
         self.fold.done(leaf.target)
-        self.used[leaf.target.leaf] = bytes(leaf.seen)
+        self.used[leaf.target.leaf] = bytes(leaf.seen) if leaf.weight else bytes(len(leaf.seen))
         self.used = {number: self.used[number] for number in self.fold.held}
 
     def end(self) -> None:
-        self._leaf = None
+        self._leaf = self._ghost = None
 
     def abandon(self) -> None:
         """The leaf broke off: whatever it was being added to is spoilt."""
         leaf, self._leaf = self._leaf, None
+        self._ghost = None
         if leaf is not None and not leaf.is_complete:
             self.fold.drop(leaf.target)
             self.used = {number: self.used[number] for number in self.fold.held}
@@ -123,6 +143,10 @@ class Gradients:
 
     def _take(self, number: int, parameter: Tensor) -> None:
         leaf = self._leaf
+        if self._ghost is not None:
+            parameter.grad = None
+            self._queue_callback(self._ghost)
+            return
         if leaf is None:
             raise UsageError(
                 "backward() outside of a step: its gradients would be this worker's own, not the mean over all",
@@ -142,13 +166,16 @@ class Gradients:
         leaf.seen[number] = 1
         if self.is_accumulating:
             return
-        if not leaf.is_callback_queued:
-            leaf.is_callback_queued = True
-            Variable._execution_engine.queue_callback(self._backward_ended)
+        self._queue_callback(leaf)
         bucket = self.layout.bucket_of[number]
         leaf.missing[bucket] -= 1
         if leaf.missing[bucket] == 0:
             self._finish_bucket(leaf, bucket)
+
+    def _queue_callback(self, leaf: _Leaf | _Ghost) -> None:
+        if not leaf.is_callback_queued and not self.is_accumulating:
+            leaf.is_callback_queued = True
+            Variable._execution_engine.queue_callback(self._backward_ended)
 
     def _finish_bucket(self, leaf: _Leaf, bucket: int) -> None:
         if leaf.is_bucket_done[bucket]:
@@ -160,8 +187,7 @@ class Gradients:
             self._on_ready(bucket)
 
     def _backward_ended(self, *_: Any) -> None:
-        leaf = self._leaf
-        if leaf is None:
+        if self._leaf is None and self._ghost is None:
             return
         self.complete()
         self._on_backward_end()

@@ -57,7 +57,7 @@ PROBE_S = 1.0  # a peer that does not accept a connection within this time canno
 class Membership:
     """Membership by a coordinator. Thread-safe; `on_closed` is called in a thread of ours, once per generation."""
 
-    def __init__(self, client: Coordinator, url: str, worker: str, board: Board, on_closed: Callable[[], None]) -> None:
+    def __init__(self, client: Coordinator, url: str, worker: str, board: Board, on_closed: Callable[[int], None]) -> None:
         self.worker = worker
         self.newcomers = 0
         self.is_newcomer = False
@@ -240,11 +240,11 @@ class Membership:
             if self._stop.is_set():
                 return
             self._failure = error
-            group = self._group
+            group, generation = self._group, self._generation
             self._changed.notify_all()
         if group is not None:
             group.break_()
-        self._on_closed()
+        self._on_closed(generation)
 
     def _close_generation(self, generation: int, reason: str, must_probe: bool) -> None:
         with self._changed:
@@ -261,7 +261,7 @@ class Membership:
             log.info("generation %d closed: %s", generation, reason)
         if group is not None:
             group.break_()
-        self._on_closed()
+        self._on_closed(generation)
 
     def _answer_probes(self) -> None:
         with contextlib.suppress(BlockingIOError, OSError):

@@ -14,7 +14,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +52,7 @@ class Leaf:
 
     step: int
     index: int
+    is_ghost: bool = False  # nothing is left for this worker: it runs the body to take the step, and adds nothing
 
 
 class Leaving(SystemExit):
@@ -65,7 +66,7 @@ class Engine:
     """One per process. `configure` first; then next_leaf, begin_leaf, update and end_leaf, over and over."""
 
     def __init__(
-        self, make_membership: Callable[[Board, Callable[[], None]], Alone | Membership], board: Board
+        self, make_membership: Callable[[Board, Callable[[int], None]], Alone | Membership], board: Board
     ) -> None:
         self.num_leaves: int | None = None  # unknown until configured
         self.is_exact = True
@@ -73,8 +74,11 @@ class Engine:
         self.world: World = ALONE
         self.step = 0  # committed steps
         self.is_leaving = False
+        self.is_catching_up = False  # the script goes through what others have behind them: it agrees on nothing
         self.on_world: list[Callable[[Group], None]] = []  # told of each new world, in the script's thread
-        self.on_closed: list[Callable[[], None]] = []  # told of each closed generation, in any thread
+        self.on_closed: list[Callable[[int], None]] = []  # told of each closed generation, in any thread
+        self.on_commit: list[Callable[[], None]] = []  # part of the commit: what advances with the step
+        self.void_leaves: Callable[[], Collection[int]] = tuple  # of the step to come: those without samples
         self._seed = 0
         self._threads = 1
         self._membership = make_membership(board, self._generation_closed)
@@ -106,6 +110,19 @@ class Engine:
         if threads < 1:
             raise UsageError(f"threads={threads}: computing takes at least one thread", hint="use threads=1 or more")
         self.num_leaves, self.is_exact, self._seed, self._threads = num_leaves, reduce == "exact", seed, threads
+
+    def resume(self, step: int) -> None:
+        """Count on from a checkpoint's step."""
+        if self._gradients is not None:
+            raise UsageError("training has begun already", hint="load the trainer's state before the first step")
+        self.step = step
+
+    def forget_plan(self) -> None:
+        """The step to come is to be of other data than was thought."""
+        if self._plan is not None:
+            self._build().clear()
+            self._weights.clear()
+            self._plan = None
 
     # --- joining ------------------------------------------------------------------------------------------
 
@@ -155,24 +172,43 @@ class Engine:
             raise PermanentError(f"the update of step {self.step} broke off half-way and no peer holds the state")
         if self._plan is None:
             self._make_plan(None)
-        return Leaf(step=self.step, index=self._todo[0])
+        return self._first_of(self._todo)
+
+    def _first_of(self, todo: Sequence[int]) -> Leaf:
+        return Leaf(step=self.step, index=todo[0]) if todo else Leaf(step=self.step, index=0, is_ghost=True)
+
+    @property
+    def todo(self) -> tuple[int, ...]:
+        """The leaves of this step that this worker has still to compute."""
+        return tuple(self._todo)
+
+    @property
+    def run(self) -> tuple[int, ...]:
+        """The leaves that will be this worker's in each further step of this generation."""
+        return plan_step(num_leaves=self._leaves, size=self.world.size).todo[self.world.rank]
 
     def begin_leaf(self, leaf: Leaf, weight: float) -> None:
         if self._leaf is not None:
             raise UsageError("a step inside a step", hint="leave `with trainer.step():` before entering it again")
         if weight < 0:
             raise UsageError(f"weight={weight} is negative", hint="use the number of samples or tokens in the leaf")
-        if leaf.step != self.step or leaf.index not in self._todo:
+        is_mine = not self._todo if leaf.is_ghost else leaf.index in self._todo
+        if leaf.step != self.step or not is_mine:
             raise UsageError(f"leaf {leaf.index} of step {leaf.step} is not this worker's to compute now")
         gradients = self._build()
+        self.is_catching_up = False
         self._leaf, self._leaf_generation = leaf, self.world.generation
         self._membership.is_in_step = True
-        self._weights[leaf.index] = weight
         self._decision = None
         self._are_buffers_kept = False
         self._buffers.restore()
         seed_everything(leaf_seed(self._seed, leaf.step, leaf.index))
-        target = gradients.begin(leaf.index, weight, is_last=self.is_last_leaf)
+        target = None
+        if leaf.is_ghost:
+            gradients.begin_ghost()
+        else:
+            self._weights[leaf.index] = weight
+            target = gradients.begin(leaf.index, weight, is_last=self.is_last_leaf)
         self._board.write(step=self.step, leaf=leaf.index, phase=COMPUTING)
         if self.is_last_leaf and self.world.size > 1:
             self._launch(target)
@@ -242,13 +278,17 @@ class Engine:
     def _refresh_todo(self) -> None:
         assert self._plan is not None
         held = self._build().fold.held
-        self._todo = [leaf for leaf in self._plan.leaves(self.world.rank) if leaf not in held]
+        void = self._void  # added as nothing; perhaps to a sum that a broken leaf has spoilt
+        mine = [leaf for leaf in self._plan.leaves(self.world.rank) if leaf not in held]
+        for leaf in void.intersection(mine):
+            self._build().add_nothing(leaf)
+        self._todo = [leaf for leaf in mine if leaf not in void]
 
     def _leaf_done(self) -> None:
         """The leaf's gradients are complete; idempotent."""
         leaf = self._leaf
         assert leaf is not None
-        if leaf.index in self._todo:
+        if leaf.index in self._todo and not leaf.is_ghost:
             self._keep_buffers()
             self._build().complete()
             self._todo.remove(leaf.index)
@@ -267,10 +307,13 @@ class Engine:
         self._keep_buffers()
         if self.is_last_leaf:
             self._complete_last_leaf()
+        else:
+            self._buffers.restore()  # who saves the model in the rest of the body saves that of the last commit
 
     def _keep_buffers(self) -> None:
         """When a leaf's backward ends, whatever comes after it: so buffers do not depend on which leaf is the last."""
-        if self._leaf is not None and self._leaf.index == 0 and not self._are_buffers_kept:
+        leaf = self._leaf
+        if leaf is not None and leaf.index == 0 and not leaf.is_ghost and not self._are_buffers_kept:
             self._are_buffers_kept = True
             self._buffers.keep_leaf_zero()
 
@@ -332,6 +375,8 @@ class Engine:
         self._plan = None
         self._sum.forget()
         self._agreed = Agreed()
+        for advance in self.on_commit:
+            advance()
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
         self._membership.hold(self._settled, self.step, self.num_leaves)
         emit("step.committed", step=self.step, generation=self.world.generation, size=self.world.size)
@@ -432,6 +477,14 @@ class Engine:
     def _make_plan(self, held: Sequence[Sequence[int]] | None) -> None:
         self._plan = plan_step(num_leaves=self._leaves, size=self.world.size, held=held)
         self._todo = list(self._plan.todo[self.world.rank])
+        for leaf in self._void.intersection(self._todo):
+            self._weights[leaf] = 0.0
+            self._build().add_nothing(leaf)
+            self._todo.remove(leaf)
+
+    @property
+    def _void(self) -> frozenset[int]:
+        return frozenset(self.void_leaves())
 
     def _state(self) -> dict[str, Any]:
         self._buffers.restore()  # a leaf computed since the last commit has changed them
@@ -455,14 +508,15 @@ class Engine:
         """The weighted mean over all workers, retried when a peer is lost.
 
         A worker that is taken to a later step while it waits missed the answer: it gets its own value."""
+        if self.is_catching_up:
+            return value
         self.join()
         step, number = self.step, self._agreed.ask()
         while self.step == step and not self._agreed.is_known(number):
             try:
                 assert self._group is not None
                 if self._group.is_broken:
-                    self._regroup()
-                    continue
+                    raise PeerLost(f"the group of generation {self.world.generation} is broken")
                 # A generation closed in good order serves until the next leaf: there all workers are at one place.
                 with self.in_phase(WAITING):
                     self._agreed.agree(value, weight, self._group)
@@ -524,14 +578,14 @@ class Engine:
             self._group.close()
         self._membership.close()
 
-    def _generation_closed(self) -> None:
-        """Called in a thread of the membership's: wake whoever waits for the sum."""
+    def _generation_closed(self, generation: int) -> None:
+        """Called in a thread of the membership's, perhaps when the next one is there: wake whoever waits for the sum."""
         if self._gradients is not None:
-            self._sum.abort()
-        if (group := self._group) is not None:
+            self._sum.abort(generation)
+        if (group := self._group) is not None and group.world.generation <= generation:
             group.break_()  # also if it is an earlier one, closed in good order
         for tell in self.on_closed:
-            tell()
+            tell(generation)
 
 
 def _leave_on_sigterm(engine: Engine) -> None:

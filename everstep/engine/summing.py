@@ -82,9 +82,9 @@ class Sum:
                 buffer.div_(total)
         return sums
 
-    def abort(self) -> None:
-        """From any thread: whoever waits for the sum waits in vain."""
-        if (reduction := self._reduction) is not None:
+    def abort(self, generation: int) -> None:
+        """From any thread: whoever waits for the sum of this generation, or an earlier one, waits in vain."""
+        if (reduction := self._reduction) is not None and reduction.task.group.world.generation <= generation:
             reduction.abort()
 
     def drop(self) -> None:

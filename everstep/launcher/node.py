@@ -56,6 +56,7 @@ class Place:
     master_port: int
     num_restarts: int  # of the whole job before it was started
     max_restarts: int
+    max_workers: int  # the most that the job may ever have
 
     @classmethod
     def of(cls, order: AttemptOrder, local_rank: int) -> Place:
@@ -71,6 +72,7 @@ class Place:
             master_port=order.master_port,
             num_restarts=order.num_restarts,
             max_restarts=order.max_restarts,
+            max_workers=order.max_workers,
         )
 
     def files(self, directory: Path) -> WorkerFiles:
@@ -102,6 +104,7 @@ def worker_environment(node: NodeSpec, place: Place, outer: Mapping[str, str]) -
         env.JOB: node.job,
         env.WORKER: place.worker,
         env.EVENTS: outer.get(env.EVENTS) or str(node.directory / "events.jsonl"),
+        env.MAX_WORKERS: str(place.max_workers),
         env.BOARD: str(place.files(node.directory).board),
     }
     if node.is_address_given:

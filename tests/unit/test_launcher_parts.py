@@ -152,7 +152,7 @@ NODE = NodeSpec(
 )
 PLACE = Place(
     worker="w5", attempt=2, local_rank=1, rank=3, size=4, node_rank=1, num_nodes=2, master_address="10.0.0.9",
-    master_port=4567, num_restarts=3, max_restarts=5,
+    master_port=4567, num_restarts=3, max_restarts=5, max_workers=8,
 )  # fmt: skip
 
 

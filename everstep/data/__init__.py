@@ -1,0 +1,1 @@
+"""Samples: their order, who gets which, and reading them ahead."""

@@ -1,0 +1,266 @@
+"""torch's DataLoader, following the plan: every sample exactly once per epoch, whoever comes and goes.
+
+Each batch is one leaf that this worker has to compute next. The position in the data advances with the commit of a
+step, on all workers, and travels with the state; so after a regroup the next batch is the right one. Bound to a trainer
+before it is iterated. A loader of torch's own can be made one of these in place, because the loop holds that object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch.utils import data
+
+from everstep.data.order import Key, Order, Schedule
+from everstep.data.position import Position
+from everstep.data.randomness import KeyedDataset, sample_seed
+from everstep.data.reader import LeafReader, Requests
+from everstep.data.sampler import ElasticDistributedSampler
+from everstep.engine.seeds import seed_everything
+from everstep.engine.step import Engine, Leaf
+from everstep.errors import UsageError
+
+T = TypeVar("T")
+
+
+class DataLoader(data.DataLoader[Any]):
+    """Takes torch's arguments for map-style datasets. `seed`: of the shuffling and of random transforms.
+
+    len() is the number of steps in an epoch, for every number of workers. `shuffle` and `seed` are taken from a
+    DistributedSampler if one is given; its rank and number of replicas have no meaning here. `drop_last` drops a last
+    global batch that is not full; without it, that one is spread over the leaves."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int = 0,
+    ) -> None:
+        _check(dataset, batch_size, batch_sampler, in_order)
+        super().__init__(
+            dataset, batch_size, shuffle, sampler, None, num_workers, collate_fn, pin_memory, drop_last, timeout,
+            worker_init_fn, multiprocessing_context, generator, prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers, pin_memory_device=pin_memory_device,
+        )  # fmt: skip
+        self._follow_sampler(seed)
+
+    @classmethod
+    def adopt(cls, loader: data.DataLoader[Any]) -> DataLoader:
+        """Make a loader of torch's one of these, in place."""
+        if isinstance(loader, cls):
+            return loader
+        if type(loader) is not data.DataLoader:
+            raise UsageError(
+                f"the trainer cannot follow a {type(loader).__module__}.{type(loader).__qualname__}",
+                hint="give it an everstep.DataLoader, or torch's DataLoader with a map-style dataset",
+            )
+        is_own = type(loader.batch_sampler) is not data.BatchSampler
+        _check(loader.dataset, loader.batch_size, loader.batch_sampler if is_own else None, loader.in_order)
+        loader.__class__ = cls
+        assert isinstance(loader, cls)
+        loader._follow_sampler(0)
+        return loader
+
+    def _follow_sampler(self, seed: int) -> None:
+        self._engine: Engine | None = None
+        self._order: Order | None = None
+        self._source: data.DataLoader[Any] | None = None
+        self._offered: Leaf | None = None  # given to the loop, which has not computed it yet
+        self._wanted_epoch: int | None = None  # by set_epoch
+        self.is_iterating = False
+        self._is_shuffled, self._seed = _shuffling(self.sampler, seed)
+        self.position = Position(
+            size=len(self.dataset),  # type: ignore[arg-type]
+            seed=self._seed,
+            shuffle=self._is_shuffled,
+        )
+        self._next_epoch = 0  # of an iteration without set_epoch
+        if isinstance(self.sampler, ElasticDistributedSampler):
+            self.load_state_dict(self.sampler.state_dict())
+            self.sampler.bind(self)
+        elif isinstance(self.sampler, data.DistributedSampler):
+            self.sampler.set_epoch = self.set_epoch  # type: ignore[method-assign]
+
+    # --- the trainer's side -------------------------------------------------------------------------------
+
+    def bind(self, engine: Engine, leaves: int) -> None:
+        """Follow this engine's plan from now on."""
+        assert self.batch_size is not None
+        size = self.position.size
+        order = Order(
+            size=size,
+            batch_size=self.batch_size,
+            leaves=leaves,
+            shuffle=self._is_shuffled,
+            seed=self._seed,
+            drop_last=self.drop_last,
+        )
+        if not order.num_batches:
+            raise UsageError(
+                f"drop_last=True drops all {size} samples: a global batch is batch_size={self.batch_size} × "
+                f"{leaves} leaves = {order.global_batch}",
+                hint="use a smaller batch_size, fewer leaves, or drop_last=False",
+            )
+        self._engine, self._order = engine, order
+        self._requests = Requests(order)
+        self._source = self._make_source(self._requests)
+        self.position.order = order
+
+    def take_offered(self) -> tuple[Leaf, float] | None:
+        """The leaf whose batch the loop holds, and its weight: 1 for a full one."""
+        leaf, self._offered = self._offered, None
+        if leaf is None:
+            return None
+        assert self._order is not None
+        samples = len(self._order.span(self.position.samples, leaf.index))
+        return leaf, samples / self._order.batch_size
+
+    def _make_source(self, requests: Requests) -> data.DataLoader[Any]:
+        keyed = KeyedDataset(self.dataset, self._seed)
+        return data.DataLoader(
+            keyed,
+            batch_sampler=requests,  # type: ignore[arg-type]
+            num_workers=self.num_workers,
+            collate_fn=self.collate_fn,
+            pin_memory=self.pin_memory,
+            timeout=self.timeout,
+            worker_init_fn=_WorkerInit(keyed, self.worker_init_fn) if self.num_workers else None,
+            multiprocessing_context=self.multiprocessing_context,
+            generator=self.generator,
+            prefetch_factor=self.prefetch_factor,
+            persistent_workers=self.persistent_workers,
+            pin_memory_device=self.pin_memory_device,
+        )
+
+    # --- the user's side ----------------------------------------------------------------------------------
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration goes over this epoch: what is left of it, or nothing if it is done already."""
+        if epoch < 0:
+            raise UsageError(f"epoch={epoch} is negative", hint="count epochs from 0")
+        self._wanted_epoch = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position in the data that the last committed step has reached."""
+        return self.position.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on there. An empty state is a fresh start."""
+        self.position.restore(state)
+        self._next_epoch, self._wanted_epoch = self.position.epoch, None
+
+    def __len__(self) -> int:
+        if self._order is None:
+            raise UsageError(
+                "how many steps an epoch has is not known before the number of leaves is",
+                hint="make the trainer first: everstep.ElasticTrainer(model, loader)",
+            )
+        return self._order.num_batches
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        engine, order, source = self._engine, self._order, self._source
+        if engine is None or order is None or source is None:
+            raise UsageError(
+                "this loader is not bound to a trainer, so it does not know which batches are this worker's",
+                hint="pass it on: everstep.ElasticTrainer(model, loader); to evaluate, use torch's own DataLoader",
+            )
+        epoch = self._next_epoch if self._wanted_epoch is None else self._wanted_epoch
+        self._next_epoch, self._wanted_epoch, self._offered = epoch + 1, None, None
+        if self.position.advance_to(epoch):
+            engine.forget_plan()
+        return self._batches(engine, order, LeafReader(source, self._requests), epoch)
+
+    def _batches(self, engine: Engine, order: Order, reader: LeafReader, epoch: int) -> Iterator[Any]:
+        position = self.position
+        engine.is_catching_up = True
+        self.is_iterating = True
+        try:
+            while position.epoch == epoch:
+                self._check_computed()
+                leaf = engine.next_leaf()  # may regroup, and bring the state of a peer that is further
+                if position.epoch != epoch:
+                    break
+                key = Key(epoch=epoch, position=position.samples, leaf=leaf.index)
+                batch = reader.get(key, engine.world.generation, lambda: self._schedule(engine, order))
+                seed_everything(sample_seed(self._seed, epoch, -1 - order.span(key.position, key.leaf).start))
+                self._offered = leaf
+                yield batch
+        finally:
+            self.is_iterating = False
+            position.last_iterated = epoch
+
+    def _schedule(self, engine: Engine, order: Order) -> Schedule:
+        position = self.position
+        return Schedule(order=order, epoch=position.epoch, position=position.samples, todo=engine.todo, run=engine.run)
+
+    def _check_computed(self) -> None:
+        if (leaf := self._offered) is not None:
+            raise UsageError(
+                f"the batch of leaf {leaf.index} of step {leaf.step} was taken from the loader, but not trained on",
+                hint="enter `with trainer.step():` for every batch; step(weight=0) leaves a batch out",
+            )
+
+
+class _WorkerInit:
+    """Runs in each loader process first."""
+
+    def __init__(self, keyed: KeyedDataset, inner: Callable[[int], None] | None) -> None:
+        self._keyed = keyed
+        self._inner = inner
+
+    def __call__(self, number: int) -> None:
+        self._keyed.show_in_worker()
+        if self._inner is not None:
+            self._inner(number)
+
+
+def _check(dataset: Any, batch_size: int | None, batch_sampler: Any, in_order: bool) -> None:
+    kind = type(dataset).__qualname__
+    if isinstance(dataset, data.IterableDataset):
+        raise UsageError(
+            f"{kind} is an iterable dataset: nobody can say which sample is which",
+            hint="use a map-style dataset (__len__ and __getitem__), or lease its records: everstep.RecordIndexService",
+        )
+    if not hasattr(dataset, "__len__"):
+        raise UsageError(
+            f"{kind} has no __len__: an epoch needs an end", hint="give the dataset a __len__, the number of samples"
+        )
+    if len(dataset) < 1:
+        raise UsageError(f"{kind} has {len(dataset)} samples", hint="train on at least one")
+    if batch_sampler is not None:
+        raise UsageError("a batch_sampler decides what the plan must decide", hint="use batch_size and shuffle")
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+        raise UsageError(f"batch_size={batch_size}: a leaf has at least one sample", hint="use batch_size=1 or more")
+    if not in_order:
+        raise UsageError("in_order=False cannot be followed by a plan", hint="leave in_order out")
+
+
+def _shuffling(sampler: Any, seed: int) -> tuple[bool, int]:
+    """Whether the sampler that torch's loader has stands for a shuffled epoch, and its seed."""
+    if isinstance(sampler, data.DistributedSampler):
+        return sampler.shuffle, sampler.seed
+    if type(sampler) is data.SequentialSampler:
+        return False, seed
+    if type(sampler) is data.RandomSampler and not sampler.replacement and sampler._num_samples is None:
+        return True, seed
+    raise UsageError(
+        f"{type(sampler).__qualname__} decides the order of the samples in a way that no other worker can repeat",
+        hint="use shuffle=True, or everstep.ElasticDistributedSampler(dataset)",
+    )

@@ -1,0 +1,102 @@
+"""The order of an epoch's samples, and its cut into global batches and leaves.
+
+Sample number p of an epoch is the same for every number of workers and after every resume; a global batch is the next
+`batch_size × leaves` of them, the last one what is left, spread over the leaves in equal parts. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from everstep.data.permutation import Permutation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    size: int  # samples of the dataset
+    batch_size: int  # of a leaf
+    leaves: int
+    shuffle: bool
+    seed: int
+    drop_last: bool = False  # a last global batch that is not full
+
+    @cached_property
+    def global_batch(self) -> int:
+        return self.batch_size * self.leaves
+
+    @property
+    def num_batches(self) -> int:
+        """Global batches of a whole epoch."""
+        return self.size // self.global_batch if self.drop_last else -(-self.size // self.global_batch)
+
+    def samples_at(self, position: int) -> int:
+        """How many samples the global batch that begins there has; 0: the epoch is over."""
+        left = max(0, self.size - position)
+        return 0 if self.drop_last and left < self.global_batch else min(left, self.global_batch)
+
+    def span(self, position: int, leaf: int) -> range:
+        """The places in the epoch of one leaf of the global batch that begins at `position`."""
+        samples = self.samples_at(position)
+        if samples == self.global_batch:
+            start = position + leaf * self.batch_size
+            return range(start, start + self.batch_size)
+        # As few parts as can be, so that none is tiny (batch norm needs two samples), on leaves that lie far apart, so
+        # that different workers have them. Leaf 0 always has one.
+        parts = -(-samples // self.batch_size)
+        part = -(-leaf * parts // self.leaves)
+        if part >= parts or part * self.leaves // parts != leaf:
+            return range(position, position)
+        return range(position + part * samples // parts, position + (part + 1) * samples // parts)
+
+    def void_leaves(self, position: int) -> tuple[int, ...]:
+        """Those without samples, in a last global batch that is not full."""
+        if self.samples_at(position) == self.global_batch:
+            return ()
+        return tuple(leaf for leaf in range(self.leaves) if not self.span(position, leaf))
+
+    def indices(self, epoch: int, span: range) -> list[int]:
+        """Which samples of the dataset stand at these places."""
+        if not self.shuffle:
+            return list(span)
+        found: list[int] = _permutation(self.size, self.seed, epoch)[span.start : span.stop].tolist()
+        return found
+
+
+@lru_cache(maxsize=2)
+def _permutation(size: int, seed: int, epoch: int) -> Permutation:
+    return Permutation(size, seed, epoch)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Key:
+    """One leaf's data: of the global batch of this epoch that begins at `position`."""
+
+    epoch: int
+    position: int
+    leaf: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """What one worker will need, from a given step of a given generation on, if nothing happens."""
+
+    order: Order
+    epoch: int
+    position: int
+    todo: tuple[int, ...]  # leaves of the step at `position`
+    run: tuple[int, ...]  # leaves of each further step
+
+    def key(self, number: int) -> Key | None:
+        """The number-th leaf that is needed; None: the epoch is over."""
+        if number < len(self.todo):
+            return Key(epoch=self.epoch, position=self.position, leaf=self.todo[number])
+        steps, place = divmod(number - len(self.todo), len(self.run))
+        position = self.position + (steps + 1) * self.order.global_batch
+        if not self.order.samples_at(position):
+            return None
+        return Key(epoch=self.epoch, position=position, leaf=self.run[place])
+
+    def needs(self, key: Key) -> bool:
+        if key.epoch != self.epoch or key.position < self.position:
+            return False
+        return key.leaf in (self.todo if key.position == self.position else self.run)

@@ -1,0 +1,87 @@
+"""How far training has come in the data: an absolute number of samples in an epoch, advanced by each commit.
+
+The same on all workers; part of the state that newcomers and laggards receive. Never "steps × batch × world size"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everstep.data.order import Order
+from everstep.errors import UsageError
+
+
+class Position:
+    def __init__(self, *, size: int, seed: int, shuffle: bool) -> None:
+        self.size = size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.epoch = 0
+        self.samples = 0  # of the epoch, consumed by committed steps
+        self.order: Order | None = None  # known once the number of leaves is
+        self.last_iterated = -1  # the epoch that this worker's loop has left last
+        self._done_after: dict[str, int] = {}  # what is done once after each epoch: after which it was done last
+        self._done_before = -1  # the same, for what the state that training began with does not name
+
+    def advance(self) -> None:
+        """A step was committed."""
+        order = self._known_order()
+        self.samples += order.samples_at(self.samples)
+        self._turn()
+
+    def advance_to(self, epoch: int) -> bool:
+        """Leave what is left of the present epoch out, if a later one is wanted."""
+        self._turn()
+        if epoch <= self.epoch:
+            return False
+        self.epoch, self.samples = epoch, 0
+        return True
+
+    def _turn(self) -> None:
+        """At an epoch's end the position is the start of the next."""
+        if not self._known_order().samples_at(self.samples):
+            self.epoch, self.samples = self.epoch + 1, 0
+
+    def expect_after_epochs(self, name: str) -> None:
+        self._done_after.setdefault(name, self._done_before)
+
+    def is_first_after_epoch(self, name: str) -> bool:
+        """Whether something that is done once after each epoch is still to be done after the one just left.
+
+        Not for whoever was brought past it by a peer's state or a checkpoint: there it is in the state."""
+        if self.last_iterated <= self._done_after[name]:
+            return False
+        self._done_after[name] = self.last_iterated
+        return True
+
+    def void_leaves(self) -> tuple[int, ...]:
+        return self._known_order().void_leaves(self.samples)
+
+    def _known_order(self) -> Order:
+        if self.order is None:
+            raise UsageError("the loader is not bound to a trainer", hint="everstep.ElasticTrainer(model, loader)")
+        return self.order
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "position": self.samples,
+            "size": self.size,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "done_after": dict(self._done_after),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.restore(state)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """What a checkpoint or a peer says. An empty state is a fresh start."""
+        for name, own in (("size", self.size), ("seed", self.seed), ("shuffle", self.shuffle)):
+            if state.get(name, own) != own:
+                raise UsageError(
+                    f"the state is of other data: {name}={state[name]} there, {own} here",
+                    hint="resume with the dataset, seed and shuffle that the state was saved with",
+                )
+        self.epoch, self.samples = state.get("epoch", 0), state.get("position", 0)
+        self._done_before, done = self.epoch - 1, state.get("done_after", {})
+        self._done_after = dict.fromkeys(self._done_after, self._done_before) | done

@@ -1,0 +1,4 @@
+from torch.utils.data import DistributedSampler
+
+
+class ElasticDistributedSampler(DistributedSampler): ...

@@ -1,0 +1,20 @@
+"""Door 1, the native loop: a few changed lines make a plain PyTorch loop elastic.
+
+    loader = everstep.DataLoader(dataset, batch_size=32, shuffle=True)
+    model = everstep.DistributedDataParallel(model)
+    trainer = everstep.ElasticTrainer(model, loader)
+    optimizer = trainer.prepare(optimizer)
+    for epoch in range(10):
+        for inputs, targets in loader:
+            with trainer.step():
+                loss_fn(model(inputs), targets).backward()
+                optimizer.step()
+
+Built on the engine alone. A global batch is the same leaves, whatever the number of workers; the body runs once
+for each leaf that this worker owns; optimizer.step() acts with the last one, on the mean over all leaves."""
+
+from everstep.native.data_parallel import DistributedDataParallel
+from everstep.native.group import init_process_group, reduce
+from everstep.native.trainer import ElasticTrainer
+
+__all__ = ["DistributedDataParallel", "ElasticTrainer", "init_process_group", "reduce"]

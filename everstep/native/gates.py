@@ -1,0 +1,132 @@
+"""Optimizers, schedulers and gradient scalers that act once per global batch, at the right moment, in any world.
+
+The loop's body calls them for every leaf; they act with the worker's last one, when the mean over all leaves is there.
+A scheduler may also be stepped once after each epoch. Bound in place: the script holds these objects."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch.amp import GradScaler, grad_scaler
+from torch.optim import Optimizer
+
+from everstep.data.loader import DataLoader
+from everstep.engine.step import Engine
+from everstep.errors import UsageError
+
+
+class Gate:
+    """Open for the last leaf of this worker in a step; knows whether all optimizers have passed."""
+
+    def __init__(self, engine: Engine, loader: DataLoader | None) -> None:
+        self._engine = engine
+        self._loader = loader
+        self._num_optimizers = 0
+        self._num_passed = 0
+        self.has_scaler = False
+
+    def bind_optimizer(self, optimizer: Optimizer) -> None:
+        self._num_optimizers += 1
+        original = optimizer.step
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if not self.has_scaler and sys._getframe(1).f_code.co_filename == grad_scaler.__file__:
+                raise _unknown_scaler()
+            return self._pass(lambda: original(*args, **kwargs)) if self.is_open("optimizer.step()") else None
+
+        step.__dict__.update(getattr(original, "__dict__", {}))  # schedulers leave marks on what they wrapped
+        optimizer.step = step  # type: ignore[method-assign]
+
+    def bind_scheduler(self, scheduler: Any, name: str) -> None:
+        """By a subclass: an attribute of the instance would become part of the scheduler's state_dict."""
+        gate, kind = self, type(scheduler)
+        if self._loader is not None:
+            self._loader.position.expect_after_epochs(name)
+
+        class Bound(kind):  # type: ignore[misc, valid-type]
+            def step(self, *args: Any, **kwargs: Any) -> None:
+                if gate._is_open_for_scheduler(name):
+                    super().step(*args, **kwargs)
+
+        _disguise(Bound, kind)
+        scheduler.__class__ = Bound
+
+    def bind_scaler(self, scaler: GradScaler) -> None:
+        gate, kind = self, type(scaler)
+        self.has_scaler = True
+
+        class Bound(kind):  # type: ignore[misc, valid-type]
+            def unscale_(self, optimizer: Optimizer) -> None:
+                if gate.is_open("scaler.unscale_()"):
+                    super().unscale_(optimizer)
+
+            def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+                if not gate.is_open("scaler.step()"):
+                    return None
+                passed = gate._num_passed
+                result = super().step(optimizer, *args, **kwargs)
+                if gate._num_passed == passed:  # overflown: the same for all workers, whose gradients are the same
+                    gate._pass(lambda: None)
+                return result
+
+            def update(self, new_scale: Any = None) -> None:
+                if gate.is_open("scaler.update()"):
+                    super().update(new_scale)
+
+        _disguise(Bound, kind)
+        scaler.__class__ = Bound
+
+    def is_open(self, what: str) -> bool:
+        if not self._engine.is_in_leaf:
+            raise UsageError(
+                f"{what} outside of a step would change this worker alone",
+                hint="call it inside `with trainer.step():`",
+            )
+        return self._engine.is_last_leaf
+
+    def _is_open_for_scheduler(self, name: str) -> bool:
+        loader = self._loader
+        if self._engine.is_in_leaf or loader is None or loader.is_iterating:
+            return self.is_open("scheduler.step()")
+        return loader.position.is_first_after_epoch(name)
+
+    def _pass(self, apply: Callable[[], Any]) -> Any:
+        self._num_passed += 1
+        return self._engine.update(apply, is_final=self._num_passed == self._num_optimizers)
+
+    def begin(self) -> None:
+        if not self._num_optimizers:
+            raise UsageError("step() before prepare()", hint="call optimizer = trainer.prepare(optimizer) first")
+        self._num_passed = 0
+
+    def end(self) -> None:
+        """At the end of the body: the step is committed, also if only some optimizers were stepped."""
+        engine = self._engine
+        if engine.is_last_leaf and self._num_passed == 0:
+            raise UsageError(
+                "the body of the step's last leaf ended without optimizer.step()",
+                hint="call optimizer.step() in every pass of the body; it acts with the last leaf only",
+            )
+        if engine.is_last_leaf and self._num_passed < self._num_optimizers:
+            engine.commit()
+        engine.end_leaf()
+        engine.after_commit()
+
+
+def explain(error: BaseException) -> BaseException:
+    """torch's complaint about a scaler that the trainer does not know, in words that help."""
+    is_about_it = isinstance(error, AssertionError) and "No inf checks were recorded" in str(error)
+    return _unknown_scaler() if is_about_it else error
+
+
+def _unknown_scaler() -> UsageError:
+    return UsageError(
+        "the trainer does not know this GradScaler, which must act once per global batch, not in every leaf",
+        hint="optimizer, scheduler, scaler = trainer.prepare(optimizer, scheduler, scaler)",
+    )
+
+
+def _disguise(bound: type, kind: type) -> None:
+    bound.__name__, bound.__qualname__, bound.__module__ = kind.__name__, kind.__qualname__, kind.__module__

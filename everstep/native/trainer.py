@@ -1,0 +1,219 @@
+"""ElasticTrainer runs the body of the loop for the right leaves, and applies each step for all workers or for none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from torch import nn
+from torch.utils import data
+
+from everstep import env
+from everstep.data.loader import DataLoader
+from everstep.engine import current
+from everstep.engine.step import Engine, Leaf
+from everstep.errors import PeerLost, UsageError
+from everstep.native.data_parallel import is_classic, unwrap
+from everstep.native.gates import Gate, explain
+
+T = TypeVar("T")
+
+
+class ElasticTrainer:
+    """
+    dataloader: an everstep.DataLoader, or torch's own with a map-style dataset, which becomes one in place.
+    leaves: micro-batches per global batch; defaults to the largest number of workers that the job may have.
+    reduce: "exact" gives the same bits for every number of workers and every failure; "fast" sums as it comes.
+    seed: of dropout and all other randomness in the body. threads: of torch in each worker, in exact mode.
+    engine: for tests that need several in one process; by default the process's own."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        dataloader: data.DataLoader[Any] | None = None,
+        *,
+        leaves: int | None = None,
+        reduce: str = "exact",
+        seed: int = 0,
+        threads: int = 1,
+        engine: Engine | None = None,
+    ) -> None:
+        _check_device(model)
+        self._engine = engine or current.current(is_fixed=is_classic(model))
+        self._are_leaves_given = leaves is not None
+        self._settings: dict[str, Any] = {"reduce": reduce, "seed": seed, "threads": threads}
+        self._loader = DataLoader.adopt(dataloader) if dataloader is not None else None
+        self._set_leaves(env.max_workers() if leaves is None else leaves)
+        self._gate = Gate(self._engine, self._loader)
+        self._num_named: dict[str, int] = {}
+        self._leaf: Leaf | None = None
+        self.register("model", model)
+        if self._loader is not None:
+            self._engine.registry.add("data", self._loader.position)
+            self._engine.on_commit.append(self._loader.position.advance)
+            self._engine.void_leaves = self._loader.position.void_leaves
+
+    def _set_leaves(self, leaves: int) -> None:
+        self._engine.configure(num_leaves=leaves, **self._settings)
+        if self._loader is not None:
+            self._loader.bind(self._engine, leaves)
+
+    @property
+    def num_steps(self) -> int:
+        """Committed steps."""
+        return self._engine.step
+
+    @property
+    def num_leaves(self) -> int:
+        """Micro-batches per global batch."""
+        assert self._engine.num_leaves is not None
+        return self._engine.num_leaves
+
+    @property
+    def is_last_leaf(self) -> bool:
+        """Inside a step: this is the worker's last leaf, the one with which optimizer.step() acts."""
+        return self._engine.is_last_leaf
+
+    @property
+    def rank(self) -> int:
+        return self._engine.world.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._engine.world.size
+
+    def register(self, name: str, thing: T) -> T:
+        """Make an object with state_dict and load_state_dict part of the state that newcomers receive."""
+        self._engine.registry.add(name, unwrap(thing, self._engine) if isinstance(thing, nn.Module) else thing)
+        return thing
+
+    def prepare(self, optimizer: Any, scheduler: Any = None, scaler: Any = None) -> Any:
+        """Bind optimizers, schedulers (one or a list of each) and a GradScaler; returns what it was given."""
+        for each in _listed(optimizer):
+            self.register(self._numbered("optimizer"), each)
+            self._gate.bind_optimizer(each)
+        for each in _listed(scheduler):
+            name = self._numbered("scheduler")
+            self.register(name, each)
+            self._gate.bind_scheduler(each, name)
+        for each in _listed(scaler):
+            self.register(self._numbered("scaler"), each)
+            self._gate.bind_scaler(each)
+        given = tuple(things for things in (scheduler, scaler) if things is not None)
+        return (optimizer, *given) if given else optimizer
+
+    def _numbered(self, kind: str) -> str:
+        number = self._num_named[kind] = self._num_named.get(kind, -1) + 1
+        return f"{kind}{number or ''}"
+
+    # --- the loop -----------------------------------------------------------------------------------------
+
+    def epochs(self, number: int) -> Iterator[int]:
+        """The epochs that are still to be trained, of so many; then all workers end together.
+
+        A newcomer begins with the one that the others are in."""
+        loader = self._loader
+        if loader is None:
+            raise UsageError("epochs() without a loader", hint="ElasticTrainer(model, dataloader)")
+        self._engine.next_leaf()
+        while loader.position.epoch < number:
+            epoch = loader.position.epoch
+            loader.set_epoch(epoch)
+            yield epoch
+            if loader.position.epoch == epoch:
+                loader.position.advance_to(epoch + 1)  # the loop has left it early
+        self._engine.conclude()
+
+    def leaves(self, steps: int) -> Iterator[Leaf]:
+        """Without a loader: the leaves that this worker computes until `steps` steps are committed; then all end."""
+        while self._engine.step < steps:
+            leaf = self._engine.next_leaf()
+            if self._engine.step < steps:
+                self._leaf = leaf
+                yield leaf
+        self._engine.conclude()
+
+    def step(self, weight: float | None = None) -> _Step:
+        """One leaf. `weight`: its share in the mean, such as its number of tokens; else its number of samples."""
+        return _Step(self, weight)
+
+    def _begin(self, weight: float | None) -> None:
+        self._gate.begin()
+        leaf, self._leaf = self._leaf, None
+        usual = 1.0
+        if self._loader is not None:
+            offered = self._loader.take_offered()
+            if offered is None:
+                raise UsageError(
+                    "step() without a batch: the trainer's loader was not asked for one",
+                    hint="loop over the loader that was given to ElasticTrainer; one step() for each batch",
+                )
+            leaf, usual = offered
+        self._engine.begin_leaf(leaf or self._engine.next_leaf(), usual if weight is None else weight)
+
+    # --- checkpoints --------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What to save beside model, optimizer and scheduler: steps, leaves, seed, and the position in the data."""
+        state = {"num_steps": self.num_steps, "leaves": self.num_leaves, "seed": self._settings["seed"]}
+        return state | ({"data": self._loader.state_dict()} if self._loader is not None else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on there. The number of leaves stays what it was. An empty state is a fresh start."""
+        if not state:
+            return
+        leaves, seed = state["leaves"], state["seed"]
+        if self._are_leaves_given and leaves != self.num_leaves:
+            raise UsageError(
+                f"leaves={self.num_leaves}, but the state was saved with {leaves}: a global batch would be another one",
+                hint=f"use leaves={leaves}, or leave it out",
+            )
+        self._settings["seed"] = seed
+        self._set_leaves(leaves)
+        self._engine.resume(state["num_steps"])
+        if self._loader is not None:
+            self._loader.load_state_dict(state.get("data", {}))
+
+
+class _Step:
+    """The context of one leaf. A lost peer is absorbed: the loop's next leaf is the right one."""
+
+    def __init__(self, trainer: ElasticTrainer, weight: float | None) -> None:
+        self._trainer = trainer
+        self._weight = weight
+
+    def __enter__(self) -> None:
+        self._trainer._begin(self._weight)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            try:
+                self._trainer._gate.end()
+            except PeerLost as lost:
+                self._trainer._engine.abandon_leaf(lost)
+            return False
+        self._trainer._engine.abandon_leaf(error)
+        if (better := explain(error)) is not error:
+            raise better from error
+        return isinstance(error, PeerLost)
+
+
+def _listed(things: Any) -> list[Any]:
+    if things is None:
+        return []
+    return list(things) if isinstance(things, list | tuple) else [things]
+
+
+def _check_device(model: nn.Module) -> None:
+    unplaced = [name for name, tensor in model.named_parameters() if tensor.device.type == "meta"]
+    if unplaced:
+        raise UsageError(
+            f"{len(unplaced)} parameters have no memory yet (device meta), {unplaced[0]} first",
+            hint="place the model: model.to_empty(device=…), then initialise it",
+        )
+    devices = sorted({str(tensor.device) for tensor in model.parameters()})
+    if len(devices) > 1:
+        raise UsageError(f"the model's parameters are on {', '.join(devices)}", hint="one worker trains on one device")

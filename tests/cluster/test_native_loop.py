@@ -1,0 +1,109 @@
+"""The native loop: whoever comes, goes or dies, each epoch has every sample once, and the weights are those of one
+process that trains alone."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.testing import Result
+from everstep.wire import Policy
+from stage import Stage, undisturbed_events
+from test_random_schedules import hurt, living
+
+QUICK = Policy(heartbeat_s=0.3, lease_s=2.0)
+LOOP = "loop.py"
+
+
+def audit(result: Result, args: tuple[object, ...], samples: int = 103, epochs: int = 3) -> None:
+    """Each sample exactly once in each epoch's committed steps; each leaf as in the undisturbed run, loss and all."""
+    alone = [event for event in undisturbed_events(LOOP, *map(str, args)) if event["event"] == "leaf"]
+    expected = {(e["step"], tuple(e["indices"])): e["loss"] for e in alone}
+    committed = {event["step"] - 1 for event in result.events("step.committed")}
+    seen: dict[int, dict[tuple[int, tuple[int, ...]], None]] = defaultdict(dict)
+    for event in result.events("leaf"):
+        key = (event["step"], tuple(event["indices"]))
+        assert expected[key] == event["loss"], f"another loss than undisturbed: {event}"
+        if event["step"] in committed:
+            seen[event["epoch"]][key] = None
+    assert sorted(seen) == list(range(epochs))
+    for epoch, leaves in seen.items():
+        indices = sorted(index for _, leaf in leaves for index in leaf)
+        assert indices == list(range(samples)), f"epoch {epoch}"
+
+
+def run_alone(*args: object) -> dict[str, Any]:
+    (end,) = (event for event in undisturbed_events(LOOP, *map(str, args)) if event["event"] == "result")
+    return end
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_random_schedule_trains_every_sample_once_per_epoch(seed: int) -> None:
+    chance = random.Random(100 + seed)
+    leaves, batch_size = chance.choice([(6, 4), (5, 4), (3, 8)])
+    samples = chance.choice([103, 98, 62])  # none leaves a single sample over, which batch norm cannot take
+    args = ("--samples", samples, "--leaves", leaves, "--batch-size", batch_size, "--num-workers", chance.choice([0, 2]))
+    gates = (2, 7)
+    with Stage(*args, script=LOOP, gates=gates, workers=chance.randint(2, 3), policy=QUICK) as cluster:
+        for gate in gates:
+            cluster.wait_at_gate(gate)
+            if len(living(cluster)) == 1 or chance.random() < 0.4:
+                cluster.wait_ready(*cluster.add(chance.randint(1, 2)))
+            cluster.open_gate(gate)
+            hurt(cluster, gate, chance)
+        result = cluster.finish_undisturbed()
+    audit(result, args, samples)
+
+
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_a_death_in_the_short_last_batch(is_persistent: bool) -> None:
+    args = ("--samples", 50, "--leaves", 6, "--num-workers", 1, *(["--persistent"] if is_persistent else []))
+    with Stage(*args, script=LOOP, gates=[2], workers=3) as cluster:  # 50 = 2 * 24 + 2: four leaves have no sample
+        cluster.wait_at_gate(2, "w0", "w1", "w2")
+        cluster.kill("w1")
+        cluster.open_gate(2)
+        result = cluster.finish_undisturbed()
+    audit(result, args, samples=50)
+
+
+def test_a_newcomer_catches_up_with_the_epochs_and_what_is_done_after_them() -> None:
+    args = ("--epochs", 4, "--plain")
+    with Stage(*args, script=LOOP, gates=[12], workers=2) as cluster:
+        cluster.wait_at_gate(12)
+        (newcomer,) = cluster.add(1)
+        cluster.wait_ready(newcomer)
+        cluster.open_gate(12)
+        result = cluster.finish_undisturbed()
+    audit(result, args, epochs=4)
+    agreed = {(event["epoch"], event["value"]) for event in result.events("validated") if event["worker"] != newcomer}
+    assert len(agreed) == 4
+    assert result.events("leaf", worker=newcomer), "the newcomer has trained"
+    assert {event["epoch"] for event in result.events("leaf", worker=newcomer)} <= {2, 3}
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (1, 3)])
+def test_after_the_loss_of_all_workers_a_checkpoint_goes_on_with_another_number_of_them(
+    before: int, after: int, tmp_path: Path
+) -> None:
+    kept = tmp_path / "checkpoint.pt"
+    args = ("--save", kept)
+    whole = run_alone()
+    with Stage(*args, script=LOOP, gates=[8], workers=before) as cluster:
+        cluster.wait_at_gate(8)
+        cluster.wait("saved", step=6)
+        for number in range(before):
+            cluster.kill(f"w{number}")
+        first = cluster.finish(check=False)
+    with Stage(*args, script=LOOP, workers=after) as cluster:
+        second = cluster.finish()
+
+    assert {event["step"] for event in second.events("resumed")} == {6}
+    assert second.weights_digest == whole["weights_digest"]
+    leaves = {(e["epoch"], e["step"], tuple(e["indices"])) for e in first.events("leaf") if e["step"] < 6}
+    leaves |= {(e["epoch"], e["step"], tuple(e["indices"])) for e in second.events("leaf")}
+    for epoch in range(3):
+        assert sorted(i for number, _, part in leaves if number == epoch for i in part) == list(range(103))

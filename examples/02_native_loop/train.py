@@ -1,0 +1,97 @@
+"""The script of ../01_plain_ddp/ddp.py made elastic: kill workers as you like, add more, or run it alone."""
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn, optim
+
+from everstep import DataLoader, DistributedDataParallel, ElasticTrainer, init_process_group
+
+DATA = Path(__file__).parents[1] / "data" / "fashion-mnist-8k.npz"
+
+
+def load(part):
+    """The "train" or "test" images, from 0 to 1, with their labels."""
+    with np.load(DATA) as arrays:
+        images, labels = torch.from_numpy(arrays[f"{part}_images"]), torch.from_numpy(arrays[f"{part}_labels"])
+    return torch.utils.data.TensorDataset(images.float().div(255).unsqueeze(1), labels.long())
+
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * 7 * 7, 64), nn.ReLU(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+class Trainer:
+    """Trains this process's copy of the model on this process's part of the data."""
+
+    def __init__(self, model, train_loader, optimizer, criterion, device):
+        self.device = device
+        self.model = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
+        self.train_loader = train_loader
+        self.elastic = ElasticTrainer(self.model, train_loader)
+        self.optimizer = self.elastic.prepare(optimizer)
+        self.criterion = criterion
+
+    def _run_epoch(self):
+        for images, labels in self.train_loader:
+            images, labels = images.to(self.device), labels.to(self.device)
+            with self.elastic.step():
+                self.optimizer.zero_grad()
+                loss = self.criterion(self.model(images), labels)
+                loss.backward()
+                self.optimizer.step()
+
+    def fit(self, epochs):
+        self.model.train()
+        for epoch in range(epochs):
+            print(f"rank {dist.get_rank()} of {dist.get_world_size()} | epoch {epoch}", flush=True)
+            self.train_loader.set_epoch(epoch)
+            self._run_epoch()
+
+    def accuracy(self):
+        images, labels = load("test").tensors
+        self.model.eval()
+        with torch.no_grad():
+            return (self.model(images.to(self.device)).argmax(dim=1) == labels.to(self.device)).float().mean().item()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=32, help="of each process")
+    args = parser.parse_args()
+
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    train_data = load("train")
+    train_loader = DataLoader(
+        dataset=train_data,
+        batch_size=args.batch_size,
+        shuffle=True,
+    )
+    model = build().to(device)
+    optimizer = optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    trainer = Trainer(model, train_loader, optimizer, nn.CrossEntropyLoss(), device)
+
+    began = time.perf_counter()
+    trainer.fit(args.epochs)
+    if dist.get_rank() == 0:
+        print(f"{args.epochs} epochs took {time.perf_counter() - began:.1f} s")
+        print(f"test accuracy {trainer.accuracy():.1%}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

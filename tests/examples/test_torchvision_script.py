@@ -1,0 +1,52 @@
+"""A training script of another project, unchanged, under `everstep run`.
+
+It wants torchvision's CIFAR10: the real one if it can be imported and CIFAR10_DIR names a folder that has its data,
+else the one in standin/."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from typed import Typed
+
+TESTS = Path(__file__).parents[1]
+SCRIPT = TESTS / "seeds" / "train.py"
+STANDIN = TESTS / "examples" / "standin"
+CHECKSUM = "96ac58ba01d9c2f6f994efd500e81aaccefea2d3264a6bdf6af54a5fefd470b0"
+
+
+@pytest.fixture(scope="session")
+def torchvision() -> dict[str, str]:
+    """What to add to the environment for `import torchvision` to work."""
+    if "CIFAR10_DIR" in os.environ:
+        done = subprocess.run([sys.executable, "-c", "from torchvision.datasets import CIFAR10"], check=False)
+        if done.returncode == 0:
+            return {}
+    return {"PYTHONPATH": f"{STANDIN}:{TESTS.parent}"}
+
+
+def test_the_script_is_as_it_was_found() -> None:
+    assert hashlib.sha256(SCRIPT.read_bytes()).hexdigest() == CHECKSUM
+
+
+def test_it_runs_with_two_workers(
+    everstep_run: Callable[..., Typed], torchvision: dict[str, str], tmp_path: Path
+) -> None:
+    data = os.environ.get("CIFAR10_DIR", "data")
+    arguments = ["--data-dir", data, "--epochs=1", "--workers=1", "--learning-rate=0.03", "--print-freq=20"]
+    said = everstep_run("--nproc-per-node=2", SCRIPT, *arguments, **torchvision).finish()
+    for rank in (0, 1):
+        assert f"[w{rank}] Rank {rank}: Starting epoch 0" in said
+        assert f"[w{rank}] Rank {rank}: Finished Training" in said
+        losses = [float(loss) for loss in re.findall(rf"Rank {rank}: \[1, .*\] loss: ([\d.]+)", said)]
+        assert losses[-1] < losses[1]  # the first is of one batch, divided by twenty
+    assert said.count("Accuracy of the network on the 10000 test images: ") == 1
+    assert (tmp_path / "outputs" / "cifar_net.pt").exists()

@@ -6,7 +6,8 @@ before it is iterated. A loader of torch's own can be made one of these in place
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -15,7 +16,7 @@ from torch.utils import data
 from everstep.data.order import Key, Order, Schedule
 from everstep.data.position import Position
 from everstep.data.randomness import KeyedDataset, sample_seed
-from everstep.data.reader import LeafReader, Requests
+from everstep.data.reader import Here, LeafReader, Requests
 from everstep.data.sampler import ElasticDistributedSampler
 from everstep.engine.seeds import seed_everything
 from everstep.engine.step import Engine, Leaf
@@ -81,10 +82,9 @@ class DataLoader(data.DataLoader[Any]):
     def _follow_sampler(self, seed: int) -> None:
         self._engine: Engine | None = None
         self._order: Order | None = None
-        self._source: data.DataLoader[Any] | None = None
-        self._offered: Leaf | None = None  # given to the loop, which has not computed it yet
+        self._source: Iterable[Any] | None = None
+        self._loop = _Loop()
         self._wanted_epoch: int | None = None  # by set_epoch
-        self.is_iterating = False
         self._is_shuffled, self._seed = _shuffling(self.sampler, seed)
         self.position = Position(
             size=len(self.dataset),  # type: ignore[arg-type]
@@ -123,17 +123,23 @@ class DataLoader(data.DataLoader[Any]):
         self._source = self._make_source(self._requests)
         self.position.order = order
 
+    @property
+    def is_iterating(self) -> bool:
+        return self._loop.is_running
+
     def take_offered(self) -> tuple[Leaf, float] | None:
         """The leaf whose batch the loop holds, and its weight: 1 for a full one."""
-        leaf, self._offered = self._offered, None
+        leaf, self._loop.offered = self._loop.offered, None
         if leaf is None:
             return None
         assert self._order is not None
         samples = len(self._order.span(self.position.samples, leaf.index))
         return leaf, samples / self._order.batch_size
 
-    def _make_source(self, requests: Requests) -> data.DataLoader[Any]:
+    def _make_source(self, requests: Requests) -> Iterable[Any]:
         keyed = KeyedDataset(self.dataset, self._seed)
+        if not self.num_workers and not self.pin_memory:
+            return Here(keyed, requests, self.collate_fn)
         return data.DataLoader(
             keyed,
             batch_sampler=requests,  # type: ignore[arg-type]
@@ -182,36 +188,43 @@ class DataLoader(data.DataLoader[Any]):
                 hint="pass it on: everstep.ElasticTrainer(model, loader); to evaluate, use torch's own DataLoader",
             )
         epoch = self._next_epoch if self._wanted_epoch is None else self._wanted_epoch
-        self._next_epoch, self._wanted_epoch, self._offered = epoch + 1, None, None
+        self._next_epoch, self._wanted_epoch, self._loop = epoch + 1, None, _Loop()
         if self.position.advance_to(epoch):
             engine.forget_plan()
         return self._batches(engine, order, LeafReader(source, self._requests), epoch)
 
     def _batches(self, engine: Engine, order: Order, reader: LeafReader, epoch: int) -> Iterator[Any]:
-        position = self.position
-        engine.is_catching_up = True
-        self.is_iterating = True
+        position, loop = self.position, self._loop
+        engine.is_catching_up = loop.is_running = True
         try:
             while position.epoch == epoch:
-                self._check_computed()
+                loop.check_computed()
                 leaf = engine.next_leaf()  # may regroup, and bring the state of a peer that is further
                 if position.epoch != epoch:
                     break
-                key = Key(epoch=epoch, position=position.samples, leaf=leaf.index)
+                key = Key(epoch, position.samples, leaf.index)
                 batch = reader.get(key, engine.world.generation, lambda: self._schedule(engine, order))
                 seed_everything(sample_seed(self._seed, epoch, -1 - order.span(key.position, key.leaf).start))
-                self._offered = leaf
+                loop.offered = leaf
                 yield batch
         finally:
-            self.is_iterating = False
+            loop.is_running = False
             position.last_iterated = epoch
 
     def _schedule(self, engine: Engine, order: Order) -> Schedule:
         position = self.position
         return Schedule(order=order, epoch=position.epoch, position=position.samples, todo=engine.todo, run=engine.run)
 
-    def _check_computed(self) -> None:
-        if (leaf := self._offered) is not None:
+
+@dataclass(kw_only=True, slots=True)
+class _Loop:
+    """One iteration of the script's over the loader."""
+
+    offered: Leaf | None = None  # whose batch it was given and has not computed yet
+    is_running: bool = False
+
+    def check_computed(self) -> None:
+        if (leaf := self.offered) is not None:
             raise UsageError(
                 f"the batch of leaf {leaf.index} of step {leaf.step} was taken from the loader, but not trained on",
                 hint="enter `with trainer.step():` for every batch; step(weight=0) leaves a batch out",
@@ -226,7 +239,7 @@ class _WorkerInit:
         self._inner = inner
 
     def __call__(self, number: int) -> None:
-        self._keyed.show_in_worker()
+        self._keyed.enter_worker()
         if self._inner is not None:
             self._inner(number)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from everstep.data.permutation import Permutation
 
@@ -58,17 +59,23 @@ class Order:
         """Which samples of the dataset stand at these places."""
         if not self.shuffle:
             return list(span)
-        found: list[int] = _permutation(self.size, self.seed, epoch)[span.start : span.stop].tolist()
+        found: list[int] = []
+        for number in range(span.start // _BLOCK, (span.stop - 1) // _BLOCK + 1):
+            block, start = _block(self.size, self.seed, epoch, number), number * _BLOCK
+            found += block[max(span.start - start, 0) : span.stop - start]
         return found
 
 
-@lru_cache(maxsize=2)
-def _permutation(size: int, seed: int, epoch: int) -> Permutation:
-    return Permutation(size, seed, epoch)
+_BLOCK = 2048  # places whose samples are worked out together: a few at a time would cost as much
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Key:
+@lru_cache(maxsize=4)
+def _block(size: int, seed: int, epoch: int, number: int) -> list[int]:
+    places: list[int] = Permutation(size, seed, epoch)[number * _BLOCK : min((number + 1) * _BLOCK, size)].tolist()
+    return places
+
+
+class Key(NamedTuple):
     """One leaf's data: of the global batch of this epoch that begins at `position`."""
 
     epoch: int
@@ -89,12 +96,12 @@ class Schedule:
     def key(self, number: int) -> Key | None:
         """The number-th leaf that is needed; None: the epoch is over."""
         if number < len(self.todo):
-            return Key(epoch=self.epoch, position=self.position, leaf=self.todo[number])
+            return Key(self.epoch, self.position, self.todo[number])
         steps, place = divmod(number - len(self.todo), len(self.run))
         position = self.position + (steps + 1) * self.order.global_batch
         if not self.order.samples_at(position):
             return None
-        return Key(epoch=self.epoch, position=position, leaf=self.run[place])
+        return Key(self.epoch, position, self.run[place])
 
     def needs(self, key: Key) -> bool:
         if key.epoch != self.epoch or key.position < self.position:

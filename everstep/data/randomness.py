@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy
@@ -17,16 +17,9 @@ from torch.utils.data import Dataset, get_worker_info
 
 from everstep.engine.seeds import seed_everything
 
-_KNOWN = 20_240_607  # any seed whose first draws are written down below
+_KNOWN = 20_240_607  # any seed
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """Which samples to read for one leaf, and the place in the epoch of the first of them."""
-
-    indices: list[int]
-    epoch: int
-    position: int
+Request = tuple[list[int], int, int]  # the samples of one leaf, the epoch, and the place in it of the first of them
 
 
 def sample_seed(seed: int, epoch: int, position: int) -> int:
@@ -43,20 +36,22 @@ class KeyedDataset(Dataset[Any]):
         self._seed = seed
         self._is_random = False  # a sample has drawn from a stream
         self._reads_batches = bool(getattr(dataset, "__getitems__", None))
+        self._streams = _Streams()
 
     def __getitems__(self, request: Request) -> list[Any]:
+        indices, epoch, position = request
         if not self._is_random:
-            seed_everything(_KNOWN)
-            samples = self._read(request.indices)
-            if _draws() == _known_draws():
+            self._streams.mark()
+            samples = self._read(indices)
+            if self._streams.are_untouched():
                 return samples
             self._is_random = True
         if self._reads_batches:
-            seed_everything(sample_seed(self._seed, request.epoch, request.position))
-            return self._read(request.indices)
+            seed_everything(sample_seed(self._seed, epoch, position))
+            return self._read(indices)
         samples = []
-        for place, index in enumerate(request.indices, start=request.position):
-            seed_everything(sample_seed(self._seed, request.epoch, place))
+        for place, index in enumerate(indices, start=position):
+            seed_everything(sample_seed(self._seed, epoch, place))
             samples.append(self.dataset[index])
         return samples
 
@@ -67,24 +62,44 @@ class KeyedDataset(Dataset[Any]):
         dataset = self.dataset
         return [dataset[index] for index in indices]
 
-    def show_in_worker(self) -> None:
-        """Let a worker_init_fn find the user's own dataset, as it does with torch's loader."""
+    def enter_worker(self) -> None:
+        """In a loader process, whose streams nobody else draws from."""
+        self._streams.are_ours = True
         info = get_worker_info()
-        assert info is not None
-        object.__setattr__(info, "dataset", self.dataset)  # it guards its attributes
+        # A worker_init_fn finds the user's own dataset, as with torch's loader. (It guards its attributes.)
+        object.__setattr__(info, "dataset", self.dataset)
 
 
-def _draws() -> tuple[int, int, int]:
-    """One from each stream."""
-    drawn = torch.empty((), dtype=torch.int64).random_(generator=torch.default_generator).item()
-    return int(drawn), random.getrandbits(64), int(numpy.random.randint(1 << 62))
+class _Streams:
+    """Tells whether anybody has drawn from the process's random streams, by drawing from them what is expected."""
+
+    def __init__(self) -> None:
+        self.are_ours = False
+        self._expected: tuple[random.Random, numpy.random.RandomState, torch.Generator] | None = None
+        self._drawn = torch.empty((), dtype=torch.int64)
+
+    def mark(self) -> None:
+        """From here on."""
+        if self._expected is None or not self.are_ours:
+            seed_everything(_KNOWN)
+
+    def are_untouched(self) -> bool:
+        drawn = self._drawn.random_().item(), random.random(), numpy.random.random()
+        if not self.are_ours:
+            return drawn == _first_draws()
+        if self._expected is None:
+            self._expected = (
+                random.Random(_KNOWN),
+                numpy.random.RandomState(_KNOWN & 0xFFFFFFFF),
+                torch.Generator().manual_seed(_KNOWN),
+            )
+        python, arrays, tensors = self._expected
+        return drawn == (self._drawn.random_(generator=tensors).item(), python.random(), arrays.random_sample())
 
 
-_cache: list[tuple[int, int, int]] = []
-
-
-def _known_draws() -> tuple[int, int, int]:
-    if not _cache:
-        seed_everything(_KNOWN)
-        _cache.append(_draws())
-    return _cache[0]
+@cache
+def _first_draws() -> tuple[float, float, float]:
+    python, tensors = random.Random(_KNOWN), torch.Generator().manual_seed(_KNOWN)
+    arrays = numpy.random.RandomState(_KNOWN & 0xFFFFFFFF)
+    drawn = torch.empty((), dtype=torch.int64).random_(generator=tensors).item()
+    return drawn, python.random(), arrays.random_sample()

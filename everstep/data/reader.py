@@ -6,13 +6,11 @@ is no longer needed is thrown away when it comes; what is needed anew is asked f
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torch.utils import data
-
 from everstep.data.order import Key, Order, Schedule
-from everstep.data.randomness import Request
+from everstep.data.randomness import KeyedDataset, Request
 
 
 class Requests:
@@ -21,22 +19,23 @@ class Requests:
     def __init__(self, order: Order) -> None:
         self.order = order
         self.asked: deque[Key] = deque()  # being read, in order
+        self.kept: dict[Key, Any] = {}  # read before they were wanted
         self._schedule: Schedule | None = None
-        self._number = 0  # of the schedule's next leaf
-        self._first: Key | None = None  # to be read before all others
+        self._number = 0  # of the schedule's leaves so far
+        self._next: Key | None = None  # to be read next
 
     def follow(self, schedule: Schedule, first: Key) -> None:
         """A new schedule; `first` may be none of its leaves."""
-        self._schedule, self._number, self._first = schedule, 0, first
+        self._schedule, self._number = schedule, 0
+        self.kept = {key: batch for key, batch in self.kept.items() if key == first or self.needs(key)}
+        self._next = self._find_next() if first in self.kept or first in self.asked else first
 
     def needs(self, key: Key) -> bool:
         assert self._schedule is not None
         return self._schedule.needs(key)
 
     def is_coming(self, key: Key) -> bool:
-        if key in self.asked or key == self._first:
-            return True
-        return self._schedule is not None and self._schedule.key(self._number) == key
+        return key == self._next or key in self.asked or key in self.kept
 
     def __len__(self) -> int:
         return self.order.num_batches
@@ -45,49 +44,60 @@ class Requests:
         return self
 
     def __next__(self) -> Request:
-        key = self._take()
-        while key in self.asked:
-            key = self._take()
+        key = self._next
         if key is None:
             raise StopIteration
         span = self.order.span(key.position, key.leaf)
         self.asked.append(key)
-        return Request(indices=self.order.indices(key.epoch, span), epoch=key.epoch, position=span.start)
+        self._next = self._find_next()
+        return self.order.indices(key.epoch, span), key.epoch, span.start
 
-    def _take(self) -> Key | None:
-        """The next leaf to be read, void ones left out."""
-        if (first := self._first) is not None:
-            self._first = None
-            return first
+    def _find_next(self) -> Key | None:
+        """The schedule's next leaf that has samples and is not being read yet."""
         assert self._schedule is not None
-        while (key := self._schedule.key(self._number)) is not None:
+        while (found := self._schedule.key(self._number)) is not None:
             self._number += 1
-            if self.order.span(key.position, key.leaf):
-                return key
+            if found not in self.asked and found not in self.kept and self.order.span(found.position, found.leaf):
+                return found
         return None
+
+
+class Here:
+    """A source that reads in this process, when it is asked: torch's would do the same, with more ado."""
+
+    def __init__(self, dataset: KeyedDataset, requests: Requests, collate: Callable[[list[Any]], Any]) -> None:
+        self._dataset = dataset
+        self._requests = requests
+        self._collate = collate
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self._collate(self._dataset.__getitems__(next(self._requests)))
 
 
 class LeafReader:
     """The data of one epoch's leaves, by key. `source` is a loader that reads what `requests` asks for."""
 
-    def __init__(self, source: data.DataLoader[Any], requests: Requests) -> None:
+    def __init__(self, source: Iterable[Any], requests: Requests) -> None:
+        requests.asked.clear()
+        requests.kept.clear()
         self._source = source
         self._requests = requests
         self._iterator: Iterator[Any] | None = None
-        self._kept: dict[Key, Any] = {}  # read before it was wanted
         self._generation = -1
 
     def get(self, wanted: Key, generation: int, make_schedule: Callable[[], Schedule]) -> Any:
         requests = self._requests
-        if generation != self._generation or not (wanted in self._kept or requests.is_coming(wanted)):
+        if generation != self._generation or not requests.is_coming(wanted):
             self._generation = generation
             requests.follow(make_schedule(), wanted)
-            self._kept = {key: batch for key, batch in self._kept.items() if key == wanted or requests.needs(key)}
-        while wanted not in self._kept:
+        while wanted not in requests.kept:
             key, batch = self._receive()
             if key == wanted or (key is not None and requests.needs(key)):
-                self._kept[key] = batch
-        return self._kept.pop(wanted)
+                requests.kept[key] = batch
+        return requests.kept.pop(wanted)
 
     def _receive(self) -> tuple[Key | None, Any]:
         if self._iterator is None:

@@ -57,7 +57,9 @@ PROBE_S = 1.0  # a peer that does not accept a connection within this time canno
 class Membership:
     """Membership by a coordinator. Thread-safe; `on_closed` is called in a thread of ours, once per generation."""
 
-    def __init__(self, client: Coordinator, url: str, worker: str, board: Board, on_closed: Callable[[int], None]) -> None:
+    def __init__(
+        self, client: Coordinator, url: str, worker: str, board: Board, on_closed: Callable[[int], None]
+    ) -> None:
         self.worker = worker
         self.newcomers = 0
         self.is_newcomer = False

@@ -46,7 +46,16 @@ def test_a_random_schedule_trains_every_sample_once_per_epoch(seed: int) -> None
     chance = random.Random(100 + seed)
     leaves, batch_size = chance.choice([(6, 4), (5, 4), (3, 8)])
     samples = chance.choice([103, 98, 62])  # none leaves a single sample over, which batch norm cannot take
-    args = ("--samples", samples, "--leaves", leaves, "--batch-size", batch_size, "--num-workers", chance.choice([0, 2]))
+    args = (
+        "--samples",
+        samples,
+        "--leaves",
+        leaves,
+        "--batch-size",
+        batch_size,
+        "--num-workers",
+        chance.choice([0, 2]),
+    )
     gates = (2, 7)
     with Stage(*args, script=LOOP, gates=gates, workers=chance.randint(2, 3), policy=QUICK) as cluster:
         for gate in gates:

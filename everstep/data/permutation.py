@@ -33,7 +33,7 @@ class Permutation:
     """The numbers 0 … n-1 in an order that (seed, epoch) chooses: p[i], p[a:b], p.at(positions), p.inverse(values).
 
     Positions are counted from 0; a negative one, or one past the end, is an IndexError also in a slice, since a slice
-    that is silently shorter would be lost samples. `rounds` is there for the tests that show why the default is right."""
+    that is silently shorter would be lost samples. `rounds` is for the tests that show what too few would do."""
 
     def __init__(self, n: int, seed: int = 0, epoch: int = 0, *, rounds: int | None = None) -> None:
         n, seed, epoch = operator.index(n), operator.index(seed), operator.index(epoch)

@@ -1,6 +1,7 @@
 """Samples per second of everstep.DataLoader against torch's DataLoader with a DistributedSampler, on the same images.
 
-python benchmarks/loader.py [--rounds 9]        last line JSON: {"ratio_0_workers": …, "ratio_2_workers": …, "regroup_stall_s": …}
+python benchmarks/loader.py [--rounds 15]
+last line JSON: {"ratio_0_workers": …, "ratio_2_workers": …, "regroup_stall_s": …}
 
 Both read the same images for rank 0 of 2, in batches of 64, by 0 and by 2 loader processes; rounds alternate, and each
 round's ratio is of two neighbours in time. The stall is the time that the first batch after a regroup takes, when this

@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from everstep.data.loader import DataLoader  # type: ignore[import-not-found,unused-ignore]
+    from everstep.data.sampler import ElasticDistributedSampler  # type: ignore[import-not-found,unused-ignore]
     from everstep.native import (  # type: ignore[import-not-found,unused-ignore]
         DistributedDataParallel,
         ElasticTrainer,
@@ -21,12 +22,21 @@ if TYPE_CHECKING:
 _HOMES = {  # public name: the module that defines it
     "DataLoader": "everstep.data.loader",
     "DistributedDataParallel": "everstep.native",
+    "ElasticDistributedSampler": "everstep.data.sampler",
     "ElasticTrainer": "everstep.native",
     "init_process_group": "everstep.native",
     "reduce": "everstep.native",
 }
 
-__all__ = ["DataLoader", "DistributedDataParallel", "ElasticTrainer", "__version__", "init_process_group", "reduce"]
+__all__ = [
+    "DataLoader",
+    "DistributedDataParallel",
+    "ElasticDistributedSampler",
+    "ElasticTrainer",
+    "__version__",
+    "init_process_group",
+    "reduce",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,1 +1,1 @@
-"""Samples: their order, who gets which, and reading them ahead."""
+"""Which samples a worker reads, and in which order: the same order for every number of workers."""

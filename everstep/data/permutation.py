@@ -19,8 +19,8 @@ from everstep.errors import UsageError
 
 LARGEST = 2**62
 ROUNDS = 6  # with 3 and 4, positions a row apart are visibly related
-ROUNDS_IF_SMALL = 24  # a round of a tiny domain has few outcomes: 6 of them leave some orders more likely than others
-SMALL = 2**12
+# A round of a small domain has few outcomes: 6 rounds would leave traces that show over thousands of epochs.
+ROUNDS_OF_SMALL = ((2**8, 24), (2**16, 12))
 BLOCK = 2**13  # positions at a time: four such buffers stay in a core's own cache
 
 _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # splitmix64's
@@ -33,7 +33,7 @@ class Permutation:
     """The numbers 0 … n-1 in an order that (seed, epoch) chooses: p[i], p[a:b], p.at(positions), p.inverse(values).
 
     Positions are counted from 0; a negative one, or one past the end, is an IndexError also in a slice, since a slice
-    that is silently shorter would be lost samples. `rounds` is for the tests that show why the default is what it is."""
+    that is silently shorter would be lost samples. `rounds` is for the tests that show what too few would do."""
 
     def __init__(self, n: int, seed: int = 0, epoch: int = 0, *, rounds: int | None = None) -> None:
         n, seed, epoch = operator.index(n), operator.index(seed), operator.index(epoch)
@@ -44,7 +44,7 @@ class Permutation:
         columns = max(1, -(-n // rows))
         self._last = np.uint64(max(n, 1) - 1)
         self._rows, self._columns = np.uint64(rows), np.uint64(columns)
-        self._keys = _round_keys(seed, epoch, rounds or (ROUNDS if n > SMALL else ROUNDS_IF_SMALL))
+        self._keys = _round_keys(seed, epoch, rounds or _num_rounds(n))
 
     def __len__(self) -> int:
         return self.n
@@ -58,7 +58,10 @@ class Permutation:
     def __getitem__(self, where: slice) -> NDArray[np.int64]: ...
     def __getitem__(self, where: SupportsIndex | slice) -> int | NDArray[np.int64]:
         if not isinstance(where, slice):
-            return int(self.at([operator.index(where)])[0])
+            position = operator.index(where)
+            if not 0 <= position < self.n:
+                raise IndexError(f"position {position} of a permutation of {self.n} numbers")
+            return int(self.at(position))
         start, stop, step = _bounds(where, self.n)
         return self._through(np.arange(start, stop, step, dtype=np.uint64), self._forward)
 
@@ -79,7 +82,7 @@ class Permutation:
         low, high = int(numbers.min()), int(numbers.max())
         if low < 0 or high >= self.n:
             raise IndexError(f"{what} {low if low < 0 else high} of a permutation of {self.n} numbers")
-        return numbers.astype(np.uint64)
+        return numbers.astype(np.uint64, order="C")  # a copy in one piece: it is changed in place
 
     def _through(self, numbers: Numbers, network: Callable[[Numbers, Numbers], None]) -> NDArray[np.int64]:
         """Send the numbers, in place and a block at a time, through the network until all of them are below n."""
@@ -126,6 +129,10 @@ class Permutation:
     def _join(self, row: Numbers, column: Numbers) -> None:
         row *= self._columns
         column += row
+
+
+def _num_rounds(n: int) -> int:
+    return next((rounds for limit, rounds in ROUNDS_OF_SMALL if n <= limit), ROUNDS)
 
 
 def _round_keys(seed: int, epoch: int, rounds: int) -> list[np.uint64]:

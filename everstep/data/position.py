@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from everstep.data.order import Order
+from everstep.data.sampler import resume_point
 from everstep.errors import UsageError
 
 
@@ -76,12 +77,6 @@ class Position:
 
     def restore(self, state: dict[str, Any]) -> None:
         """What a checkpoint or a peer says. An empty state is a fresh start."""
-        for name, own in (("size", self.size), ("seed", self.seed), ("shuffle", self.shuffle)):
-            if state.get(name, own) != own:
-                raise UsageError(
-                    f"the state is of other data: {name}={state[name]} there, {own} here",
-                    hint="resume with the dataset, seed and shuffle that the state was saved with",
-                )
-        self.epoch, self.samples = state.get("epoch", 0), state.get("position", 0)
+        self.epoch, self.samples = resume_point(state, size=self.size, seed=self.seed, shuffle=self.shuffle)
         self._done_before, done = self.epoch - 1, state.get("done_after", {})
         self._done_after = dict.fromkeys(self._done_after, self._done_before) | done

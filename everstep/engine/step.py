@@ -579,7 +579,7 @@ class Engine:
         self._membership.close()
 
     def _generation_closed(self, generation: int) -> None:
-        """Called in a thread of the membership's, perhaps when the next one is there: wake whoever waits for the sum."""
+        """Called in a thread of the membership's, perhaps late: wake whoever waits for the sum of this generation."""
         if self._gradients is not None:
             self._sum.abort(generation)
         if (group := self._group) is not None and group.world.generation <= generation:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_random_schedules import hurt, living
 
 from everstep.testing import Result
 from everstep.wire import Policy
 from stage import Stage, undisturbed_events
-from test_random_schedules import hurt, living
 
 QUICK = Policy(heartbeat_s=0.3, lease_s=2.0)
 LOOP = "loop.py"

@@ -1,11 +1,20 @@
-"""examples/02_native_loop is examples/01_plain_ddp with a few lines changed."""
+"""examples/02_native_loop: examples/01_plain_ddp with a few lines changed runs alone, and over a death."""
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+from collections.abc import Callable
 from difflib import SequenceMatcher
 from pathlib import Path
 
+from terminal import until
+from typed import Typed
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
+PLAIN, ELASTIC = EXAMPLES / "01_plain_ddp" / "ddp.py", EXAMPLES / "02_native_loop" / "train.py"
+QUICK = ("--epochs", "1", "--batch-size", "50")
 
 
 def lines(path: Path) -> list[str]:
@@ -20,5 +29,24 @@ def num_changed(before: list[str], after: list[str]) -> int:
 
 
 def test_at_most_eight_lines_are_changed() -> None:
-    plain, elastic = lines(EXAMPLES / "01_plain_ddp" / "ddp.py"), lines(EXAMPLES / "02_native_loop" / "train.py")
-    assert 0 < num_changed(plain, elastic) <= 8
+    assert 0 < num_changed(lines(PLAIN), lines(ELASTIC)) <= 8
+
+
+def accuracy(said: str) -> float:
+    (percent,) = re.findall(r"test accuracy ([\d.]+)%", said)
+    return float(percent) / 100
+
+
+def test_it_runs_alone(python: Callable[..., str]) -> None:
+    assert accuracy(python(ELASTIC, *QUICK)) > 0.4
+
+
+def test_it_goes_on_without_a_killed_worker(everstep_run: Callable[..., Typed], tmp_path: Path) -> None:
+    log = tmp_path / "terminal-0.log"
+    run = everstep_run("--nproc-per-node=2", ELASTIC, *QUICK)
+    until(lambda: "rank 1 of 2 | epoch 0" in log.read_text(), log.read_text)
+    (victim,) = re.findall(r"w1 started \(pid (\d+)\)", log.read_text())
+    os.kill(int(victim), signal.SIGKILL)
+    said = run.finish()
+    assert "1 death survived" in said
+    assert accuracy(said) > 0.4

@@ -123,10 +123,6 @@ class DataLoader(data.DataLoader[Any]):
         self._source = self._make_source(self._requests)
         self.position.order = order
 
-    @property
-    def is_iterating(self) -> bool:
-        return self._loop.is_running
-
     def take_offered(self) -> tuple[Leaf, float] | None:
         """The leaf whose batch the loop holds, and its weight: 1 for a full one."""
         leaf, self._loop.offered = self._loop.offered, None
@@ -195,7 +191,7 @@ class DataLoader(data.DataLoader[Any]):
 
     def _batches(self, engine: Engine, order: Order, reader: LeafReader, epoch: int) -> Iterator[Any]:
         position, loop = self.position, self._loop
-        engine.is_catching_up = loop.is_running = True
+        engine.is_catching_up = position.is_in_one = True
         try:
             while position.epoch == epoch:
                 loop.check_computed()
@@ -208,7 +204,7 @@ class DataLoader(data.DataLoader[Any]):
                 loop.offered = leaf
                 yield batch
         finally:
-            loop.is_running = False
+            position.is_in_one = False
             position.last_iterated = epoch
 
     def _schedule(self, engine: Engine, order: Order) -> Schedule:
@@ -221,7 +217,6 @@ class _Loop:
     """One iteration of the script's over the loader."""
 
     offered: Leaf | None = None  # whose batch it was given and has not computed yet
-    is_running: bool = False
 
     def check_computed(self) -> None:
         if (leaf := self.offered) is not None:

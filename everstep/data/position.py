@@ -19,11 +19,12 @@ class Position:
         self.epoch = 0
         self.samples = 0  # of the epoch, consumed by committed steps
         self.order: Order | None = None  # known once the number of leaves is
-        self.last_iterated = -1  # the epoch that this worker's loop has left last
+        self.is_in_one = False  # the loop goes through an epoch
+        self.last_iterated = -1  # the epoch that it has left last
         self._done_after: dict[str, int] = {}  # what is done once after each epoch: after which it was done last
         self._done_before = -1  # the same, for what the state that training began with does not name
 
-    def advance(self) -> None:
+    def advance(self, *_: object) -> None:
         """A step was committed."""
         order = self._known_order()
         self.samples += order.samples_at(self.samples)
@@ -42,10 +43,10 @@ class Position:
         if not self._known_order().samples_at(self.samples):
             self.epoch, self.samples = self.epoch + 1, 0
 
-    def expect_after_epochs(self, name: str) -> None:
+    def expect_after(self, name: str) -> None:
         self._done_after.setdefault(name, self._done_before)
 
-    def is_first_after_epoch(self, name: str) -> bool:
+    def is_first_after(self, name: str) -> bool:
         """Whether something that is done once after each epoch is still to be done after the one just left.
 
         Not for whoever was brought past it by a peer's state or a checkpoint: there it is in the state."""

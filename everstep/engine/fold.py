@@ -7,7 +7,7 @@ and their leaves computed again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -45,6 +45,9 @@ class Fold(Protocol):
     def drop(self, target: Target) -> None: ...
     def clear(self) -> None: ...
     def make_spare(self) -> None: ...
+    def rename(self, leaves: Sequence[int]) -> None:
+        """What is held is called otherwise from now on."""
+
     def tree(self, plan: Plan) -> tuple[int, list[list[Node]]]:
         """The number of leaves of the tree over all workers, and the nodes that each rank brings to it."""
 
@@ -126,6 +129,9 @@ class ExactFold:
         rest = {node: flats for node, flats in self._sums.items() if node not in target.spent}
         return {**rest, target.total: target.sum}
 
+    def rename(self, leaves: Sequence[int]) -> None:
+        raise AssertionError("in a fixed tree a leaf's number is its place")
+
     def _leaves(self, node: Node) -> range:
         return range(node.index << node.level, min((node.index + 1) << node.level, self._num_leaves))
 
@@ -154,6 +160,9 @@ class FastFold:
 
     def clear(self) -> None:
         self._held.clear()
+
+    def rename(self, leaves: Sequence[int]) -> None:
+        self._held[:] = leaves
 
     def make_spare(self) -> None:
         """One sum is enough, whatever happens."""

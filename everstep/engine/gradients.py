@@ -123,6 +123,11 @@ class Gradients:
         self.fold.clear()
         self.used.clear()
 
+    def rename(self, leaves: Sequence[int]) -> None:
+        """The held leaves are called otherwise from now on."""
+        self.used = dict(zip(leaves, (self.used[leaf] for leaf in self.fold.held), strict=True))
+        self.fold.rename(leaves)
+
     def clear_user_gradients(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None

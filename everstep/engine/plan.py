@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from everstep.errors import UsageError
 
@@ -25,8 +26,12 @@ class Plan:
         return next(rank for rank in range(len(self.todo)) if leaf in self.leaves(rank))
 
 
-def plan_step(*, num_leaves: int, size: int, held: Sequence[Sequence[int]] | None = None) -> Plan:
-    """Contiguous runs of leaves; after a loss, missing leaves go to those with the fewest."""
+def plan_step(
+    *, num_leaves: int, size: int, held: Sequence[Sequence[int]] | None = None, leaf_s: Sequence[float] = ()
+) -> Plan:
+    """Contiguous runs of leaves; after a loss, missing leaves go to those with the fewest.
+
+    leaf_s: by rank, how long it takes for a leaf: the quick ones then get more of them."""
     if not 1 <= size <= num_leaves:
         raise UsageError(
             f"{size} workers cannot share {num_leaves} leaves: each needs at least one",
@@ -38,13 +43,24 @@ def plan_step(*, num_leaves: int, size: int, held: Sequence[Sequence[int]] | Non
         raise UsageError(f"a leaf is held twice: {kept}")
     missing = [leaf for leaf in range(num_leaves) if leaf not in set(taken)]
     if not taken:
-        runs = tuple(tuple(range(rank * num_leaves // size, (rank + 1) * num_leaves // size)) for rank in range(size))
+        cuts = [rank * num_leaves // size for rank in range(size + 1)]
+        if leaf_s and all(leaf_s):
+            cuts = [0, *accumulate(_shares(num_leaves, leaf_s))]
+        runs = tuple(tuple(range(start, stop)) for start, stop in pairwise(cuts))
         return Plan(held=kept, todo=runs, reason=f"{num_leaves} leaves over {size} workers")
     return Plan(
         held=kept,
         todo=_deal(kept, missing),
         reason=f"{len(taken)} of {num_leaves} leaves kept, {len(missing)} dealt to {size} workers",
     )
+
+
+def _shares(num_leaves: int, leaf_s: Sequence[float]) -> list[int]:
+    """How many leaves each gets so that the last one ends as early as can be: at least one each."""
+    shares = [1] * len(leaf_s)
+    for _ in range(num_leaves - len(leaf_s)):
+        shares[min(range(len(leaf_s)), key=lambda rank: ((shares[rank] + 1) * leaf_s[rank], rank))] += 1
+    return shares
 
 
 def _deal(kept: Sequence[Sequence[int]], missing: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from everstep.errors import StateMismatch
 
-_HEADER = struct.Struct("<qqqq")  # generation, step, kind, number of leaves
-_PULSE = struct.Struct("<qqBB")  # generation, step, wants_regroup, is_leaving
+_HEADER = struct.Struct("<qqqqq")  # generation, step, kind, bytes of the note, number of leaves
+_PULSE = struct.Struct("<qqBBdq")  # generation, step, wants_regroup, is_leaving, leaf_s, bytes of used
 STEPS, ENDS = 0, 1
 
 
@@ -23,16 +23,17 @@ class Header:
     step: int
     kind: int  # STEPS: a step follows; ENDS: this worker wants no further step
     weights: tuple[float, ...]  # by leaf; -1: computed by somebody else
+    note_bytes: int = 0  # of the note that this worker's pulse will carry
 
     def pack(self) -> bytes:
-        head = _HEADER.pack(self.generation, self.step, self.kind, len(self.weights))
+        head = _HEADER.pack(self.generation, self.step, self.kind, self.note_bytes, len(self.weights))
         return head + struct.pack(f"<{len(self.weights)}d", *self.weights)
 
     @classmethod
     def unpack(cls, raw: bytes) -> Header:
-        generation, step, kind, num_leaves = _HEADER.unpack_from(raw)
+        generation, step, kind, note_bytes, num_leaves = _HEADER.unpack_from(raw)
         weights = struct.unpack_from(f"<{num_leaves}d", raw, _HEADER.size)
-        return cls(generation=generation, step=step, kind=kind, weights=weights)
+        return cls(generation=generation, step=step, kind=kind, weights=weights, note_bytes=note_bytes)
 
 
 def header_bytes(num_leaves: int) -> int:
@@ -72,24 +73,30 @@ class Pulse:
     wants_regroup: bool  # newcomers wait to be let in
     is_leaving: bool  # this worker leaves in good order after the step
     used: bytes  # by parameter: 1 if one of this worker's leaves gave it a gradient
+    leaf_s: float = 0.0  # how long this worker takes for a leaf; 0: not known
+    note: bytes = b""  # what the door above has to say to all
 
     def pack(self) -> bytes:
-        return _PULSE.pack(self.generation, self.step, self.wants_regroup, self.is_leaving) + self.used
+        flags = (self.wants_regroup, self.is_leaving)
+        return _PULSE.pack(self.generation, self.step, *flags, self.leaf_s, len(self.used)) + self.used + self.note
 
     @classmethod
     def unpack(cls, raw: bytes) -> Pulse:
-        generation, step, wants_regroup, is_leaving = _PULSE.unpack_from(raw)
+        generation, step, wants_regroup, is_leaving, leaf_s, num_used = _PULSE.unpack_from(raw)
+        note_at = _PULSE.size + num_used
         return cls(
             generation=generation,
             step=step,
             wants_regroup=bool(wants_regroup),
             is_leaving=bool(is_leaving),
-            used=raw[_PULSE.size :],
+            used=raw[_PULSE.size : note_at],
+            leaf_s=leaf_s,
+            note=raw[note_at:],
         )
 
 
-def pulse_bytes(num_parameters: int) -> int:
-    return _PULSE.size + num_parameters
+def pulse_bytes(num_parameters: int, note_bytes: int) -> int:
+    return _PULSE.size + num_parameters + note_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +104,9 @@ class PulseDecision:
     must_regroup: bool  # after this step's commit, all arrive for the next generation
     leavers: tuple[int, ...]  # ranks that will not be in it
     used: bytes  # by parameter: used by anybody
+    is_empty: bool  # no leaf had any weight: there is nothing to apply
+    leaf_s: tuple[float, ...]  # by rank
+    notes: tuple[bytes, ...]  # by rank
     reason: str
 
 
@@ -109,7 +119,7 @@ def union(flags: Iterable[bytes]) -> bytes:
     return either.to_bytes(length, "little")
 
 
-def decide_pulse(pulses: Sequence[Pulse]) -> PulseDecision:
+def decide_pulse(pulses: Sequence[Pulse], total_weight: float) -> PulseDecision:
     leavers = tuple(rank for rank, pulse in enumerate(pulses) if pulse.is_leaving)
     wants = any(pulse.wants_regroup for pulse in pulses)
     used = union(pulse.used for pulse in pulses)
@@ -117,4 +127,12 @@ def decide_pulse(pulses: Sequence[Pulse]) -> PulseDecision:
         reason = f"rank {', '.join(map(str, leavers))} leaves in good order"
     else:
         reason = "newcomers wait" if wants else "all go on"
-    return PulseDecision(must_regroup=wants or bool(leavers), leavers=leavers, used=used, reason=reason)
+    return PulseDecision(
+        must_regroup=wants or bool(leavers),
+        leavers=leavers,
+        used=used,
+        is_empty=total_weight == 0,
+        leaf_s=tuple(pulse.leaf_s for pulse in pulses),
+        notes=tuple(pulse.note for pulse in pulses),
+        reason=reason,
+    )

@@ -105,6 +105,7 @@ class Reduction:
         self._is_waiting = False  # inside gloo, which may never let it come back (group.py)
         self._is_left_behind = False
         self.is_done = False
+        self.total = 0.0  # weight of all leaves
         world = task.group.world
         self._world = world
         self._neighbours = task.group.neighbours
@@ -172,8 +173,8 @@ class Reduction:
                 self._changed.notify_all()
 
     def _run(self) -> None:
-        headers = self._post_headers()
-        total: float | None = None
+        take_headers = self._post_headers()
+        headers: list[Header] = []
         flying: deque[tuple[int, list[dist.Work], dict[Node, Part]]] = deque()
         results: list[tuple[int, list[dist.Work], list[tuple[int, Tensor]]]] = []
         following, last = 0, len(self._ready)
@@ -183,18 +184,16 @@ class Reduction:
                 following += 1
                 continue
             bucket, works, parts = flying.popleft()
-            if total is None:
-                total = total_weight(self._check_headers(headers()))
+            headers = headers or self._check_headers(take_headers())
             self._wait(works)
-            self._add(bucket, parts, total)
+            self._add(bucket, parts, self.total)
             results.append((bucket, *self._post_result(bucket)))
         self._await_pulse()
-        take_pulses = self._post_pulse()
+        headers = headers or self._check_headers(take_headers())
+        take_pulses = self._post_pulse(headers)
         for landed in results:
             self._take_result(*landed)
         pulses = take_pulses()
-        if not last:  # nothing to sum: still, all must be at the same step
-            total_weight(self._check_headers(headers()))
         self._wait(list(self._open.values()))
         self._staging.settle()
         self._pulses = pulses
@@ -306,18 +305,21 @@ class Reduction:
         self._staging.land(self.result, bucket)
 
     def _post_headers(self) -> Collect:
-        return self._swap(self.task.header.pack(), header_bytes(len(self.task.header.weights)), TAG_HEADER)
+        sizes = [header_bytes(len(self.task.header.weights))] * self._world.size
+        return self._swap(self.task.header.pack(), sizes, TAG_HEADER)
 
     def _check_headers(self, raws: list[bytes]) -> list[Header]:
         headers = [Header.unpack(raw) for raw in raws]
         ended = [rank for rank, header in enumerate(headers) if header.kind == ENDS]
         if ended:
             raise PeerLost(f"rank {', '.join(map(str, ended))} ended; the others go on")
+        self.total = total_weight(headers)
         return headers
 
-    def _post_pulse(self) -> CollectPulses:
+    def _post_pulse(self, headers: Sequence[Header]) -> CollectPulses:
         assert self._pulse is not None
-        raws = self._swap(self._pulse.pack(), pulse_bytes(self.task.num_parameters), TAG_PULSE)
+        sizes = [pulse_bytes(self.task.num_parameters, header.note_bytes) for header in headers]
+        raws = self._swap(self._pulse.pack(), sizes, TAG_PULSE)
         works: list[dist.Work] = []
         if (buffers := self.task.buffers) is not None:
             if self.task.buffers_owner == self._world.rank:
@@ -333,10 +335,10 @@ class Reduction:
 
         return take
 
-    def _swap(self, own: bytes, size: int, tag: int) -> Collect:
+    def _swap(self, own: bytes, sizes: Sequence[int], tag: int) -> Collect:
         """Send a small message to all; calling the result waits for everybody's, by rank."""
         message = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-        inbox = [torch.empty(size, dtype=torch.uint8) for _ in range(self._world.size)]
+        inbox = [torch.empty(size, dtype=torch.uint8) for size in sizes]
         self._keep += [message, *inbox]
         works = [self._recv(inbox[peer], peer, tag) for peer in self._world.peers]
         for peer in self._world.peers:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,8 +31,9 @@ from everstep.engine.gradients import Gradients
 from everstep.engine.group import TAG_HEADER, Group
 from everstep.engine.membership import Membership
 from everstep.engine.module_buffers import ModuleBuffers
+from everstep.engine.pace import Pace
 from everstep.engine.plan import Plan, plan_step
-from everstep.engine.pulse import ENDS, STEPS, Header, Pulse, PulseDecision, decide_pulse, header_bytes
+from everstep.engine.pulse import ENDS, STEPS, Header, Pulse, PulseDecision, decide_pulse, header_bytes, in_order
 from everstep.engine.registry import Registry
 from everstep.engine.seeds import leaf_seed, seed_everything
 from everstep.engine.settle import Hello, Leadership, check_fit, decide_leader, exchange
@@ -68,7 +69,10 @@ class Engine:
     def __init__(
         self, make_membership: Callable[[Board, Callable[[int], None]], Alone | Membership], board: Board
     ) -> None:
-        self.num_leaves: int | None = None  # unknown until configured
+        self.num_leaves: int | None = None  # in all; None: so many for each worker, or unknown until configured
+        self._leaves_per_worker: int | None = None
+        self._is_balanced = False
+        self._counts_empty_steps = True
         self.is_exact = True
         self.registry = Registry()
         self.world: World = ALONE
@@ -77,7 +81,9 @@ class Engine:
         self.is_catching_up = False  # the script goes through what others have behind them: it agrees on nothing
         self.on_world: list[Callable[[Group], None]] = []  # told of each new world, in the script's thread
         self.on_closed: list[Callable[[int], None]] = []  # told of each closed generation, in any thread
-        self.on_commit: list[Callable[[], None]] = []  # part of the commit: what advances with the step
+        self.on_commit: list[Callable[[PulseDecision], None]] = []  # part of the commit: what advances with the step
+        self.on_empty: list[Callable[[PulseDecision], None]] = []  # told of steps that had no weight and do not count
+        self.note: Callable[[], bytes] = bytes  # what all are to know of this worker when the step is committed
         self.void_leaves: Callable[[], Collection[int]] = tuple  # of the step to come: those without samples
         self._seed = 0
         self._threads = 1
@@ -87,8 +93,10 @@ class Engine:
         self._settled = 0
         self._is_dirty = False
         self._gradients: Gradients | None = None
-        self._leaves = 0  # num_leaves, fixed once built
+        self._leaves = 0  # of a step of this generation
         self._plan: Plan | None = None
+        self._pace = Pace()
+        self._note = b""
         self._todo: list[int] = []
         self._weights: dict[int, float] = {}  # by held leaf
         self._leaf: Leaf | None = None  # being computed …
@@ -100,16 +108,32 @@ class Engine:
         self._leave_reason = ""
         self._agreed = Agreed()
 
-    def configure(self, *, num_leaves: int, reduce: str, seed: int, threads: int) -> None:
+    def configure(
+        self,
+        *,
+        num_leaves: int | None = None,
+        leaves_per_worker: int | None = None,
+        reduce: str,
+        seed: int = 0,
+        threads: int = 1,
+        is_balanced: bool = False,
+        counts_empty_steps: bool = True,
+    ) -> None:
+        """Either a fixed number of leaves for all workers together, or (fast only) one for each worker.
+
+        is_balanced: quick workers get more leaves. counts_empty_steps: also if no leaf had any weight."""
         if self._gradients is not None:
-            raise UsageError("training has begun already", hint="make one ElasticTrainer per process")
-        if num_leaves < 1:
-            raise UsageError(f"leaves={num_leaves}: a global batch has at least one leaf", hint="use leaves=1 or more")
+            raise UsageError("training has begun already", hint="make one ElasticTrainer or controller per process")
+        for leaves in (num_leaves, leaves_per_worker):
+            if leaves is not None and leaves < 1:
+                raise UsageError(f"leaves={leaves}: a global batch has at least one leaf", hint="use leaves=1 or more")
         if reduce not in ("fast", "exact"):
             raise UsageError(f"reduce={reduce!r} is not known", hint='use reduce="exact" or reduce="fast"')
         if threads < 1:
             raise UsageError(f"threads={threads}: computing takes at least one thread", hint="use threads=1 or more")
-        self.num_leaves, self.is_exact, self._seed, self._threads = num_leaves, reduce == "exact", seed, threads
+        self.num_leaves, self._leaves_per_worker = num_leaves, leaves_per_worker
+        self.is_exact, self._seed, self._threads = reduce == "exact", seed, threads
+        self._is_balanced, self._counts_empty_steps = is_balanced, counts_empty_steps
 
     def resume(self, step: int) -> None:
         """Count on from a checkpoint's step."""
@@ -145,13 +169,13 @@ class Engine:
             parameters = trainable(self.registry.modules)
             if not parameters:
                 raise UsageError("no parameter to train is registered", hint="pass the model to ElasticTrainer")
-            if self.num_leaves is None:
+            if self.num_leaves is None and self._leaves_per_worker is None:
                 raise UsageError("the number of leaves is not set", hint="make an ElasticTrainer first")
             layout = lay_out(parameters)
             if self.is_exact:
                 fix_kernels(self._threads, is_cuda=any(p.is_cuda for p in parameters))
 
-            self._leaves = self.num_leaves
+            self._leaves = self.num_leaves or self._leaves_per_worker or 0
             self._sum = Sum(parameters, layout, num_leaves=self._leaves, is_exact=self.is_exact)
             self._gradients = Gradients(parameters, layout, self._sum.fold, self._sum.ready, self._backward_ended)
             self._buffers = ModuleBuffers(self.registry.modules)
@@ -216,7 +240,8 @@ class Engine:
     @property
     def is_last_leaf(self) -> bool:
         """Inside a leaf: this worker's last one in the step, or the step is committed already."""
-        return self._leaf is not None and (self._decision is not None or len(self._todo) <= 1)
+        leaf = self._leaf
+        return leaf is not None and (self._decision is not None or self._todo in ([], [leaf.index]))
 
     @property
     def is_in_leaf(self) -> bool:
@@ -300,14 +325,21 @@ class Engine:
         assert self._plan is not None and self._group is not None
         mine = set(self._plan.leaves(self.world.rank))
         weights = tuple(self._weights[leaf] if leaf in mine else -1.0 for leaf in range(self._leaves))
-        header = Header(generation=self.world.generation, step=self.step, kind=STEPS, weights=weights)
+        self._note = self.note()
+        header = Header(
+            generation=self.world.generation,
+            step=self.step,
+            kind=STEPS,
+            weights=weights,
+            note_bytes=len(self._note),
+        )
         self._sum.launch(self._group, self._plan, target, header, self._buffers.leaf_zero)
 
     def _backward_ended(self) -> None:
         self._keep_buffers()
         if self.is_last_leaf:
             self._complete_last_leaf()
-        else:
+        if not self.is_last_leaf:
             self._buffers.restore()  # who saves the model in the rest of the body saves that of the last commit
 
     def _keep_buffers(self) -> None:
@@ -318,21 +350,27 @@ class Engine:
             self._buffers.keep_leaf_zero()
 
     def _complete_last_leaf(self) -> None:
-        """All leaves are computed: wait for the sum, and through regroupings as long as nothing is left to compute."""
+        """All leaves are computed: wait for the sum, and through regroupings as long as nothing is left to compute.
+
+        If a loss has left more to compute, this leaf is kept and was not the last one after all."""
         attempted = self.step
         self._leaf_done()
+        self._pace.leaves_done(len(self._plan.todo[self.world.rank]) if self._plan is not None else 0)
         self._board.write(step=self.step, leaf=-1, phase=WAITING)
         while True:
             try:
-                pulses, means = self._finish_sum()
+                pulses, total, means = self._finish_sum()
                 break
             except PeerLost as lost:
                 self._regroup(lost)
-                if self.step != attempted or self._todo:
-                    raise PeerLost(f"{lost.message}; leaf {self._todo} of step {self.step} is next") from lost
+                if self.step != attempted:
+                    raise PeerLost(f"{lost.message}; step {self.step} is next") from lost
+                if self._todo:
+                    self._board.write(step=self.step, leaf=-1, phase=COMPUTING)
+                    return
                 if self.world.size > 1:
                     self._launch(None)
-        self._decision = decide_pulse(pulses)
+        self._decision = decide_pulse(pulses, total)
         self._board.write(step=self.step, leaf=-1, phase=COMPUTING)  # the update: nobody waits for a peer in it
         self._buffers.adopt_leaf_zero()
         self._build().give_user_gradients(means, self._decision.used)
@@ -344,13 +382,18 @@ class Engine:
             wants_regroup=self._membership.newcomers > 0,
             is_leaving=self.is_leaving,
             used=self._build().used_parameters(),
+            leaf_s=self._pace.leaf_s,
+            note=self._note,
         )
 
-    def _finish_sum(self) -> tuple[list[Pulse], Flats]:
+    def _finish_sum(self) -> tuple[list[Pulse], float, Flats]:
         if self.world.size == 1:
-            return [self._pulse()], self._sum.finish_alone([self._weights[leaf] for leaf in range(self._leaves)])
+            self._note = self.note()
+            total = in_order(self._weights[leaf] for leaf in range(self._leaves))
+            return [self._pulse()], total, self._sum.finish_alone(total)
         is_closed = self._membership.is_closed(self.world.generation)
-        return self._sum.finish(self._pulse(), is_closed=is_closed), self._sum.result
+        pulses, total = self._sum.finish(self._pulse(), is_closed=is_closed)
+        return pulses, total, self._sum.result
 
     # --- the update ---------------------------------------------------------------------------------------
 
@@ -358,26 +401,37 @@ class Engine:
         """Run one optimizer's step on the summed gradients; the final one commits the step."""
         if self._decision is None:
             self._complete_last_leaf()  # backward touched no parameter of ours
+        if self._decision is None:
+            return None  # a peer was lost, and this leaf was not the last one after all
         self._is_dirty = True
-        result = apply()
+        result = apply() if self._counts else None
         if is_final:
             self.commit()
         return result
 
-    def commit(self) -> None:
+    @property
+    def _counts(self) -> bool:
         assert self._decision is not None
+        return self._counts_empty_steps or not self._decision.is_empty
+
+    def commit(self) -> None:
+        decision = self._decision
+        assert decision is not None
         self._is_dirty = self._membership.is_in_step = False
-        self.step += 1
+        self.step += self._counts
         gradients = self._build()
         gradients.clear()
         gradients.end()
         self._weights.clear()
         self._plan = None
         self._sum.forget()
-        self._agreed = Agreed()
-        for advance in self.on_commit:
-            advance()
+        self._pace.committed(decision.leaf_s)
+        for advance in self.on_commit if self._counts else self.on_empty:
+            advance(decision)
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+        if not self._counts:
+            return
+        self._agreed = Agreed()
         self._membership.hold(self._settled, self.step, self.num_leaves)
         emit("step.committed", step=self.step, generation=self.world.generation, size=self.world.size)
 
@@ -436,6 +490,8 @@ class Engine:
         gradients, group, rank = self._build(), self._group, self.world.rank
         with self.in_phase(WAITING):
             hellos = exchange(self._hello(), group)
+        if self._leaves_per_worker is not None:
+            hellos = self._rename_leaves(hellos, self._leaves_per_worker)
         leadership = decide_leader(hellos, self.world.continues)
         check_fit(hellos, leadership.leader, rank)
         if rank == leadership.leader and leadership.receivers:
@@ -447,6 +503,7 @@ class Engine:
             gradients.clear()
             self._weights.clear()
         self._settled = self.world.generation
+        self._pace = Pace()
         self._membership.hold(self._settled, self.step, self.num_leaves)
         self._membership.report_settled(self.world.generation, self.step)
         current = [rank for rank in range(self.world.size) if rank not in leadership.receivers]
@@ -460,6 +517,18 @@ class Engine:
         )  # fmt: skip
         return leadership
 
+    def _rename_leaves(self, hellos: Sequence[Hello], per_worker: int) -> list[Hello]:
+        """So many for each worker: they are numbered through anew in each generation."""
+        self._leaves = per_worker * self.world.size
+        hellos = [
+            replace(hello, held=list(range(rank * per_worker, rank * per_worker + len(hello.held))))
+            for rank, hello in enumerate(hellos)
+        ]
+        gradients, names = self._build(), hellos[self.world.rank].held
+        self._weights = dict(zip(names, (self._weights[leaf] for leaf in gradients.fold.held), strict=True))
+        gradients.rename(names)
+        return hellos
+
     def _hello(self) -> Hello:
         return Hello(
             worker=self._membership.worker,
@@ -467,7 +536,7 @@ class Engine:
             step=self.step,
             is_dirty=self._is_dirty,
             layout=self._sum.layout.digest,
-            num_leaves=self._leaves,
+            num_leaves=self.num_leaves or 0,
             is_exact=self.is_exact,
             torch=torch.__version__,
             held=list(self._build().fold.held),
@@ -475,7 +544,8 @@ class Engine:
         )
 
     def _make_plan(self, held: Sequence[Sequence[int]] | None) -> None:
-        self._plan = plan_step(num_leaves=self._leaves, size=self.world.size, held=held)
+        leaf_s = self._pace.of_all if self._is_balanced and held is None else ()
+        self._plan = plan_step(num_leaves=self._leaves, size=self.world.size, held=held, leaf_s=leaf_s)
         self._todo = list(self._plan.todo[self.world.rank])
         for leaf in self._void.intersection(self._todo):
             self._weights[leaf] = 0.0

@@ -15,7 +15,7 @@ from everstep.engine.courier import Courier
 from everstep.engine.fold import ExactFold, FastFold, Fold, Target
 from everstep.engine.group import Group
 from everstep.engine.plan import Plan
-from everstep.engine.pulse import Header, Pulse, in_order
+from everstep.engine.pulse import Header, Pulse
 from everstep.engine.reduce import Outbox, Reduction, Scratch, Task
 from everstep.engine.shared import SMALL_BYTES, Shelf, needed_bytes
 from everstep.engine.staging import CudaStaging, HostStaging, Staging
@@ -65,18 +65,19 @@ class Sum:
         if self._reduction is not None:
             self._reduction.ready(bucket)
 
-    def finish(self, pulse: Pulse, *, is_closed: bool) -> list[Pulse]:
-        """Wait until the mean is in `result`; everybody's pulses. PeerLost if the generation is over before."""
+    def finish(self, pulse: Pulse, *, is_closed: bool) -> tuple[list[Pulse], float]:
+        """Wait until the mean is in `result`; everybody's pulses, and the weight of all leaves.
+
+        PeerLost if the generation is over before."""
         assert self._reduction is not None
         self._reduction.flush(pulse)
         if is_closed:
             self._reduction.abort()
-        return self._reduction.finish()
+        return self._reduction.finish(), self._reduction.total
 
-    def finish_alone(self, weights: Sequence[float]) -> Flats:
+    def finish_alone(self, total: float) -> Flats:
         """One worker holds the whole tree: divide in place."""
         (sums,) = self.fold.sums(0, None).values()
-        total = in_order(weights)
         if total != 1:
             for buffer in sums.buffers:
                 buffer.div_(total)

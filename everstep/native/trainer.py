@@ -12,10 +12,10 @@ from torch.utils import data
 from everstep import env
 from everstep.data.loader import DataLoader
 from everstep.engine import current
+from everstep.engine.gates import Gate, explain
 from everstep.engine.step import Engine, Leaf
 from everstep.errors import PeerLost, UsageError
 from everstep.native.data_parallel import is_classic, unwrap
-from everstep.native.gates import Gate, explain
 
 T = TypeVar("T")
 
@@ -45,13 +45,13 @@ class ElasticTrainer:
         self._settings: dict[str, Any] = {"reduce": reduce, "seed": seed, "threads": threads}
         self._loader = DataLoader.adopt(dataloader) if dataloader is not None else None
         self._set_leaves(env.max_workers() if leaves is None else leaves)
-        self._gate = Gate(self._engine, self._loader)
+        self._gate = Gate(self._engine, self._loader.position if self._loader is not None else None)
         self._num_named: dict[str, int] = {}
         self._leaf: Leaf | None = None
         self.register("model", model)
         if self._loader is not None:
             self._engine.registry.add("data", self._loader.position)
-            self._engine.on_commit.append(self._loader.position.advance)
+            self._engine.on_commit.append(self._loader.position.advance)  # with every step, empty or not
             self._engine.void_leaves = self._loader.position.void_leaves
 
     def _set_leaves(self, leaves: int) -> None:

@@ -42,13 +42,13 @@ def test_a_leaf_without_exactly_one_owner_or_another_step_is_an_error(other: Hea
 
 
 def test_one_wish_makes_all_regroup() -> None:
-    assert not decide_pulse([pulse(), pulse()]).must_regroup
-    assert decide_pulse([pulse(), pulse(wants_regroup=True)]).must_regroup
-    assert decide_pulse([pulse(), pulse(is_leaving=True)]).leavers == (1,)
+    assert not decide_pulse([pulse(), pulse()], 2.0).must_regroup
+    assert decide_pulse([pulse(), pulse(wants_regroup=True)], 2.0).must_regroup
+    assert decide_pulse([pulse(), pulse(is_leaving=True)], 2.0).leavers == (1,)
 
 
 def test_a_parameter_is_used_if_anybody_used_it() -> None:
-    assert decide_pulse([pulse(used=b"\0\1"), pulse(used=b"\0\0")]).used == b"\0\1"
+    assert decide_pulse([pulse(used=b"\0\1"), pulse(used=b"\0\0")], 2.0).used == b"\0\1"
 
 
 def test_nothing_is_sent_where_all_stand_at_the_same_step() -> None:

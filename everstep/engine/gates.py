@@ -7,22 +7,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from torch.amp import GradScaler, grad_scaler
 from torch.optim import Optimizer
 
-from everstep.data.loader import DataLoader
 from everstep.engine.step import Engine
 from everstep.errors import UsageError
+
+
+class Epochs(Protocol):
+    """Who knows how the script goes through its epochs."""
+
+    @property
+    def is_in_one(self) -> bool: ...
+    def expect_after(self, name: str) -> None:
+        """Something with this name may be done once after each epoch."""
+
+    def is_first_after(self, name: str) -> bool:
+        """Whether it is still to be done after the epoch just left."""
 
 
 class Gate:
     """Open for the last leaf of this worker in a step; knows whether all optimizers have passed."""
 
-    def __init__(self, engine: Engine, loader: DataLoader | None) -> None:
+    def __init__(self, engine: Engine, epochs: Epochs | None = None) -> None:
         self._engine = engine
-        self._loader = loader
+        self._epochs = epochs
         self._num_optimizers = 0
         self._num_passed = 0
         self.has_scaler = False
@@ -42,8 +53,8 @@ class Gate:
     def bind_scheduler(self, scheduler: Any, name: str) -> None:
         """By a subclass: an attribute of the instance would become part of the scheduler's state_dict."""
         gate, kind = self, type(scheduler)
-        if self._loader is not None:
-            self._loader.position.expect_after_epochs(name)
+        if self._epochs is not None:
+            self._epochs.expect_after(name)
 
         class Bound(kind):  # type: ignore[misc, valid-type]
             def step(self, *args: Any, **kwargs: Any) -> None:
@@ -87,10 +98,9 @@ class Gate:
         return self._engine.is_last_leaf
 
     def _is_open_for_scheduler(self, name: str) -> bool:
-        loader = self._loader
-        if self._engine.is_in_leaf or loader is None or loader.is_iterating:
+        if self._engine.is_in_leaf or self._epochs is None or self._epochs.is_in_one:
             return self.is_open("scheduler.step()")
-        return loader.position.is_first_after_epoch(name)
+        return self._epochs.is_first_after(name)
 
     def _pass(self, apply: Callable[[], Any]) -> Any:
         self._num_passed += 1

@@ -7,12 +7,15 @@ Pure: facts and `now` in, a value with its reason out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from everstep.coordinator.roster import ALIVE, Roster, listed
 from everstep.ranges import Range, Ranges
 from everstep.wire import RefusedPart
+
+FEWEST_DURATIONS = 3  # before that nobody knows what is slow
 
 Key = tuple[str, str]  # worker and incarnation: one process
 
@@ -60,7 +63,7 @@ class LeaseFacts:
     holders: Mapping[Key, Holder]
     pending: Mapping[Key, str]  # lost workers whose samples are not free yet, and why
     deadlines: Mapping[Key, float]  # of workers whose life nobody else watches
-    usual_s: float | None  # how long a lease usually takes
+    durations_s: Collection[float]  # of the last leases
     straggler_factor: float
 
 
@@ -98,9 +101,10 @@ def decide_lease(facts: LeaseFacts, now: float) -> Leasing:
 
 def _decide_straggler(facts: LeaseFacts, now: float, next_look: float | None) -> Leasing:
     reason = _why_waiting(facts)
-    if facts.usual_s is None:
+    if len(facts.durations_s) < FEWEST_DURATIONS:
         return Leasing(reason=reason, next_look=next_look)
-    limit_s = facts.straggler_factor * facts.usual_s
+    usual_s = statistics.median(facts.durations_s)
+    limit_s = facts.straggler_factor * usual_s
     slow = [
         (lease.since, key, lease.lease)
         for key, holder in facts.holders.items()
@@ -113,7 +117,7 @@ def _decide_straggler(facts: LeaseFacts, now: float, next_look: float | None) ->
     since, key, lease = min(slow)
     if since + limit_s > now:
         return Leasing(reason=reason, next_look=min(since + limit_s, next_look or since + limit_s))
-    why = f"{key[0]} holds lease {lease} since {now - since:.1f} s; usual are {facts.usual_s:.1f} s"
+    why = f"{key[0]} holds lease {lease} since {now - since:.1f} s; usual are {usual_s:.1f} s"
     return Leasing(reason=f"{why}: it is asked to give back what it has not begun", asked=(key, lease))
 
 

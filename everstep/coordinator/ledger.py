@@ -7,7 +7,6 @@ store it touched. Decides nothing (`leasing`), and knows nothing of clocks, HTTP
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,8 +17,7 @@ from everstep.coordinator.roster import CONFLICT
 from everstep.errors import Refused
 from everstep.ranges import Range, Ranges, gaps, merged, size, within, without
 
-KNOWN_DURATIONS = 64  # of leases, for what is usual …
-FEWEST_DURATIONS = 3  # … once there are so many
+KNOWN_DURATIONS = 64  # of leases, for what is usual
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +64,9 @@ class _Touched:
 
 class Ledger:
     def __init__(self, rows: Rows, now: float = 0.0) -> None:
-        self.dataset, self.spec, self.mark = rows.dataset, rows.spec, rows.mark
+        self.dataset, self.spec = rows.dataset, rows.spec
+        self.next, self.settled, self.restored = rows.mark.next, rows.mark.settled, rows.mark.restored
+        self._next_lease = rows.mark.next_lease
         self.holders = {each.key: _renewed(each, now) for each in rows.holders}
         self.waiting = {each.lease: each for each in rows.waiting}
         self.bad = {each.start: each for each in rows.bad}
@@ -90,7 +90,7 @@ class Ledger:
 
     @property
     def is_end(self) -> bool:
-        return self.mark.next == self.total and not self.num_out
+        return self.next == self.total and not self.num_out
 
     def epoch(self, position: int) -> int:
         return position // self.spec.size
@@ -104,7 +104,7 @@ class Ledger:
         return self.holders.get(key) or Holder(worker=key[0], incarnation=key[1])
 
     def facts(self, asker: Key, deadlines: Mapping[Key, float], straggler_factor: float) -> LeaseFacts:
-        fresh = (self.mark.next, self._shard_stop(self.mark.next)) if self.mark.next < self.total else None
+        fresh = (self.next, self._shard_stop(self.next)) if self.next < self.total else None
         is_strict = fresh is not None and not self.spec.is_overlapping and fresh[0] % self.spec.size == 0
         return LeaseFacts(
             asker=asker,
@@ -115,18 +115,18 @@ class Ledger:
             holders=self.holders,
             pending=self.pending,
             deadlines=deadlines,
-            usual_s=statistics.median(self._durations_s) if len(self._durations_s) >= FEWEST_DURATIONS else None,
+            durations_s=self._durations_s,
             straggler_factor=straggler_factor,
         )
 
     def epochs(self) -> list[wire.EpochView]:
         """Those that have begun and not ended."""
-        latest = self.epoch(max(0, self.mark.next - 1))
-        is_open = self.mark.next < min(self.total, (latest + 1) * self.spec.size)
+        latest = self.epoch(max(0, self.next - 1))
+        is_open = self.next < min(self.total, (latest + 1) * self.spec.size)
         return [self._epoch_view(epoch) for epoch in sorted({*self._out, latest} if is_open else self._out)]
 
     def _epoch_view(self, epoch: int) -> wire.EpochView:
-        start, stop = epoch * self.spec.size, min(self.mark.next, (epoch + 1) * self.spec.size)
+        start, stop = epoch * self.spec.size, min(self.next, (epoch + 1) * self.spec.size)
         waiting = sum(size(within(lease.left, start, stop)) for lease in self.waiting.values())
         skipped = size(within(self.skipped(), start, stop))
         return wire.EpochView(
@@ -140,7 +140,7 @@ class Ledger:
     def done(self) -> Ranges:
         """All that is done, merged."""
         out = merged([*(left for lease in self.leases() for left in lease.left), *self.skipped()])
-        return gaps(out, 0, self.mark.next)
+        return gaps(out, 0, self.next)
 
     def skipped(self) -> Ranges:
         return merged(each for bad in self.bad.values() for each in bad.skipped)
@@ -216,16 +216,17 @@ class Ledger:
         self._touched.waiting.add(number)
         if stop < lease.stop:
             self.waiting[number] = replace(lease, start=stop, left=((stop, lease.stop),))
-            lease = self._new(lease.start, stop, is_takeover=lease.is_takeover)
         else:
             del self.waiting[number]
-        self._hold(key, replace(lease, request=request, since=now))
+        stop = min(stop, lease.stop)
+        given = self._new(lease.start, stop, request=request, since=now, is_takeover=lease.is_takeover)
+        self._hold(key, given)
 
     def grant_fresh(self, fresh: Range, key: Key, request: int, now: float) -> None:
         start, stop = fresh
         self._out[self.epoch(start)] += stop - start
-        self._hold(key, replace(self._new(start, stop), request=request, since=now))
-        self.mark = replace(self.mark, next=stop)
+        self._hold(key, self._new(start, stop, request=request, since=now))
+        self.next = stop
 
     def ask_back(self, key: Key, number: int) -> None:
         holder = self.holders[key]
@@ -244,8 +245,7 @@ class Ledger:
         return merged(left for lease in holder.leases.values() for left in lease.left)
 
     def settle(self, generation: int) -> None:
-        if generation > self.mark.settled:
-            self.mark = replace(self.mark, settled=generation)
+        self.settled = max(self.settled, generation)
 
     def checkpoint(self) -> wire.ShardCheckpoint:
         return wire.ShardCheckpoint(
@@ -274,8 +274,8 @@ class Ledger:
         self.waiting, self.bad, self.pending = {}, bad, {}
         self._holder_of, self._out = {}, Counter()
         over = merged([*done, *self.skipped()])
-        self.mark = replace(self.mark, next=over[-1][1] if over else 0, restored=request)
-        for start, stop in gaps(over, 0, self.mark.next):
+        self.next, self.restored = over[-1][1] if over else 0, request
+        for start, stop in gaps(over, 0, self.next):
             self._open(start, stop)
 
     # --- what the store keeps ---
@@ -286,7 +286,7 @@ class Ledger:
         return Rows(
             dataset=self.dataset,
             spec=self.spec,
-            mark=self.mark,
+            mark=Mark(next=self.next, next_lease=self._next_lease, settled=self.settled, restored=self.restored),
             holders=[self.holders[each] for each in touched.holders if each in self.holders],
             waiting=[self.waiting[each] for each in touched.waiting if each in self.waiting],
             bad=[self.bad[each] for each in touched.bad if each in self.bad],
@@ -323,8 +323,10 @@ class Ledger:
         if left == lease.left:
             return
         holder = self.holders[owner]
-        leases = {**holder.leases, lease.lease: replace(lease, left=left)}
-        if not left:
+        leases = dict(holder.leases)
+        if left:
+            leases[lease.lease] = replace(lease, left=left)
+        else:
             del leases[lease.lease], self._holder_of[lease.lease]
         self._put(replace(holder, leases=leases))
 
@@ -338,10 +340,18 @@ class Ledger:
         self._set_left(by, lease, without(lease.left, part.start, stop))
         return lease, taken, [self._why_refused(part, a, b) for a, b in gaps(taken, part.start, stop)]
 
-    def _new(self, start: int, stop: int, *, is_takeover: bool = False) -> Lease:
-        number = self.mark.next_lease
-        self.mark = replace(self.mark, next_lease=number + 1)
-        return Lease(lease=number, start=start, stop=stop, left=((start, stop),), is_takeover=is_takeover)
+    def _new(self, start: int, stop: int, *, request: int = 0, since: float = 0.0, is_takeover: bool = False) -> Lease:
+        number = self._next_lease
+        self._next_lease += 1
+        return Lease(
+            lease=number,
+            start=start,
+            stop=stop,
+            left=((start, stop),),
+            request=request,
+            is_takeover=is_takeover,
+            since=since,
+        )
 
     def _wait(self, start: int, stop: int, *, is_takeover: bool = False) -> None:
         lease = self._new(start, stop, is_takeover=is_takeover)
@@ -370,8 +380,8 @@ class Ledger:
                     return _refused(part, start, stop, f"they are leased to {holder.worker} as lease {lease.lease}")
         if any(within(lease.left, start, stop) for lease in self.waiting.values()):
             return _refused(part, start, stop, "they wait to be leased again")
-        if stop > self.mark.next:
-            return _refused(part, start, stop, f"nothing from {self.mark.next} on was leased yet")
+        if stop > self.next:
+            return _refused(part, start, stop, f"nothing from {self.next} on was leased yet")
         if within(self.skipped(), start, stop):
             return _refused(part, start, stop, "they were skipped")
         return _refused(part, start, stop, "they are done already", is_done=True)

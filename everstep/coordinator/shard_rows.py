@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,10 +12,9 @@ from sqlalchemy import Connection, RowMapping, Table, bindparam, delete, select
 from everstep.coordinator.leasing import Holder, Lease
 from everstep.coordinator.ledger import Bad, Mark, Rows
 from everstep.coordinator.tables import BAD_SHARDS, DATASETS, HOLDERS, WAITING_LEASES
+from everstep.coordinator.upsert import upsert
 from everstep.ranges import Ranges
 from everstep.wire import DatasetSpec, RefusedPart
-
-Upsert = Callable[[Table], Any]
 
 
 def _deletion(table: Table) -> Any:
@@ -26,30 +25,24 @@ def _deletion(table: Table) -> Any:
 _NO_HOLDER, _NOT_WAITING, _NOT_BAD = _deletion(HOLDERS), _deletion(WAITING_LEASES), _deletion(BAD_SHARDS)
 
 
-def save_ledger(connection: Connection, upsert: Upsert, job: str, rows: Rows) -> None:
+def save_ledger(connection: Connection, job: str, rows: Rows) -> None:
     where = {"job": job, "dataset": rows.dataset}
+    mark = {"spec": json.dumps(asdict(rows.spec)), **asdict(rows.mark)}
+    upsert(connection, DATASETS, [where | mark])
+    upsert(connection, HOLDERS, [where | _holder_row(each) for each in rows.holders])
+    upsert(connection, WAITING_LEASES, [where | _waiting_row(each) for each in rows.waiting])
+    upsert(connection, BAD_SHARDS, [where | _bad_row(each) for each in rows.bad])
+    _remove(connection, job, rows)
+
+
+def _remove(connection: Connection, job: str, rows: Rows) -> None:
     which = {"job_": job, "dataset_": rows.dataset}
-    mark = rows.mark
-    connection.execute(
-        upsert(DATASETS),
-        where
-        | {
-            "spec": json.dumps(asdict(rows.spec)),
-            "next": mark.next,
-            "next_lease": mark.next_lease,
-            "settled": mark.settled,
-            "restored": mark.restored,
-        },
-    )
-    changes: list[tuple[Any, Sequence[dict[str, Any]]]] = [
-        (upsert(HOLDERS), [where | _holder_row(each) for each in rows.holders]),
-        (upsert(WAITING_LEASES), [where | _waiting_row(each) for each in rows.waiting]),
-        (upsert(BAD_SHARDS), [where | _bad_row(each) for each in rows.bad]),
-        (_NO_HOLDER, [which | {"worker_": worker, "incarnation_": process} for worker, process in rows.gone]),
-        (_NOT_WAITING, [which | {"lease_": each} for each in rows.ended]),
-        (_NOT_BAD, [which | {"start_": each} for each in rows.mended]),
-    ]
-    for statement, values in changes:
+    removed: dict[Any, list[dict[str, Any]]] = {
+        _NO_HOLDER: [which | {"worker_": worker, "incarnation_": process} for worker, process in rows.gone],
+        _NOT_WAITING: [which | {"lease_": each} for each in rows.ended],
+        _NOT_BAD: [which | {"start_": each} for each in rows.mended],
+    }
+    for statement, values in removed.items():
         if values:
             connection.execute(statement, values)
 

@@ -100,7 +100,7 @@ class Shards:
         return wire.DatasetView(
             dataset=name,
             spec=ledger.spec,
-            done=ledger.mark.next - ledger.num_out - size(ledger.skipped()),
+            done=ledger.next - ledger.num_out - size(ledger.skipped()),
             is_end=ledger.is_end,
             epochs=ledger.epochs(),
             bad_shards=ledger.bad_shards(),
@@ -114,7 +114,7 @@ class Shards:
 
     async def restore(self, name: str, message: wire.RestoreShards) -> wire.DatasetView:
         ledger = self._ledger(name)
-        if ledger.mark.restored != message.request:
+        if ledger.restored != message.request:
             ledger.restore(message.request, message.checkpoint)
             emit("dataset.restored", job=self._roster.job, dataset=name, done=size(ledger.done()))
             self._touch(name)
@@ -165,8 +165,8 @@ class Shards:
             raise Refused(f"request {message.request} comes after request {known.request}", status=CONFLICT)
         if known is not None and message.request == known.request:
             return
-        if message.done and 0 < message.generation < ledger.mark.settled:
-            settled = ledger.mark.settled
+        if message.done and 0 < message.generation < ledger.settled:
+            settled = ledger.settled
             why = f"generation {settled} has said what was committed before it"
             raise Refused(f"generation {message.generation} is over: {why}", status=CONFLICT)
         if known is None and not worker.incarnation and any(name == key[0] for name, _ in ledger.holders):
@@ -186,7 +186,7 @@ class Shards:
             self._tell_failure(ledger, failed)
         ledger.heard(key, message.request, message.generation, refused)
         self._touch(ledger.dataset)
-        if message.settles and message.generation > ledger.mark.settled:
+        if message.settles and message.generation > ledger.settled:
             ledger.settle(message.generation)
             self._release(ledger.dataset, ledger)
         self._serve(ledger.dataset)
@@ -303,7 +303,7 @@ class Shards:
         for key, holder in list(ledger.holders.items()):
             if (worker := self._roster.workers.get(key[0])) and worker.incarnation:
                 self._deadlines[name].pop(key, None)
-            release = decide_release(holder, self._roster, ledger.mark.settled)
+            release = decide_release(holder, self._roster, ledger.settled)
             if release.is_released:
                 self._free(name, key, release.reason)
                 is_free = True

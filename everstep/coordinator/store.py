@@ -14,8 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, select, text, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Engine, create_engine, event, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
@@ -24,6 +23,7 @@ from everstep.coordinator.roster import Attempt, Generation, Node, Roster, Seat,
 from everstep.coordinator.schema import bring_up_to_date
 from everstep.coordinator.shard_rows import load_ledgers, save_ledger
 from everstep.coordinator.tables import GENERATIONS, JOBS, WORKERS
+from everstep.coordinator.upsert import upsert
 from everstep.errors import TemporaryError, UsageError
 from everstep.wire import Member, Policy
 
@@ -40,7 +40,6 @@ class Store:
     def __init__(self, url: str) -> None:
         self._lock_file: TextIO | None = None
         self._lock_connection: Connection | None = None
-        self._upserts: dict[Table, Any] = {}
         self._engine = self._open(url)
         try:
             with self._engine.begin() as connection:
@@ -134,7 +133,7 @@ class Store:
         try:
             with self._engine.begin() as connection:
                 for rows in ledgers:
-                    save_ledger(connection, self._upsert, job, rows)
+                    save_ledger(connection, job, rows)
         except SQLAlchemyError as error:
             raise StoreError(f"the store did not keep a change: {_words(error)}") from None
 
@@ -157,7 +156,7 @@ class Store:
             "num_restarts": after.num_restarts,
         }
         if before is None or _job_facts(before) != _job_facts(after):
-            connection.execute(self._upsert(JOBS), row)
+            upsert(connection, JOBS, [row])
 
     def _save_workers(self, connection: Connection, before: Roster | None, after: Roster) -> None:
         kept = before.workers if before else {}
@@ -166,8 +165,7 @@ class Store:
             for name, worker in after.workers.items()
             if kept.get(name) is not worker
         ]
-        if rows:
-            connection.execute(self._upsert(WORKERS), rows)
+        upsert(connection, WORKERS, rows)
 
     def _save_generation(self, connection: Connection, before: Roster | None, after: Roster) -> None:
         kept = before.generation if before else Generation()
@@ -180,18 +178,7 @@ class Store:
             raise AssertionError(f"generation {kept.number + 1} would never be kept")
         if previous is not kept and previous.number:
             _save_closing(connection, after.job, previous)
-        connection.execute(self._upsert(GENERATIONS), _generation_row(after.job, generation))
-
-    def _upsert(self, table: Table) -> Any:
-        if table not in self._upserts:
-            self._upserts[table] = self._make_upsert(table)
-        return self._upserts[table]
-
-    def _make_upsert(self, table: Table) -> Any:
-        insert = (postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert)(table)
-        keys = [column.name for column in table.primary_key]
-        values = {column.name: insert.excluded[column.name] for column in table.columns if column.name not in keys}
-        return insert.on_conflict_do_update(index_elements=keys, set_=values)
+        upsert(connection, GENERATIONS, [_generation_row(after.job, generation)])
 
 
 def _job_facts(roster: Roster) -> tuple[Any, ...]:

@@ -481,7 +481,7 @@ class Leased:
     refused: list[RefusedPart]
     give_back: list[int]  # leases of which others need what has not been begun: return it
     is_end: bool  # all samples of all epochs are done
-    reason: str
+    reason: str  # why fewer leases were given than wanted; else empty
     is_stopped: bool = False  # the job is over
 
 

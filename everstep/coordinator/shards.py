@@ -192,14 +192,12 @@ class Shards:
         self._serve(ledger.dataset)
 
     def _grant(self, name: str, key: Key, message: wire.LeaseRequest, now: float) -> str:
-        """Give as many leases as are wanted and there are. Nobody overtakes those who wait."""
-        reason = "renewed"
+        """Give as many leases as are wanted and there are; why there are none, if so. Nobody overtakes who waits."""
         for _ in range(message.wants - _num_granted(self._ledgers[name], key, message.request)):
             decision = self._decide(name, key, now)
-            reason = decision.reason
             if self._lines[name] or not self._carry_out(name, key, message.request, decision, now):
-                break
-        return reason
+                return decision.reason
+        return ""
 
     def _facts(self, name: str, key: Key) -> LeaseFacts:
         return self._ledgers[name].facts(key, self._deadlines[name], self._roster.policy.straggler_factor)
@@ -243,6 +241,8 @@ class Shards:
             timer.cancel()
             if waiter in self._lines[name]:
                 self._lines[name].remove(waiter)
+        if _num_granted(self._ledgers[name], key, message.request):
+            return ""
         return decide_lease(self._facts(name, key), time.monotonic()).reason
 
     def _serve(self, name: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ from everstep.errors import TemporaryError, UsageError
 from everstep.wire import Member, Policy
 
 ADVISORY_LOCK = 0x45564552  # "EVER": one coordinator per PostgreSQL database
+
+LOCK_S = 2.0  # the database may take a moment to notice that a coordinator was killed
 
 
 class StoreError(TemporaryError):
@@ -88,9 +91,13 @@ class Store:
             ) from None
 
     def _hold_advisory_lock(self, engine: Engine) -> None:
+        deadline = time.monotonic() + LOCK_S
         try:
             connection = self._lock_connection = engine.connect()
-            is_ours = connection.scalar(text(f"select pg_try_advisory_lock({ADVISORY_LOCK})"))
+            while not (is_ours := connection.scalar(text(f"select pg_try_advisory_lock({ADVISORY_LOCK})"))):
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.01)
             connection.commit()
         except SQLAlchemyError as error:
             raise UsageError(f"cannot open the store: {_words(error)}", hint="see --store") from None

@@ -70,20 +70,21 @@ class Worker:
         self.leases = answer["leases"]
         return took_s
 
-    async def work(self, until: float, think_s: float, took_s: list[float]) -> None:
+    async def work(self, since: float, until: float, think_s: float, took_s: list[float]) -> None:
         await asyncio.sleep(think_s * random.random())
         while time.monotonic() < until:
-            took_s.append(await self.unit())
+            unit_s = await self.unit()
+            if since <= time.monotonic() < until:
+                took_s.append(unit_s)
             await asyncio.sleep(think_s * random.uniform(0.5, 1.5))
 
 
 async def load(workers: list[Worker], seconds: float, think_s: float) -> dict[str, float]:
-    await asyncio.gather(*(each.work(time.monotonic() + WARM_S, think_s, []) for each in workers))
     took_s: list[float] = []
-    started = time.monotonic()
-    await asyncio.gather(*(each.work(started + seconds, think_s, took_s) for each in workers))
+    since = time.monotonic() + WARM_S
+    await asyncio.gather(*(each.work(since, since + seconds, think_s, took_s) for each in workers))
     latency = statistics.quantiles(took_s, n=100)
-    return {"per_s": len(took_s) / (time.monotonic() - started), "p50_s": latency[49], "p99_s": latency[98]}
+    return {"per_s": len(took_s) / seconds, "p50_s": latency[49], "p99_s": latency[98]}
 
 
 async def measure(url: str, token: str, pid: int, num_workers: int, seconds: float, think_s: float) -> dict[str, float]:
@@ -94,7 +95,7 @@ async def measure(url: str, token: str, pid: int, num_workers: int, seconds: flo
     await town.ask("PUT", f"/datasets/{DATASET}", spec)
     workers = [Worker(town, number) for number in range(num_workers)]
     await gather_some([worker.begin for worker in workers])
-    used_s, units = cpu_s(pid), 0
+    used_s = cpu_s(pid)
     found = await load(workers, seconds, think_s)
     units = sum(each.num_units for each in workers)
     found["cpu_per_unit_s"] = (cpu_s(pid) - used_s) / units  # of the coordinator's process

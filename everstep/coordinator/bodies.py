@@ -39,7 +39,8 @@ POSITIVE = {
     "count",
     "request",
 }
-MOST_LEASES = 64  # that one call may ask for
+MOST_LEASES = 64  # that one call may ask for …
+MOST_PARTS = 8192  # … and parts that it may bring
 PHASES = (wire.COMPUTING, wire.WAITING, wire.OUTSIDE)
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -136,7 +137,10 @@ def _problems(message: Any) -> Iterator[str]:
 
 
 def _lease_problems(message: wire.LeaseRequest) -> Iterator[str]:
-    for part in (*message.done, *message.returned, *message.failed):
+    parts = (*message.done, *message.returned, *message.failed)
+    if len(parts) > MOST_PARTS:
+        yield f"{len(parts)} parts are more than {MOST_PARTS}"
+    for part in parts:
         yield from _problems(part)
     if message.wants > MOST_LEASES:
         yield f"wants is {message.wants}, more than {MOST_LEASES}"

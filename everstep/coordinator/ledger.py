@@ -7,9 +7,12 @@ store it touched. Decides nothing (`leasing`), and knows nothing of clocks, HTTP
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from everstep import wire
 from everstep.coordinator.leasing import Holder, Key, Lease, LeaseFacts
@@ -53,6 +56,14 @@ class Rows:
     gone: Sequence[Key] = ()  # processes that hold nothing and ask for nothing any more
     ended: Sequence[int] = ()  # leases that no longer wait
     mended: Sequence[int] = ()  # shards that no longer count as bad
+
+
+class Leftover(NamedTuple):
+    """Positions of a part that did not count."""
+
+    part: wire.Part | wire.FailedPart
+    start: int
+    stop: int
 
 
 @dataclass(slots=True)
@@ -168,36 +179,37 @@ class Ledger:
         generation = max(known.generation, generation)
         self._put(replace(known, request=request, generation=generation, refused=tuple(refused)))
 
-    def report(self, part: wire.Part, by: Key, now: float, *, may_speak_for_others: bool) -> list[wire.RefusedPart]:
-        """Done. What does not count comes back with its reason."""
+    def report(self, part: wire.Part, by: Key, now: float, *, may_speak_for_others: bool) -> list[Leftover]:
+        """Done. What does not count is left over, to be explained when all has been worked in."""
         owner = self._holder_of.get(part.lease)
-        if owner is not None and owner != by and not may_speak_for_others:
-            return [_refused(part, part.start, part.start + part.count, f"the lease is {owner[0]}'s")]
-        stop = part.start + part.count
-        counted: Ranges = ()
-        if owner is not None:
-            lease = self.holders[owner].leases[part.lease]
-            counted = within(lease.left, part.start, stop)
-            self._set_left(owner, lease, without(lease.left, part.start, stop))
-            self._take_out(counted)
-            if part.lease not in self._holder_of:
-                self._durations_s.append(now - lease.since)
-        return [self._why_refused(part, a, b) for a, b in gaps(counted, part.start, stop)]
+        if owner is None or (owner != by and not may_speak_for_others):
+            return [Leftover(part, part.start, part.start + part.count)]
+        lease, counted = self._cut(part, owner)
+        self._take_out(counted)
+        if part.lease not in self._holder_of:
+            self._durations_s.append(now - lease.since)
+        return _leftovers(part, counted)
 
-    def take_back(self, part: wire.Part, by: Key) -> list[wire.RefusedPart]:
+    def take_back(self, part: wire.Part, by: Key) -> list[Leftover]:
         """Not used: others may have it."""
-        lease, returned, refused = self._cut(part, by)
-        if lease is not None:
-            for start, stop in returned:
-                self._wait(start, stop, is_takeover=lease.is_asked or lease.is_takeover)
-        return refused
+        if self._holder_of.get(part.lease) != by:
+            return [Leftover(part, part.start, part.start + part.count)]
+        lease, returned = self._cut(part, by)
+        for start, stop in returned:
+            self._wait(start, stop, is_takeover=lease.is_asked or lease.is_takeover)
+        return _leftovers(part, returned)
 
-    def fail(self, part: wire.FailedPart, by: Key, limit: int) -> list[wire.RefusedPart]:
+    def fail(self, part: wire.FailedPart, by: Key, limit: int) -> list[Leftover]:
         """Could not be processed: tried again, or skipped once its shard failed too often."""
-        lease, failed, refused = self._cut(part, by)
-        if lease is None or not failed:
-            return refused
-        start = self._shard_start(part.start)
+        if self._holder_of.get(part.lease) != by:
+            return [Leftover(part, part.start, part.start + part.count)]
+        _, failed = self._cut(part, by)
+        if failed:
+            self._count_failure(part, failed, limit)
+        return _leftovers(part, failed)
+
+    def _count_failure(self, part: wire.FailedPart, failed: Ranges, limit: int) -> None:
+        start = self._shard_start(failed[0][0])
         known = self.bad.get(start, Bad(start=start, failures=0, reason=""))
         bad = replace(known, failures=known.failures + 1, reason=part.reason)
         if bad.failures >= limit and self.spec.on_bad_shard == wire.SKIP:
@@ -208,7 +220,27 @@ class Ledger:
                 self._wait(a, b)
         self.bad[start] = bad
         self._touched.bad.add(start)
-        return refused
+
+    def explain(self, leftovers: Sequence[Leftover]) -> list[wire.RefusedPart]:
+        """Why parts did not count. All at once: who speaks for hundreds of others brings much that is known."""
+        if not leftovers:
+            return []
+        out = sorted(
+            [
+                (start, stop, f"they are leased to {holder.worker} as lease {lease.lease}")
+                for holder in self.holders.values()
+                for lease in holder.leases.values()
+                for start, stop in lease.left
+            ]
+            + [
+                (start, stop, "they wait to be leased again")
+                for each in self.waiting.values()
+                for start, stop in each.left
+            ]
+            + [(start, stop, "they were skipped") for start, stop in self.skipped()]
+            + [(self.next, sys.maxsize, f"nothing from {self.next} on was leased yet")]
+        )
+        return [_explained(each, out) for each in leftovers]
 
     def grant_again(self, number: int, key: Key, request: int, now: float) -> None:
         """Of samples that wait, at most up to the end of their shard."""
@@ -330,15 +362,11 @@ class Ledger:
             del leases[lease.lease], self._holder_of[lease.lease]
         self._put(replace(holder, leases=leases))
 
-    def _cut(self, part: wire.Part | wire.FailedPart, by: Key) -> tuple[Lease | None, Ranges, list[wire.RefusedPart]]:
-        """Take a part out of the caller's own lease: the lease as it was, and what was taken."""
-        stop = part.start + part.count
-        if self._holder_of.get(part.lease) != by:
-            return None, (), [self._why_refused(part, part.start, stop)]
-        lease = self.holders[by].leases[part.lease]
-        taken = within(lease.left, part.start, stop)
-        self._set_left(by, lease, without(lease.left, part.start, stop))
-        return lease, taken, [self._why_refused(part, a, b) for a, b in gaps(taken, part.start, stop)]
+    def _cut(self, part: wire.Part | wire.FailedPart, owner: Key) -> tuple[Lease, Ranges]:
+        """Take a part out of a lease: the lease as it was, and what was taken."""
+        lease, stop = self.holders[owner].leases[part.lease], part.start + part.count
+        self._set_left(owner, lease, without(lease.left, part.start, stop))
+        return lease, within(lease.left, part.start, stop)
 
     def _new(self, start: int, stop: int, *, request: int = 0, since: float = 0.0, is_takeover: bool = False) -> Lease:
         number = self._next_lease
@@ -372,19 +400,6 @@ class Ledger:
             self._out[epoch] -= stop - start
             if not self._out[epoch]:
                 del self._out[epoch]
-
-    def _why_refused(self, part: wire.Part | wire.FailedPart, start: int, stop: int) -> wire.RefusedPart:
-        for holder in self.holders.values():
-            for lease in holder.leases.values():
-                if within(lease.left, start, stop):
-                    return _refused(part, start, stop, f"they are leased to {holder.worker} as lease {lease.lease}")
-        if any(within(lease.left, start, stop) for lease in self.waiting.values()):
-            return _refused(part, start, stop, "they wait to be leased again")
-        if stop > self.next:
-            return _refused(part, start, stop, f"nothing from {self.next} on was leased yet")
-        if within(self.skipped(), start, stop):
-            return _refused(part, start, stop, "they were skipped")
-        return _refused(part, start, stop, "they are done already", is_done=True)
 
     def _checked(self, checkpoint: wire.ShardCheckpoint) -> tuple[Ranges, dict[int, Bad]]:
         theirs, ours = (
@@ -428,9 +443,16 @@ def _differs(dataset: str, whose: str, theirs: Mapping[str, object], ours: Mappi
     return f"dataset {dataset} is registered with {known}; {whose} says {said}"
 
 
-def _refused(
-    part: wire.Part | wire.FailedPart, start: int, stop: int, why: str, *, is_done: bool = False
-) -> wire.RefusedPart:
+def _leftovers(part: wire.Part | wire.FailedPart, counted: Ranges) -> list[Leftover]:
+    return [Leftover(part, start, stop) for start, stop in gaps(counted, part.start, part.start + part.count)]
+
+
+def _explained(leftover: Leftover, out: Sequence[tuple[int, int, str]]) -> wire.RefusedPart:
+    part, start, stop = leftover
+    # Ranges that are out do not overlap: the last one that begins before `stop` tells.
+    at = bisect_left(out, (stop,)) - 1
+    is_done = at < 0 or out[at][1] <= start
+    why = "they are done already" if is_done else out[at][2]
     reason = f"positions {start} to {stop} of lease {part.lease}: {why}"
     return wire.RefusedPart(lease=part.lease, start=start, count=stop - start, reason=reason, is_done=is_done)
 

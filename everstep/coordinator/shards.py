@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from everstep import wire
 from everstep.coordinator.leasing import Holder, Key, LeaseFacts, Leasing, decide_lease, decide_release
-from everstep.coordinator.ledger import Ledger, Mark, Rows, check_same
+from everstep.coordinator.ledger import Ledger, Leftover, Mark, Rows, check_same
 from everstep.coordinator.roster import CONFLICT, ID, UNKNOWN, Roster, Worker
 from everstep.coordinator.store import StoreError
 from everstep.coordinator.vital import die_if_failed
@@ -176,15 +176,15 @@ class Shards:
         if not _says_something(ledger.holders.get(key), message):
             return
         limit, may_speak = self._roster.policy.shard_failures, message.generation > 0
-        refused: list[wire.RefusedPart] = []
+        left_over: list[Leftover] = []
         for part in message.done:
-            refused += ledger.report(part, key, now, may_speak_for_others=may_speak)
+            left_over += ledger.report(part, key, now, may_speak_for_others=may_speak)
         for part in message.returned:
-            refused += ledger.take_back(part, key)
+            left_over += ledger.take_back(part, key)
         for failed in message.failed:
-            refused += ledger.fail(failed, key, limit)
+            left_over += ledger.fail(failed, key, limit)
             self._tell_failure(ledger, failed)
-        ledger.heard(key, message.request, message.generation, refused)
+        ledger.heard(key, message.request, message.generation, ledger.explain(left_over))
         self._touch(ledger.dataset)
         if message.settles and message.generation > ledger.settled:
             ledger.settle(message.generation)

@@ -167,7 +167,7 @@ def test_parts_that_do_not_count_are_named(readers):
     a.call(done=[part(lease, 0, 5)])
     refused = a.call(done=[part(lease, 0, 10), part(b.answer.leases[0])]).refused
     assert [(each.start, each.count, each.is_done) for each in refused] == [(0, 5, True), (10, 10, False)]
-    assert refused[1].reason == "positions 10 to 20 of lease 2: the lease is w1's"
+    assert refused[1].reason == "positions 10 to 20 of lease 2: they are leased to w1 as lease 2"
     assert view(job).done == 10
 
 

@@ -99,7 +99,10 @@ class Books(RuleBasedStateMachine):
             refused = self.ledger.fail(failed, key, 2)
             self.skipped |= members(self.ledger.skipped())
         self.held[key] -= counted
+        refused = self.ledger.explain(refused)
         assert members((each.start, each.start + each.count) for each in refused) == set(range(start, stop)) - counted
+        over = self.done | self.skipped
+        assert all(set(range(each.start, each.start + each.count)) <= over for each in refused if each.is_done)
 
     def is_owner(self, key, lease):
         return key in self.ledger.holders and lease.lease in self.ledger.holders[key].leases
@@ -111,7 +114,7 @@ class Books(RuleBasedStateMachine):
             lease = data.draw(st.sampled_from(leases))
             refused = self.ledger.report(part(lease), ("w9", "z"), 0.0, may_speak_for_others=True)
             left = members(lease.left)
-            assert sum(each.count for each in refused) == lease.stop - lease.start - len(left)
+            assert sum(each.stop - each.start for each in refused) == lease.stop - lease.start - len(left)
             self.done |= left
             self.held[key] -= left
 
@@ -195,12 +198,13 @@ def test_reports_that_do_not_count_say_why():
     lease, other = take(ledger, WORKERS[0]), take(ledger, WORKERS[1])
 
     def why(part_, by=WORKERS[0]):
-        (refused,) = ledger.report(part_, by, 0.0, may_speak_for_others=False)
+        (refused,) = ledger.explain(ledger.report(part_, by, 0.0, may_speak_for_others=False))
         return refused.reason, refused.is_done
 
-    assert why(part(other)) == ("positions 4 to 8 of lease 2: the lease is w1's", False)
+    assert why(part(other)) == ("positions 4 to 8 of lease 2: they are leased to w1 as lease 2", False)
     assert why(part(lease, 4, 6)) == ("positions 4 to 6 of lease 1: they are leased to w1 as lease 2", False)
     assert why(part(lease, 8, 9)) == ("positions 8 to 9 of lease 1: nothing from 8 on was leased yet", False)
+    assert why(part(lease, 99, 100)) == ("positions 99 to 100 of lease 1: nothing from 8 on was leased yet", False)
     assert not ledger.report(part(lease), WORKERS[0], 0.0, may_speak_for_others=False)
     assert why(part(lease)) == ("positions 0 to 4 of lease 1: they are done already", True)
 

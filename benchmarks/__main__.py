@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "transfer", "loader", "sampler")
+NAMES = (
+    "recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "leases", "transfer", "sampler", "loader",
+)  # fmt: skip
 
 
 def main() -> int:

@@ -76,7 +76,9 @@ class Connection(asyncio.Protocol):
             self._answer.set_exception(error or ConnectionResetError("the coordinator hung up"))
 
     def call(self, head: bytes, message: Any) -> asyncio.Future[bytes]:
-        body = wire.to_json(message)
+        return self.call_raw(head, b"" if message is None else wire.to_json(message))
+
+    def call_raw(self, head: bytes, body: bytes) -> asyncio.Future[bytes]:
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
         return self._answer
@@ -249,9 +251,9 @@ def _raise(task: asyncio.Task[None]) -> None:
         os._exit(1)
 
 
-def start_coordinator(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+def start_coordinator(folder: Path, store: str | None = None) -> tuple[subprocess.Popen[bytes], str]:
     ready, ready_fd = os.pipe()
-    command = [sys.executable, "-c", SERVE, str(folder / "store.db"), str(folder / "token"), str(ready_fd)]
+    command = [sys.executable, "-c", SERVE, store or str(folder / "store.db"), str(folder / "token"), str(ready_fd)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
     process = subprocess.Popen(command, pass_fds=[ready_fd], env=environment, stdout=subprocess.DEVNULL)
     os.close(ready_fd)

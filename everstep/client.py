@@ -25,13 +25,20 @@ from everstep.wire import (
     Arrive,
     Arrived,
     Broken,
+    Datasets,
+    DatasetSpec,
+    DatasetView,
     GenerationView,
     Health,
     JobSpec,
     JobView,
+    Leased,
+    LeaseRequest,
     Leave,
     Left,
+    RestoreShards,
     Settled,
+    ShardCheckpoint,
     Slot,
     SlotRequest,
     Stop,
@@ -137,6 +144,24 @@ class Coordinator:
     def leave(self, worker: str, message: Leave) -> Left:
         return self._ask("POST", _of(worker, "leave"), message, Left)
 
+    # --- shards ---
+
+    def register_dataset(self, dataset: str, spec: DatasetSpec) -> DatasetView:
+        """Make it known, or find it as it is; refused if it is known with other numbers."""
+        return self._ask("PUT", _of_dataset(dataset), spec, DatasetView)
+
+    def report_and_lease(self, worker: str, message: LeaseRequest) -> Leased:
+        return self._ask("POST", _of(worker, "lease"), message, Leased)
+
+    def datasets(self) -> Datasets:
+        return self._ask("GET", "/datasets", None, Datasets)
+
+    def shard_checkpoint(self, dataset: str) -> ShardCheckpoint:
+        return self._ask("GET", _of_dataset(dataset) + "/checkpoint", None, ShardCheckpoint)
+
+    def restore_shards(self, dataset: str, message: RestoreShards) -> DatasetView:
+        return self._ask("POST", _of_dataset(dataset) + "/restore", message, DatasetView)
+
     # --- the wire ---
 
     def _ask(self, method: str, path: str, message: Any, kind: type[T], *, root: str | None = None) -> T:
@@ -172,6 +197,10 @@ class Coordinator:
 
 def _of(worker: str, call: str) -> str:
     return f"/workers/{quote(worker, safe='')}/{call}"
+
+
+def _of_dataset(dataset: str) -> str:
+    return f"/datasets/{quote(dataset, safe='')}"
 
 
 def _words(status: int, body: bytes) -> str:

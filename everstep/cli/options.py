@@ -265,6 +265,18 @@ UndecidedS = Annotated[
     float | None, _policy("undecided-s", "Workers that have not joined by then use no ElasticTrainer. Default: 5.")
 ]
 LeafDeaths = Annotated[int | None, _policy("leaf-deaths", "A leaf that killed so many stops the job. Default: 3.")]
+MinibatchesPerShard = Annotated[
+    int | None, _policy("minibatches-per-shard", "Samples are leased in shards of so many batches. Default: 8.")
+]
+ShardLeaseS = Annotated[
+    float | None, _policy("shard-lease-s", "A silent worker's samples go to others after so long. Default: 60.")
+]
+ShardFailures = Annotated[
+    int | None, _policy("shard-failures", "A shard that failed so many times stops the job. Default: 3.")
+]
+StragglerFactor = Annotated[
+    float | None, _policy("straggler-factor", "A lease so many times older than usual is slow. Default: 4.")
+]
 
 # --- torchrun's that change nothing ---------------------------------------------------------------
 

@@ -31,7 +31,16 @@ POSITIVE = {
     "start_nodes",
     "min_nodes",
     "max_nodes",
+    "minibatches_per_shard",
+    "shard_failures",
+    "size",
+    "batch_size",
+    "epochs",
+    "count",
+    "request",
 }
+MOST_LEASES = 64  # that one call may ask for …
+MOST_PARTS = 8192  # … and parts that it may bring
 PHASES = (wire.COMPUTING, wire.WAITING, wire.OUTSIDE)
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -39,6 +48,8 @@ _KINDS: tuple[type[Any], ...] = (
     wire.Policy, wire.JobSpec, wire.Stop, wire.WorkerState, wire.Fitness, wire.AgentReport, wire.AgentLeave,
     wire.SlotRequest, wire.WorkerExit,
     wire.Announce, wire.Watch, wire.Arrive, wire.Broken, wire.Settled, wire.Leave,
+    wire.DatasetSpec, wire.Part, wire.FailedPart, wire.LeaseRequest, wire.BadShard, wire.ShardCheckpoint,
+    wire.RestoreShards,
 )  # fmt: skip
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {kind: TypeAdapter(with_config(_STRICT)(kind)) for kind in _KINDS}
 _NUMBERS: dict[type[Any], tuple[tuple[str, int], ...]] = {
@@ -114,4 +125,31 @@ def _problems(message: Any) -> Iterator[str]:
             yield from _problems(state)
         if message.fitness is not None:
             yield from _problems(message.fitness)
+    elif isinstance(message, wire.LeaseRequest):
+        yield from _lease_problems(message)
+    elif isinstance(message, wire.DatasetSpec):
+        yield from _dataset_problems(message)
+    elif isinstance(message, wire.RestoreShards):
+        yield from _problems(message.checkpoint)
+        for bad in message.checkpoint.bad_shards:
+            yield from _problems(bad)
     assert is_dataclass(message)
+
+
+def _lease_problems(message: wire.LeaseRequest) -> Iterator[str]:
+    parts = (*message.done, *message.returned, *message.failed)
+    if len(parts) > MOST_PARTS:
+        yield f"{len(parts)} parts are more than {MOST_PARTS}"
+    for part in parts:
+        yield from _problems(part)
+    if message.wants > MOST_LEASES:
+        yield f"wants is {message.wants}, more than {MOST_LEASES}"
+    if message.settles and not message.generation:
+        yield "settles is said of no generation"
+
+
+def _dataset_problems(spec: wire.DatasetSpec) -> Iterator[str]:
+    if spec.size * spec.epochs > MAX_INT:
+        yield f"size={spec.size} times epochs={spec.epochs} is more than 2^53"
+    if spec.on_bad_shard not in (wire.STOP, wire.SKIP):
+        yield f"on_bad_shard is neither {wire.STOP} nor {wire.SKIP}"

@@ -28,6 +28,7 @@ CALLS: dict[str, tuple[type[Any], Call]] = {
     "broken": (wire.Broken, Job.broken),
     "settled": (wire.Settled, Job.settled),
     "leave": (wire.Leave, Job.leave),
+    "lease": (wire.LeaseRequest, Job.lease),
     "exited": (wire.WorkerExit, Job.exited),
     REPORT: (wire.AgentReport, Job.report),
 }

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
-import signal
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from everstep import wire
@@ -21,6 +19,7 @@ from everstep.coordinator import changes
 from everstep.coordinator.advance import advance, examine
 from everstep.coordinator.bell import Bell
 from everstep.coordinator.health import CUT_S
+from everstep.coordinator.ledger import Rows
 from everstep.coordinator.replies import Notice, Seats, agent_orders, job_view, notice_of, why_waiting
 from everstep.coordinator.roster import (
     ALIVE,
@@ -34,7 +33,9 @@ from everstep.coordinator.roster import (
     Worker,
     has_same_facts,
 )
+from everstep.coordinator.shards import Keep, Shards
 from everstep.coordinator.store import StoreError
+from everstep.coordinator.vital import die_if_failed
 from everstep.errors import Refused
 from everstep.events import emit
 
@@ -49,7 +50,9 @@ LONGEST_REST_S = 0.05
 
 
 class Job:
-    def __init__(self, roster: Roster, save: Save, *, grace_s: float = 0.0) -> None:
+    def __init__(
+        self, roster: Roster, save: Save, keep: Keep, ledgers: Iterable[Rows] = (), *, grace_s: float = 0.0
+    ) -> None:
         self.roster = roster  # as it is
         self.kept = roster  # as it was kept last, and told
         self.signs = {
@@ -73,12 +76,14 @@ class Job:
         # Starts from the time of day: a number from before a restart must not be mistaken for one of now.
         self._tell(notice_of(roster, seen=time.time_ns() // 1000))
         self._seats = Seats(roster.generation)
+        self.shards = Shards(roster, ledgers, keep, self.stop, grace_s=grace_s)
         self._task = asyncio.create_task(self._run())
-        self._task.add_done_callback(_die_if_failed)
+        self._task.add_done_callback(die_if_failed)
 
     async def close(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        await self.shards.close()
         for bell in (self._news, self._forming, self._leaving, self._orders):
             bell.ring()
 
@@ -197,6 +202,15 @@ class Job:
         while (left := self._left(name, message.generation)) is None and time.monotonic() < deadline:
             await self._leaving.wait(deadline - time.monotonic())
         return left or wire.Left(is_released=False, is_closed=False, reason=self.reason)
+
+    async def lease(self, name: str, message: wire.LeaseRequest) -> bytes:
+        worker = self.roster.worker(name)
+        if worker.incarnation:  # else it is a classic one, of which nobody knows more than that it was started
+            worker = changes.known(self.roster, name, message.incarnation)
+            self._prove_alive(name, time.monotonic())
+        elif worker.status != ALIVE:
+            raise Refused(f"{name} is {worker.status}: {worker.reason}", status=CONFLICT)
+        return await self.shards.lease(worker, message)
 
     # --- what the calls are made of ---
 
@@ -324,6 +338,7 @@ class Job:
             self._orders.ring()
         if roster is not before:
             self._leaving.ring()
+            self.shards.look(roster)
         notice = notice_of(roster, self._notice.seen + 1)
         if not notice.says_the_same_as(self._notice):
             self._tell(notice)
@@ -385,10 +400,3 @@ def _emit_attempt(job: str, attempt: Attempt) -> None:
     what = "attempt.closed" if attempt.is_closed else "attempt.began"
     agents = [seat.agent for seat in attempt.seats]
     emit(what, job=job, attempt=attempt.number, agents=agents, size=attempt.size, reason=attempt.reason)
-
-
-def _die_if_failed(task: asyncio.Task[None]) -> None:
-    """A coordinator that can no longer decide must not pretend to: everything is in the store for the next one."""
-    if not task.cancelled() and (error := task.exception()):
-        log.critical("the coordinator failed and stops", exc_info=error)
-        os.kill(os.getpid(), signal.SIGTERM)

@@ -7,6 +7,7 @@ Knows nothing of clocks, HTTP or storage."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ ALIVE, LOST, LEFT, DEAD = "alive", "lost", "left", "dead"
 STARTING, WAITING_TO_JOIN, MEMBER = "starting", "waiting", "member"  # how an alive worker is shown
 
 CONFLICT, UNKNOWN = 409, 404
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # of a job or a dataset
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,3 +77,25 @@ async def leave(job: JobOf, agent: str, message: Annotated[wire.AgentLeave, _bod
 @router.post("/jobs/{job}/workers")
 async def reserve(job: JobOf, message: Annotated[wire.SlotRequest, _body(wire.SlotRequest)]) -> Response:
     return _reply(await job.reserve(message))
+
+
+@router.get("/jobs/{job}/datasets")
+async def datasets(job: JobOf) -> Response:
+    return _reply(await job.shards.views())
+
+
+@router.put("/jobs/{job}/datasets/{dataset}")
+async def register(job: JobOf, dataset: str, spec: Annotated[wire.DatasetSpec, _body(wire.DatasetSpec)]) -> Response:
+    return _reply(await job.shards.register(dataset, spec))
+
+
+@router.get("/jobs/{job}/datasets/{dataset}/checkpoint")
+async def checkpoint(job: JobOf, dataset: str) -> Response:
+    return _reply(await job.shards.checkpoint(dataset))
+
+
+@router.post("/jobs/{job}/datasets/{dataset}/restore")
+async def restore(
+    job: JobOf, dataset: str, message: Annotated[wire.RestoreShards, _body(wire.RestoreShards)]
+) -> Response:
+    return _reply(await job.shards.restore(dataset, message))

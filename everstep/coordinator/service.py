@@ -5,23 +5,22 @@ The store is used by one thread of its own, so that no flush to a disk holds up 
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from everstep import wire
 from everstep.coordinator.job import Job
+from everstep.coordinator.ledger import Rows
 from everstep.coordinator.replies import generation_view
-from everstep.coordinator.roster import UNKNOWN, Roster
+from everstep.coordinator.roster import ID, UNKNOWN, Roster
+from everstep.coordinator.shards import Keep
 from everstep.coordinator.store import Store, restored
 from everstep.errors import Refused
 from everstep.retry import LONGEST_PAUSE_S
 
 T = TypeVar("T")
-
-JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class Service:
@@ -45,7 +44,7 @@ class Service:
         raise Refused(f"there is no job {name}", status=UNKNOWN)
 
     async def create(self, name: str, spec: wire.JobSpec) -> Job:
-        if not JOB.fullmatch(name):
+        if not ID.fullmatch(name):
             raise Refused("a job's id is up to 128 letters, digits, dots, dashes and underscores", status=422)
         if found := self._jobs.get(name) or await self._load(name):
             return found
@@ -53,7 +52,7 @@ class Service:
             if name not in self._jobs:
                 roster = Roster(job=name, name=spec.name, policy=spec.policy)
                 await self._in_thread(lambda: self._store.save(None, roster))
-                self._jobs[name] = Job(roster, self._save)
+                self._jobs[name] = Job(roster, self._save, self._keeper(name))
         return self._jobs[name]
 
     async def generation(self, name: str, number: int) -> wire.GenerationView:
@@ -69,17 +68,25 @@ class Service:
         async with self._opening:
             if name in self._jobs:
                 return self._jobs[name]
-            roster = await self._in_thread(lambda: self._store.load(name)) if JOB.fullmatch(name) else None
+            roster = await self._in_thread(lambda: self._store.load(name)) if ID.fullmatch(name) else None
             if roster is None:
                 return None
             # Those who look for us pause so long between two tries; their time counts from when they can have found us.
             grace_s = LONGEST_PAUSE_S + roster.policy.lease_s
             roster = restored(roster, time.monotonic(), grace_s)
-            job = self._jobs[name] = Job(roster, self._save, grace_s=LONGEST_PAUSE_S)
+            ledgers = await self._in_thread(lambda: self._store.load_ledgers(name))
+            job = Job(roster, self._save, self._keeper(name), ledgers, grace_s=LONGEST_PAUSE_S)
+            self._jobs[name] = job
             return job
 
     async def _save(self, before: Roster, after: Roster) -> None:
         await self._in_thread(lambda: self._store.save(before, after))
+
+    def _keeper(self, job: str) -> Keep:
+        async def keep(ledgers: Sequence[Rows]) -> None:
+            await self._in_thread(lambda: self._store.save_ledgers(job, ledgers))
+
+        return keep
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)

@@ -1,4 +1,4 @@
-"""Keep the rosters: SQLite by default (WAL, every commit flushed to the disk), PostgreSQL by URL.
+"""Keep the rosters and the ledgers: SQLite by default (WAL, every commit flushed to the disk), PostgreSQL by URL.
 
 `save` writes in one transaction what differs between two rosters, so that many changes cost one flush. What is not
 kept here is said again by whoever knows it. One coordinator per store: a second one is turned away.
@@ -9,74 +9,28 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from dataclasses import asdict, fields, replace
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Connection,
-    Engine,
-    MetaData,
-    String,
-    Table,
-    Text,
-    create_engine,
-    event,
-    select,
-    text,
-    update,
-)
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Engine, create_engine, event, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
+from everstep.coordinator.ledger import Rows
 from everstep.coordinator.roster import Attempt, Generation, Node, Roster, Seat, Worker
+from everstep.coordinator.schema import bring_up_to_date
+from everstep.coordinator.shard_rows import load_ledgers, save_ledger
+from everstep.coordinator.tables import GENERATIONS, JOBS, WORKERS
+from everstep.coordinator.upsert import upsert
 from everstep.errors import TemporaryError, UsageError
 from everstep.wire import Member, Policy
 
 ADVISORY_LOCK = 0x45564552  # "EVER": one coordinator per PostgreSQL database
 
-_tables = MetaData()
-_jobs = Table(
-    "jobs",
-    _tables,
-    Column("job", String, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("policy", Text, nullable=False),
-    Column("is_stopped", Boolean, nullable=False),
-    Column("is_finished", Boolean, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("attempt", Text, nullable=False),
-    Column("num_restarts", BigInteger, nullable=False),
-)
-_COLUMNS: dict[str, Any] = {"int": BigInteger, "str": Text, "bool": Boolean}
-_workers = Table(
-    "workers",
-    _tables,
-    Column("job", String, primary_key=True),
-    *(
-        Column(each.name, _COLUMNS[str(each.type)], primary_key=each.name == "worker", nullable=False)
-        for each in fields(Worker)
-    ),
-)
-_generations = Table(
-    "generations",
-    _tables,
-    Column("job", String, primary_key=True),
-    Column("number", BigInteger, primary_key=True),
-    Column("members", Text, nullable=False),
-    Column("store_port", BigInteger, nullable=False),
-    Column("continues", BigInteger, nullable=False),
-    Column("max_workers", BigInteger),
-    Column("left_out", Text, nullable=False),
-    Column("is_closed", Boolean, nullable=False),
-    Column("is_broken", Boolean, nullable=False),
-    Column("must_probe", Boolean, nullable=False),
-    Column("reason", Text, nullable=False),
-)
+LOCK_S = 2.0  # the database may take a moment to notice that a coordinator was killed
 
 
 class StoreError(TemporaryError):
@@ -92,7 +46,7 @@ class Store:
         self._engine = self._open(url)
         try:
             with self._engine.begin() as connection:
-                _tables.create_all(connection)
+                bring_up_to_date(connection)
         except SQLAlchemyError as error:
             raise UsageError(f"cannot open the store: {_words(error)}", hint="see --store") from None
 
@@ -137,9 +91,13 @@ class Store:
             ) from None
 
     def _hold_advisory_lock(self, engine: Engine) -> None:
+        deadline = time.monotonic() + LOCK_S
         try:
             connection = self._lock_connection = engine.connect()
-            is_ours = connection.scalar(text(f"select pg_try_advisory_lock({ADVISORY_LOCK})"))
+            while not (is_ours := connection.scalar(text(f"select pg_try_advisory_lock({ADVISORY_LOCK})"))):
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.01)
             connection.commit()
         except SQLAlchemyError as error:
             raise UsageError(f"cannot open the store: {_words(error)}", hint="see --store") from None
@@ -177,6 +135,22 @@ class Store:
         except SQLAlchemyError as error:
             raise StoreError(f"the store cannot be read: {_words(error)}") from None
 
+    def save_ledgers(self, job: str, ledgers: Sequence[Rows]) -> None:
+        """Write what changed in them; all of it or nothing."""
+        try:
+            with self._engine.begin() as connection:
+                for rows in ledgers:
+                    save_ledger(connection, job, rows)
+        except SQLAlchemyError as error:
+            raise StoreError(f"the store did not keep a change: {_words(error)}") from None
+
+    def load_ledgers(self, job: str) -> list[Rows]:
+        try:
+            with self._engine.begin() as connection:
+                return load_ledgers(connection, job)
+        except SQLAlchemyError as error:
+            raise StoreError(f"the store cannot be read: {_words(error)}") from None
+
     def _save_job(self, connection: Connection, before: Roster | None, after: Roster) -> None:
         row = {
             "job": after.job,
@@ -189,7 +163,7 @@ class Store:
             "num_restarts": after.num_restarts,
         }
         if before is None or _job_facts(before) != _job_facts(after):
-            connection.execute(self._upsert(_jobs), row)
+            upsert(connection, JOBS, [row])
 
     def _save_workers(self, connection: Connection, before: Roster | None, after: Roster) -> None:
         kept = before.workers if before else {}
@@ -198,8 +172,7 @@ class Store:
             for name, worker in after.workers.items()
             if kept.get(name) is not worker
         ]
-        if rows:
-            connection.execute(self._upsert(_workers), rows)
+        upsert(connection, WORKERS, rows)
 
     def _save_generation(self, connection: Connection, before: Roster | None, after: Roster) -> None:
         kept = before.generation if before else Generation()
@@ -212,13 +185,7 @@ class Store:
             raise AssertionError(f"generation {kept.number + 1} would never be kept")
         if previous is not kept and previous.number:
             _save_closing(connection, after.job, previous)
-        connection.execute(self._upsert(_generations), _generation_row(after.job, generation))
-
-    def _upsert(self, table: Table) -> Any:
-        insert = (postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert)(table)
-        keys = [column.name for column in table.primary_key]
-        values = {column.name: insert.excluded[column.name] for column in table.columns if column.name not in keys}
-        return insert.on_conflict_do_update(index_elements=keys, set_=values)
+        upsert(connection, GENERATIONS, [_generation_row(after.job, generation)])
 
 
 def _job_facts(roster: Roster) -> tuple[Any, ...]:
@@ -233,8 +200,8 @@ def _attempt(text: str) -> Attempt:
 
 def _save_closing(connection: Connection, job: str, generation: Generation) -> None:
     connection.execute(
-        update(_generations)
-        .where(_generations.c.job == job, _generations.c.number == generation.number)
+        update(GENERATIONS)
+        .where(GENERATIONS.c.job == job, GENERATIONS.c.number == generation.number)
         .values(
             is_closed=generation.is_closed,
             is_broken=generation.is_broken,
@@ -261,13 +228,13 @@ def _generation_row(job: str, generation: Generation) -> dict[str, Any]:
 
 
 def _load(connection: Connection, job: str) -> Roster | None:
-    row = connection.execute(select(_jobs).where(_jobs.c.job == job)).mappings().one_or_none()
+    row = connection.execute(select(JOBS).where(JOBS.c.job == job)).mappings().one_or_none()
     if row is None:
         return None
-    found = connection.execute(select(_workers).where(_workers.c.job == job).order_by(_workers.c.slot)).mappings()
+    found = connection.execute(select(WORKERS).where(WORKERS.c.job == job).order_by(WORKERS.c.slot)).mappings()
     workers = [Worker(**{name: value for name, value in each.items() if name != "job"}) for each in found]
     last = connection.scalar(
-        select(_generations.c.number).where(_generations.c.job == job).order_by(_generations.c.number.desc()).limit(1)
+        select(GENERATIONS.c.number).where(GENERATIONS.c.job == job).order_by(GENERATIONS.c.number.desc()).limit(1)
     )
     return Roster(
         job=job,
@@ -286,7 +253,7 @@ def _load(connection: Connection, job: str) -> Roster | None:
 
 
 def _load_generation(connection: Connection, job: str, number: int) -> Generation | None:
-    query = select(_generations).where(_generations.c.job == job, _generations.c.number == number)
+    query = select(GENERATIONS).where(GENERATIONS.c.job == job, GENERATIONS.c.number == number)
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
         return None

@@ -180,6 +180,11 @@ class Play:
 
 
 @pytest.fixture
+def puppet_class() -> type[Puppet]:
+    return Puppet
+
+
+@pytest.fixture
 def server_class() -> type[Server]:
     return Server
 

@@ -21,6 +21,8 @@ EXIT = wire.WorkerExit(exit_code=0)
 SETTLED = wire.Settled(incarnation="i", generation=0, step=0)
 LEAVE = wire.Leave(incarnation="i", generation=0, step=0, reason="")
 BROKEN = wire.Broken(incarnation="i", generation=0, reason="")
+LEASE = wire.LeaseRequest(incarnation="i", dataset="train", request=1, wait_s=0.0)
+PART = wire.Part(lease=1, start=0, count=1)
 SLOT = wire.SlotRequest(agent="a", request="r")
 STATE = wire.WorkerState(worker="w9", is_running=True)
 REPORT = wire.AgentReport(incarnation="a", node="n", workers=[])
@@ -76,6 +78,21 @@ BAD = [
     ("future generation broken", "workers/w0/broken", replace(BROKEN, generation=7), 409),
     ("future generation left", "workers/w0/leave", replace(LEAVE, generation=7), 409),
     ("a dead worker arrives", "workers/w1/arrive", replace(ARRIVE, incarnation=""), 409),
+    ("no samples to report", "workers/w0/lease", replace(LEASE, done=[replace(PART, count=0)]), 422),
+    ("a position before the first", "workers/w0/lease", replace(LEASE, returned=[replace(PART, start=-1)]), 422),
+    ("request 0", "workers/w0/lease", replace(LEASE, request=0), 422),
+    ("too many leases", "workers/w0/lease", replace(LEASE, wants=65), 422),
+    ("too many parts", "workers/w0/lease", replace(LEASE, done=[PART] * 8193), 422),
+    ("no generation settles", "workers/w0/lease", replace(LEASE, settles=True), 422),
+    ("future generation leases", "workers/w0/lease", replace(LEASE, generation=7), 409),
+    ("another incarnation leases", "workers/w0/lease", replace(LEASE, incarnation="j"), 409),
+    ("a dead worker leases", "workers/w1/lease", LEASE, 409),
+    ("unknown worker leases", "workers/w9/lease", LEASE, 404),
+    ("unknown dataset", "workers/w0/lease", replace(LEASE, dataset="nothing"), 404),
+    ("unknown dataset restored", "datasets/nothing/restore",
+     {"request": "r", "checkpoint": {"size": 1, "shuffle": False, "seed": 0, "done": []}}, 404),
+    ("half a range restored", "datasets/train/restore",
+     {"request": "r", "checkpoint": {"size": 9, "shuffle": False, "seed": 0, "done": [[1]]}}, 409),
     ("slot without a request", "workers", without(SLOT, "request"), 422),
 ]  # fmt: skip
 
@@ -87,6 +104,7 @@ def job(play):
     w0.incarnation = "i"
     w0.announce()
     w1.exit(1)
+    job.coordinator.register_dataset("train", wire.DatasetSpec(size=9, batch_size=1))
     return job
 
 
@@ -105,12 +123,12 @@ def as_bytes(body):
 
 @pytest.mark.parametrize(("path", "body", "status"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
 def test_it_is_refused_and_nothing_changes(job, http, path, body, status):
-    before = job.view()
+    before = job.view(), job.coordinator.datasets()
     answer = http.post(f"/v1/jobs/{job.coordinator.job}/{path}", content=as_bytes(body))
 
     assert (answer.status_code, list(answer.json())) == (status, ["detail"])
     assert len(answer.content) < 500
-    assert job.view() == before
+    assert (job.view(), job.coordinator.datasets()) == before
 
 
 @pytest.mark.parametrize(
@@ -135,8 +153,29 @@ def test_what_does_not_exist(job, http, method, path, status):
 
 
 @pytest.mark.parametrize(
+    "spec",
+    [
+        {"size": 0, "batch_size": 1},
+        {"size": 1, "batch_size": 0},
+        {"size": 1 << 40, "batch_size": 1, "epochs": 1 << 20},
+        {"size": 1, "batch_size": 1, "on_bad_shard": "ignore"},
+        {"size": 1, "batch_size": 1, "minibatches_per_shard": 0},
+        {"size": 1},
+    ],
+)
+def test_a_dataset_that_makes_no_sense_is_not_registered(job, http, spec):
+    path = f"/v1/jobs/{job.coordinator.job}/datasets"
+    assert http.put(f"{path}/senseless", json=spec).status_code == 422
+    assert http.put(f"{path}/a%20b", json={"size": 1, "batch_size": 1}).status_code == 422
+    assert len(job.coordinator.datasets().datasets) == 1
+
+
+@pytest.mark.parametrize(
     "policy",
     [
+        {"shard_failures": 0},
+        {"straggler_factor": 0.5},
+        {"shard_lease_s": 0.0},
         {"min_workers": 0},
         {"start_workers": 0},
         {"max_workers": 1, "min_workers": 2},

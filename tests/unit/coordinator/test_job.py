@@ -28,11 +28,14 @@ class Disk:
             raise StoreError("the disk is full")
         self.num_saves += 1
 
+    async def keep(self, ledgers):
+        await self.save(None, None)
+
 
 def with_a_job(story):
     async def run():
         disk = Disk()
-        job = Job(Roster(job="j", name="", policy=wire.Policy()), disk.save)
+        job = Job(Roster(job="j", name="", policy=wire.Policy()), disk.save, disk.keep)
         try:
             await asyncio.wait_for(story(job, disk), 20)
         finally:

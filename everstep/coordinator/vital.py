@@ -1,0 +1,17 @@
+"""Tasks without which the coordinator must not go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+
+log = logging.getLogger(__name__)
+
+
+def die_if_failed(task: asyncio.Task[None]) -> None:
+    """A coordinator that can no longer decide must not pretend to: everything is in the store for the next one."""
+    if not task.cancelled() and (error := task.exception()):
+        log.critical("the coordinator failed and stops", exc_info=error)
+        os.kill(os.getpid(), signal.SIGTERM)

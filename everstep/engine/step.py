@@ -82,6 +82,7 @@ class Engine:
         self.on_world: list[Callable[[Group], None]] = []  # told of each new world, in the script's thread
         self.on_closed: list[Callable[[int], None]] = []  # told of each closed generation, in any thread
         self.on_commit: list[Callable[[PulseDecision], None]] = []  # part of the commit: what advances with the step
+        self.on_settled: list[Callable[[], None]] = []  # told when all members hold the same state
         self.on_empty: list[Callable[[PulseDecision], None]] = []  # told of steps that had no weight and do not count
         self.note: Callable[[], bytes] = bytes  # what all are to know of this worker when the step is committed
         self.void_leaves: Callable[[], Collection[int]] = tuple  # of the step to come: those without samples
@@ -202,6 +203,16 @@ class Engine:
         return Leaf(step=self.step, index=todo[0]) if todo else Leaf(step=self.step, index=0, is_ghost=True)
 
     @property
+    def is_newcomer(self) -> bool:
+        """It came to a job under way."""
+        return self._membership.is_newcomer
+
+    @property
+    def num_held(self) -> int:
+        """Leaves of this step that this worker has computed."""
+        return len(self._build().fold.held)
+
+    @property
     def todo(self) -> tuple[int, ...]:
         """The leaves of this step that this worker has still to compute."""
         return tuple(self._todo)
@@ -241,7 +252,9 @@ class Engine:
     def is_last_leaf(self) -> bool:
         """Inside a leaf: this worker's last one in the step, or the step is committed already."""
         leaf = self._leaf
-        return leaf is not None and (self._decision is not None or self._todo in ([], [leaf.index]))
+        if leaf is None or self._decision is not None or not self._todo:
+            return leaf is not None
+        return not leaf.is_ghost and self._todo == [leaf.index]
 
     @property
     def is_in_leaf(self) -> bool:
@@ -472,6 +485,8 @@ class Engine:
                 self._membership.report_broken(self.world.generation, again.message)
         if farewell is not None:
             self._farewell = self._ask_to_leave(self._leave_reason)
+        for tell in self.on_settled:
+            tell()
         emit("regroup.settled", generation=self.world.generation, size=self.world.size, rank=self.world.rank,
              step=self.step, seconds=time.monotonic() - started, reason=leadership.reason)  # fmt: skip
 

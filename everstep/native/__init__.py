@@ -13,7 +13,7 @@
 Built on the engine alone. A global batch is the same leaves, whatever the number of workers; the body runs once
 for each leaf that this worker owns; optimizer.step() acts with the last one, on the mean over all leaves."""
 
-from everstep.native.data_parallel import DistributedDataParallel
+from everstep.engine.data_parallel import DistributedDataParallel
 from everstep.native.group import init_process_group, reduce
 from everstep.native.trainer import ElasticTrainer
 

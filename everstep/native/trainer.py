@@ -12,10 +12,10 @@ from torch.utils import data
 from everstep import env
 from everstep.data.loader import DataLoader
 from everstep.engine import current
+from everstep.engine.data_parallel import is_classic, unwrap
 from everstep.engine.gates import Gate, explain
 from everstep.engine.step import Engine, Leaf
 from everstep.errors import PeerLost, UsageError
-from everstep.native.data_parallel import is_classic, unwrap
 
 T = TypeVar("T")
 

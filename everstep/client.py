@@ -15,7 +15,9 @@ from urllib.parse import quote
 import httpcore  # noqa: F401  httpx would import it when the first client is made: better here than there
 import httpx
 
+from everstep import env
 from everstep.errors import CoordinatorUnreachable, Refused, UsageError
+from everstep.tokens import READ_ONLY, ROLES, USER, WORKER, choose, parse_tokens
 from everstep.wire import (
     AgentLeave,
     AgentOrders,
@@ -47,6 +49,9 @@ T = TypeVar("T")
 CONNECT_S = 5.0
 ANSWER_S = 15.0  # far more than the coordinator ever holds a call
 
+_TOO_MANY = 429
+_HINTS = {403: "a token file may hold one token of each role, a line each: worker:…, user:…, read-only:…"}
+
 
 class Coordinator:
     """One job's view of the coordinator."""
@@ -54,11 +59,8 @@ class Coordinator:
     def __init__(self, url: str, token: str, job: str, *, answer_s: float = ANSWER_S) -> None:
         self.url = url.rstrip("/")
         self.job = job
-        if not token.isascii() or not token.isprintable() or " " in token:
-            # Here, because whoever finds it later would quote the token.
-            raise UsageError("the token has characters that HTTP cannot carry", hint="it is one line of ASCII letters")
         self._root = f"{self.url}/v1/jobs/{quote(job, safe='')}"
-        self._headers = httpx.Headers({"authorization": f"Bearer {token}", "content-type": "application/json"})
+        self._headers = _headers(token)
         self._timeout = {"timeout": httpx.Timeout(answer_s, connect=CONNECT_S).as_dict()}
         self._is_closed = False
         # The transport alone: cookies, redirects and the like cost as much again as the call itself.
@@ -88,20 +90,20 @@ class Coordinator:
     # --- the job ---
 
     def create_job(self, spec: JobSpec) -> JobView:
-        return self._ask("PUT", "", spec, JobView)
+        return self._ask("PUT", "", spec, JobView, role=USER)
 
     def view(self) -> JobView:
-        return self._ask("GET", "", None, JobView)
+        return self._ask("GET", "", None, JobView, role=READ_ONLY)
 
     def generation(self, number: int) -> GenerationView:
-        return self._ask("GET", f"/generations/{number}", None, GenerationView)
+        return self._ask("GET", f"/generations/{number}", None, GenerationView, role=READ_ONLY)
 
     def stop(self, reason: str) -> None:
-        self._call("POST", "/stop", Stop(reason=reason))
+        self._call("POST", "/stop", Stop(reason=reason), role=USER)
 
     def check(self) -> Health:
         """Whether a coordinator answers there and takes our token."""
-        return self._ask("GET", "/health", None, Health, root=f"{self.url}/v1")
+        return self._ask("GET", "/health", None, Health, role=READ_ONLY, root=f"{self.url}/v1")
 
     # --- agents ---
 
@@ -139,8 +141,10 @@ class Coordinator:
 
     # --- the wire ---
 
-    def _ask(self, method: str, path: str, message: Any, kind: type[T], *, root: str | None = None) -> T:
-        body = self._call(method, path, message, root=root)
+    def _ask(
+        self, method: str, path: str, message: Any, kind: type[T], *, role: str = WORKER, root: str | None = None
+    ) -> T:
+        body = self._call(method, path, message, role=role, root=root)
         try:
             return from_json(kind, body)
         except (ValueError, TypeError, AttributeError) as error:
@@ -149,13 +153,13 @@ class Coordinator:
                 hint="does this URL belong to an everstep coordinator of this version?",
             ) from None
 
-    def _call(self, method: str, path: str, message: Any, *, root: str | None = None) -> bytes:
+    def _call(self, method: str, path: str, message: Any, *, role: str = WORKER, root: str | None = None) -> bytes:
         url = (root or self._root) + path
         where = f"{method} {url}"
         if self._is_closed:
             raise CoordinatorUnreachable(f"{where}: this client was closed")
         content = None if message is None else to_json(message)
-        request = httpx.Request(method, url, headers=self._headers, content=content, extensions=self._timeout)
+        request = httpx.Request(method, url, headers=self._headers[role], content=content, extensions=self._timeout)
         try:
             answer = self._http.handle_request(request)
             body = answer.read()
@@ -165,9 +169,28 @@ class Coordinator:
         if answer.status_code < 300:
             return body
         text = f"{where}: {_words(answer.status_code, body)}"
+        if answer.status_code == _TOO_MANY:
+            raise CoordinatorUnreachable(text, wait_s=_seconds(answer.headers.get("retry-after", "")))
         if 400 <= answer.status_code < 500:
-            raise Refused(text, status=answer.status_code)
+            raise Refused(text, status=answer.status_code, hint=_HINTS.get(answer.status_code))
         raise CoordinatorUnreachable(text)
+
+
+def _seconds(text: str) -> float:
+    """Of a Retry-After; a date, which we never send, counts as nothing said."""
+    return float(text) if text.isascii() and text.isdigit() else 0.0
+
+
+def _headers(text: str) -> dict[str, httpx.Headers]:
+    """By the role that a call needs. Where we have no token for it, the coordinator says what is missing."""
+    tokens = parse_tokens(text)
+    if not tokens:
+        raise UsageError("the token is empty", hint=f"see {env.TOKEN_FILE} and {env.TOKEN}")
+    chosen = {role: choose(tokens, role) or tokens[0] for role in ROLES}
+    return {
+        role: httpx.Headers({"authorization": f"Bearer {token.word}", "content-type": "application/json"})
+        for role, token in chosen.items()
+    }
 
 
 def _of(worker: str, call: str) -> str:

@@ -1,10 +1,7 @@
-"""The coordinator as an ASGI application: the token at the door, the routes behind it, errors as short texts.
-
-Without the token there is nothing to be seen, not even whether a path exists. No documentation routes."""
+"""The coordinator as an ASGI application: the guard in front, the routes behind it, errors as short texts."""
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,15 +11,18 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from everstep.coordinator.bodies import Receive, Scope
+from everstep.coordinator.door import KnownTokens
 from everstep.coordinator.express import Express, Send, send_error
+from everstep.coordinator.guard import Guard
 from everstep.coordinator.routes import router
 from everstep.coordinator.service import Service
 from everstep.coordinator.store import Store
-from everstep.errors import EverstepError, Refused
+from everstep.errors import EverstepError
+from everstep.tokens import parse_tokens
 
 
 def create_app(store: Store, token: str, *, on_ready: Callable[[], None] | None = None) -> Any:
-    """The ASGI application; `on_ready` is called when it can answer."""
+    """The ASGI application; `token` is the text of a token file, `on_ready` is called when it can answer."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -38,31 +38,7 @@ def create_app(store: Store, token: str, *, on_ready: Callable[[], None] | None 
     app.include_router(router)
     app.add_exception_handler(EverstepError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_path)
-    return Door(Express(app, lambda: app.state.service), token)
-
-
-class Door:
-    """Lets in who has the token."""
-
-    def __init__(self, app: Any, token: str) -> None:
-        if not token:
-            raise ValueError("a coordinator without a token would serve anybody")
-        self._app = app
-        self._expected = f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or self._has_token(scope):
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            await send_error(send, Refused("a valid bearer token is needed", status=401))
-        else:
-            await send({"type": "websocket.close", "code": 1008})
-
-    def _has_token(self, scope: Scope) -> bool:
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                return hmac.compare_digest(value, self._expected)
-        return False
+    return Guard(Express(app, lambda: app.state.service), KnownTokens(parse_tokens(token)))
 
 
 class _Failure:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from everstep import wire
@@ -19,6 +19,9 @@ from everstep.errors import EverstepError, Refused
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Call = Callable[[Job, str, Any], Awaitable[Any]]
+Header = tuple[bytes, bytes]
+
+_LAST = (400, 401, 403, 413, 429)  # a body that was not read to its end leaves the connection unusable
 
 REPORT = "report"  # an agent's, all others are workers'
 CALLS: dict[str, tuple[type[Any], Call]] = {
@@ -87,13 +90,15 @@ def encode(message: Any) -> bytes:
 
 async def send_error(send: Send, error: EverstepError) -> None:
     status = error.status if isinstance(error, Refused) else 503  # all else is ours, and worth another try
-    # A body that was not read to its end leaves the connection unusable.
-    await send_json(send, status, json.dumps({"detail": error.message}).encode(), is_last=status in (400, 401, 413))
-
-
-async def send_json(send: Send, status: int, content: bytes, *, is_last: bool = False) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
-    if is_last:
+    headers = []
+    if status in _LAST:
         headers.append((b"connection", b"close"))
+    if isinstance(error, Refused) and error.wait_s:
+        headers.append((b"retry-after", b"%d" % error.wait_s))
+    await send_json(send, status, json.dumps({"detail": error.message}).encode(), headers)
+
+
+async def send_json(send: Send, status: int, content: bytes, more_headers: Sequence[Header] = ()) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content)), *more_headers]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})

@@ -179,7 +179,7 @@ class Play:
         return {worker.worker: worker.status for worker in self.view().workers}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def server_class() -> type[Server]:
     return Server
 

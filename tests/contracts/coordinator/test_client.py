@@ -70,7 +70,7 @@ def test_a_closed_client_calls_nobody(server):
 
 def test_a_token_that_http_cannot_carry_is_refused_without_being_shown():
     with pytest.raises(UsageError) as refused:
-        Coordinator("http://127.0.0.1:1", f"{SECRET}\nx", "job")
+        Coordinator("http://127.0.0.1:1", f"{SECRET}\x07x", "job")
     assert SECRET not in str(refused.value)
 
 

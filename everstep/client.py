@@ -16,8 +16,9 @@ import httpcore  # noqa: F401  httpx would import it when the first client is ma
 import httpx
 
 from everstep import env
-from everstep.errors import CoordinatorUnreachable, Refused, UsageError
+from everstep.errors import CoordinatorUnreachable, EverstepError, Refused, UsageError
 from everstep.tokens import READ_ONLY, ROLES, USER, WORKER, choose, parse_tokens
+from everstep.trust import explain, explain_silence, tls_context
 from everstep.wire import (
     AgentLeave,
     AgentOrders,
@@ -62,11 +63,11 @@ class Coordinator:
         self._root = f"{self.url}/v1/jobs/{quote(job, safe='')}"
         self._headers = _headers(token)
         self._timeout = {"timeout": httpx.Timeout(answer_s, connect=CONNECT_S).as_dict()}
-        self._is_closed = False
+        self._is_closed = self._has_answered = False
         # The transport alone: cookies, redirects and the like cost as much again as the call itself.
         # Neither proxies nor certificates have a say on plain http, and looking for them takes longer than a call.
         self._http = httpx.HTTPTransport(
-            verify=self.url.startswith("https:"),
+            verify=tls_context() if self.url.startswith("https:") else False,
             trust_env=False,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0),
         )
@@ -165,7 +166,8 @@ class Coordinator:
             body = answer.read()
         except httpx.TransportError as error:
             # `from None`: the chained exception would carry the request, and with it the token.
-            raise CoordinatorUnreachable(f"{where}: {type(error).__name__}: {error}") from None
+            raise self._explain(error, where) from None
+        self._has_answered = True
         if answer.status_code < 300:
             return body
         text = f"{where}: {_words(answer.status_code, body)}"
@@ -174,6 +176,19 @@ class Coordinator:
         if 400 <= answer.status_code < 500:
             raise Refused(text, status=answer.status_code, hint=_HINTS.get(answer.status_code))
         raise CoordinatorUnreachable(text)
+
+    def _explain(self, error: httpx.TransportError, where: str) -> EverstepError:
+        """One that has answered before is the right one: whatever is wrong with it now may be put right."""
+        problem = explain(error, self.url)
+        if problem is None and not self._has_answered and _is_hanging_up(error):
+            problem = explain_silence(self.url)
+        if problem is None:
+            return CoordinatorUnreachable(f"{where}: {type(error).__name__}: {error}")
+        return CoordinatorUnreachable(problem.message, hint=problem.hint) if self._has_answered else problem
+
+
+def _is_hanging_up(error: httpx.TransportError) -> bool:
+    return isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
 
 
 def _seconds(text: str) -> float:

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from everstep.env import trust
+
 WORKERS, NODES, LOGS = "Workers", "Nodes", "Logs"
 POLICY = "How the coordinator decides"
 NOTHING = "torchrun's that change nothing"
@@ -161,6 +163,16 @@ TokenFile = Annotated[
         "--token-file",
         text="File with the coordinator's token, readable by you alone.",
         envvar="EVERSTEP_TOKEN_FILE",
+    ),
+]
+CaFile = Annotated[
+    Path | None,
+    _option(
+        NODES,
+        "--ca-file",
+        text="Certificate (PEM) that signed the coordinator's; else the system's are trusted.",
+        envvar="EVERSTEP_CA",
+        callback=trust,
     ),
 ]
 JobId = Annotated[str, _option(NODES, "--job", text="The job's id.", metavar="ID", envvar="EVERSTEP_JOB")]

@@ -129,7 +129,7 @@ def is_host(request: RunRequest) -> bool:
     endpoint, told = request.rendezvous.endpoint, request.rendezvous.is_host
     if endpoint is None or request.nodes.max == 1 or request.coordinator_url is not None:
         return False
-    return endpoint.is_here() if told is None else told
+    return endpoint.may_host(told)
 
 
 def policy_of(request: RunRequest) -> Policy:

@@ -1,7 +1,7 @@
 """In front of everything else: who calls, whether they may, and whether they fail too often.
 
-Calls without a valid token are few per address, so that guessing and loops cost us next to nothing. Who has one is never
-held up by others: only calls of theirs that fail are counted, and too many of them get 429 in place of the refusal.
+Calls without a valid token are few per address, so that guessing and loops cost us next to nothing. Who has one is
+never held up by others: only calls of theirs that fail are counted, and too many of them get 429 for an answer.
 Calls that succeed are not limited here: thousands of heartbeats come from one address."""
 
 from __future__ import annotations

@@ -33,10 +33,20 @@ _TOKEN_S = 5.0  # for the token's file to come, once the coordinator is there
 class Endpoint:
     host: str
     port: int
+    is_tls: bool = False  # a coordinator stands there: a run hosts none with a certificate
 
     @property
     def url(self) -> str:
-        return f"http://{self}"
+        return f"https://{self}" if self.is_tls else f"http://{self}"
+
+    def may_host(self, told: bool | None) -> bool:
+        """Whether this node is to host the coordinator; `told` by the user."""
+        if self.is_tls and told:
+            raise UsageError(
+                f"a run cannot host a coordinator with TLS at {self.url}",
+                hint="start `everstep serve --tls-cert … --tls-key …` there, and leave is_host out",
+            )
+        return not self.is_tls and (self.is_here() if told is None else told)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

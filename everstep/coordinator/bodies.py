@@ -34,32 +34,44 @@ POSITIVE = {
 }
 PHASES = (wire.COMPUTING, wire.WAITING, wire.OUTSIDE)
 
-_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+MAX_TEXT = 1 << 16
+MAX_NAME = 256
+NAMES = {"agent", "incarnation", "node", "request", "worker", "address"}
+MOST = {"num_workers": 4096, "store_port": 65535, "probe_port": 65535, "free_port": 65535}
+
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, str_max_length=MAX_TEXT)
 _KINDS: tuple[type[Any], ...] = (
     wire.Policy, wire.JobSpec, wire.Stop, wire.WorkerState, wire.Fitness, wire.AgentReport, wire.AgentLeave,
     wire.SlotRequest, wire.WorkerExit,
     wire.Announce, wire.Watch, wire.Arrive, wire.Broken, wire.Settled, wire.Leave,
 )  # fmt: skip
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {kind: TypeAdapter(with_config(_STRICT)(kind)) for kind in _KINDS}
-_NUMBERS: dict[type[Any], tuple[tuple[str, int], ...]] = {
+_NUMBERS: dict[type[Any], tuple[tuple[str, int, int], ...]] = {
     kind: tuple(
-        (each.name, LEAST.get(each.name, int(each.name in POSITIVE and each.type != "float")))
+        (
+            each.name,
+            LEAST.get(each.name, int(each.name in POSITIVE and each.type != "float")),
+            MOST.get(each.name, MAX_INT),
+        )
         for each in fields(kind)
         if str(each.type).startswith(("int", "float"))
     )
     for kind in _KINDS
+}
+_NAMES: dict[type[Any], tuple[str, ...]] = {
+    kind: tuple(each.name for each in fields(kind) if each.name in NAMES and each.type == "str") for kind in _KINDS
 }
 
 
 async def read_body(scope: Scope, receive: Receive) -> bytes:
     for name, value in scope["headers"]:
         if name == b"content-length" and int(value) > MAX_BODY_BYTES:
-            raise _too_long()
+            raise _too_long(int(value))
     message = await receive()
     if not message.get("more_body"):
         body: bytes = message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
-            raise _too_long()
+            raise _too_long(len(body))
         return body
     return await _read_on([message["body"]], receive)
 
@@ -73,13 +85,20 @@ async def _read_on(parts: list[bytes], receive: Receive) -> bytes:
         parts.append(message.get("body", b""))
         num_bytes += len(parts[-1])
         if num_bytes > MAX_BODY_BYTES:
-            raise _too_long()
+            raise _too_long(num_bytes)
         if not message.get("more_body"):
             return b"".join(parts)
 
 
-def _too_long() -> Refused:
-    return Refused(f"the body is longer than {MAX_BODY_BYTES} bytes", status=413)
+def _too_long(num_bytes: int) -> Refused:
+    return Refused(f"the body has {num_bytes} bytes or more, and {MAX_BODY_BYTES} are allowed", status=413)
+
+
+def check_name(what: str, name: str) -> str:
+    """One that comes in a path."""
+    if len(name) > MAX_NAME:
+        raise Refused(f"the {what}'s name has {len(name)} characters, more than {MAX_NAME}", status=422)
+    return name
 
 
 def parse(kind: type[T], body: bytes) -> T:
@@ -98,10 +117,13 @@ def parse(kind: type[T], body: bytes) -> T:
 
 def _problems(message: Any) -> Iterator[str]:
     """What the types alone cannot say."""
-    for name, least in _NUMBERS[type(message)]:
+    for name, least, most in _NUMBERS[type(message)]:
         value = getattr(message, name)
-        if value is not None and not least <= value <= MAX_INT:
-            yield f"{name} is {value}, not between {least} and 2^53"
+        if value is not None and not least <= value <= most:
+            yield f"{name} is {value}, not between {least} and {'2^53' if most == MAX_INT else most}"
+    for name in _NAMES[type(message)]:
+        if len(getattr(message, name)) > MAX_NAME:
+            yield f"{name} has {len(getattr(message, name))} characters, more than {MAX_NAME}"
     if isinstance(message, wire.Watch):
         if message.phase not in PHASES:
             yield f"phase is none of {', '.join(PHASES)}"

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from everstep import wire
-from everstep.coordinator.bodies import Receive, Scope, parse, read_body
+from everstep.coordinator.bodies import Receive, Scope, check_name, parse, read_body
 from everstep.coordinator.job import Job
 from everstep.coordinator.service import Service
 from everstep.errors import EverstepError, Refused
@@ -50,6 +50,7 @@ class Express:
         kind, method = CALLS[call]
         try:
             service = self._find_service()
+            check_name("agent" if call == REPORT else "worker", name)
             found = service.job_at_hand(job) or await service.job(job)
             message = parse(kind, await read_body(scope, receive))
             answer = await (_report(found, name, message, receive) if call == REPORT else method(found, name, message))

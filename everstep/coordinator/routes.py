@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends, Request, Response
 
 from everstep import wire
-from everstep.coordinator.bodies import parse, read_body
+from everstep.coordinator.bodies import check_name, parse, read_body
 from everstep.coordinator.express import encode
 from everstep.coordinator.job import Job
 from everstep.coordinator.service import Service
@@ -70,7 +70,7 @@ async def stop(job: JobOf, message: Annotated[wire.Stop, _body(wire.Stop)]) -> R
 
 @router.post("/jobs/{job}/agents/{agent}/leave")
 async def leave(job: JobOf, agent: str, message: Annotated[wire.AgentLeave, _body(wire.AgentLeave)]) -> Response:
-    await job.agent_leaves(agent, message)
+    await job.agent_leaves(check_name("agent", agent), message)
     return _reply()
 
 

@@ -17,11 +17,13 @@ import uvicorn
 
 from everstep import env
 from everstep.coordinator.app import create_app
+from everstep.coordinator.connection import Connection
 from everstep.coordinator.store import Store
 from everstep.coordinator.tls import is_loopback, plain_warning, server_context
 from everstep.errors import UsageError
 
 BACKLOG = 4096  # thousands of workers may connect at the same moment
+RESERVED_FILES = 128  # of those that may be open: for the store, logs and whoever is told to come back later
 KEEP_ALIVE_S = 120  # longer than any client keeps an idle connection: the client closes first, and no call is lost
 
 
@@ -52,6 +54,8 @@ def serve(
         app = create_app(Store(store_url), token, on_ready=on_ready)
         config = uvicorn.Config(
             app,
+            http=Connection,
+            limit_concurrency=_max_connections(),
             access_log=False,
             log_level="warning",
             server_header=False,
@@ -118,6 +122,11 @@ def _raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _max_connections() -> int:
+    """Above this, calls are answered 503, which is worth another try; files of our own must stay possible."""
+    return max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_FILES)
 
 
 def _calm_garbage_collector() -> None:

@@ -20,6 +20,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 MAX_BODY_BYTES = 1 << 20
 MAX_INT = 1 << 53  # exact in JSON everywhere, and in any database
+MAX_FLOAT = 1 << 50  # a number just above it is still told from it
 LEAST = {"exit_code": -MAX_INT, "leaf": -1, "node_rank": -1}  # all other numbers count something
 POSITIVE = {
     "start_workers",
@@ -45,13 +46,13 @@ _KINDS: tuple[type[Any], ...] = (
     wire.SlotRequest, wire.WorkerExit,
     wire.Announce, wire.Watch, wire.Arrive, wire.Broken, wire.Settled, wire.Leave,
 )  # fmt: skip
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {kind: TypeAdapter(with_config(_STRICT)(kind)) for kind in _KINDS}
-_NUMBERS: dict[type[Any], tuple[tuple[str, int, int], ...]] = {
+ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {kind: TypeAdapter(with_config(_STRICT)(kind)) for kind in _KINDS}
+NUMBERS: dict[type[Any], tuple[tuple[str, int, int], ...]] = {
     kind: tuple(
         (
             each.name,
             LEAST.get(each.name, int(each.name in POSITIVE and each.type != "float")),
-            MOST.get(each.name, MAX_INT),
+            MOST.get(each.name, MAX_INT if str(each.type).startswith("int") else MAX_FLOAT),
         )
         for each in fields(kind)
         if str(each.type).startswith(("int", "float"))
@@ -103,7 +104,7 @@ def check_name(what: str, name: str) -> str:
 
 def parse(kind: type[T], body: bytes) -> T:
     try:
-        message: T = _ADAPTERS[kind].validate_json(body)
+        message: T = ADAPTERS[kind].validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -117,10 +118,10 @@ def parse(kind: type[T], body: bytes) -> T:
 
 def _problems(message: Any) -> Iterator[str]:
     """What the types alone cannot say."""
-    for name, least, most in _NUMBERS[type(message)]:
+    for name, least, most in NUMBERS[type(message)]:
         value = getattr(message, name)
         if value is not None and not least <= value <= most:
-            yield f"{name} is {value}, not between {least} and {'2^53' if most == MAX_INT else most}"
+            yield f"{name} is {value}, not between {least} and {most}"
     for name in _NAMES[type(message)]:
         if len(getattr(message, name)) > MAX_NAME:
             yield f"{name} has {len(getattr(message, name))} characters, more than {MAX_NAME}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Annotated, Any, TypeVar
 
@@ -11,6 +12,7 @@ from everstep import wire
 from everstep.coordinator.bodies import check_name, parse, read_body
 from everstep.coordinator.express import encode
 from everstep.coordinator.job import Job
+from everstep.coordinator.openapi import document
 from everstep.coordinator.service import Service
 
 T = TypeVar("T")
@@ -45,6 +47,11 @@ def _reply(message: Any = None) -> Response:
 @router.get("/health")
 async def health() -> Response:
     return _reply(wire.Health(now=time.time()))
+
+
+@router.get("/openapi.json")
+async def openapi() -> Response:
+    return Response(json.dumps(document()), media_type="application/json")
 
 
 @router.put("/jobs/{job}")

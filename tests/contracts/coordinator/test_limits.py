@@ -71,7 +71,10 @@ def test_a_body_that_does_not_end_is_hung_up_on(tight, strange):
 
 def test_a_slow_head_after_a_good_call_is_hung_up_on_too(tight, strange):
     strange.sendall(head(tight, "content-length: 0").replace(b"PUT /v1/jobs/slow", b"GET /v1/health"))
-    assert strange.recv(1000).startswith(b"HTTP/1.1 200 ")
+    answer = b""
+    while not answer.endswith(b"}"):
+        answer += strange.recv(1000)
+    assert answer.startswith(b"HTTP/1.1 200 ")
     strange.sendall(b"GET /v1")
     assert all_of(strange).startswith(b"HTTP/1.1 408 ")
 

@@ -20,6 +20,7 @@ from everstep.errors import CoordinatorUnreachable, EverstepError, Refused, Usag
 from everstep.tokens import READ_ONLY, ROLES, USER, WORKER, choose, parse_tokens
 from everstep.trust import explain, explain_silence, tls_context
 from everstep.wire import (
+    REALM,
     AgentLeave,
     AgentOrders,
     AgentReport,
@@ -185,6 +186,22 @@ class Coordinator:
         if problem is None:
             return CoordinatorUnreachable(f"{where}: {type(error).__name__}: {error}")
         return CoordinatorUnreachable(problem.message, hint=problem.hint) if self._has_answered else problem
+
+
+def is_foreign(url: str) -> bool:
+    """Whether what answers there is certainly no coordinator of ours. One that does not answer may be."""
+    transport = httpx.HTTPTransport(verify=tls_context() if url.startswith("https:") else False, trust_env=False)
+    timeout = {"timeout": httpx.Timeout(CONNECT_S).as_dict()}
+    try:
+        with transport:
+            answer = transport.handle_request(httpx.Request("GET", f"{url}/v1/health", extensions=timeout))
+            answer.close()
+    except (httpx.RemoteProtocolError, httpx.ReadError):
+        return explain_silence(url) is None  # neither http nor https
+    except httpx.TransportError:
+        return False
+    is_ours = f'realm="{REALM}"' in answer.headers.get("www-authenticate", "")
+    return not is_ours and answer.status_code not in (_TOO_MANY, 503)
 
 
 def _is_hanging_up(error: httpx.TransportError) -> bool:

@@ -14,7 +14,7 @@ import typer
 from everstep.cli import options as opt
 
 _SETTINGS: dict[str, Any] = {
-    "token_normalize_func": lambda name: name.replace("_", "-"),  # torchrun's spelling works too
+    "token_normalize_func": opt.spelling,
     "help_option_names": ["-h", "--help"],
 }
 _SCRIPT_LAST = {"allow_interspersed_args": False}  # what follows the script's name is the script's

@@ -16,6 +16,12 @@ POLICY = "How the coordinator decides"
 NOTHING = "torchrun's that change nothing"
 
 
+def spelling(name: str) -> str:
+    """An option as we write it: torchrun's spelling works too, and so do short names that would not fit in the help."""
+    dashed = name.replace("_", "-")
+    return {"shutdown-s": "shutdown-timeout"}.get(dashed, dashed)
+
+
 def _option(panel: str, *names: str, text: str, **settings: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
 
@@ -55,15 +61,20 @@ ShutdownS = Annotated[
     _torchruns(
         WORKERS,
         "--shutdown-timeout",
-        "--shutdown-s",
-        text="When the run is asked to end, workers have so many seconds to do so.",
+        text="When the run is asked to end, workers have so many seconds to do so. Also --shutdown-s.",
         also=["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"],
         metavar="S",
     ),
 ]
 Signals = Annotated[
     str,
-    _torchruns(WORKERS, "--signals-to-handle", text="Signals that ask the run to end.", metavar="NAMES"),
+    _torchruns(
+        WORKERS,
+        "--signals-to-handle",
+        text="Signals that ask the run to end. Default: SIGTERM, SIGINT, SIGHUP, SIGQUIT.",
+        metavar="NAMES",
+        show_default=False,
+    ),
 ]
 HangTimeoutS = Annotated[
     float | None,

@@ -13,6 +13,7 @@ from typing import Any
 
 from everstep import wire
 from everstep.coordinator.bodies import Receive, Scope, check_name, parse, read_body
+from everstep.coordinator.door import UNKNOWN_CALLER
 from everstep.coordinator.job import Job
 from everstep.coordinator.service import Service
 from everstep.errors import EverstepError, Refused
@@ -94,6 +95,8 @@ async def send_error(send: Send, error: EverstepError) -> None:
     headers = []
     if status in _LAST:
         headers.append((b"connection", b"close"))
+    if status == UNKNOWN_CALLER:
+        headers.append((b"www-authenticate", f'Bearer realm="{wire.REALM}"'.encode()))
     if isinstance(error, Refused) and error.wait_s:
         headers.append((b"retry-after", b"%d" % error.wait_s))
     await send_json(send, status, json.dumps({"detail": error.message}).encode(), headers)

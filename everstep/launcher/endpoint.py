@@ -161,7 +161,7 @@ def join(endpoint: Endpoint, job: str, token_file: Path | None, patience_s: floa
         problem = _try(endpoint, job, token)
         if problem is None and token is not None:
             return token
-        now, is_there = time.monotonic(), isinstance(problem, UsageError) and endpoint.is_taken()
+        now, is_there = time.monotonic(), isinstance(problem, UsageError | Refused) and endpoint.is_taken()
         there_at = (there_at or now) if is_there else None
         if problem is not None and (now - there_at > _TOKEN_S if there_at else now - began > patience_s):
             raise problem
@@ -178,6 +178,22 @@ def _connect(endpoint: Endpoint, token: str, job: str) -> Coordinator:
 
 
 def _try(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | None:
+    problem = _ask(endpoint, job, token)
+    if problem is not None and endpoint.is_taken() and _is_foreign(endpoint):
+        return UsageError(
+            f"what answers at {endpoint} is no everstep coordinator",
+            hint="another program has this port: give another one in --rdzv-endpoint",
+        )
+    return problem
+
+
+def _is_foreign(endpoint: Endpoint) -> bool:
+    from everstep.client import is_foreign
+
+    return is_foreign(endpoint.url)
+
+
+def _ask(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | None:
     if token is None:
         return UsageError(
             f"no token for the coordinator at {endpoint}",
@@ -191,7 +207,7 @@ def _try(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | Non
         return error
     except Refused as error:
         if error.status != _UNAUTHORISED:
-            raise
+            return error
         return UsageError(
             f"the coordinator at {endpoint} does not take our token",
             hint=f"set the same {env.TOKEN} on all nodes, or let them share the home folder",

@@ -89,7 +89,7 @@ def start_coordinator(
     """Start one and wait until it answers: its process and URL. `inside` is put before the command."""
     write_token(files.token)
     files.ready.unlink(missing_ok=True)
-    with files.log.open("ab") as output:
+    with open(os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as output:
         child = start([*inside, *serve_command(files, host, port)], output=output, env=env or os.environ)
     try:
         return child, _await_ready(child, files)

@@ -61,7 +61,7 @@ def parse_endpoint(text: str, *, option: str = "--rdzv-endpoint", default_port: 
     """host, host:port, [IPv6] or [IPv6]:port; https:// before it for a coordinator that stands there and has TLS."""
     pattern = r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:/\s]+))(?::(\d{1,5}))?"
     scheme, _, address = text.strip().rpartition("://")
-    if scheme not in ("", "http", "https") or not (found := re.fullmatch(pattern, address.rstrip("/"))):
+    if scheme not in ("", "https") or not (found := re.fullmatch(pattern, address.rstrip("/"))):
         raise UsageError(f"{option}={text} is no address", hint="HOST:PORT, such as 10.0.0.5:29400")
     port = default_port if found[3] is None else int(found[3])
     if port > 65535:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from everstep.coordinator.bodies import Receive, Scope
 from everstep.coordinator.door import KnownTokens
@@ -17,7 +17,7 @@ from everstep.coordinator.guard import Guard
 from everstep.coordinator.routes import router
 from everstep.coordinator.service import Service
 from everstep.coordinator.store import Store
-from everstep.errors import EverstepError
+from everstep.errors import EverstepError, Refused
 from everstep.tokens import parse_tokens
 
 
@@ -38,6 +38,7 @@ def create_app(store: Store, token: str, *, on_ready: Callable[[], None] | None 
     app.include_router(router)
     app.add_exception_handler(EverstepError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_path)
+    app.add_exception_handler(HTTPException, _refuse_route)
     return Guard(Express(app, lambda: app.state.service), KnownTokens(parse_tokens(token)))
 
 
@@ -47,8 +48,8 @@ class _Failure:
     def __init__(self, error: EverstepError) -> None:
         self._error = error
 
-    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        await send_error(send, self._error)
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        await send_error(send, self._error, scope)
 
 
 async def _refuse(_request: Request, error: Exception) -> Any:
@@ -56,7 +57,12 @@ async def _refuse(_request: Request, error: Exception) -> Any:
     return _Failure(error)
 
 
-async def _refuse_path(_request: Request, error: Exception) -> JSONResponse:
+async def _refuse_path(_request: Request, error: Exception) -> Any:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    return JSONResponse({"detail": f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]}, 422)
+    return _Failure(Refused(f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300], status=422))
+
+
+async def _refuse_route(_request: Request, error: Exception) -> Any:
+    assert isinstance(error, HTTPException)
+    return _Failure(Refused(error.detail, status=error.status_code))

@@ -113,7 +113,16 @@ def parse(kind: type[T], body: bytes) -> T:
         raise Refused(f"{kind.__name__}: a text must not contain NUL", status=422)
     for problem in _problems(message):
         raise Refused(f"{kind.__name__}: {problem}", status=422)
+    if len(body) > MAX_NAME:
+        _check_names(kind, message)
     return message
+
+
+def _check_names(kind: type[Any], message: Any) -> None:
+    for name in _NAMES[kind]:
+        if len(getattr(message, name)) > MAX_NAME:
+            num = len(getattr(message, name))
+            raise Refused(f"{kind.__name__}: {name} has {num} characters, more than {MAX_NAME}", status=422)
 
 
 def _problems(message: Any) -> Iterator[str]:
@@ -122,9 +131,6 @@ def _problems(message: Any) -> Iterator[str]:
         value = getattr(message, name)
         if value is not None and not least <= value <= most:
             yield f"{name} is {value}, not between {least} and {most}"
-    for name in _NAMES[type(message)]:
-        if len(getattr(message, name)) > MAX_NAME:
-            yield f"{name} has {len(getattr(message, name))} characters, more than {MAX_NAME}"
     if isinstance(message, wire.Watch):
         if message.phase not in PHASES:
             yield f"phase is none of {', '.join(PHASES)}"

@@ -22,7 +22,9 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Call = Callable[[Job, str, Any], Awaitable[Any]]
 Header = tuple[bytes, bytes]
 
-_LAST = (400, 401, 403, 413, 429)  # a body that was not read to its end leaves the connection unusable
+FAILING = "everstep.failing"  # in a scope: asked for each refusal, answers with another one if there are too many
+
+_LAST = (400, 401, 403, 413, 414, 429, 431)  # a body that was not read to its end leaves the connection unusable
 
 REPORT = "report"  # an agent's, all others are workers'
 CALLS: dict[str, tuple[type[Any], Call]] = {
@@ -56,7 +58,7 @@ class Express:
             message = parse(kind, await read_body(scope, receive))
             answer = await (_report(found, name, message, receive) if call == REPORT else method(found, name, message))
         except EverstepError as error:
-            await send_error(send, error)
+            await send_error(send, error, scope)
         else:
             await send_json(send, 200, answer if isinstance(answer, bytes) else encode(answer))
 
@@ -90,7 +92,10 @@ def encode(message: Any) -> bytes:
     return b"{}" if message is None else wire.to_json(message)
 
 
-async def send_error(send: Send, error: EverstepError) -> None:
+async def send_error(send: Send, error: EverstepError, scope: Scope | None = None) -> None:
+    """`scope`: of a caller who is known; too many refusals are answered otherwise."""
+    if scope is not None and isinstance(error, Refused) and FAILING in scope:
+        error = scope[FAILING](scope) or error
     status = error.status if isinstance(error, Refused) else 503  # all else is ours, and worth another try
     headers = []
     if status in _LAST:

@@ -13,16 +13,17 @@ from typing import Any
 from everstep.coordinator.bodies import Receive, Scope
 from everstep.coordinator.buckets import Buckets
 from everstep.coordinator.door import KnownTokens, decide_entry, refused
-from everstep.coordinator.express import Send, send_error
+from everstep.coordinator.express import FAILING, Send, send_error
 from everstep.errors import Refused
-from everstep.tokens import Token
 
 STRANGERS_PER_S, STRANGERS_AT_ONCE = 10.0, 100  # calls without a valid token, from one address
 FAILURES_PER_S, FAILURES_AT_ONCE = (
     500.0,
     10_000,
-)  # refused calls with one token from one address: a whole job's, at once
+)  # refused calls with one token from one address
 MAX_CALLERS = 10_000  # remembered at a time
+MAX_HEADERS = 100
+MAX_URL_BYTES = 1 << 13
 TOO_MANY = 429
 
 
@@ -33,36 +34,43 @@ class Guard:
         self._failures = Buckets(per_s=FAILURES_PER_S, at_once=FAILURES_AT_ONCE, max_keys=MAX_CALLERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._serve_other(scope, receive, send)
+            return
+        token = self._tokens.find(scope["headers"])
+        entry = decide_entry(token, scope["method"], scope["path"])
+        if token is None:
+            wait_s = self._strangers.take(_address(scope), time.monotonic())
+            await send_error(send, _too_many("without a valid token", wait_s) if wait_s else refused(entry))
+            return
+        scope[FAILING] = self._failing
+        if entry.status is not None:
+            await send_error(send, refused(entry), scope)
+        elif problem := _head_problem(scope):
+            await send_error(send, problem, scope)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-        elif scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
         else:
-            token = self._tokens.find(scope["headers"])
-            entry = decide_entry(token, scope["method"], scope["path"])
-            if token is None:
-                wait_s = self._strangers.take(_address(scope), time.monotonic())
-                await send_error(send, _too_many("without a valid token", wait_s) if wait_s else refused(entry))
-            elif entry.status is not None:
-                await send_error(self._counting(send, scope, token), refused(entry))
-            else:
-                await self._app(scope, receive, self._counting(send, scope, token))
+            await send({"type": "websocket.close", "code": 1008})
 
-    def _counting(self, send: Send, scope: Scope, token: Token) -> Send:
-        """Sends what it is given, unless it is one refusal too many."""
-        is_replaced = False
+    def _failing(self, scope: Scope) -> Refused | None:
+        """One more call of this caller is refused: is it one too many?"""
+        token = self._tokens.find(scope["headers"])
+        assert token is not None
+        wait_s = self._failures.take((_address(scope), token.word), time.monotonic())
+        return _too_many("that fail", wait_s) if wait_s else None
 
-        async def count(message: dict[str, Any]) -> None:
-            nonlocal is_replaced
-            if message["type"] == "http.response.start" and 400 <= message["status"] < 500:
-                wait_s = self._failures.take((_address(scope), token.word), time.monotonic())
-                if wait_s:
-                    is_replaced = True
-                    await send_error(send, _too_many("that fail", wait_s))
-            if not is_replaced:
-                await send(message)
 
-        return count
+def _head_problem(scope: Scope) -> Refused | None:
+    if len(scope["headers"]) > MAX_HEADERS:
+        return Refused(f"{len(scope['headers'])} headers are more than {MAX_HEADERS}", status=431)
+    if len(scope["path"]) > MAX_URL_BYTES:
+        return Refused(f"the URL is longer than {MAX_URL_BYTES} bytes", status=414)
+    return None
 
 
 def _address(scope: Scope) -> str:

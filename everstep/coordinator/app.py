@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from everstep.coordinator.bodies import Receive, Scope
 from everstep.coordinator.door import KnownTokens
-from everstep.coordinator.express import Express, Send, send_error
+from everstep.coordinator.express import Express, Header, Send, send_error
 from everstep.coordinator.guard import Guard
 from everstep.coordinator.routes import router
 from everstep.coordinator.service import Service
@@ -45,11 +45,11 @@ def create_app(store: Store, token: str, *, on_ready: Callable[[], None] | None 
 class _Failure:
     """An error as the response that the worker's calls get too."""
 
-    def __init__(self, error: EverstepError) -> None:
-        self._error = error
+    def __init__(self, error: EverstepError, headers: Sequence[Header] = ()) -> None:
+        self._error, self._headers = error, headers
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        await send_error(send, self._error, scope)
+        await send_error(send, self._error, scope, self._headers)
 
 
 async def _refuse(_request: Request, error: Exception) -> Any:
@@ -65,4 +65,5 @@ async def _refuse_path(_request: Request, error: Exception) -> Any:
 
 async def _refuse_route(_request: Request, error: Exception) -> Any:
     assert isinstance(error, HTTPException)
-    return _Failure(Refused(error.detail, status=error.status_code))
+    headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]  # Allow
+    return _Failure(Refused(error.detail, status=error.status_code), headers)

@@ -92,12 +92,14 @@ def encode(message: Any) -> bytes:
     return b"{}" if message is None else wire.to_json(message)
 
 
-async def send_error(send: Send, error: EverstepError, scope: Scope | None = None) -> None:
+async def send_error(
+    send: Send, error: EverstepError, scope: Scope | None = None, more_headers: Sequence[Header] = ()
+) -> None:
     """`scope`: of a caller who is known; too many refusals are answered otherwise."""
     if scope is not None and isinstance(error, Refused) and FAILING in scope:
         error = scope[FAILING](scope) or error
     status = error.status if isinstance(error, Refused) else 503  # all else is ours, and worth another try
-    headers = []
+    headers = list(more_headers)
     if status in _LAST:
         headers.append((b"connection", b"close"))
     if status == UNKNOWN_CALLER:

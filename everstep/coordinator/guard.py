@@ -46,8 +46,8 @@ class Guard:
         scope[FAILING] = self._failing
         if entry.status is not None:
             await send_error(send, refused(entry), scope)
-        elif problem := _head_problem(scope):
-            await send_error(send, problem, scope)
+        elif len(scope["headers"]) > MAX_HEADERS or len(scope["path"]) > MAX_URL_BYTES:
+            await send_error(send, _head_problem(scope), scope)
         else:
             await self._app(scope, receive, send)
 
@@ -65,12 +65,10 @@ class Guard:
         return _too_many("that fail", wait_s) if wait_s else None
 
 
-def _head_problem(scope: Scope) -> Refused | None:
+def _head_problem(scope: Scope) -> Refused:
     if len(scope["headers"]) > MAX_HEADERS:
         return Refused(f"{len(scope['headers'])} headers are more than {MAX_HEADERS}", status=431)
-    if len(scope["path"]) > MAX_URL_BYTES:
-        return Refused(f"the URL is longer than {MAX_URL_BYTES} bytes", status=414)
-    return None
+    return Refused(f"the URL is longer than {MAX_URL_BYTES} bytes", status=414)
 
 
 def _address(scope: Scope) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 COORDINATOR = "EVERSTEP_COORDINATOR"  # URL of the coordinator; absent: train alone
 TOKEN = "EVERSTEP_TOKEN"  # bearer token; EVERSTEP_TOKEN_FILE names a 0600 file that holds it instead
 TOKEN_FILE = "EVERSTEP_TOKEN_FILE"
+CA = "EVERSTEP_CA"  # file with the certificate that signed the coordinator's; absent: the system's are trusted
 JOB = "EVERSTEP_JOB"  # the job's id
 WORKER = "EVERSTEP_WORKER"  # this worker's id, given by the agent
 ADDRESS = "EVERSTEP_ADDRESS"  # where peers reach this node; absent: the address it reaches the coordinator from
@@ -23,6 +24,17 @@ COORDINATOR_DEADLINE = "EVERSTEP_COORDINATOR_DEADLINE_S"  # how long a worker wa
 
 def coordinator_url() -> str | None:
     return os.environ.get(COORDINATOR) or None
+
+
+def ca_file() -> str | None:
+    return os.environ.get(CA) or None
+
+
+def trust(path: Path | None) -> Path | None:
+    """For this process and all that it starts, wherever they run."""
+    if path is not None:
+        os.environ[CA] = str(path.resolve())
+    return path
 
 
 def job() -> str:

@@ -16,7 +16,11 @@ class EverstepError(Exception):
 
 
 class TemporaryError(EverstepError):
-    """Wait and retry: the same call may succeed later."""
+    """Wait and retry: the same call may succeed later, and not before `wait_s`."""
+
+    def __init__(self, message: str, *, hint: str | None = None, wait_s: float = 0.0) -> None:
+        super().__init__(message, hint=hint)
+        self.wait_s = wait_s
 
 
 class PermanentError(EverstepError):
@@ -42,9 +46,10 @@ class Abandoned(EverstepError):
 class Refused(PermanentError):
     """The coordinator said no (4xx) and changed nothing."""
 
-    def __init__(self, message: str, *, status: int, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, status: int, hint: str | None = None, wait_s: float = 0.0) -> None:
         super().__init__(message, hint=hint)
         self.status = status
+        self.wait_s = wait_s  # it may say yes after so long
 
 
 class JobStopped(PermanentError):

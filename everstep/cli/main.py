@@ -14,7 +14,7 @@ import typer
 from everstep.cli import options as opt
 
 _SETTINGS: dict[str, Any] = {
-    "token_normalize_func": lambda name: name.replace("_", "-"),  # torchrun's spelling works too
+    "token_normalize_func": opt.spelling,
     "help_option_names": ["-h", "--help"],
 }
 _SCRIPT_LAST = {"allow_interspersed_args": False}  # what follows the script's name is the script's
@@ -76,6 +76,7 @@ def run(
     address: opt.Address = None,
     coordinator: opt.OptionalCoordinatorUrl = None,
     token_file: opt.TokenFile = None,
+    ca_file: opt.CaFile = None,
     job: opt.OptionalJobId = None,
     log_dir: opt.LogDir = Path("runs"),
     redirects: opt.Redirects = "0",
@@ -202,6 +203,7 @@ def agent(
     name: opt.NodeName = None,
     node_rank: opt.NodeRank = None,
     token_file: opt.TokenFile = None,
+    ca_file: opt.CaFile = None,
     log_dir: opt.LogDir = Path("runs"),
     address: opt.Address = None,
     shutdown_s: opt.ShutdownS = 30.0,
@@ -247,16 +249,23 @@ def serve(
         str, typer.Option("--store", help="Where facts are kept: sqlite:///FILE or postgresql://…", metavar="URL")
     ] = "sqlite:///everstep.db",
     token_file: Annotated[
-        Path, typer.Option("--token-file", envvar="EVERSTEP_TOKEN_FILE", help="The token that every call must carry.")
+        Path,
+        typer.Option("--token-file", envvar="EVERSTEP_TOKEN_FILE", help="The tokens of each role; made if missing."),
     ] = Path("everstep.token"),
     ready_file: Annotated[
         Path | None, typer.Option("--ready-file", help="The URL is written to this file once calls are answered.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", help="Certificate (PEM) for https, with those between it and its CA.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", help="Its key (PEM), readable by you alone, without a passphrase.")
     ] = None,
 ) -> None:
     """Run a coordinator: the one service that workers and agents meet at."""
     from everstep.cli.serve import run_coordinator
 
-    run_coordinator(host, port, store, token_file, ready_file)
+    run_coordinator(host, port, store, token_file, ready_file=ready_file, tls_cert=tls_cert, tls_key=tls_key)
 
 
 @app.command()
@@ -269,6 +278,7 @@ def doctor(
     address: opt.Address = None,
     coordinator: opt.OptionalCoordinatorUrl = None,
     token_file: opt.TokenFile = None,
+    ca_file: opt.CaFile = None,
     job: opt.OptionalJobId = None,
     log_dir: opt.LogDir = Path("runs"),
     json: opt.IsJson = False,
@@ -297,6 +307,7 @@ def status(
     coordinator: opt.KnownCoordinatorUrl = None,
     job: opt.KnownJobId = None,
     token_file: opt.TokenFile = None,
+    ca_file: opt.CaFile = None,
     log_dir: opt.LogDir = Path("runs"),
 ) -> None:
     """Show a job: its workers, and the coordinator's last decision. Without options: the newest of this folder."""

@@ -111,6 +111,20 @@ def test_each_option_is_documented() -> None:
         assert options - {"--help", "-h"} <= documented, f"everstep {name}"
 
 
+def test_nothing_is_cut_off_in_the_help_of_a_narrow_terminal() -> None:
+    for command in ("run", "agent", "serve", "doctor", "status"):
+        done = subprocess.run(
+            [sys.executable, "-m", "everstep", command, "--help"],
+            env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        ours = (",…", "//…")  # lists that go on, addresses that are left open
+        for line in done.stdout.splitlines():
+            assert "…" not in line or any(each in line for each in ours), line
+
+
 def test_each_fixed_time_is_what_the_page_says() -> None:
     rows = re.findall(r"^\| `(everstep\.[\w.]+)\.(\w+)` \| `([\d.]+)` \|", CONFIGURATION, re.MULTILINE)
     assert rows

@@ -31,6 +31,7 @@ from everstep.engine import current
 from everstep.engine.data_parallel import unwrap
 from everstep.engine.gates import Gate, explain
 from everstep.engine.pulse import PulseDecision
+from everstep.engine.settings import Settings
 from everstep.errors import PeerLost, UsageError
 from everstep.events import emit
 
@@ -76,13 +77,14 @@ class AllReduceController:
             )
         is_global = global_batch_num_per_step is not None
         self._engine = current.current()
-        self._engine.configure(
+        settings = Settings(
             num_leaves=global_batch_num_per_step,
             leaves_per_worker=None if is_global else backward_passes_per_step,
             reduce="fast",
             is_balanced=is_global,
             counts_empty_steps=False,
         )
+        self._engine.configure(settings)
         self._gate = Gate(self._engine)
         self._service = data_shard_service
         self._usage = Usage()

@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from everstep.data.loader import DataLoader  # type: ignore[import-not-found,unused-ignore]
+    from everstep.data.record_index import RecordIndexService  # type: ignore[import-not-found,unused-ignore]
     from everstep.data.sampler import ElasticDistributedSampler  # type: ignore[import-not-found,unused-ignore]
     from everstep.native import (  # type: ignore[import-not-found,unused-ignore]
         DistributedDataParallel,
@@ -24,6 +25,7 @@ _HOMES = {  # public name: the module that defines it
     "DistributedDataParallel": "everstep.native",
     "ElasticDistributedSampler": "everstep.data.sampler",
     "ElasticTrainer": "everstep.native",
+    "RecordIndexService": "everstep.data.record_index",
     "init_process_group": "everstep.native",
     "reduce": "everstep.native",
 }
@@ -33,6 +35,7 @@ __all__ = [
     "DistributedDataParallel",
     "ElasticDistributedSampler",
     "ElasticTrainer",
+    "RecordIndexService",
     "__version__",
     "init_process_group",
     "reduce",

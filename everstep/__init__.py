@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from everstep.controller import AllReduceController, PyTorchAllReduceController
     from everstep.data.loader import DataLoader  # type: ignore[import-not-found,unused-ignore]
+    from everstep.data.record_index import RecordIndexService  # type: ignore[import-not-found,unused-ignore]
     from everstep.data.sampler import ElasticDistributedSampler  # type: ignore[import-not-found,unused-ignore]
     from everstep.native import (  # type: ignore[import-not-found,unused-ignore]
         DistributedDataParallel,
@@ -20,19 +22,25 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {  # public name: the module that defines it
+    "AllReduceController": "everstep.controller",
     "DataLoader": "everstep.data.loader",
     "DistributedDataParallel": "everstep.native",
     "ElasticDistributedSampler": "everstep.data.sampler",
     "ElasticTrainer": "everstep.native",
+    "PyTorchAllReduceController": "everstep.controller",
+    "RecordIndexService": "everstep.data.record_index",
     "init_process_group": "everstep.native",
     "reduce": "everstep.native",
 }
 
 __all__ = [
+    "AllReduceController",
     "DataLoader",
     "DistributedDataParallel",
     "ElasticDistributedSampler",
     "ElasticTrainer",
+    "PyTorchAllReduceController",
+    "RecordIndexService",
     "__version__",
     "init_process_group",
     "reduce",

@@ -157,17 +157,36 @@ class AllReduceController:
                 raise UsageError("elastic_run outside of the scope", hint="loop inside `with controller.scope():`")
             batch = self._service.take() if self._service is not None else None
             call = _Call(run=lambda: function(*args, **kwargs), batch=batch)
-            return self._train(call)
+            self._train(call)
+            result: R = call.result
+            return result
 
         return train
 
-    def _train(self, call: _Call) -> Any:
+    def _train(self, call: _Call) -> None:
         if call.batch is not None:
             self._epoch = call.batch.epoch
         self._calls.append(call)
         while not call.is_held:
             self._compute(next(each for each in self._calls if not each.is_held))
-        return call.result
+
+    # --- checkpoints --------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What to save beside model and optimizer: steps, and the records that are in the model."""
+        state: dict[str, Any] = {"num_steps": self.num_steps}
+        if self._service is not None:
+            state["records"] = self._service.state_dict(self._usage.through(self.num_steps))
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on there, before the scope is entered. An empty state is a fresh start."""
+        if state:
+            self._engine.resume(state["num_steps"])
+            if self._service is not None and "records" in state:
+                self._service.load_state_dict(state["records"])
+
+    # --- a batch ------------------------------------------------------------------------------------------
 
     def _compute(self, call: _Call) -> None:
         """One call as one leaf of the step that is next."""
@@ -242,3 +261,6 @@ class AllReduceController:
         world, is_speaker = self._engine.world, self._engine.world.rank == 0
         done = self._usage.through(self._engine.step) if is_speaker else []
         self._service.regrouped(world.generation, done, settles=is_speaker)
+
+
+PyTorchAllReduceController = AllReduceController  # ElasticDL's name for it

@@ -95,6 +95,11 @@ def torchrun_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def num_restarts() -> int:
+    """How often all workers were started again before this start."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
 def torchrun_master() -> tuple[str, int]:
     """Where rank 0 opens the workers' store."""
     return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

@@ -16,7 +16,6 @@ import selectors
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -24,7 +23,7 @@ from urllib.parse import urlsplit
 
 import torch.distributed as dist
 
-from everstep import env
+from everstep import env, incarnation
 from everstep.board import Board
 from everstep.engine import behind
 from everstep.engine.group import Attempt, Group
@@ -67,7 +66,7 @@ class Membership:
         self._client = client
         self._board = board
         self._on_closed = on_closed
-        self._incarnation = uuid.uuid4().hex
+        self._incarnation = incarnation.announce()
         self._address = env.address() or address_towards(url)
         self._stop = threading.Event()
         self._deadline_s = env.coordinator_deadline_s()

@@ -94,5 +94,4 @@ def test_a_slow_worker_does_less() -> None:
     ideal_s = 3328 / 8 * 0.04 / 3.25
     commits = sorted(e["t"] for e in result.events("step.committed", worker="w0"))
     assert len(commits) == steps
-    (slow_share,) = {sum(1 for _ in result.events("batch", worker="w1"))} or {0}
-    print(f"ideal {ideal_s:.2f} s, took {commits[-1] - commits[0]:.2f} s", slow_share)
+    assert commits[-1] - commits[0] < 2 * ideal_s  # by equal shares it would be 3.25 times; benchmarks have the goal

@@ -1,0 +1,370 @@
+"""Keep the next samples at hand: a thread that leases ahead, reports, gives back what others need, one call at a time.
+
+All that it shares with the rest is guarded by `changed`, which is notified at every change. While it waits for
+something to be free it can still speak: a later call ends one that is held at the coordinator.
+Does not know who uses the batches."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from everstep import wire
+from everstep.data.desk import Desk
+from everstep.data.outbox import Message, Outbox
+from everstep.data.stock import Cut, Stock
+from everstep.errors import Abandoned, EverstepError, JobStopped, Refused, TemporaryError
+from everstep.events import emit
+
+log = logging.getLogger("everstep")
+
+WAIT_S = 1.0  # so long a call that finds nothing free is held
+REPORT_S = 0.25  # reports that nobody waits for are gathered so long
+RENEW_S = 2.0  # who holds leases makes a call at least so often: it may be asked to give back
+CLOSE_S = 5.0  # what is unsaid is said, for so long
+MOST_LEASES = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOut:
+    """Samples that came to nobody: fewer than a batch, at the end of an epoch."""
+
+    epoch: int
+    parts: tuple[wire.Part, ...]
+    num_records: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wants:
+    leases: int
+    reason: str
+
+
+def decide_wants(num_whole: int, batches_per_lease: int, call_s: float, batch_s: float) -> Wants:
+    """How many leases to ask for, so that the next batch is there when it is needed, and no more: others need them."""
+    ahead = 1 + min(math.ceil(3 * call_s / max(batch_s, 1e-6)), 8 * batches_per_lease)
+    leases = min(MOST_LEASES, -(-max(0, ahead - num_whole) // batches_per_lease))
+    return Wants(leases=leases, reason=f"{num_whole} batches are at hand; {ahead} are needed by the end of a call")
+
+
+class Leases:
+    def __init__(self, desk: Desk, dataset: str, batch_size: int, *, delivers_tail: bool = False) -> None:
+        self.changed = threading.Condition()
+        self.is_end = False  # all samples of all epochs are done
+        self.has_answer = False
+        self.failure: BaseException | None = None
+        self.left_out: list[LeftOut] = []
+        self.spec: wire.DatasetSpec | None = None
+        self.generation = 0  # in whose steps the samples are used
+        self.reason = "the dataset is being registered"  # why there is nothing
+        self.delivers_tail = delivers_tail  # a short batch may be cut
+        self._desk, self._dataset = desk, dataset
+        self._stock, self._outbox = Stock(batch_size), Outbox()
+        self._answered = 0  # the generation of the latest answer
+        self._restore: wire.RestoreShards | None = None
+        self._is_nothing_free = False
+        self._refused_in: int | None = None  # reports wait for a generation after this
+        self._is_closing = self._is_calling = False
+        self._called_at = 0.0
+        self._call_s, self._batch_s, self._cut_at = 0.01, 1.0, 0.0
+        self._thread = threading.Thread(target=self._run, name=f"everstep-leases-{dataset}", daemon=True)
+
+    # --- called by others ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Say what is unsaid, give back what is unused, end. Of no use any more."""
+        with self.changed:
+            returned = tuple(self._stock.take_out_all())
+            if returned and self._desk.is_shared:
+                self._say(Message(returned=returned, is_urgent=True))
+            self._is_closing = True
+            self.changed.notify_all()
+        self._thread.join(CLOSE_S)
+        self._desk.close()
+        self._thread.join(CLOSE_S)
+
+    def give_up(self, error: BaseException) -> None:
+        with self.changed:
+            self.failure = self.failure or error
+            self.changed.notify_all()
+
+    def raise_failure(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    # Under `changed`:
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the desk has been asked, in this generation, what is held."""
+        return self._restore is None and self.has_answer and self._answered == self.generation
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Nobody else takes from the desk, it has no more for us, and all that we had is cut."""
+        return self._is_nothing_free and not self._desk.is_shared and self._stock.num_uncut == 0
+
+    def cut(self) -> Cut | None:
+        batch = self._stock.cut()
+        if batch is not None:
+            now = time.monotonic()
+            if self._cut_at:
+                self._batch_s += 0.2 * (min(now - self._cut_at, 10.0) - self._batch_s)
+            self._cut_at = now
+            self.changed.notify_all()  # more may be wanted
+        return batch
+
+    def holds(self, parts: Iterable[wire.Part]) -> bool:
+        return self._stock.holds(parts)
+
+    def put_back(self, parts: Iterable[wire.Part]) -> None:
+        self._stock.put_back(parts)
+        self.changed.notify_all()
+
+    def report(self, done: Iterable[wire.Part], on_durable: Callable[[], None] | None = None) -> None:
+        self._say(Message(done=tuple(done), on_durable=(on_durable,) if on_durable else ()))
+
+    def fail(self, failed: Iterable[wire.FailedPart]) -> None:
+        self._say(Message(failed=tuple(failed), is_urgent=True))
+
+    def regroup(self, generation: int, done: Iterable[wire.Part], *, settles: bool) -> None:
+        self.generation = generation
+        self._say(Message(done=tuple(done), settles=settles, is_urgent=True))
+
+    def restore(self, message: wire.RestoreShards) -> None:
+        """All that is held becomes void."""
+        self._restore = message
+        self._stock.forget()
+        self.changed.notify_all()
+
+    def checkpoint(self) -> wire.ShardCheckpoint:
+        """Of all that was reported so far. Not under `changed`: it waits."""
+        with self.changed:
+            self._hurry()
+            while self._is_calling or not self._outbox.content.is_empty or self._restore is not None:
+                self.raise_failure()
+                self.changed.wait()
+            self.raise_failure()
+        return self._desk.checkpoint()
+
+    # --- the thread ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            spec = self._desk.register()
+            with self.changed:
+                self.spec = spec
+                self.reason = "the first lease has been asked for"
+            while (asked := self._await_call()) is not None:
+                self._make(*asked)
+        except BaseException as error:
+            if not (isinstance(error, Abandoned) and self._is_closing):
+                self.give_up(error)
+
+    def _await_call(self) -> tuple[Message, int, bool] | None:
+        """What to say, how many leases to ask for, and whether to wait for them; None: all is said and over."""
+        with self.changed:
+            self._is_calling = False
+            self.changed.notify_all()
+            while True:
+                if self.failure is not None:
+                    return None
+                now = time.monotonic()
+                if self._restore is not None and not self._is_closing:
+                    break
+                if self._is_due(now):
+                    break
+                if self._is_closing:
+                    return None
+                if self._num_wanted() and (self._desk.is_shared or not self._is_nothing_free):
+                    break
+                if self._has_only_remainders() and not self._desk.is_shared:
+                    break
+                if self._stock.num_leases and now >= self._called_at + RENEW_S:
+                    break
+                self.changed.wait(self._pause_s(now))
+            message = Message() if self._must_wait_for_generation() else self._outbox.take()
+            wants = 0 if self._is_closing else self._num_wanted()
+            is_held = message.is_empty and wants > 0 and self._is_nothing_free and self._restore is None
+            self._is_calling = not is_held
+            return message, wants, is_held
+
+    def _is_due(self, now: float) -> bool:
+        content = self._outbox.content
+        if content.is_empty or self._must_wait_for_generation():
+            return False
+        is_low = self._stock.num_whole() == 0
+        return content.is_urgent or is_low or self._is_closing or now >= self._outbox.since + REPORT_S
+
+    def _must_wait_for_generation(self) -> bool:
+        return self._refused_in is not None and self.generation <= self._refused_in
+
+    def _num_wanted(self) -> int:
+        if self.is_end or self._is_closing or self.spec is None:
+            return 0
+        per_lease = self.spec.minibatches_per_shard or 1
+        return decide_wants(self._stock.num_whole(), per_lease, self._call_s, self._batch_s).leases
+
+    def _pause_s(self, now: float) -> float | None:
+        pauses = [self._outbox.since + REPORT_S - now] if not self._outbox.content.is_empty else []
+        pauses += [self._called_at + RENEW_S - now] if self._stock.num_leases else []
+        return max(0.001, min(pauses)) if pauses else None
+
+    def _make(self, message: Message, wants: int, is_held: bool) -> None:
+        restore = self._restore
+        if restore is not None:
+            self._desk.restore(restore)
+        request = self._request(message, wants, WAIT_S if is_held else 0.0)
+        began = time.monotonic()
+        answer = self._ask_and_wait(request) if is_held else self._ask(request, message)
+        if answer is None:
+            return
+        with self.changed:
+            self._called_at = time.monotonic()
+            if not is_held:
+                self._call_s += 0.2 * (self._called_at - began - self._call_s)
+            if restore is not None:
+                self._stock.forget()
+                self._restore = None if self._restore is restore else self._restore
+            self._apply(answer, request)
+        self._settle_remainders(is_patient=is_held)
+        for call in message.on_durable:
+            call()
+
+    def _request(self, message: Message, wants: int, wait_s: float) -> wire.LeaseRequest:
+        name, number = self._desk.request()
+        with self.changed:
+            generation = self.generation
+        return wire.LeaseRequest(
+            incarnation=name,
+            dataset=self._dataset,
+            request=number,
+            generation=generation,
+            settles=message.settles and generation > 0,
+            done=list(message.done),
+            returned=list(message.returned),
+            failed=list(message.failed),
+            wants=wants,
+            wait_s=wait_s,
+        )
+
+    def _ask(self, request: wire.LeaseRequest, message: Message) -> wire.Leased | None:
+        try:
+            return self._desk.call(request)
+        except Refused:
+            if not (request.generation and message.done):
+                raise
+        # A later generation has said what was committed before it. What is unsaid is said again in that one, which
+        # this worker is yet to join; unless it has no place in the job any more: then this call is refused too.
+        name, number = self._desk.request()
+        answer = self._desk.call(replace(request, incarnation=name, request=number, done=[], settles=False, wants=0))
+        with self.changed:
+            self._outbox.add(replace(message, returned=(), failed=()), time.monotonic())
+            self._refused_in = request.generation
+            self._apply(answer, replace(request, wants=0))
+        return None
+
+    def _ask_and_wait(self, request: wire.LeaseRequest) -> wire.Leased | None:
+        """Held at the coordinator. None: there is something to say first, and saying it ends the call there."""
+        answers: list[wire.Leased | EverstepError] = []
+
+        def ask() -> None:
+            try:
+                answer: wire.Leased | EverstepError = self._desk.call_once(request)
+            except EverstepError as error:
+                answer = error
+            with self.changed:
+                answers.append(answer)
+                self.changed.notify_all()
+
+        threading.Thread(target=ask, name=f"everstep-wait-{self._dataset}", daemon=True).start()
+        with self.changed:
+            while not answers:
+                now = time.monotonic()
+                if self._is_due(now) or self._is_closing or self._restore is not None or self.failure is not None:
+                    return None
+                self.changed.wait(self._pause_s(now))
+        if isinstance(answers[0], TemporaryError):
+            self._is_nothing_free = False  # ask again, patiently
+            return None
+        if isinstance(answers[0], EverstepError):
+            raise answers[0]
+        return answers[0]
+
+    def _apply(self, answer: wire.Leased, request: wire.LeaseRequest) -> None:
+        num_new = self._stock.update(answer.leases)
+        self.has_answer = True
+        self._answered = request.generation
+        self.reason = answer.reason
+        self.is_end = answer.is_end
+        if num_new or request.wants:
+            self._is_nothing_free = not num_new
+        if answer.give_back and (returned := self._stock.take_out(answer.give_back)):
+            log.info("%s: %d samples are given back: others wait for them", self._dataset, _count(returned))
+            self._say(Message(returned=tuple(returned), is_urgent=True))
+        self.changed.notify_all()
+        for refused in answer.refused:
+            if not refused.is_done:
+                log.error("dataset %s: a report was refused: %s", self._dataset, refused.reason)
+                emit("report.refused", dataset=self._dataset, lease=refused.lease, start=refused.start,
+                     count=refused.count, reason=refused.reason)  # fmt: skip
+        if answer.is_stopped and not answer.is_end:
+            raise JobStopped(answer.reason)
+
+    def _settle_remainders(self, *, is_patient: bool) -> None:
+        """Fewer samples than a batch, and no more to be had: cut short, or left out, or given to who can use them."""
+        with self.changed:
+            if not self._has_only_remainders():
+                return
+            epochs = [(epoch, self._stock.num_left(epoch)) for epoch in self._stock.remainders()]
+            if self.delivers_tail:
+                for epoch, _ in epochs:
+                    self._stock.end_epoch(epoch)
+                self.changed.notify_all()
+                return
+        for epoch, number in epochs:
+            is_rest = self._desk.is_rest(epoch, number)
+            with self.changed:
+                if epoch not in self._stock.remainders():
+                    continue
+                if is_rest:
+                    self._leave_out(self._stock.take_remainder(epoch))
+                elif is_patient:  # others hold samples of this epoch, maybe as few: one of us gets all
+                    self._say(Message(returned=self._stock.take_remainder(epoch).parts, is_urgent=True))
+
+    def _has_only_remainders(self) -> bool:
+        return self._is_nothing_free and not self._stock.has_batch and self._stock.num_uncut > 0
+
+    def _leave_out(self, cut: Cut) -> None:
+        self.left_out.append(LeftOut(epoch=cut.epoch, parts=cut.parts, num_records=cut.num_records))
+        spans = [[part.start, part.start + part.count] for part in cut.parts]
+        emit("records.left_out", dataset=self._dataset, epoch=cut.epoch, positions=spans, records=cut.num_records)
+        self._say(Message(done=cut.parts, is_urgent=True))
+
+    def _say(self, message: Message) -> None:
+        self._outbox.add(message, time.monotonic())
+        self.changed.notify_all()
+
+    def _hurry(self) -> None:
+        if not self._outbox.content.is_empty:
+            self._say(Message(is_urgent=True))
+
+
+def _count(parts: Iterable[wire.Part]) -> int:
+    return sum(part.count for part in parts)
+
+
+def told(left_out: Iterable[LeftOut]) -> str:
+    """For people: which samples came to nobody."""
+    return "; ".join(
+        f"{each.num_records} of epoch {each.epoch}, positions "
+        + ", ".join(f"{part.start} to {part.start + part.count}" for part in each.parts)
+        for each in left_out
+    )

@@ -1,0 +1,364 @@
+"""Record indices by leases: fast workers take more, nobody's samples are lost, the end is told only when it is true.
+
+`RecordIndexService` serves the process that made it and the processes of its loaders. It begins to lease at its first
+use. Where a controller takes steps together with other workers, it says so (`join_steps`), and asks what each call of
+the training function trains on (`take`); without one, people say what is done (`report_batch_done`)."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import itertools
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from everstep import env, wire
+from everstep.data.desk import Desk, open_desk
+from everstep.data.handout import Batch, Handout, Key
+from everstep.data.hatch import Answer, Hatch, HatchClient, hello_of_this_process
+from everstep.data.leases import Leases, LeftOut
+from everstep.data.records import Records
+from everstep.data.taker import Taker
+from everstep.errors import UsageError
+from everstep.ranges import merged
+
+log = logging.getLogger("everstep")
+
+__all__ = ["Batch", "LeftOut", "RecordIndexService"]
+
+_unnamed = itertools.count()  # services without a name, in the order in which the script makes them
+
+
+class RecordIndexService:
+    """`batch_size` must be that of the loader. `num_minibatches_per_shard` None: the job's setting, else 8.
+
+    `dataset_name` None: "records", "records-1" and so on, in the order in which the script makes them, which must
+    then be the same in all workers. `on_bad_shard`: what becomes of samples that cannot be read (see ShardDataset).
+    `overlap_epochs`: an epoch may begin while samples of the one before are still leased."""
+
+    def __init__(
+        self,
+        batch_size: int,
+        num_epochs: int | None = None,
+        dataset_size: int | None = None,
+        shuffle: bool = False,
+        dataset_name: str | None = None,
+        num_minibatches_per_shard: int | None = None,
+        seed: int = 0,
+        *,
+        on_bad_shard: str = wire.STOP,
+        overlap_epochs: bool = False,
+    ) -> None:
+        _check(batch_size, num_epochs, dataset_size, num_minibatches_per_shard, on_bad_shard)
+        assert dataset_size is not None
+        self.batch_size = batch_size
+        self.dataset_size = dataset_size
+        self.num_epochs = num_epochs or 1
+        self.dataset_name = dataset_name or _next_name()
+        self._spec = wire.DatasetSpec(
+            size=dataset_size,
+            batch_size=batch_size,
+            epochs=self.num_epochs,
+            shuffle=shuffle,
+            seed=seed,
+            minibatches_per_shard=num_minibatches_per_shard,
+            is_overlapping=overlap_epochs,
+            on_bad_shard=on_bad_shard,
+        )
+        self._owner = os.getpid()
+        self._begin_lock, self._fetch_lock = threading.Lock(), threading.Lock()
+        self._groups = itertools.count()
+        self._hatch = Hatch(self._answer, lambda: next(self._groups))
+        self._address = self._hatch.address
+        self._leases: Leases | None = None
+        self._handout: Handout | None = None
+        self._saved: wire.RestoreShards | None = None  # to be restored at the first use
+        self._is_newcomer = self._in_steps = self._delivers_tail = self._is_closed = False
+        self._taker: tuple[int, Taker] | None = None  # and the process that it serves
+        atexit.register(self.close)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a loader's process that does not begin as a fork of this one: how to reach this one."""
+        return {
+            name: getattr(self, name)
+            for name in ("batch_size", "dataset_size", "num_epochs", "dataset_name", "_spec", "_address")
+        }
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._owner = 0
+        self._taker = None
+
+    # --- records ------------------------------------------------------------------------------------------
+
+    def fetch_record_index(self) -> int:
+        """The next record, here or in a process of a loader; StopIteration at the end of all epochs, and only then."""
+        if not self._is_owner:  # and none of the owner's locks is touched: it may have been forked while held
+            return self._taker_here().next()
+        with self._fetch_lock:
+            return self._taker_here().next()
+
+    def __iter__(self) -> Iterator[int]:
+        """All records that come to this worker, to the last: batches are as short as need be."""
+        if self._is_owner:
+            self.deliver_tail()
+        while True:
+            try:
+                index = self.fetch_record_index()
+            except StopIteration:
+                return
+            yield index
+
+    def report_batch_done(self, batch_size: int | None = None) -> bool:
+        """The next so many records that were handed out are done. For those who train without a controller."""
+        if self._in_steps:
+            log.debug("dataset %s: the controller reports what is done", self.dataset_name)
+            return True
+        self._work().report(self.batch_size if batch_size is None else batch_size)
+        return True
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """Samples at the ends of epochs that came to nobody, since a loader would have dropped the short batch."""
+        return list(self._leases.left_out) if self._leases is not None else []
+
+    @property
+    def is_end(self) -> bool:
+        """All samples of all epochs are done: the coordinator's word. Without one, those of this worker."""
+        return self._leases is not None and self._leases.is_end
+
+    def close(self) -> None:
+        """Report what is to be reported, give back what is not used, end."""
+        if not self._is_owner or self._is_closed:
+            return
+        self._is_closed = True
+        atexit.unregister(self.close)
+        if self._leases is not None:
+            self._leases.close()
+            self._leases.give_up(UsageError(f"the RecordIndexService of dataset {self.dataset_name} was closed"))
+        self._hatch.close()
+
+    # --- checkpoints --------------------------------------------------------------------------------------
+
+    def state_dict(self, usage: Iterable[wire.Part] = ()) -> dict[str, Any]:
+        """What is done, to be saved with the model. `usage`: what is in the model already and not reported yet."""
+        self._work()
+        assert self._leases is not None
+        checkpoint = asdict(self._leases.checkpoint())
+        return {
+            "dataset": self.dataset_name,
+            "checkpoint": checkpoint,
+            "usage": [[part.start, part.start + part.count] for part in usage],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """From now on that is done and nothing else. A newcomer to a running job leaves it as it is."""
+        saved = wire.from_json(wire.ShardCheckpoint, dict(state["checkpoint"]))
+        usage = state.get("usage", [])
+        done = merged((start, stop) for start, stop in [*saved.done, *usage])
+        checkpoint = wire.ShardCheckpoint(
+            size=saved.size,
+            shuffle=saved.shuffle,
+            seed=saved.seed,
+            done=[list(each) for each in done],
+            bad_shards=saved.bad_shards,
+        )
+        # All workers of a start restore the same: that has one effect. The next start may do so again.
+        text = f"{env.num_restarts()} {self.dataset_name} {json.dumps(asdict(checkpoint), sort_keys=True)}"
+        self._saved = wire.RestoreShards(request=hashlib.sha256(text.encode()).hexdigest(), checkpoint=checkpoint)
+        if self._leases is not None:
+            self._restore()
+
+    def get_shard_checkpoint(self) -> str:
+        return json.dumps(self.state_dict())
+
+    def restore_shard_from_checkpoint(self, text: str) -> bool:
+        self.load_state_dict(json.loads(text))
+        return True
+
+    # --- the controller's side ----------------------------------------------------------------------------
+
+    def join_steps(self, is_newcomer: bool) -> None:
+        """From now on records are used in steps that workers take together; one without records gets ghosts."""
+        self._in_steps, self._is_newcomer = True, is_newcomer
+        if self._handout is not None and self._leases is not None:
+            with self._leases.changed:
+                self._handout.in_steps = True
+                self._leases.changed.notify_all()
+
+    def take(self) -> Batch:
+        """What the coming call of the training function trains on. Call `regrouped` first."""
+        return self._work().take()
+
+    def holds(self, batch: Batch) -> bool:
+        """Whether the samples of a batch that was taken are this worker's still. Waits for the desk's word on it."""
+        self._work()
+        assert self._leases is not None
+        with self._leases.changed:
+            while not self._leases.is_current:
+                self._leases.raise_failure()
+                self._leases.changed.wait()
+            return self._leases.holds(batch.parts)
+
+    def regrouped(self, generation: int, done: Sequence[wire.Part], settles: bool) -> None:
+        """A new generation has settled; `done`: what is in steps that all hold, also of workers that are gone."""
+        self._work()
+        assert self._leases is not None
+        with self._leases.changed:
+            self._leases.regroup(generation, done, settles=settles)
+
+    def report(self, done: Sequence[wire.Part], generation: int, on_durable: Callable[[], None]) -> None:
+        """In the background; `on_durable` is called there, when it cannot be lost any more."""
+        self._work()
+        assert self._leases is not None
+        with self._leases.changed:
+            self._leases.report(done, on_durable)
+
+    def end(self) -> None:
+        """All have agreed that it is the end: StopIteration from now on. A ghost that is under way still comes out."""
+        self._work().end()
+
+    def give_up(self, error: BaseException) -> None:
+        """Raise this in whoever waits for records, here and in loaders' processes."""
+        self._work()
+        assert self._leases is not None
+        self._leases.give_up(error)
+
+    # --- for ShardDataset ---------------------------------------------------------------------------------
+
+    def deliver_tail(self) -> None:
+        """Who takes records here can do with a short batch."""
+        self._delivers_tail = True
+        if self._leases is not None:
+            self._leases.delivers_tail = True
+
+    # --- inside -------------------------------------------------------------------------------------------
+
+    @property
+    def _is_owner(self) -> bool:
+        return self._owner == os.getpid()
+
+    def _work(self) -> Handout:
+        """Begin, at the first use."""
+        if not self._is_owner:
+            raise UsageError(
+                f"only the process that made the RecordIndexService of dataset {self.dataset_name} can do that",
+                hint="a loader's process takes records and nothing else",
+            )
+        with self._begin_lock:
+            if self._handout is None:
+                self._begin(open_desk(self.dataset_name, self._spec))
+            assert self._handout is not None
+            return self._handout
+
+    def _begin(self, desk: Desk) -> None:
+        spec = self._spec
+        self._leases = Leases(desk, self.dataset_name, self.batch_size, delivers_tail=self._delivers_tail)
+        self._restore()
+        records = Records(spec.size, shuffle=spec.shuffle, seed=spec.seed)
+        handout = Handout(self._leases, records, self.dataset_name, self.batch_size)
+        handout.in_steps = self._in_steps
+        self._handout = handout
+        self._leases.start()
+
+    def _restore(self) -> None:
+        saved, self._saved = self._saved, None
+        if saved is None or self._leases is None:
+            return
+        if self._is_newcomer:
+            log.info("dataset %s: not restored: the job that this worker joins goes on", self.dataset_name)
+            return
+        with self._leases.changed:
+            self._leases.restore(saved)
+
+    def _new_key(self) -> Key:
+        return next(self._groups), 0
+
+    def _answer(self, group: int, request: Answer) -> Answer:
+        """A loader's process asks; in a thread of its own."""
+        key, number = (group, int(request["iteration"])), int(request["number"])
+        handout = self._work()
+        if request["do"] == "abandon":
+            handout.abandon(key, number)
+        elif request["do"] == "amend":
+            handout.amend(key, number, [(int(offset), str(reason)) for offset, reason in request["failed"]])
+        else:
+            if request.get("delivers_tail"):
+                self.deliver_tail()
+            found = handout.obtain(key, number)
+            if found is None:
+                return {"end": True}
+            return {"indices": found[1], "is_ghost": found[0].is_ghost}
+        return {}
+
+    def _taker_here(self) -> Taker:
+        if self._taker is None or self._taker[0] != os.getpid():
+            taker = Taker(_Here(self), self.batch_size) if self._is_owner else self._loader_taker()
+            self._taker = (os.getpid(), taker)
+        return self._taker[1]
+
+    def _loader_taker(self) -> Taker:
+        hello = hello_of_this_process()
+        source = Remote(HatchClient(self._address, hello))
+        return Taker(source, self.batch_size, process=hello.process, num_processes=hello.num_processes)
+
+
+class _Here:
+    """Batches for the process that owns the leases."""
+
+    def __init__(self, service: RecordIndexService) -> None:
+        self._service = service
+        self._key: Key = (-1, 0)
+
+    def begin(self) -> None:
+        self._key = self._service._new_key()
+
+    def obtain(self, number: int) -> Sequence[int] | None:
+        found = self._service._work().obtain(self._key, number)
+        return None if found is None else found[1]
+
+    def abandon(self, number: int) -> None:
+        self._service._work().abandon(self._key, number)
+
+
+class Remote:
+    """Batches for a loader's process."""
+
+    def __init__(self, client: HatchClient) -> None:
+        self._client = client
+        self._iteration = -1
+
+    def begin(self) -> None:
+        self._iteration += 1
+
+    def obtain(self, number: int) -> Sequence[int] | None:
+        answer = self._client.ask({"do": "next", "iteration": self._iteration, "number": number})
+        return None if answer.get("end") else answer["indices"]
+
+    def abandon(self, number: int) -> None:
+        self._client.ask({"do": "abandon", "iteration": self._iteration, "number": number})
+
+
+def _next_name() -> str:
+    number = next(_unnamed)
+    return f"records-{number}" if number else "records"
+
+
+def _check(
+    batch_size: int, num_epochs: int | None, dataset_size: int | None, per_shard: int | None, on_bad_shard: str
+) -> None:
+    if batch_size < 1:
+        raise UsageError(f"batch_size={batch_size}: a batch has at least 1 record", hint="pass the loader's batch_size")
+    if dataset_size is None or dataset_size < 1:
+        raise UsageError(f"dataset_size={dataset_size}: there must be records", hint="pass len(dataset)")
+    if num_epochs is not None and num_epochs < 1:
+        raise UsageError(f"num_epochs={num_epochs}: there is at least 1 epoch", hint="None is 1")
+    if per_shard is not None and per_shard < 1:
+        raise UsageError(f"num_minibatches_per_shard={per_shard}: a shard has at least 1 batch", hint="None is 8")
+    if on_bad_shard not in (wire.STOP, wire.SKIP):
+        raise UsageError(f"on_bad_shard={on_bad_shard!r}", hint=f'it is "{wire.STOP}" or "{wire.SKIP}"')

@@ -90,8 +90,7 @@ def test_a_slow_worker_does_less() -> None:
     with Stage(*args, script=SCRIPT, workers=4) as cluster:
         result = cluster.finish()
     audit(result, records=3328, epochs=1)
-    steps = 3328 // 8 // 13
     ideal_s = 3328 / 8 * 0.04 / 3.25
     commits = sorted(e["t"] for e in result.events("step.committed", worker="w0"))
-    assert len(commits) == steps
+    assert 3328 // 8 // 13 <= len(commits) <= 3328 // 8 // 13 + 4  # the last ones are not full
     assert commits[-1] - commits[0] < 2 * ideal_s  # by equal shares it would be 3.25 times; benchmarks have the goal

@@ -19,7 +19,7 @@ model = nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 trainer = everstep.ElasticTrainer(model, loader, leaves=8)
 optimizer = trainer.prepare(optimizer)
-for epoch in range(3):
+for _ in range(3):
     for inputs, targets in loader:
         with trainer.step():
             loss = nn.functional.cross_entropy(model(inputs), targets)

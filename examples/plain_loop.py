@@ -15,7 +15,7 @@ loader = DataLoader(TensorDataset(images, labels), batch_size=32, shuffle=True)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-for epoch in range(3):
+for _ in range(3):
     for inputs, targets in loader:
         loss = nn.functional.cross_entropy(model(inputs), targets)
         optimizer.zero_grad()

@@ -112,8 +112,8 @@ class ElasticTrainer:
     def epochs(self, number: int) -> Iterator[int]:
         """The epochs that are still to be trained, of so many; then all workers end together.
 
-        A newcomer begins with the one that the others are in. Who goes on from a checkpoint of an epoch's last step gets
-        that epoch again, without batches, if a scheduler has still to be stepped after it."""
+        A newcomer begins with the one that the others are in. Who goes on from a checkpoint of an epoch's last step
+        gets that epoch again, without batches, if a scheduler has still to be stepped after it."""
         loader = self._loader
         if loader is None:
             raise UsageError("epochs() without a loader", hint="ElasticTrainer(model, dataloader)")

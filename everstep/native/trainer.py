@@ -115,17 +115,19 @@ class ElasticTrainer:
     def epochs(self, number: int) -> Iterator[int]:
         """The epochs that are still to be trained, of so many; then all workers end together.
 
-        A newcomer begins with the one that the others are in."""
+        A newcomer begins with the one that the others are in. Who goes on from a checkpoint of an epoch's last step
+        gets that epoch again, without batches, if a scheduler has still to be stepped after it."""
         loader = self._loader
         if loader is None:
             raise UsageError("epochs() without a loader", hint="ElasticTrainer(model, dataloader)")
         self._engine.next_leaf()
-        while loader.position.epoch < number:
-            epoch = loader.position.epoch
+        epoch = loader.position.first_unfinished
+        while epoch < number:
             loader.set_epoch(epoch)
             yield epoch
             if loader.position.epoch == epoch:
                 loader.position.advance_to(epoch + 1)  # the loop has left it early
+            epoch = max(epoch + 1, loader.position.first_unfinished)
         self._engine.conclude()
 
     def leaves(self, steps: int) -> Iterator[Leaf]:

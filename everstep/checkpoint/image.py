@@ -1,0 +1,181 @@
+"""A checkpoint's image: the exact bytes of its files, one after another in a buffer, and where everything lies in it.
+
+Whoever saves copies tensors into the slices that a layout names; whoever writes needs no more than the buffer and the
+layout. Each file is a safetensors file, `state.json` excepted, and begins at a multiple of PAGE_BYTES.
+Pure. Knows nothing of torch, of storage or of time."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from everstep.errors import UsageError
+
+PAGE_BYTES = 4096
+FILE_BYTES = 4 << 30  # a share larger than this is split over files, between tensors
+STATE_FILE = "state.json"
+FORMAT = 1
+
+ITEM_BYTES = {  # the types of safetensors
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+    "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+    "U32": 4, "I32": 4, "F32": 4,
+    "U64": 8, "I64": 8, "F64": 8, "C64": 8,
+}  # fmt: skip
+
+_HEAD_ALIGN = 64  # tensors begin at a cache line of the file, and of the buffer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorMeta:
+    """A tensor as safetensors knows it; complex128, which it lacks, is kept as pairs of F64."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    is_complex_pairs: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """Which part of a replicated state is ours to write."""
+
+    rank: int = 0
+    size: int = 1
+
+
+WHOLE = Share()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileLayout:
+    name: str
+    offset: int  # in the buffer
+    size_bytes: int
+    head: bytes = field(repr=False)  # its first bytes; all of them for state.json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slice:
+    """Where the bytes of a tensor go: [offset, offset + size_bytes) of the buffer."""
+
+    index: int  # of the tensor, as given to lay_out
+    file: str
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Ours of the files, one after another. `size_bytes` is what the buffer must hold."""
+
+    share: Share
+    files: tuple[FileLayout, ...]
+    slices: tuple[Slice, ...]  # of our share, in the order of the tensors
+    size_bytes: int
+
+
+def lay_out(
+    skeleton: Any, tensors: Sequence[TensorMeta], share: Share = WHOLE, *, file_bytes: int = FILE_BYTES
+) -> Layout:
+    """Our share of a state's files. The first share also holds `state.json`: the skeleton and the list of all tensors.
+
+    The same arguments give the same layout on every worker, so each knows what the others write."""
+    _check_names(tensors)
+    files: list[FileLayout] = []
+    slices: list[Slice] = []
+    offset = 0
+    if share.rank == 0:
+        files.append(_state_file(skeleton, tensors))
+        offset = _aligned(files[0].size_bytes, PAGE_BYTES)
+    for number, group in enumerate(_groups(tensors, _ours(tensors, share), file_bytes)):
+        name = f"part-{share.rank:05d}-of-{share.size:05d}-{number:03d}.safetensors"
+        file, its_slices = _tensor_file(name, offset, tensors, group)
+        files.append(file)
+        slices += its_slices
+        offset = _aligned(offset + file.size_bytes, PAGE_BYTES)
+    slices.sort(key=lambda each: each.index)
+    return Layout(share=share, files=tuple(files), slices=tuple(slices), size_bytes=offset)
+
+
+def put_heads(layout: Layout, image: memoryview) -> None:
+    """Copy into the buffer all that is not a tensor."""
+    for file in layout.files:
+        image[file.offset : file.offset + len(file.head)] = file.head
+
+
+def safetensors_head(tensors: Sequence[TensorMeta]) -> bytes:
+    """The head of a safetensors file that holds these tensors in this order."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    start = 0
+    for tensor in tensors:
+        end = start + tensor.size_bytes
+        entries[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % _HEAD_ALIGN)
+    return len(text).to_bytes(8, "little") + text
+
+
+def share_of(tensors: Sequence[TensorMeta], num_shares: int) -> list[int]:
+    """Whose each tensor is: runs of about equal bytes. Tensors are not cut: a file of ours is a file of safetensors."""
+    total = sum(each.size_bytes for each in tensors)
+    owners, before = [], 0
+    for tensor in tensors:
+        middle = 2 * before + tensor.size_bytes
+        owners.append(min(middle * num_shares // (2 * total), num_shares - 1) if total else 0)
+        before += tensor.size_bytes
+    return owners
+
+
+def _ours(tensors: Sequence[TensorMeta], share: Share) -> list[int]:
+    return [index for index, owner in enumerate(share_of(tensors, share.size)) if owner == share.rank]
+
+
+def _groups(tensors: Sequence[TensorMeta], ours: Sequence[int], file_bytes: int) -> list[list[int]]:
+    groups: list[list[int]] = []
+    room = 0
+    for index in ours:
+        if not groups or tensors[index].size_bytes > room:
+            groups.append([])
+            room = file_bytes
+        groups[-1].append(index)
+        room -= tensors[index].size_bytes
+    return groups
+
+
+def _tensor_file(
+    name: str, offset: int, tensors: Sequence[TensorMeta], group: Sequence[int]
+) -> tuple[FileLayout, list[Slice]]:
+    # Wide types first: safetensors allows no gaps, and each tensor must begin at a multiple of its item's size.
+    order = sorted(group, key=lambda index: -ITEM_BYTES[tensors[index].dtype])
+    head = safetensors_head([tensors[index] for index in order])
+    slices, at = [], offset + len(head)
+    for index in order:
+        slices.append(Slice(index=index, file=name, offset=at, size_bytes=tensors[index].size_bytes))
+        at += tensors[index].size_bytes
+    return FileLayout(name=name, offset=offset, size_bytes=at - offset, head=head), slices
+
+
+def _state_file(skeleton: Any, tensors: Sequence[TensorMeta]) -> FileLayout:
+    rows = [[each.name, each.dtype, list(each.shape), each.is_complex_pairs] for each in tensors]
+    text = json.dumps({"format": FORMAT, "tensors": rows, "skeleton": skeleton}, separators=(",", ":")).encode()
+    return FileLayout(name=STATE_FILE, offset=0, size_bytes=len(text), head=text)
+
+
+def _check_names(tensors: Sequence[TensorMeta]) -> None:
+    if len({each.name for each in tensors}) != len(tensors):
+        seen: set[str] = set()
+        twice = next(each.name for each in tensors if each.name in seen or seen.add(each.name))  # type: ignore[func-returns-value]
+        raise UsageError(f"two tensors are named {twice!r}", hint="give each tensor of a checkpoint a name of its own")
+
+
+def _aligned(size: int, to: int) -> int:
+    return -(-size // to) * to

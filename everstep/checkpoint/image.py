@@ -6,6 +6,7 @@ Pure. Knows nothing of torch, of storage or of time."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Sequence
@@ -59,7 +60,7 @@ class FileLayout:
     name: str
     offset: int  # in the buffer
     size_bytes: int
-    head: bytes = field(repr=False)  # its first bytes; all of them for state.json
+    head: bytes = field(default=b"", repr=False)  # its first bytes, all for state.json; put_heads needs them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +81,7 @@ class Layout:
     files: tuple[FileLayout, ...]
     slices: tuple[Slice, ...]  # of our share, in the order of the tensors
     size_bytes: int
+    digest: str  # of all tensors' names, types and shapes: workers that differ in it must not share a checkpoint
 
 
 def lay_out(
@@ -102,7 +104,7 @@ def lay_out(
         slices += its_slices
         offset = _aligned(offset + file.size_bytes, PAGE_BYTES)
     slices.sort(key=lambda each: each.index)
-    return Layout(share=share, files=tuple(files), slices=tuple(slices), size_bytes=offset)
+    return Layout(share=share, files=tuple(files), slices=tuple(slices), size_bytes=offset, digest=_digest(tensors))
 
 
 def put_heads(layout: Layout, image: memoryview) -> None:
@@ -168,6 +170,11 @@ def _state_file(skeleton: Any, tensors: Sequence[TensorMeta]) -> FileLayout:
     rows = [[each.name, each.dtype, list(each.shape), each.is_complex_pairs] for each in tensors]
     text = json.dumps({"format": FORMAT, "tensors": rows, "skeleton": skeleton}, separators=(",", ":")).encode()
     return FileLayout(name=STATE_FILE, offset=0, size_bytes=len(text), head=text)
+
+
+def _digest(tensors: Sequence[TensorMeta]) -> str:
+    text = json.dumps([[each.name, each.dtype, each.shape] for each in tensors])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _check_names(tensors: Sequence[TensorMeta]) -> None:

@@ -1,7 +1,7 @@
 """The arena: two slots in turn, so that the last state stays whole in memory while the next one is being copied.
 
 A slot that is being written to storage is busy and not filled before that has ended. The memory grows with the state
-and is at hand before it is used, as soon as somebody says how much will be needed (`expect`). Knows nothing of torch."""
+and is at hand before it is used, once somebody says how much will be needed (`expect`). Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -16,16 +16,11 @@ from dataclasses import dataclass
 from everstep.checkpoint import slot
 from everstep.checkpoint.memory import Block
 from everstep.checkpoint.room import Memory, Room, decide_room, look_for_memory
-from everstep.errors import TemporaryError
 
 log = logging.getLogger("everstep")
 
 _HEAD_BYTES = 64 << 10  # for what a slot holds beside the image, when only the image's size is known
 _GIVE_BACK_SHARE = 0.5  # of a slot is in use, or less: the rest is given back
-
-
-class Busy(TemporaryError):
-    """Every slot that may be filled is still being written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +33,14 @@ class Filling:
     image: memoryview
     _done: Callable[[int, bool], None]
 
-    def commit(self) -> None:
+    def commit(self, *, will_be_written: bool) -> None:
+        """The state is whole. If it is to be written, the slot is busy from now on."""
         slot.commit(self.block.view)
-        self._done(self.index, True)
-
-    def abandon(self) -> None:
-        self._done(self.index, False)
+        self._done(self.index, will_be_written)
 
 
 class Arena:
-    """For one thread that fills; `release` and `expect` may be called from any."""
+    """`reserve` a slot, `begin` it, fill it, `commit`; from any thread."""
 
     def __init__(
         self,
@@ -61,24 +54,25 @@ class Arena:
         died. `prepare` is called for a block whose pages have been touched."""
         self._blocks = list(blocks) or [Block(), Block()]
         self._prepare, self._look = prepare, look
-        self._num_slots = len(self._blocks)
+        self._usable = list(range(len(self._blocks)))
         self._told = ""
         self._changed = threading.Condition()
-        self._busy = set(busy)
-        self._filling: int | None = None
+        self._busy = set(busy)  # being written
+        self._reserved: set[int] = set()  # being filled
         self._sequence = max(slot.sequence_of(block.view) for block in self._blocks)
         self._expected_bytes = 0
         self._toucher: threading.Thread | None = None
+        self._is_on_disk = False
         self._is_closed = False
 
     @property
     def num_slots(self) -> int:
-        return self._num_slots
+        return len(self._usable)
 
     @property
     def is_shared(self) -> bool:
         """Whether another process can write what is here."""
-        return all(block.is_shared for block in self._blocks)
+        return not self._is_on_disk and all(block.is_shared for block in self._blocks)
 
     def expect(self, image_bytes: int) -> None:
         """A state of about this size will come: have the memory ready, in the background."""
@@ -90,29 +84,23 @@ class Arena:
                 self._toucher = threading.Thread(target=self._touch, name="everstep arena", daemon=True)
                 self._toucher.start()
 
-    def is_free(self) -> bool:
-        with self._changed:
-            return self._next() is not None
-
-    def wait_free(self, timeout_s: float | None = None) -> bool:
-        """Until there is a slot to fill; whether there is one in time."""
+    def reserve(self, timeout_s: float | None = None) -> int | None:
+        """A slot to fill: the one whose state is the oldest. None: all are still being written when the time is up."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            while self._next() is None:
+            while (index := self._next()) is None:
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
-                    return False
+                    return None
                 self._changed.wait(left_s)
-        return True
+            self._reserved.add(index)
+            return index
 
-    def begin(self, *, generation: int, step: int, description: bytes, image_bytes: int) -> Filling:
-        """Take the slot whose state is the oldest. What it held is gone. Busy if it cannot be had now."""
+    def begin(self, index: int, *, generation: int, step: int, description: bytes, image_bytes: int) -> Filling:
+        """What the slot held is gone."""
+        used = slot.needed_bytes(description, image_bytes)
         with self._changed:
-            self._make_room(slot.needed_bytes(description, image_bytes))
-            index = self._next()
-            if index is None:
-                raise Busy("the last checkpoint is still being written", hint="save less often, or to a faster storage")
-            self._filling = index
+            self._make_room(used, index)
             self._sequence += 1
             block = self._blocks[index]
             slot.begin(
@@ -123,15 +111,15 @@ class Arena:
                 description=description,
                 image_bytes=image_bytes,
             )
-            used = slot.needed_bytes(description, image_bytes)
             if used < block.size_bytes * _GIVE_BACK_SHARE:
                 block.give_back(max(used, self._expected_bytes + _HEAD_BYTES))
             return Filling(index, self._sequence, block, slot.image_view(block.view), self._end_filling)
 
-    def hold(self, index: int) -> None:
-        """It is being written."""
+    def cancel(self, index: int) -> None:
+        """It will not be filled, or not to the end."""
         with self._changed:
-            self._busy.add(index)
+            self._reserved.discard(index)
+            self._changed.notify_all()
 
     def release(self, index: int) -> None:
         """It is written, or will not be."""
@@ -161,9 +149,10 @@ class Arena:
     # --- which slot -----------------------------------------------------------------------------------
 
     def _next(self) -> int | None:
-        usable = range(self._num_slots)
-        keep = self._newest() if self._num_slots > 1 else None
-        free = [index for index in usable if index not in self._busy and index not in (keep, self._filling)]
+        taken = self._busy | self._reserved
+        if len(self._usable) > 1 and (newest := self._newest()) is not None:
+            taken |= {newest}
+        free = [index for index in self._usable if index not in taken]
         return min(free, key=lambda index: slot.sequence_of(self._blocks[index].view), default=None)
 
     def _newest(self) -> int | None:
@@ -171,35 +160,35 @@ class Arena:
         whole = {index: state.sequence for index, state in states.items() if state is not None}
         return max(whole, key=lambda index: whole[index], default=None)
 
-    def _end_filling(self, index: int, is_whole: bool) -> None:
+    def _end_filling(self, index: int, will_be_written: bool) -> None:
         with self._changed:
-            self._filling = None
+            self._reserved.discard(index)
+            if will_be_written:
+                self._busy.add(index)
             self._changed.notify_all()
 
     # --- memory ---------------------------------------------------------------------------------------
 
-    def _make_room(self, needed: int) -> None:
-        """Where there is too little for two slots, one must do; where there is too little for that, a file."""
-        held = sum(block.size_bytes for block in self._blocks)
-        if all(block.size_bytes >= needed for block in self._blocks[: self._num_slots]):
+    def _make_room(self, needed: int, index: int) -> None:
+        """Where there is too little for two slots, this one must do; where there is too little for that, a file."""
+        if all(self._blocks[each].size_bytes >= needed for each in self._usable):
             return
-        room = decide_room(needed, self._look(), held_bytes=held)
+        room = decide_room(needed, self._look(), held_bytes=sum(block.size_bytes for block in self._blocks))
+        if room.num_slots == 2:
+            return
         self._tell(room)
-        if room.num_slots == 2 or not self._may_drop():
+        if self._busy or self._reserved - {index}:  # others still need theirs
             return
-        self._num_slots = 1
-        for block in self._blocks[1:]:
-            block.give_back(0)
-        if room.num_slots == 0:
-            self._blocks[0].give_back(0)
-            self._blocks = [Block(_file_on_disk())]
-
-    def _may_drop(self) -> bool:
-        """Slots that somebody still reads or fills stay."""
-        return self._num_slots > 1 and not self._busy and self._filling is None
+        self._usable = [index]
+        for each, block in enumerate(self._blocks):
+            if each != index or room.num_slots == 0:
+                slot.clear(block.view)
+                block.give_back(0)
+        if room.num_slots == 0 and not self._is_on_disk:
+            self._blocks[index], self._is_on_disk = Block(_file_on_disk()), True
 
     def _tell(self, room: Room) -> None:
-        if room.num_slots < 2 and room.reason != self._told:
+        if room.reason != self._told:
             self._told = room.reason
             log.warning("checkpoints: %s", room.reason)
 
@@ -211,18 +200,18 @@ class Arena:
                 if wanted <= done or self._is_closed:
                     self._toucher = None
                     return
-                if self._filling is None and not self._busy:
-                    self._make_room(wanted)
-                    for block in self._blocks[: self._num_slots]:
-                        self._enlarge(block, wanted)
-                blocks = self._blocks[: self._num_slots]
+                if not self._reserved and not self._busy:
+                    self._make_room(wanted, self._usable[0])
+                    for index in self._usable:
+                        self._enlarge(self._blocks[index], wanted)
+                blocks = [] if self._is_on_disk else [self._blocks[index] for index in self._usable]
             for block in blocks:
                 block.touch(wanted)
                 self._prepare(block)
             done = wanted
 
     def _enlarge(self, block: Block, wanted: int) -> None:
-        """A private block loses what it held when it grows: its state must not be the newest."""
+        """A private block loses what it held when it grows: it must not hold a state."""
         if block.is_shared or slot.read(block.view) is None:
             block.grow(wanted)
 

@@ -1,9 +1,9 @@
 """The vault's process: holds the memory of a node's workers and writes it to storage, whoever dies.
 
 It is the agent's, but outlives it: when the agent is gone, in good order or by kill -9, it writes what was not written
-yet, and ends. One thread hears everybody and owns all that is known; each write has a thread of its own, which reads the
-slot and nothing else. A worker's end is seen by its process, not by its connection, which its children may hold too.
-Knows nothing of torch."""
+yet, and ends. One thread hears everybody and owns all that is known; each write has a thread of its own, which reads
+the slot and nothing else. A worker's end is seen by its process, not by its connection, which its children may hold
+too. Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.checkpoint import slot
-from everstep.checkpoint.description import Description, unpack
+from everstep.checkpoint.description import unpack
 from everstep.checkpoint.errand import (
     KINDS,
     ArenaOpened,
@@ -38,7 +38,7 @@ from everstep.checkpoint.errand import (
 from everstep.checkpoint.memory import shared_file
 from everstep.checkpoint.storage import open_storage
 from everstep.checkpoint.write import write_image
-from everstep.errors import EverstepError
+from everstep.errors import CheckpointBroken, EverstepError
 from everstep.events import emit
 from everstep.packet import peer_process, peer_user, receive_packet, send_packet
 
@@ -214,14 +214,13 @@ class Keeper:
     def _write_out(self, arena: _Arena) -> None:
         """All whole states of a dead worker that are newer than what is on storage: other workers' shares of the newest
         may be missing, those of the one before are there."""
-        states = sorted(arena.states().items(), key=lambda each: each[1].sequence)
-        for index, state in states:
-            if state.sequence > arena.durable and index not in arena.writing:
-                is_newest = state is states[-1][1]
-                is_shared = _describe(state).layout.share.size > 1 if not is_newest else True
-                if is_shared:
-                    self._say(f"the state of step {state.step} is in memory only and is written to {arena.uri}")
-                    self._write(arena, index, state.sequence)
+        states = arena.states()
+        newest = max((state.sequence for state in states.values()), default=0)
+        for index, state in states.items():
+            is_news = state.sequence > arena.durable and index not in arena.writing
+            if is_news and (state.sequence == newest or _is_share(state)):
+                self._say(f"the state of step {state.step} is in memory only and is written to {arena.uri}")
+                self._write(arena, index, state.sequence)
 
     def _write(self, arena: _Arena, index: int, sequence: int) -> None:
         arena.writing[index] = sequence
@@ -277,7 +276,7 @@ def write_slot(file: int, sequence: int, *, is_abandoned: Callable[[], bool]) ->
     state = slot.read(view) if view is not None else None
     if view is None or state is None or state.sequence != sequence:
         raise EverstepError(f"state {sequence} is not whole in memory")
-    what = _describe(state)
+    what = unpack(state.description)
     storage = open_storage(what.uri)
     try:
         written = write_image(storage, what.layout, state.image(view), what.manifest, is_abandoned=is_abandoned)
@@ -290,8 +289,11 @@ def write_slot(file: int, sequence: int, *, is_abandoned: Callable[[], bool]) ->
     }
 
 
-def _describe(state: slot.State) -> Description:
-    return unpack(state.description)
+def _is_share(state: slot.State) -> bool:
+    try:
+        return unpack(state.description).layout.share.size > 1
+    except CheckpointBroken:
+        return False
 
 
 def _has_waited_enough(arena: _Arena) -> bool:

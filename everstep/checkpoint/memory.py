@@ -9,6 +9,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+from collections.abc import Callable
 
 PAGE_BYTES = 4096
 _STEP_BYTES = 64 << 20  # a block grows by multiples of this: a state that grows a little needs no new mapping
@@ -29,6 +30,8 @@ class Block:
         self._touched_bytes = 0
         self._map: mmap.mmap | None = None
         self.size_bytes = 0
+        self.pinned_bytes = 0  # by pinning.py …
+        self.before_unmap: Callable[[], object] = lambda: None  # … which must undo it
         self.view = memoryview(b"")
         if descriptor is not None and (size := os.fstat(descriptor).st_size):
             self._set_map(size)
@@ -49,8 +52,9 @@ class Block:
 
     def touch(self, size_bytes: int) -> None:
         """Have the first so many bytes at hand. What they hold does not change, so it may be done at any time."""
-        view, address = self.view, self.address
-        end = min(_aligned(size_bytes), self.size_bytes)
+        view = self.view
+        address = _address(view)
+        end = min(_aligned(size_bytes), len(view))
         for start in range(self._touched_bytes, end, _PIECE_BYTES):
             size = min(_PIECE_BYTES, end - start)
             if _libc.madvise(address + start, size, _POPULATE_WRITE) != 0:
@@ -68,15 +72,21 @@ class Block:
 
     @property
     def address(self) -> int:
-        return ctypes.addressof(ctypes.c_char.from_buffer(self.view)) if self.size_bytes else 0
+        return _address(self.view)
 
     def close(self) -> None:
+        self._unpin()
         self.view, self._map, self.size_bytes = memoryview(b""), None, 0
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def _unpin(self) -> None:
+        self.before_unmap()
+        self.before_unmap, self.pinned_bytes = lambda: None, 0
+
     def _set_map(self, size: int) -> None:
+        self._unpin()
         if self._descriptor is not None:
             self._map = mmap.mmap(self._descriptor, size)
         else:
@@ -91,6 +101,10 @@ def shared_file() -> int:
     descriptor = os.memfd_create("everstep", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
     return descriptor
+
+
+def _address(view: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(view)) if len(view) else 0
 
 
 def _aligned(size: int) -> int:

@@ -21,6 +21,8 @@ from everstep.checkpoint.gate import GATE, place_of
 
 log = logging.getLogger("everstep")
 
+Pairs = Sequence[tuple[Tensor, Tensor]]  # where to, and from where
+
 CLONED_BYTES = 64 << 20  # more than this of tensors that may change is not copied twice: the save waits instead
 
 
@@ -57,15 +59,16 @@ def take(tensors: Sequence[Tensor]) -> Snapshot:
 
 
 class Copy:
-    """One state on its way into memory. `then` is called in the copier's thread when it is there, or has failed."""
+    """One state on its way into memory. `pairs` and `then` are called in the copier's thread: what is to be copied, the
+    second of each pair being a source of the snapshot or a view of one; and when all is there, or has failed."""
 
     def __init__(
         self,
         snapshot: Snapshot,
-        targets: Callable[[], Sequence[Tensor]],
+        pairs: Callable[[], Pairs],
         then: Callable[[BaseException | None], None],
     ) -> None:
-        self._snapshot, self._targets, self._then = snapshot, targets, then
+        self._snapshot, self._pairs, self._then = snapshot, pairs, then
         self._is_queued, self._is_copied = threading.Event(), threading.Event()
         self._arrivals: list[torch.cuda.Event] = []
 
@@ -95,7 +98,7 @@ class Copy:
 
     def _copy(self) -> None:
         snapshot = self._snapshot
-        pairs = list(zip(self._targets(), snapshot.sources, strict=True))
+        pairs = self._pairs()
         on_gpu = [pair for pair in pairs if pair[1].is_cuda]
         on_host = [pair for pair in pairs if not pair[1].is_cuda]
         if on_gpu:
@@ -151,14 +154,14 @@ def _use_one_thread() -> None:
         pass
 
 
-def _by_device(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[list[tuple[Tensor, Tensor]]]:
+def _by_device(pairs: Pairs) -> list[list[tuple[Tensor, Tensor]]]:
     devices: dict[Any, list[tuple[Tensor, Tensor]]] = {}
     for pair in pairs:
         devices.setdefault(pair[1].device, []).append(pair)
     return list(devices.values())
 
 
-def _send_home(pairs: Sequence[tuple[Tensor, Tensor]], begun: Sequence[Any]) -> torch.cuda.Event:
+def _send_home(pairs: Pairs, begun: Sequence[Any]) -> torch.cuda.Event:
     """Queue copies from one GPU behind what it had to do when the snapshot was taken; the event of their arrival."""
     device = pairs[0][1].device
     stream = _side_stream(device)

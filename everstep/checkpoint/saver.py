@@ -1,0 +1,217 @@
+"""From a state that is to be saved to its image in memory, and on to a writer: all that happens after save() returns.
+
+The memory is the vault's where the node has one, so that the state outlives this worker, and the vault writes it; else
+it is private and a thread of this process writes. If the vault is lost, the thread takes over what it was to write."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from everstep import env
+from everstep.checkpoint import slot
+from everstep.checkpoint.arena import Arena, Filling
+from everstep.checkpoint.contents import Contents, sources, targets
+from everstep.checkpoint.copying import Changed, Copier, Copy, Pairs, Snapshot
+from everstep.checkpoint.description import Description, pack
+from everstep.checkpoint.errand import SlotWritten
+from everstep.checkpoint.gate import GATE
+from everstep.checkpoint.image import Layout, put_heads
+from everstep.checkpoint.manifest import Manifest
+from everstep.checkpoint.memory import Block
+from everstep.checkpoint.pinning import pin
+from everstep.checkpoint.storage import Storage
+from everstep.checkpoint.vault_line import VaultGone, VaultLine
+from everstep.checkpoint.write import Written
+from everstep.checkpoint.writer import ThreadWriter
+from everstep.errors import CheckpointFailed
+
+log = logging.getLogger("everstep.checkpoint")
+
+_OWN_MEMORY = ("memory",)  # storages that no other process can reach
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """What becomes of a snapshot; made in the copier's thread."""
+
+    contents: Contents
+    layout: Layout
+    manifest: Manifest
+
+
+class Saver:
+    """For one storage. `reserve`, then `start`; the future is done when the state is durable, or cannot be."""
+
+    def __init__(self, storage: Storage, writer: ThreadWriter) -> None:
+        self._storage, self._writer = storage, writer
+        self._copier = Copier()
+        self._line = self._connect()
+        self._arena = self._open_arena()
+        GATE.hang()
+        GATE.tell_size(self.expect)
+
+    @property
+    def has_vault(self) -> bool:
+        return self._line is not None and not self._line.is_gone
+
+    def expect(self, image_bytes: int) -> None:
+        """States of about this size will come."""
+        self._arena.expect(image_bytes)
+
+    def reserve(self, *, may_wait: bool) -> int | None:
+        """A slot, or None if the last states are still being written."""
+        return self._arena.reserve(None if may_wait else 0.0)
+
+    def cancel(self, index: int) -> None:
+        self._arena.cancel(index)
+
+    def start(
+        self, index: int, snapshot: Snapshot, order: Callable[[], Order], *, will_be_written: bool
+    ) -> Future[Written]:
+        """Copy beside training, then have it written, or just keep it in memory."""
+        passage = _Passage(self._arena, self._storage.uri, index, order)
+        done: Future[Written] = Future()
+
+        def then(problem: BaseException | None) -> None:
+            if problem is not None:
+                self._arena.cancel(index)
+                done.set_exception(_failure(problem, self._storage.uri))
+                return
+            filling = passage.filling
+            filling.commit(will_be_written=will_be_written)
+            if will_be_written:
+                self._write(filling, passage.order, done)
+            else:
+                done.set_result(Written(size_bytes=len(filling.image), seconds=0.0, manifest=None))
+
+        copy = Copy(snapshot, passage.pairs, then)
+        self._copier.start(copy)
+        if snapshot.is_in_haste:
+            copy.wait_for_change()
+        return done
+
+    def forget(self, generation: int, step: int) -> None:
+        """It was deleted from storage."""
+        if self._line is not None:
+            with contextlib.suppress(VaultGone):
+                self._line.forget(self._storage.uri, generation, step)
+
+    def held(self) -> list[int]:
+        """Files of the states in the vault's memory."""
+        if self._line is None:
+            return []
+        try:
+            return self._line.held(self._storage.uri, is_patient=not env.is_one_node())
+        except VaultGone:
+            return []
+
+    def close(self) -> None:
+        """All that was begun is durable, or has failed, when this returns."""
+        self._copier.close()
+        self._writer.close()
+        if self._line is not None:
+            self._line.close()
+        self._arena.close()
+
+    # --- the vault ------------------------------------------------------------------------------------
+
+    def _connect(self) -> VaultLine | None:
+        path = env.vault_path()
+        if path is None or self._storage.uri.partition("://")[0] in _OWN_MEMORY:
+            return None
+        try:
+            return VaultLine(path, on_free=lambda index: self._arena.release(index))
+        except VaultGone as gone:
+            log.warning("%s; checkpoints are written by this process and do not outlive it", gone.message)
+            return None
+
+    def _open_arena(self) -> Arena:
+        if self._line is not None:
+            try:
+                opened = self._line.open_arena(self._storage.uri, env.place_on_node())
+                return Arena([Block(file) for file in opened.files], busy=opened.busy, prepare=pin)
+            except VaultGone as gone:
+                log.warning("%s; checkpoints are written by this process and do not outlive it", gone.message)
+                self._line = None
+        return Arena(prepare=pin)
+
+    # --- writing --------------------------------------------------------------------------------------
+
+    def _write(self, filling: Filling, order: Order, done: Future[Written]) -> None:
+        if self._line is None or self._line.is_gone or not self._arena.is_shared:
+            self._write_here(filling, order, done)
+            return
+
+        def tell(outcome: SlotWritten) -> None:
+            if outcome.kind == "VaultGone":
+                self._write_here(filling, order, done)
+                return
+            self._arena.release(filling.index)
+            if outcome.problem:
+                failed = CheckpointFailed(outcome.problem, hint=outcome.hint or None)
+                failed.kind = outcome.kind
+                done.set_exception(failed)
+            else:
+                done.set_result(Written(size_bytes=outcome.size_bytes, seconds=outcome.seconds, manifest=None))
+
+        self._line.write(filling.index, filling.sequence, tell)
+
+    def _write_here(self, filling: Filling, order: Order, done: Future[Written]) -> None:
+        written = self._writer.submit(_Lent(self._arena, filling), order.layout, order.manifest)
+        written.add_done_callback(lambda one: _pass_on(one, done))
+
+
+class _Passage:
+    """Makes the place for an image when the copier comes to it."""
+
+    def __init__(self, arena: Arena, uri: str, index: int, order: Callable[[], Order]) -> None:
+        self._arena, self._uri, self._index, self._make = arena, uri, index, order
+        self.order: Order
+        self.filling: Filling
+
+    def pairs(self) -> Pairs:
+        self.order = order = self._make()
+        text = pack(Description(uri=self._uri, layout=order.layout, manifest=order.manifest))
+        self.filling = self._arena.begin(
+            self._index,
+            generation=order.manifest.key.generation,
+            step=order.manifest.key.step,
+            description=text,
+            image_bytes=order.layout.size_bytes,
+        )
+        put_heads(order.layout, self.filling.image)
+        into = targets(order.contents, order.layout, self.filling.image)
+        return list(zip(into, sources(order.contents, order.layout), strict=True))
+
+
+class _Lent:
+    """A slot as the thread's writer wants it."""
+
+    def __init__(self, arena: Arena, filling: Filling) -> None:
+        self._arena, self._index = arena, filling.index
+        self.memory = slot.image_view(filling.block.view)
+
+    def release(self) -> None:
+        self._arena.release(self._index)
+
+
+def _pass_on(one: Future[Written], other: Future[Written]) -> None:
+    if (error := one.exception()) is not None:
+        other.set_exception(error)
+    else:
+        other.set_result(one.result())
+
+
+def _failure(problem: BaseException, uri: str) -> BaseException:
+    if isinstance(problem, Changed):
+        failed = CheckpointFailed(
+            f"a checkpoint for {uri} was dropped: parameters were changed in place while they were copied ({problem})",
+            hint="from now on they are copied before save() returns; change parameters by an optimizer alone",
+        )
+        failed.kind = "Changed"
+        return failed
+    return problem

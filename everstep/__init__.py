@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from everstep.checkpoint.checkpointer import Checkpointer
     from everstep.native import (  # type: ignore[import-not-found,unused-ignore]
         DistributedDataParallel,
         ElasticTrainer,
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {  # public name: the module that defines it
+    "Checkpointer": "everstep.checkpoint.checkpointer",
     "DistributedDataParallel": "everstep.native",
     "ElasticTrainer": "everstep.native",
     "init_process_group": "everstep.native",
     "reduce": "everstep.native",
 }
 
-__all__ = ["DistributedDataParallel", "ElasticTrainer", "__version__", "init_process_group", "reduce"]
+__all__ = ["Checkpointer", "DistributedDataParallel", "ElasticTrainer", "__version__", "init_process_group", "reduce"]
 
 
 def __getattr__(name: str) -> Any:

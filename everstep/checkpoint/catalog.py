@@ -15,8 +15,6 @@ from everstep.checkpoint.retention import Retention, Standing, decide_retention
 from everstep.checkpoint.storage import Storage
 from everstep.errors import CheckpointBroken
 
-_READ_BYTES = 1 << 20
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
@@ -25,10 +23,19 @@ class Found:
     key: Key
     manifest: Manifest | None = None
     problem: str = ""
+    is_unreadable: bool = False  # storage gave an error instead of the manifest: it may be whole
 
     @property
     def is_whole(self) -> bool:
         return not self.problem
+
+    @property
+    def step(self) -> int:
+        return self.key.step
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self.manifest.metrics if self.manifest is not None else {}
 
 
 def find(storage: Storage) -> list[Found]:
@@ -47,6 +54,8 @@ def look(storage: Storage, key: Key) -> Found:
         return Found(key=key, problem="incomplete: it has no manifest; it is being written, or its writer died")
     except CheckpointBroken as error:
         return Found(key=key, problem=error.message)
+    except OSError as error:
+        return Found(key=key, problem=f"{storage.uri}/{where}: {error}", is_unreadable=True)
     return Found(key=key, manifest=manifest, problem=_wrong_size(storage, manifest))
 
 
@@ -57,10 +66,12 @@ def verify(storage: Storage, found: Found) -> Iterator[str]:
         return
     for file in found.manifest.files:
         where = f"{found.key.folder}/{file.name}"
+        buffer = memoryview(bytearray(min(file.block_bytes, file.size_bytes)))
         for number, expected in enumerate(file.crc32):
             start = number * file.block_bytes
-            end = min(start + file.block_bytes, file.size_bytes)
-            if (actual := _checksum(storage, where, start, end)) != expected:
+            block = buffer[: min(file.block_bytes, file.size_bytes - start)]
+            got = storage.read_into(where, start, [block])
+            if (actual := zlib.crc32(block[:got])) != expected or got != len(block):
                 yield wrong_block(f"{storage.uri}/{where}", file, number, actual)
 
 
@@ -72,14 +83,13 @@ def wrong_block(where: str, file: FileRecord, number: int, actual: int) -> str:
 
 
 def standing(found: Found, policy: Policy) -> Standing:
-    metrics = found.manifest.metrics if found.manifest is not None else {}
-    metric = metrics.get(policy.metric) if policy.metric is not None else None
+    metric = found.metrics.get(policy.metric) if policy.metric is not None else None
     return Standing(key=found.key, is_whole=found.is_whole, metric=metric)
 
 
 def prune(storage: Storage, policy: Policy, *, is_dry: bool = False) -> Retention:
     """Delete what the policy does not keep, and in older folders what saves that never came to their end have left."""
-    found = find(storage)
+    found = [each for each in find(storage) if not each.is_unreadable]
     decision = decide_retention([standing(each, policy) for each in found], policy)
     if is_dry:
         return decision
@@ -106,7 +116,7 @@ def _tidy(storage: Storage, manifest: Manifest) -> None:
 
 def _wrong_size(storage: Storage, manifest: Manifest) -> str:
     folders = {file.name.rpartition("/")[0] for file in manifest.files}
-    sizes = {}
+    sizes: dict[str, int | None] = {}
     for folder in folders:
         path = f"{manifest.key.folder}/{folder}" if folder else manifest.key.folder
         there = storage.list(path)
@@ -118,10 +128,3 @@ def _wrong_size(storage: Storage, manifest: Manifest) -> str:
         if sizes[file.name] != file.size_bytes:
             return f"{where} has {sizes[file.name]:,} bytes, expected {file.size_bytes:,}"
     return ""
-
-
-def _checksum(storage: Storage, name: str, start: int, end: int) -> int:
-    crc = 0
-    for at in range(start, end, _READ_BYTES):
-        crc = zlib.crc32(storage.read(name, at, min(_READ_BYTES, end - at)), crc)
-    return crc

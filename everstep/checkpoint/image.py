@@ -31,17 +31,46 @@ _HEAD_ALIGN = 64  # tensors begin at a cache line of the file, and of the buffer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """A block of a sharded tensor: where it begins in each dimension, and its shape."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def suffix(self) -> str:
+        """What is added to the tensor's name: `[0:128,0:64]`."""
+        return f"[{','.join(f'{at}:{at + size}' for at, size in zip(self.start, self.shape, strict=True))}]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TensorMeta:
-    """A tensor as safetensors knows it; complex128, which it lacks, is kept as pairs of F64."""
+    """A tensor as safetensors knows it; complex128, which it lacks, is kept as pairs of F64.
+
+    A replicated tensor is written by the worker whose share it is in, a sharded one by all, each its piece; None: this
+    worker writes nothing of it."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     is_complex_pairs: bool = False
+    is_sharded: bool = False
+    piece: Piece | None = None
 
     @property
     def size_bytes(self) -> int:
-        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+        """Of what this worker holds."""
+        return math.prod(self.written_shape) * ITEM_BYTES[self.dtype]
+
+    @property
+    def written_shape(self) -> tuple[int, ...]:
+        if not self.is_sharded:
+            return self.shape
+        return self.piece.shape if self.piece is not None else (0,)
+
+    @property
+    def written_name(self) -> str:
+        return f"{self.name}{self.piece.suffix}" if self.piece is not None else self.name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +148,8 @@ def safetensors_head(tensors: Sequence[TensorMeta]) -> bytes:
     start = 0
     for tensor in tensors:
         end = start + tensor.size_bytes
-        entries[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
+        shape = list(tensor.written_shape)
+        entries[tensor.written_name] = {"dtype": tensor.dtype, "shape": shape, "data_offsets": [start, end]}
         start = end
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % _HEAD_ALIGN)
@@ -128,17 +158,21 @@ def safetensors_head(tensors: Sequence[TensorMeta]) -> bytes:
 
 def share_of(tensors: Sequence[TensorMeta], num_shares: int) -> list[int]:
     """Whose each tensor is: runs of about equal bytes. Tensors are not cut: a file of ours is a file of safetensors."""
-    total = sum(each.size_bytes for each in tensors)
-    owners, before = [], 0
-    for tensor in tensors:
-        middle = 2 * before + tensor.size_bytes
-        owners.append(min(middle * num_shares // (2 * total), num_shares - 1) if total else 0)
-        before += tensor.size_bytes
+    sizes = [0 if each.is_sharded else each.size_bytes for each in tensors]
+    total, before, owners = sum(sizes), 0, []
+    for size in sizes:
+        owners.append(min((2 * before + size) * num_shares // (2 * total), num_shares - 1) if total else 0)
+        before += size
     return owners
 
 
 def _ours(tensors: Sequence[TensorMeta], share: Share) -> list[int]:
-    return [index for index, owner in enumerate(share_of(tensors, share.size)) if owner == share.rank]
+    owners = share_of(tensors, share.size)
+    return [
+        index
+        for index, each in enumerate(tensors)
+        if (each.piece is not None if each.is_sharded else owners[index] == share.rank)
+    ]
 
 
 def _groups(tensors: Sequence[TensorMeta], ours: Sequence[int], file_bytes: int) -> list[list[int]]:
@@ -167,7 +201,7 @@ def _tensor_file(
 
 
 def _state_file(skeleton: Any, tensors: Sequence[TensorMeta]) -> FileLayout:
-    rows = [[each.name, each.dtype, list(each.shape), each.is_complex_pairs] for each in tensors]
+    rows = [[each.name, each.dtype, list(each.shape), each.is_complex_pairs, each.is_sharded] for each in tensors]
     text = json.dumps({"format": FORMAT, "tensors": rows, "skeleton": skeleton}, separators=(",", ":")).encode()
     return FileLayout(name=STATE_FILE, offset=0, size_bytes=len(text), head=text)
 

@@ -14,7 +14,11 @@ HINT = "the file is damaged or was not written by us: load another checkpoint (`
 
 def broken(where: str, what: str, *, offset: int | None = None) -> NoReturn:
     at = f" at byte {offset:,}" if offset is not None else ""
-    raise CheckpointBroken(f"{where}{at}: {what}", hint=HINT)
+    broken_text(f"{where}{at}: {what}")
+
+
+def broken_text(text: str) -> NoReturn:
+    raise CheckpointBroken(text, hint=HINT)
 
 
 def parse_json(text: bytes, where: str, *, offset: int = 0) -> Any:

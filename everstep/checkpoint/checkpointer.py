@@ -16,29 +16,35 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import torch
 
 import everstep
+from everstep import env
 from everstep.checkpoint import catalog
 from everstep.checkpoint.agreement import Agreement, Place, Word, place_now
 from everstep.checkpoint.catalog import Found
-from everstep.checkpoint.code import Snapshot, take_snapshot
-from everstep.checkpoint.contents import Contents, copy_into, position_of, take_apart
-from everstep.checkpoint.image import WHOLE, Layout, Share, lay_out
+from everstep.checkpoint.code import Snapshot as CodeSnapshot
+from everstep.checkpoint.code import take_snapshot
+from everstep.checkpoint.contents import position_of, take_apart
+from everstep.checkpoint.held import HeldStates
+from everstep.checkpoint.image import WHOLE, Share, lay_out
 from everstep.checkpoint.ledger import Ledger
 from everstep.checkpoint.lineage import decide_due, decide_lineage
 from everstep.checkpoint.load import read_state
 from everstep.checkpoint.manifest import Key, Manifest, Policy, parse_folder
 from everstep.checkpoint.retention import best_first
+from everstep.checkpoint.saver import Order, Saver
 from everstep.checkpoint.storage import open_storage
+from everstep.checkpoint.survey import Snapshot, take
 from everstep.checkpoint.write import Written
-from everstep.checkpoint.writer import Arena, PrivateArena, ThreadWriter
+from everstep.checkpoint.writer import ThreadWriter
 from everstep.errors import CheckpointBroken, CheckpointFailed, EverstepError, NoCheckpoint, UsageError
 from everstep.events import emit
 
@@ -74,13 +80,13 @@ class Checkpointer:
         if busy not in BUSY:
             raise UsageError(f"busy={busy!r}", hint='busy is "wait" or "skip"')
         self._policy = Policy(keep_latest=keep_latest, keep_best=keep_best, metric=metric, mode=mode)
-        self._every, self._busy = every, busy
+        self._every, self._memory_every, self._busy = every, memory_every, busy
         self._hparams = _plain(hparams)
-        self._snapshot: Snapshot | None = take_snapshot(code) if code is not None else None
+        self._snapshot: CodeSnapshot | None = take_snapshot(code) if code is not None else None
         self._storage = open_storage(uri)
         self._ledger = Ledger(self._storage.uri)
-        self._arena: Arena = PrivateArena()
         self._writer = ThreadWriter(self._storage, self._is_abandoned)
+        self._saver = Saver(self._storage, self._writer)
         self._agreement: Agreement | None = None
         self._num_saves = 0  # in this world
         self._num_loads = 0
@@ -99,13 +105,13 @@ class Checkpointer:
         cannot be saved at all is an error at once."""
         if step < 0:
             raise UsageError(f"step={step}", hint="steps are 0 or more")
-        due = decide_due(step, every=self._every, is_asked=wait)
+        due = decide_due(step, every=self._every, memory_every=self._memory_every, is_asked=wait)
         if not due.is_due:
             return False
-        contents = take_apart(state)
+        snapshot = take(state)
         draft = self._draft(step, state, metrics)
         try:
-            is_saved = self._save(step, contents, draft)
+            is_saved = self._save(step, snapshot, draft, will_be_written=not due.is_in_memory)
         except CheckpointFailed as failed:
             self._ledger.failed(step, failed)
             if wait:
@@ -126,47 +132,54 @@ class Checkpointer:
             self._ledger.told()
             raise
 
-    def _save(self, step: int, contents: Contents, draft: Manifest) -> bool:
+    def _save(self, step: int, snapshot: Snapshot, draft: Manifest, *, will_be_written: bool) -> bool:
         place = place_now()
         agreement = self._agree(place)
         self._num_saves += 1
         self._bumps += step < self._last_step  # before anybody leaves: all workers must count alike
         self._last_step = step
         word = agreement.settle(
-            self._num_saves, is_sharded=contents.is_sharded, base=lambda: self._base(step, draft, place)
+            self._num_saves, is_sharded=snapshot.is_sharded, base=lambda: self._base(step, draft, place)
         )
         if place.rank > 0 and not word.is_split:
             return False
         share = Share(rank=place.rank, size=place.size) if word.is_split else WHOLE
         manifest = self._manifest(step, draft, place, word)
-        layout = lay_out(contents.skeleton, contents.metas, share, file_bytes=self._storage.file_bytes)
-        if self._busy == "skip" and self._pending is not None and not self._pending.done():
-            return self._skip(step, layout, manifest)
-        slot = self._arena.begin(layout.size_bytes)
-        try:
-            copy_into(contents, layout, slot.memory)
-        except BaseException:
-            slot.release()
-            raise
+        order = partial(self._order, snapshot, share, manifest)
+        index = self._saver.reserve(may_wait=self._busy == "wait")
+        if index is None:
+            return self._skip(step, order)
         self._put_code(share)
-        self._pending = self._writer.submit(slot, layout, manifest)
-        self._pending.add_done_callback(lambda done: self._note(step, done))
+        pending = self._saver.start(index, snapshot, order, will_be_written=will_be_written)
+        if will_be_written:
+            self._pending = pending
+        pending.add_done_callback(lambda done: self._note(step, done, will_be_written))
         return True
 
-    def _skip(self, step: int, layout: Layout, manifest: Manifest) -> bool:
+    def _order(self, snapshot: Snapshot, share: Share, manifest: Manifest) -> Order:
+        contents = take_apart(snapshot.value)
+        layout = lay_out(contents.skeleton, contents.metas, share, file_bytes=self._storage.file_bytes)
+        return Order(contents=contents, layout=layout, manifest=manifest)
+
+    def _skip(self, step: int, order: Callable[[], Order]) -> bool:
         log.warning("checkpoint of step %d skipped: the last one is still being written", step)
         emit("checkpoint.skipped", step=step)
-        if layout.share.rank > 0:
-            self._writer.skip(layout, manifest)
+        skipped = order()
+        if skipped.layout.share.rank > 0:
+            self._writer.skip(skipped.layout, skipped.manifest)
         return False
 
-    def _note(self, step: int, done: Future[Written]) -> None:
+    def _note(self, step: int, done: Future[Written], was_written: bool) -> None:
         error = done.exception()
-        if error is None:
+        if error is None and not was_written:
+            emit("checkpoint.kept", step=step)
+        elif error is None:
             written = done.result()
             self._ledger.wrote(step, written.seconds, written.size_bytes)
         elif isinstance(error, CheckpointFailed):
             self._ledger.failed(step, error)
+        else:
+            self._ledger.failed(step, _unforeseen(error))
 
     def _agree(self, place: Place) -> Agreement:
         if self._agreement is None or self._agreement.place != place:
@@ -219,7 +232,7 @@ class Checkpointer:
         self._has_code = True
         self._writer.run(lambda: self._write_code(snapshot))
 
-    def _write_code(self, snapshot: Snapshot) -> None:
+    def _write_code(self, snapshot: CodeSnapshot) -> None:
         try:
             self._storage.put(snapshot.name, snapshot.archive)
         except (OSError, EverstepError) as error:
@@ -234,11 +247,18 @@ class Checkpointer:
         A broken checkpoint is named in a warning, and the next one is loaded; a step that was asked for by its number
         must be whole. `loaded` is the manifest of what was loaded."""
         number = self._num_loads = self._num_loads + 1 if self._agreement is not None else 1
-        found = {each.key.folder: each for each in self.list()}
+        stored = self.list()
+        with HeldStates(self._storage.uri, self._saver.held()) as held:
+            return self._load(step, number, stored, held)
+
+    def _load(self, step: int | str, number: int, stored: list[Found], held: HeldStates) -> Any:
+        # Memory is used only where all workers are on this node: all of them must load the same.
+        in_memory = {each.key.folder: each for each in held.find(stored)} if env.is_one_node() else {}
+        found = {each.key.folder: each for each in stored} | in_memory
         agreement = self._agree(place_now())
         self._num_loads = number
         order = agreement.candidates(
-            number, lambda: [each.key.folder for each in self._wanted(step, [*found.values()])]
+            number, lambda: [each.key.folder for each in self._wanted(step, [found[name] for name in sorted(found)])]
         )
         problems = [
             each.problem for each in found.values() if each.problem and not each.problem.startswith("incomplete")
@@ -252,7 +272,7 @@ class Checkpointer:
             try:
                 if each.manifest is None or each.problem:
                     raise CheckpointBroken(each.problem)
-                state = read_state(self._storage, each.manifest)
+                state = self._read(each, held if folder in in_memory else None)
             except (CheckpointBroken, OSError) as error:
                 if isinstance(step, int):
                     raise
@@ -268,6 +288,19 @@ class Checkpointer:
                 hint="`everstep checkpoint verify` names all of them",
             )
         return None
+
+    def _read(self, found: Found, held: HeldStates | None) -> Any:
+        """From memory if it is there and still whole, else from storage."""
+        assert found.manifest is not None
+        self._saver.expect(found.manifest.size_bytes)
+        if held is not None:
+            try:
+                state = read_state(held, found.manifest)
+                held.check(found.key)
+                return state
+            except (CheckpointBroken, FileNotFoundError) as error:
+                log.warning("%s; it is read from storage", error)
+        return read_state(self._storage, found.manifest)
 
     def _wanted(self, step: int | str, found: list[Found]) -> list[Found]:
         """Newest or best first."""
@@ -307,11 +340,11 @@ class Checkpointer:
         for each in self.list():
             if step is None or each.step == step:
                 catalog.delete(self._storage, each.key)
+        self._saver.forget(step)
 
     def close(self) -> None:
         """Wait for what is being written, and give back memory, threads and connections."""
-        self._writer.close()
-        self._arena.close()
+        self._saver.close()
         self._storage.close()
 
     def __enter__(self) -> Checkpointer:
@@ -323,6 +356,12 @@ class Checkpointer:
         self.close()
         if error is None:
             self.wait()
+
+
+def _unforeseen(error: BaseException) -> CheckpointFailed:
+    failed = CheckpointFailed(f"a checkpoint could not be made: {type(error).__name__}: {error}")
+    failed.kind = type(error).__name__
+    return failed
 
 
 def _plain(hparams: Mapping[str, Any] | None) -> Any:

@@ -47,7 +47,7 @@ def take_apart(state: Any) -> Contents:
         skeleton = _renumber(skeleton, numbers)
     once = dict(reversed(list(zip(numbers, listed, strict=True))))
     names = name_tensors(skeleton, len(first))
-    parts = [_describe(names[number], once[number]) for number in range(len(first))]
+    parts = [describe(names[number], once[number]) for number in range(len(first))]
     return Contents(
         skeleton=skeleton, tensors=tuple(tensor for tensor, _ in parts), metas=tuple(meta for _, meta in parts)
     )
@@ -107,7 +107,7 @@ def position_of(state: Any) -> Any:
     return None
 
 
-def _describe(name: str, tensor: Tensor) -> tuple[Tensor, TensorMeta]:
+def describe(name: str, tensor: Tensor) -> tuple[Tensor, TensorMeta]:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         kind = "meta" if tensor.is_meta else "quantized" if tensor.is_quantized else str(tensor.layout)
         raise UsageError(f"tensor {name} is {kind}, which cannot be saved", hint="save its dense form")
@@ -134,7 +134,7 @@ def _describe_piece(name: str, tensor: Any) -> tuple[Tensor, TensorMeta]:
     is_first = here is not None and all(
         at == 0 for at, placement in zip(here, tensor.placements, strict=True) if isinstance(placement, Replicate)
     )
-    local, meta = _describe(name, tensor.to_local())
+    local, meta = describe(name, tensor.to_local())
     pairs = (2,) if meta.is_complex_pairs else ()
     piece = Piece(start=(*start, *(0 for _ in pairs)), shape=(*shape, *pairs))
     writes = is_first and local.numel() > 0

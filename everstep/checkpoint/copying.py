@@ -1,8 +1,8 @@
 """Copy a state beside the training that goes on: sources are told by the gate when they may change.
 
-`take` is what a save does at once: it remembers tensors that hold still and copies those that may not. The rest is done
-by one thread, without the GIL and without torch's other threads. From a GPU the bytes travel on a stream of their own;
-there nobody waits on the host, only the GPU's next change of the parameters does."""
+What a save does at once is in survey.py. The rest is done by one thread, without the GIL and without torch's other
+threads. From a GPU the bytes travel on a stream of their own; there nobody waits on the host, only the GPU's next
+change of the parameters does."""
 
 from __future__ import annotations
 
@@ -11,51 +11,21 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from everstep.checkpoint.gate import GATE, place_of
+from everstep.checkpoint.gate import GATE
+from everstep.checkpoint.survey import Snapshot
 
 log = logging.getLogger("everstep")
 
 Pairs = Sequence[tuple[Tensor, Tensor]]  # where to, and from where
 
-CLONED_BYTES = 64 << 20  # more than this of tensors that may change is not copied twice: the save waits instead
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
-    """`sources` will hold what the tensors held when it was taken, as long as the gate is closed."""
-
-    sources: Sequence[Tensor]
-    late: Sequence[Tensor]  # those of them that are not copies
-    versions: Sequence[int]  # of the late ones
-    is_in_haste: bool  # some may change as soon as training goes on
-    streams: Sequence[torch.Event] = field(default_factory=tuple)  # on GPUs: what had been queued until then
-
 
 class Changed(Exception):
     """A tensor was changed while it was copied, by something that is no optimizer."""
-
-
-def take(tensors: Sequence[Tensor]) -> Snapshot:
-    steady = GATE.steady()
-    is_late = [place_of(tensor) in steady and not tensor.is_inference() for tensor in tensors]
-    restless = [tensor for tensor, late in zip(tensors, is_late, strict=True) if not late]
-    is_in_haste = sum(tensor.nbytes for tensor in restless) > CLONED_BYTES
-    sources = [tensor if late or is_in_haste else tensor.clone() for tensor, late in zip(tensors, is_late, strict=True)]
-    late_ones = [tensor for tensor, late in zip(tensors, is_late, strict=True) if late]
-    devices = {tensor.device for tensor in sources if tensor.is_cuda}
-    return Snapshot(
-        sources=sources,
-        late=late_ones,
-        versions=[tensor._version for tensor in late_ones],
-        is_in_haste=is_in_haste,
-        streams=[torch.cuda.current_stream(device).record_event() for device in devices],
-    )
 
 
 class Copy:
@@ -102,7 +72,7 @@ class Copy:
         on_gpu = [pair for pair in pairs if pair[1].is_cuda]
         on_host = [pair for pair in pairs if not pair[1].is_cuda]
         if on_gpu:
-            self._arrivals = [_send_home(pairs, snapshot.streams) for pairs in _by_device(on_gpu)]
+            self._arrivals = [_send_home(pairs, snapshot.events) for pairs in _by_device(on_gpu)]
         if on_host:
             torch._foreach_copy_([target for target, _ in on_host], [source for _, source in on_host])
         changed = [

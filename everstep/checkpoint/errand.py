@@ -63,11 +63,10 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forget:
-    """From a worker: these states were deleted, and must not come back."""
+    """From a worker: the states of a step, or all with None, were deleted and must not come back."""
 
     uri: str
-    generation: int
-    step: int
+    step: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -51,14 +51,13 @@ class Gate:
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
 
-    def meet(self, things: Iterable[Any]) -> None:
-        """These were handed over to be saved."""
-        for thing in things:
-            if isinstance(thing, Optimizer):
-                self._optimizers.add(thing)
-            elif isinstance(thing, nn.Module) and thing not in self._modules:
-                self._modules.add(thing)
-                thing.register_load_state_dict_pre_hook(lambda *_: self.pass_through())
+    def meet(self, thing: Any) -> None:
+        """It was handed over to be saved."""
+        if isinstance(thing, Optimizer):
+            self._optimizers.add(thing)
+        elif isinstance(thing, nn.Module) and thing not in self._modules:
+            self._modules.add(thing)
+            thing.register_load_state_dict_pre_hook(lambda *_: self.pass_through())
 
     def tell_size(self, listener: Callable[[int], None]) -> None:
         """Tell this method, as soon as it is known, how many bytes parameters and optimizers have."""

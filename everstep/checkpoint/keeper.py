@@ -37,7 +37,7 @@ from everstep.checkpoint.errand import (
 )
 from everstep.checkpoint.memory import shared_file
 from everstep.checkpoint.storage import open_storage
-from everstep.checkpoint.write import write_image
+from everstep.checkpoint.writer import write_and_prune
 from everstep.errors import CheckpointBroken, EverstepError
 from everstep.events import emit
 from everstep.packet import peer_process, peer_user, receive_packet, send_packet
@@ -194,7 +194,7 @@ class Keeper:
         for arena in self._arenas:
             if arena.uri == wish.uri:
                 for index, state in arena.states().items():
-                    is_meant = (state.generation, state.step) == (wish.generation, wish.step)
+                    is_meant = wish.step is None or wish.step == state.step
                     if is_meant and index not in arena.writing and (view := _view(arena.files[index])) is not None:
                         slot.clear(view)
 
@@ -279,7 +279,7 @@ def write_slot(file: int, sequence: int, *, is_abandoned: Callable[[], bool]) ->
     what = unpack(state.description)
     storage = open_storage(what.uri)
     try:
-        written = write_image(storage, what.layout, state.image(view), what.manifest, is_abandoned=is_abandoned)
+        written = write_and_prune(storage, what.layout, state.image(view), what.manifest, is_abandoned=is_abandoned)
     finally:
         storage.close()
     return {

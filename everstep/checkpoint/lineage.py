@@ -36,12 +36,15 @@ def decide_lineage(*, step: int, world_generation: int, job: str, newest: Manife
 class Due:
     is_due: bool
     reason: str
+    is_in_memory: bool = False  # kept there, and written only if the worker dies
 
 
-def decide_due(step: int, *, every: int | None, is_asked: bool) -> Due:
+def decide_due(step: int, *, every: int | None, memory_every: int | None = None, is_asked: bool) -> Due:
     """`is_asked`: somebody waits for this one."""
     if every is None or is_asked:
         return Due(is_due=True, reason="asked for")
     if step % every == 0:
         return Due(is_due=True, reason=f"step {step} is a multiple of {every}")
+    if memory_every is not None and step % memory_every == 0:
+        return Due(is_due=True, is_in_memory=True, reason=f"step {step} is a multiple of {memory_every}")
     return Due(is_due=False, reason=f"step {step} is not a multiple of {every}")

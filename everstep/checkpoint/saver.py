@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 from everstep import env
 from everstep.checkpoint import slot
 from everstep.checkpoint.arena import Arena, Filling
 from everstep.checkpoint.contents import Contents, sources, targets
-from everstep.checkpoint.copying import Changed, Copier, Copy, Pairs, Snapshot
+from everstep.checkpoint.copying import Changed, Copier, Copy, Pairs
 from everstep.checkpoint.description import Description, pack
 from everstep.checkpoint.errand import SlotWritten
 from everstep.checkpoint.gate import GATE
@@ -24,6 +27,7 @@ from everstep.checkpoint.manifest import Manifest
 from everstep.checkpoint.memory import Block
 from everstep.checkpoint.pinning import pin
 from everstep.checkpoint.storage import Storage
+from everstep.checkpoint.survey import Snapshot
 from everstep.checkpoint.vault_line import VaultGone, VaultLine
 from everstep.checkpoint.write import Written
 from everstep.checkpoint.writer import ThreadWriter
@@ -49,6 +53,8 @@ class Saver:
     def __init__(self, storage: Storage, writer: ThreadWriter) -> None:
         self._storage, self._writer = storage, writer
         self._copier = Copier()
+        self._outstanding: set[Future[Written]] = set()
+        _finish_at_exit(self)
         self._line = self._connect()
         self._arena = self._open_arena()
         GATE.hang()
@@ -75,6 +81,8 @@ class Saver:
         """Copy beside training, then have it written, or just keep it in memory."""
         passage = _Passage(self._arena, self._storage.uri, index, order)
         done: Future[Written] = Future()
+        self._outstanding.add(done)
+        done.add_done_callback(self._outstanding.discard)
 
         def then(problem: BaseException | None) -> None:
             if problem is not None:
@@ -94,11 +102,11 @@ class Saver:
             copy.wait_for_change()
         return done
 
-    def forget(self, generation: int, step: int) -> None:
-        """It was deleted from storage."""
+    def forget(self, step: int | None) -> None:
+        """It was deleted from storage; None: all were."""
         if self._line is not None:
             with contextlib.suppress(VaultGone):
-                self._line.forget(self._storage.uri, generation, step)
+                self._line.forget(self._storage.uri, step)
 
     def held(self) -> list[int]:
         """Files of the states in the vault's memory."""
@@ -111,11 +119,15 @@ class Saver:
 
     def close(self) -> None:
         """All that was begun is durable, or has failed, when this returns."""
+        self.finish()
         self._copier.close()
         self._writer.close()
         if self._line is not None:
             self._line.close()
         self._arena.close()
+
+    def finish(self) -> None:
+        wait(list(self._outstanding))
 
     # --- the vault ------------------------------------------------------------------------------------
 
@@ -197,6 +209,26 @@ class _Lent:
 
     def release(self) -> None:
         self._arena.release(self._index)
+
+
+_savers: weakref.WeakSet[Saver] = weakref.WeakSet()
+_owner = 0  # the process that the exit handler belongs to
+
+
+def _finish_at_exit(saver: Saver) -> None:
+    """Before Python's own executors are ended: a copy under way still has to be written."""
+    global _owner
+    if _owner != os.getpid():
+        _owner = os.getpid()
+        _savers.clear()
+        threading._register_atexit(_finish_all)  # type: ignore[attr-defined]
+    _savers.add(saver)
+
+
+def _finish_all() -> None:
+    if _owner == os.getpid():
+        for saver in list(_savers):
+            saver.finish()
 
 
 def _pass_on(one: Future[Written], other: Future[Written]) -> None:

@@ -94,8 +94,8 @@ class VaultLine:
         except VaultGone:
             self._tell_gone()
 
-    def forget(self, uri: str, generation: int, step: int) -> None:
-        self._send(Forget(uri=uri, generation=generation, step=step))
+    def forget(self, uri: str, step: int | None) -> None:
+        self._send(Forget(uri=uri, step=step))
 
     def close(self) -> None:
         try:

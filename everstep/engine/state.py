@@ -47,7 +47,7 @@ def encode(value: Any, tensors: list[Tensor], where: str = "state") -> Any:
         return {_DICTS[type(value)]: items}
     if (tagged := _numpy_value(value, tensors, where)) is not None:
         return tagged
-    if (own := _own_state(value)) is not None:
+    if (own := own_state(value)) is not None:
         return encode(own, tensors, where)
     raise UsageError(
         f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be sent as plain data",
@@ -75,7 +75,7 @@ def _numpy_value(value: Any, tensors: list[Tensor], where: str) -> Any:
     return None
 
 
-def _own_state(value: Any) -> Any:
+def own_state(value: Any) -> Any:
     """Of modules, optimizers, loaders and random generators: what they give to be loaded again."""
     if callable(own := getattr(value, "state_dict", None)):
         return own()

@@ -1,0 +1,127 @@
+"""What a save does at once: walk through the state, note what holds still until the gate opens, copy what does not.
+
+The result is a state of its own: containers are copied, plain values cannot change, tensors are the state's own where
+they are known to hold still (gate.py) and clones elsewhere. What cannot be saved is an error here and now."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everstep.checkpoint.contents import DTYPES, describe
+from everstep.checkpoint.gate import GATE, place_of
+from everstep.engine.state import encode, own_state
+
+CLONED_BYTES = 64 << 20  # more than this of tensors that may change is not copied twice: the save waits instead
+
+_ATOMS = {int, float, bool, str, bytes, type(None)}
+_PLAIN_TENSORS = {Tensor, nn.Parameter}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """`value` holds what the state held when it was taken, as long as the gate is closed for it."""
+
+    value: Any
+    late: Sequence[Tensor]  # the state's own, still to be copied …
+    versions: Sequence[int]  # … if these are still their versions afterwards
+    is_in_haste: bool  # some tensors may change as soon as training goes on
+    is_sharded: bool
+    size_bytes: int
+    key: tuple[Any, ...]  # equal for states that differ in values alone
+    events: Sequence[torch.cuda.Event]  # what GPUs had been told to do until then
+
+
+def take(state: Any) -> Snapshot:
+    survey = _Survey()
+    value = survey.walk(state)
+    return Snapshot(
+        value=value,
+        late=survey.late,
+        versions=[tensor._version for tensor in survey.late],
+        is_in_haste=survey.is_in_haste,
+        is_sharded=survey.is_sharded,
+        size_bytes=survey.size_bytes,
+        key=tuple(survey.key),
+        events=[torch.cuda.current_stream(device).record_event() for device in survey.devices],
+    )
+
+
+class _Survey:
+    def __init__(self) -> None:
+        self._steady = GATE.steady()
+        self._seen: dict[Any, Tensor] = {}  # tied tensors stay tied
+        self._cloned_bytes = 0
+        self.late: list[Tensor] = []
+        self.key: list[Any] = []
+        self.devices: set[torch.device] = set()
+        self.size_bytes = 0
+        self.is_in_haste = self.is_sharded = False
+
+    def walk(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _ATOMS:
+            return value
+        if kind is dict or kind is OrderedDict or kind is Counter:
+            return self._walk_dict(value, kind)
+        if kind is list or kind is tuple:
+            self.key.append((kind, len(value)))
+            return kind([item if type(item) in _ATOMS else self.walk(item) for item in value])
+        if isinstance(value, Tensor):
+            return self._walk_tensor(value)
+        if _is_array(value):
+            self.key.append((str(value.dtype), value.shape))
+            return value.copy()
+        GATE.meet(value)
+        if (own := own_state(value)) is not None:
+            return self.walk(own)
+        encode(value, [])  # names what it cannot carry
+        return value
+
+    def _walk_dict(self, value: Any, kind: type) -> Any:
+        self.key.append(tuple(value))
+        copied = kind()
+        for name, item in value.items():
+            dict.__setitem__(copied, name, item if type(item) in _ATOMS else self.walk(item))
+        if (metadata := getattr(value, "_metadata", None)) is not None:  # never changed in place
+            copied._metadata = metadata
+        return copied
+
+    def _walk_tensor(self, tensor: Tensor) -> Tensor:
+        self.key.append((len(self.key), tensor.dtype, tensor.shape))
+        is_plain = type(tensor) in _PLAIN_TENSORS and tensor.layout is torch.strided
+        if not is_plain or tensor.dtype not in DTYPES:
+            _, meta = describe("state", tensor)
+            self.is_sharded = self.is_sharded or meta.is_sharded
+        place = place_of(tensor) if is_plain else None
+        seen = self._seen.get((place, tensor.shape, tensor.stride(), tensor.dtype)) if place else None
+        if seen is not None:
+            self.key.append("tied")
+            return seen
+        self.size_bytes += tensor.nbytes
+        if place in self._steady and not tensor.is_inference():
+            kept = tensor
+            self.late.append(tensor)
+        else:
+            kept = self._set_aside(tensor)
+        if tensor.is_cuda:
+            self.devices.add(tensor.device)
+        if place is not None and tensor.numel():
+            self._seen[place, tensor.shape, tensor.stride(), tensor.dtype] = kept
+        return kept
+
+    def _set_aside(self, tensor: Tensor) -> Tensor:
+        self._cloned_bytes += tensor.nbytes
+        self.is_in_haste = self.is_in_haste or self._cloned_bytes > CLONED_BYTES
+        return tensor if self.is_in_haste else tensor.detach().clone()
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray) and value.dtype != object

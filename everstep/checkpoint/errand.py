@@ -41,7 +41,7 @@ class SlotWritten:
     has_manifest: bool = False  # ours was the share whose writer puts it
     problem: str = ""
     hint: str = ""
-    kind: str = ""
+    cause: str = ""  # failures of one cause are told once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -235,13 +235,13 @@ class Keeper:
             done = write_slot(arena.files[index], sequence, is_abandoned=lambda: _has_waited_enough(arena))
             outcome = SlotWritten(index=index, sequence=sequence, **done)
         except EverstepError as error:
-            kind = str(getattr(error, "kind", ""))
+            cause = str(getattr(error, "kind", ""))
             outcome = SlotWritten(
-                index=index, sequence=sequence, problem=error.message, hint=error.hint or "", kind=kind
+                index=index, sequence=sequence, problem=error.message, hint=error.hint or "", cause=cause
             )
         except Exception as error:
             log.exception("a write failed")
-            outcome = SlotWritten(index=index, sequence=sequence, problem=repr(error), kind=type(error).__name__)
+            outcome = SlotWritten(index=index, sequence=sequence, problem=repr(error), cause=type(error).__name__)
         self._inbox.append(lambda: self._note(arena, outcome))
         os.eventfd_write(self._wake, 1)
 

@@ -159,13 +159,13 @@ class Saver:
             return
 
         def tell(outcome: SlotWritten) -> None:
-            if outcome.kind == "VaultGone":
+            if outcome.cause == "VaultGone":
                 self._write_here(filling, order, done)
                 return
             self._arena.release(filling.index)
             if outcome.problem:
                 failed = CheckpointFailed(outcome.problem, hint=outcome.hint or None)
-                failed.kind = outcome.kind
+                failed.kind = outcome.cause
                 done.set_exception(failed)
             else:
                 done.set_result(Written(size_bytes=outcome.size_bytes, seconds=outcome.seconds, manifest=None))

@@ -88,7 +88,7 @@ class _Survey:
         self.key.append(tuple(value))
         copied = kind()
         for name, item in value.items():
-            dict.__setitem__(copied, name, item if type(item) in _ATOMS else self.walk(item))
+            copied[name] = item if type(item) in _ATOMS else self.walk(item)
         if (metadata := getattr(value, "_metadata", None)) is not None:  # never changed in place
             copied._metadata = metadata
         return copied

@@ -152,4 +152,4 @@ class VaultLine:
         with self._lock:
             waiting, self._waiting = self._waiting, {}
         for (index, sequence), tell in waiting.items():
-            tell(SlotWritten(index=index, sequence=sequence, problem=GONE, kind="VaultGone"))
+            tell(SlotWritten(index=index, sequence=sequence, problem=GONE, cause="VaultGone"))

@@ -146,9 +146,9 @@ class Checkpointer:
         share = Share(rank=place.rank, size=place.size) if word.is_split else WHOLE
         manifest = self._manifest(step, draft, place, word)
         order = partial(self._order, snapshot, share, manifest)
-        index = self._saver.reserve(may_wait=self._busy == "wait")
+        index = self._saver.reserve(may_wait=self._busy == "wait" and will_be_written)
         if index is None:
-            return self._skip(step, order)
+            return self._skip(step, order) if will_be_written else False
         self._put_code(share)
         pending = self._saver.start(index, snapshot, order, will_be_written=will_be_written)
         if will_be_written:
@@ -280,7 +280,8 @@ class Checkpointer:
                 log.warning("broken checkpoint, trying the next one: %s", error)
                 continue
             self.loaded = each.manifest
-            emit("checkpoint.loaded", step=key.step, generation=key.generation)
+            is_held = folder in in_memory
+            emit("checkpoint.loaded", step=key.step, generation=key.generation, is_from_memory=is_held)
             return state
         if problems:
             raise CheckpointBroken(

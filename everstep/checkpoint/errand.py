@@ -36,6 +36,7 @@ class SlotWritten:
 
     index: int
     sequence: int
+    step: int = -1  # of a state that was written
     size_bytes: int = 0
     seconds: float = 0.0
     has_manifest: bool = False  # ours was the share whose writer puts it

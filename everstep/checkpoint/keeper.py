@@ -249,11 +249,11 @@ class Keeper:
         arena.writing.pop(outcome.index, None)
         if not outcome.problem:
             arena.durable = max(arena.durable, outcome.sequence)
-        facts = {"uri": arena.uri, "sequence": outcome.sequence, "is_orphan": arena.line is None}
+        facts = {"uri": arena.uri, "step": outcome.step, "is_orphan": arena.line is None}
         if outcome.problem:
-            emit("checkpoint.failed", **facts, reason=outcome.problem)
+            emit("vault.failed", **facts, reason=outcome.problem)
         else:
-            emit("checkpoint.written", **facts, size_bytes=outcome.size_bytes)
+            emit("vault.wrote", **facts, size_bytes=outcome.size_bytes)
         if arena.line is None and outcome.problem:
             self._say(outcome.problem)
         elif arena.line is None:
@@ -283,6 +283,7 @@ def write_slot(file: int, sequence: int, *, is_abandoned: Callable[[], bool]) ->
     finally:
         storage.close()
     return {
+        "step": state.step,
         "size_bytes": written.size_bytes,
         "seconds": written.seconds,
         "has_manifest": written.manifest is not None,

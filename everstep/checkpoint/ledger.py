@@ -1,8 +1,8 @@
 """What became of the saves of this process: each kind of failure is told once, and all of them at the end.
 
 A process that tried to save and never could ends with exit code 74, unless an exception has told its script before: a
-run whose result is nowhere must not look like a success. Python offers no other way than os._exit to change the code of an
-interpreter that is ending; by then the script's own exit handlers have run and all output is flushed."""
+run whose result is nowhere must not look like a success. Python offers no other way than os._exit to change the code of
+an interpreter that is ending; by then the script's own exit handlers have run and all output is flushed."""
 
 from __future__ import annotations
 

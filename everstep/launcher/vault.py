@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from everstep.checkpoint.errand import KINDS, Said
+from everstep.events import emit
 from everstep.launcher.loop import Loop
 from everstep.packet import listen, pair, receive_packet
 from everstep.process import reap_detached, start_detached
@@ -82,6 +83,7 @@ class Vault:
             files = [self._listener.fileno(), theirs.fileno()]
             command = [sys.executable, "-u", "-c", _PROGRAM, *(str(file) for file in files)]
             self._pid = start_detached(command, env=os.environ, output=output, descriptors=files)
+        emit("vault.opened", vault=self._pid)
         self._loop.watch(self._line, self._hear)
 
     def _hear(self) -> None:

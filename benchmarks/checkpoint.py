@@ -1,8 +1,9 @@
 """What a checkpoint costs: ours beside torch.save and torch.distributed.checkpoint, in turns, in one process.
 
-A worker of `everstep run` trains a model with its optimizer and saves both. Blocking is the time until the call returns;
-cost is what the steps until the state is durable take longer than as many steps without a save; durable is the time
-until all is on the disk. Loading ends when model and optimizer hold the state. The last line is JSON, of the first size.
+A worker of `everstep run` trains a model with its optimizer and saves both. Blocking is the time until the call
+returns; cost is what the steps until the state is durable take longer than as many steps without a save; durable is the
+time until all is on the disk. Loading ends when model and optimizer hold the state. The last line is JSON, of the first
+size.
 
     python benchmarks/checkpoint.py [--mb 500 2000] [--rounds 7] [--only ours copy]
     python benchmarks/checkpoint.py --cuda [--mb 8000]"""
@@ -22,7 +23,6 @@ import tempfile
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 

@@ -146,9 +146,11 @@ class Checkpointer:
         share = Share(rank=place.rank, size=place.size) if word.is_split else WHOLE
         manifest = self._manifest(step, draft, place, word)
         order = partial(self._order, snapshot, share, manifest)
-        index = self._saver.reserve(may_wait=self._busy == "wait" and will_be_written)
-        if index is None:
-            return self._skip(step, order) if will_be_written else False
+        if will_be_written and self._busy == "skip" and self._pending is not None and not self._pending.done():
+            return self._skip(step, order)
+        index = self._saver.reserve(may_wait=will_be_written)
+        if index is None:  # only in memory, and there is no room for it while others are being written
+            return False
         self._put_code(share)
         pending = self._saver.start(index, snapshot, order, will_be_written=will_be_written)
         if will_be_written:

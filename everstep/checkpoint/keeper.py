@@ -36,7 +36,7 @@ from everstep.checkpoint.errand import (
     WriteSlot,
 )
 from everstep.checkpoint.memory import shared_file
-from everstep.checkpoint.storage import open_storage
+from everstep.checkpoint.storage import Storage, open_storage
 from everstep.checkpoint.writer import write_and_prune
 from everstep.errors import CheckpointBroken, EverstepError
 from everstep.events import emit
@@ -58,6 +58,8 @@ class _Arena:
     durable: int = 0  # the newest state that is on storage
     writing: dict[int, int] = field(default_factory=dict)  # slot: sequence
     orphaned_at: float = 0.0
+    turn: threading.Lock = field(default_factory=threading.Lock)  # its states are written one after the other …
+    storage: Storage | None = None  # … to a storage that remembers whether its folder was there
 
     def states(self) -> dict[int, slot.State]:
         """The whole states, by slot."""
@@ -232,7 +234,8 @@ class Keeper:
     def _write_slot(self, arena: _Arena, index: int, sequence: int) -> None:
         """In a thread of its own."""
         try:
-            done = write_slot(arena.files[index], sequence, is_abandoned=lambda: _has_waited_enough(arena))
+            with arena.turn:
+                done = _write_slot(arena, index, sequence)
             outcome = SlotWritten(index=index, sequence=sequence, **done)
         except EverstepError as error:
             cause = str(getattr(error, "kind", ""))
@@ -270,18 +273,21 @@ class Keeper:
         self._tell(self._agent, Said(text=text))
 
 
-def write_slot(file: int, sequence: int, *, is_abandoned: Callable[[], bool]) -> dict[str, Any]:
-    """Write the state with this number that the file holds; what is told of it."""
-    view = _view(file)
+def _write_slot(arena: _Arena, index: int, sequence: int) -> dict[str, Any]:
+    """Write the state with this number that the slot holds; what is told of it."""
+    view = _view(arena.files[index])
     state = slot.read(view) if view is not None else None
     if view is None or state is None or state.sequence != sequence:
         raise EverstepError(f"state {sequence} is not whole in memory")
     what = unpack(state.description)
-    storage = open_storage(what.uri)
-    try:
-        written = write_and_prune(storage, what.layout, state.image(view), what.manifest, is_abandoned=is_abandoned)
-    finally:
-        storage.close()
+    arena.storage = arena.storage or open_storage(arena.uri)
+    written = write_and_prune(
+        arena.storage,
+        what.layout,
+        state.image(view),
+        what.manifest,
+        is_abandoned=lambda: _has_waited_enough(arena),
+    )
     return {
         "step": state.step,
         "size_bytes": written.size_bytes,

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everstep.checkpoint.contents import DTYPES, describe
+from everstep.checkpoint.contents import DTYPES, describe, take_apart
 from everstep.checkpoint.gate import GATE, place_of
 from everstep.engine.state import encode, own_state
+from everstep.errors import UsageError
 
 CLONED_BYTES = 64 << 20  # more than this of tensors that may change is not copied twice: the save waits instead
 
@@ -40,7 +41,11 @@ class Snapshot:
 
 def take(state: Any) -> Snapshot:
     survey = _Survey()
-    value = survey.walk(state)
+    try:
+        value = survey.walk(state)
+    except UsageError:
+        take_apart(state)  # says the same, and where
+        raise
     return Snapshot(
         value=value,
         late=survey.late,
@@ -70,9 +75,10 @@ class _Survey:
             return value
         if kind is dict or kind is OrderedDict or kind is Counter:
             return self._walk_dict(value, kind)
-        if kind is list or kind is tuple:
+        if kind is tuple or isinstance(value, list):
             self.key.append((kind, len(value)))
-            return kind([item if type(item) in _ATOMS else self.walk(item) for item in value])
+            items = [item if type(item) in _ATOMS else self.walk(item) for item in value]
+            return tuple(items) if kind is tuple else items
         if isinstance(value, Tensor):
             return self._walk_tensor(value)
         if _is_array(value):
@@ -81,7 +87,7 @@ class _Survey:
         GATE.meet(value)
         if (own := own_state(value)) is not None:
             return self.walk(own)
-        encode(value, [])  # names what it cannot carry
+        encode(value, [])  # an error if it cannot be carried
         return value
 
     def _walk_dict(self, value: Any, kind: type) -> Any:

@@ -1,4 +1,4 @@
-"""States in memory outlive their worker: they are written when it dies, whoever else dies, and loaded when it is back."""
+"""States in memory outlive their worker: written when it dies, whoever else dies; loaded when it is back."""
 
 from __future__ import annotations
 

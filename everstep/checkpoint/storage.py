@@ -24,7 +24,8 @@ class Storage(Protocol):
 
     def put(self, name: str, data: memoryview | bytes) -> None: ...
 
-    def read(self, name: str, start: int = 0, size_bytes: int | None = None) -> bytes: ...
+    def read(self, name: str, start: int = 0, size_bytes: int | None = None) -> bytes:
+        """All of it, or `size_bytes` from `start` on: fewer where the file ends before."""
 
     def read_into(self, name: str, start: int, buffers: Sequence[memoryview]) -> int:
         """Fill the buffers one after another with what follows `start`; returns how many bytes there were."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -112,6 +113,8 @@ class Gateway:
                     if self.cut_after < 0:
                         self.cut_after = None
                         self._count()
+                        source.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        source.close()  # a reset, in the middle of a request
                         break
                 target.sendall(data)
         except OSError:

@@ -31,6 +31,7 @@ class Filling:
     sequence: int
     block: Block
     image: memoryview
+    offset: int  # of the image in the block
     _done: Callable[[int, bool], None]
 
     def commit(self, *, will_be_written: bool) -> None:
@@ -113,7 +114,8 @@ class Arena:
             )
             if used < block.size_bytes * _GIVE_BACK_SHARE:
                 block.give_back(max(used, self._expected_bytes + _HEAD_BYTES))
-            return Filling(index, self._sequence, block, slot.image_view(block.view), self._end_filling)
+            image = slot.image_view(block.view)
+            return Filling(index, self._sequence, block, image, used - image_bytes, self._end_filling)
 
     def cancel(self, index: int) -> None:
         """It will not be filled, or not to the end."""

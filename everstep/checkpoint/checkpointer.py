@@ -16,10 +16,9 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -40,7 +39,7 @@ from everstep.checkpoint.lineage import decide_due, decide_lineage
 from everstep.checkpoint.load import read_state
 from everstep.checkpoint.manifest import Key, Manifest, Policy, parse_folder
 from everstep.checkpoint.retention import best_first
-from everstep.checkpoint.saver import Order, Saver
+from everstep.checkpoint.saver import Saver
 from everstep.checkpoint.storage import open_storage
 from everstep.checkpoint.survey import Snapshot, take
 from everstep.checkpoint.write import Written
@@ -145,30 +144,24 @@ class Checkpointer:
             return False
         share = Share(rank=place.rank, size=place.size) if word.is_split else WHOLE
         manifest = self._manifest(step, draft, place, word)
-        order = partial(self._order, snapshot, share, manifest)
         if will_be_written and self._busy == "skip" and self._pending is not None and not self._pending.done():
-            return self._skip(step, order)
+            return self._skip(step, snapshot, share, manifest)
         index = self._saver.reserve(may_wait=will_be_written)
         if index is None:  # only in memory, and there is no room for it while others are being written
             return False
         self._put_code(share)
-        pending = self._saver.start(index, snapshot, order, will_be_written=will_be_written)
+        pending = self._saver.start(index, snapshot, share, manifest, will_be_written=will_be_written)
         if will_be_written:
             self._pending = pending
         pending.add_done_callback(lambda done: self._note(step, done, will_be_written))
         return True
 
-    def _order(self, snapshot: Snapshot, share: Share, manifest: Manifest) -> Order:
-        contents = take_apart(snapshot.value)
-        layout = lay_out(contents.skeleton, contents.metas, share, file_bytes=self._storage.file_bytes)
-        return Order(contents=contents, layout=layout, manifest=manifest)
-
-    def _skip(self, step: int, order: Callable[[], Order]) -> bool:
+    def _skip(self, step: int, snapshot: Snapshot, share: Share, manifest: Manifest) -> bool:
         log.warning("checkpoint of step %d skipped: the last one is still being written", step)
         emit("checkpoint.skipped", step=step)
-        skipped = order()
-        if skipped.layout.share.rank > 0:
-            self._writer.skip(skipped.layout, skipped.manifest)
+        if share.rank > 0:
+            contents = take_apart(snapshot.value)
+            self._writer.skip(lay_out(contents.skeleton, contents.metas, share), manifest)
         return False
 
     def _note(self, step: int, done: Future[Written], was_written: bool) -> None:

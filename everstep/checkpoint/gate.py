@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 _NUM_LOOKS = 3  # an optimizer has all its state after its first steps
 
-Place = tuple[int, int, torch.device]  # address, bytes, device
+Place = tuple[int, int]  # address, which no two devices share, and bytes
 
 
 class Copying(Protocol):
@@ -107,7 +107,7 @@ GATE = Gate()
 
 
 def place_of(tensor: Tensor) -> Place:
-    return tensor.data_ptr(), tensor.nbytes, tensor.device
+    return tensor.data_ptr(), tensor.nbytes
 
 
 def _tensors_of(optimizer: Optimizer) -> list[Tensor]:
@@ -122,4 +122,4 @@ def _tensors_of(optimizer: Optimizer) -> list[Tensor]:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    return type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided and not tensor.is_inference()

@@ -10,19 +10,17 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 
 from everstep import env
 from everstep.checkpoint import slot
 from everstep.checkpoint.arena import Arena, Filling
-from everstep.checkpoint.contents import Contents, sources, targets
 from everstep.checkpoint.copying import Changed, Copier, Copy, Pairs
 from everstep.checkpoint.description import Description, pack
+from everstep.checkpoint.drawing import Draughtsman, Drawing
 from everstep.checkpoint.errand import SlotWritten
 from everstep.checkpoint.gate import GATE
-from everstep.checkpoint.image import Layout, put_heads
+from everstep.checkpoint.image import Share, put_heads
 from everstep.checkpoint.manifest import Manifest
 from everstep.checkpoint.memory import Block
 from everstep.checkpoint.pinning import pin
@@ -38,21 +36,13 @@ log = logging.getLogger("everstep.checkpoint")
 _OWN_MEMORY = ("memory",)  # storages that no other process can reach
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
-    """What becomes of a snapshot; made in the copier's thread."""
-
-    contents: Contents
-    layout: Layout
-    manifest: Manifest
-
-
 class Saver:
     """For one storage. `reserve`, then `start`; the future is done when the state is durable, or cannot be."""
 
     def __init__(self, storage: Storage, writer: ThreadWriter) -> None:
         self._storage, self._writer = storage, writer
         self._copier = Copier()
+        self._draughtsman = Draughtsman(storage.file_bytes)
         self._outstanding: set[Future[Written]] = set()
         _finish_at_exit(self)
         self._line = self._connect()
@@ -76,10 +66,10 @@ class Saver:
         self._arena.cancel(index)
 
     def start(
-        self, index: int, snapshot: Snapshot, order: Callable[[], Order], *, will_be_written: bool
+        self, index: int, snapshot: Snapshot, share: Share, manifest: Manifest, *, will_be_written: bool
     ) -> Future[Written]:
         """Copy beside training, then have it written, or just keep it in memory."""
-        passage = _Passage(self._arena, self._storage.uri, index, order)
+        passage = _Passage(index, snapshot, share, manifest)
         done: Future[Written] = Future()
         self._outstanding.add(done)
         done.add_done_callback(self._outstanding.discard)
@@ -92,11 +82,11 @@ class Saver:
             filling = passage.filling
             filling.commit(will_be_written=will_be_written)
             if will_be_written:
-                self._write(filling, passage.order, done)
+                self._write(passage, done)
             else:
                 done.set_result(Written(size_bytes=len(filling.image), seconds=0.0, manifest=None))
 
-        copy = Copy(snapshot, passage.pairs, then)
+        copy = Copy(snapshot, lambda: self._begin(passage), then)
         self._copier.start(copy)
         if snapshot.is_in_haste:
             copy.wait_for_change()
@@ -124,6 +114,7 @@ class Saver:
         self._writer.close()
         if self._line is not None:
             self._line.close()
+        self._draughtsman.forget()
         self._arena.close()
 
     def finish(self) -> None:
@@ -151,16 +142,30 @@ class Saver:
                 self._line = None
         return Arena(prepare=pin)
 
-    # --- writing --------------------------------------------------------------------------------------
+    # --- in the copier's thread -----------------------------------------------------------------------
 
-    def _write(self, filling: Filling, order: Order, done: Future[Written]) -> None:
+    def _begin(self, passage: _Passage) -> Pairs:
+        passage.drawing = drawing = self._draughtsman.draw(passage.snapshot, passage.share)
+        layout, manifest = drawing.layout, passage.manifest
+        passage.filling = self._arena.begin(
+            passage.index,
+            generation=manifest.key.generation,
+            step=manifest.key.step,
+            description=pack(Description(uri=self._storage.uri, layout=layout, manifest=manifest)),
+            image_bytes=layout.size_bytes,
+        )
+        put_heads(layout, passage.filling.image)
+        return self._draughtsman.pairs(drawing, passage.filling)
+
+    def _write(self, passage: _Passage, done: Future[Written]) -> None:
+        filling = passage.filling
         if self._line is None or self._line.is_gone or not self._arena.is_shared:
-            self._write_here(filling, order, done)
+            self._write_here(passage, done)
             return
 
         def tell(outcome: SlotWritten) -> None:
             if outcome.cause == "VaultGone":
-                self._write_here(filling, order, done)
+                self._write_here(passage, done)
                 return
             self._arena.release(filling.index)
             if outcome.problem:
@@ -172,32 +177,20 @@ class Saver:
 
         self._line.write(filling.index, filling.sequence, tell)
 
-    def _write_here(self, filling: Filling, order: Order, done: Future[Written]) -> None:
-        written = self._writer.submit(_Lent(self._arena, filling), order.layout, order.manifest)
+    def _write_here(self, passage: _Passage, done: Future[Written]) -> None:
+        lent = _Lent(self._arena, passage.filling)
+        written = self._writer.submit(lent, passage.drawing.layout, passage.manifest)
         written.add_done_callback(lambda one: _pass_on(one, done))
 
 
 class _Passage:
-    """Makes the place for an image when the copier comes to it."""
+    """A state on its way from the worker's memory to a slot and on."""
 
-    def __init__(self, arena: Arena, uri: str, index: int, order: Callable[[], Order]) -> None:
-        self._arena, self._uri, self._index, self._make = arena, uri, index, order
-        self.order: Order
-        self.filling: Filling
+    drawing: Drawing
+    filling: Filling
 
-    def pairs(self) -> Pairs:
-        self.order = order = self._make()
-        text = pack(Description(uri=self._uri, layout=order.layout, manifest=order.manifest))
-        self.filling = self._arena.begin(
-            self._index,
-            generation=order.manifest.key.generation,
-            step=order.manifest.key.step,
-            description=text,
-            image_bytes=order.layout.size_bytes,
-        )
-        put_heads(order.layout, self.filling.image)
-        into = targets(order.contents, order.layout, self.filling.image)
-        return list(zip(into, sources(order.contents, order.layout), strict=True))
+    def __init__(self, index: int, snapshot: Snapshot, share: Share, manifest: Manifest) -> None:
+        self.index, self.snapshot, self.share, self.manifest = index, snapshot, share, manifest
 
 
 class _Lent:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from everstep.checkpoint.contents import DTYPES, describe, take_apart
-from everstep.checkpoint.gate import GATE, place_of
+from everstep.checkpoint.gate import GATE, Place, place_of
 from everstep.engine.state import encode, own_state
 from everstep.errors import UsageError
 
@@ -61,7 +61,7 @@ def take(state: Any) -> Snapshot:
 class _Survey:
     def __init__(self) -> None:
         self._steady = GATE.steady()
-        self._seen: dict[Any, Tensor] = {}  # tied tensors stay tied
+        self._seen: dict[Place, tuple[Tensor, Tensor]] = {}  # tied tensors stay tied
         self._cloned_bytes = 0
         self.late: list[Tensor] = []
         self.key: list[Any] = []
@@ -101,31 +101,42 @@ class _Survey:
 
     def _walk_tensor(self, tensor: Tensor) -> Tensor:
         self.key.append((len(self.key), tensor.dtype, tensor.shape))
-        is_plain = type(tensor) in _PLAIN_TENSORS and tensor.layout is torch.strided
-        if not is_plain or tensor.dtype not in DTYPES:
-            _, meta = describe("state", tensor)
-            self.is_sharded = self.is_sharded or meta.is_sharded
-        place = place_of(tensor) if is_plain else None
-        seen = self._seen.get((place, tensor.shape, tensor.stride(), tensor.dtype)) if place else None
-        if seen is not None:
+        if type(tensor) not in _PLAIN_TENSORS or tensor.layout is not torch.strided or tensor.dtype not in DTYPES:
+            return self._walk_odd_tensor(tensor)
+        place = place_of(tensor)
+        seen = self._seen.get(place)
+        if seen is not None and _is_same(seen[0], tensor):
             self.key.append("tied")
-            return seen
-        self.size_bytes += tensor.nbytes
-        if place in self._steady and not tensor.is_inference():
+            return seen[1]
+        if place in self._steady:
             kept = tensor
             self.late.append(tensor)
         else:
             kept = self._set_aside(tensor)
+        if place[1]:
+            self._seen[place] = (tensor, kept)
+            self._note(tensor)
+        return kept
+
+    def _walk_odd_tensor(self, tensor: Tensor) -> Tensor:
+        _, meta = describe("state", tensor)
+        self.is_sharded = self.is_sharded or meta.is_sharded
+        self._note(tensor)
+        return self._set_aside(tensor)
+
+    def _note(self, tensor: Tensor) -> None:
+        self.size_bytes += tensor.nbytes
         if tensor.is_cuda:
             self.devices.add(tensor.device)
-        if place is not None and tensor.numel():
-            self._seen[place, tensor.shape, tensor.stride(), tensor.dtype] = kept
-        return kept
 
     def _set_aside(self, tensor: Tensor) -> Tensor:
         self._cloned_bytes += tensor.nbytes
         self.is_in_haste = self.is_in_haste or self._cloned_bytes > CLONED_BYTES
         return tensor if self.is_in_haste else tensor.detach().clone()
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.stride() == other.stride() and one.dtype == other.dtype
 
 
 def _is_array(value: Any) -> bool:

@@ -25,6 +25,34 @@ _ROW_BYTES = 64 << 10
 
 def encode(value: Any, tensors: list[Tensor], where: str = "state") -> Any:
     """A JSON value in which every tensor is a number into `tensors`; containers that JSON lacks are tagged."""
+    num_before = len(tensors)
+    try:
+        return _encode(value, tensors)
+    except UsageError:
+        del tensors[num_before:]
+        return _encode_slowly(value, tensors, where)
+
+
+def _encode(value: Any, tensors: list[Tensor]) -> Any:
+    """Without the place, which costs as much as all the rest."""
+    kind = type(value)
+    if kind is int or kind is str or kind is bool or value is None or (kind is float and value - value == 0.0):
+        return value
+    if kind is Tensor:
+        tensors.append(value.detach())
+        return {"tensor": len(tensors) - 1}
+    if kind is dict or kind is collections.OrderedDict:
+        items = [[k if type(k) is str else _encode(k, tensors), _encode(v, tensors)] for k, v in value.items()]
+        if (metadata := getattr(value, "_metadata", None)) is not None:  # of a module: the version of each part
+            return {"module": [items, _encode(metadata, tensors)]}
+        return {_DICTS[kind]: items}
+    if kind is list:
+        return [_encode(item, tensors) for item in value]
+    return _encode_slowly(value, tensors, "state")
+
+
+def _encode_slowly(value: Any, tensors: list[Tensor], where: str) -> Any:
+    """The same, and an error says where."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Tensor):
@@ -33,22 +61,23 @@ def encode(value: Any, tensors: list[Tensor], where: str = "state") -> Any:
     if type(value) in (int, float):
         return value if value == value and abs(value) != float("inf") else {"float": repr(value)}
     if isinstance(value, list):
-        return [encode(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]
+        return [_encode_slowly(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]
     if type(value) is tuple:
-        return {"tuple": [encode(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]}
+        return {"tuple": [_encode_slowly(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]}
     if isinstance(value, bytes):
         return {"bytes": base64.b64encode(value).decode()}
     if type(value) in _DICTS:
         items = [
-            [encode(k, tensors, f"{where} key {k!r}"), encode(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()
+            [_encode_slowly(k, tensors, f"{where} key {k!r}"), _encode_slowly(v, tensors, f"{where}[{k!r}]")]
+            for k, v in value.items()
         ]
         if (metadata := getattr(value, "_metadata", None)) is not None:  # of a module: the version of each part
-            return {"module": [items, encode(metadata, tensors, f"{where}._metadata")]}
+            return {"module": [items, _encode_slowly(metadata, tensors, f"{where}._metadata")]}
         return {_DICTS[type(value)]: items}
     if (tagged := _numpy_value(value, tensors, where)) is not None:
         return tagged
     if (own := own_state(value)) is not None:
-        return encode(own, tensors, where)
+        return _encode_slowly(own, tensors, where)
     raise UsageError(
         f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be sent as plain data",
         hint="keep tensors, numbers, strings, lists, tuples and dicts in a state_dict",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from everstep.checkpoint import slot
@@ -23,6 +23,13 @@ from everstep.errors import CheckpointBroken
 _Share = tuple[Description, slot.State, memoryview]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _File:
+    slot: int  # its descriptor
+    offset: int
+    size_bytes: int
+
+
 class HeldStates:
     """Storage's reading calls, over the slots of a node. It closes the files that it is given."""
 
@@ -30,23 +37,24 @@ class HeldStates:
 
     def __init__(self, uri: str, files: Sequence[int]) -> None:
         self.uri = f"the memory of this node, for {uri}"
+        self._slots = list(files)
         self._shares: dict[tuple[Key, str], dict[int, _Share]] = {}
-        self._files: dict[str, memoryview] = {}
+        self._files: dict[str, _File] = {}
         for file in files:
-            try:
-                self._add(file)
-            finally:
-                os.close(file)
+            self._add(file)
 
     def find(self, stored: Sequence[Found] = ()) -> list[Found]:
-        """The whole ones, oldest first. `stored` is what is on storage."""
+        """The whole ones that are on storage too, or newer than all that is there: others were deleted."""
         known = {each.key: each.manifest for each in stored if each.manifest is not None}
+        newest = max((each.key for each in stored if each.is_whole), default=None)
         found = []
-        for (key, save), shares in sorted(self._shares.items(), key=lambda each: each[0]):
-            size = next(iter(shares.values()))[0].layout.share.size
-            if len(shares) == size:
-                twin = known.get(key)
-                found.append(Found(key=key, manifest=self._manifest(shares, twin if _is_of(twin, save) else None)))
+        for (key, save), shares in self._shares.items():
+            twin = known.get(key)
+            is_whole = len(shares) == next(iter(shares.values()))[0].layout.share.size
+            if is_whole and twin is not None and twin.save == save:
+                found.append(Found(key=key, manifest=twin))
+            elif is_whole and twin is None and (newest is None or key > newest):
+                found.append(Found(key=key, manifest=self._manifest(shares)))
         return found
 
     def check(self, key: Key) -> None:
@@ -56,20 +64,22 @@ class HeldStates:
                 raise CheckpointBroken(f"{self.uri}: {key.folder} was overwritten while it was read")
 
     def read(self, name: str, start: int = 0, size_bytes: int | None = None) -> bytes:
-        data = self._file(name)
-        return bytes(data[start : len(data) if size_bytes is None else start + size_bytes])
+        file = self._file(name)
+        wanted = file.size_bytes - start if size_bytes is None else min(size_bytes, file.size_bytes - start)
+        return os.pread(file.slot, max(0, wanted), file.offset + start)
 
     def read_into(self, name: str, start: int, buffers: Sequence[memoryview]) -> int:
-        data, at = self._file(name), start
+        """By the kernel, which holds no lock of Python's."""
+        file, done = self._file(name), 0
         for buffer in buffers:
-            piece = data[at : at + len(buffer)]
-            buffer[: len(piece)] = piece
-            at += len(piece)
-        return at - start
+            piece = buffer[: max(0, file.size_bytes - start - done)]
+            while len(piece) and (got := os.preadv(file.slot, [piece], file.offset + start + done)):
+                piece, done = piece[got:], done + got
+        return done
 
     def list(self, folder: str = "") -> dict[str, int | None]:
         inside = f"{folder}/" if folder else ""
-        return {name[len(inside) :]: len(data) for name, data in self._files.items() if name.startswith(inside)}
+        return {name[len(inside) :]: file.size_bytes for name, file in self._files.items() if name.startswith(inside)}
 
     def put(self, name: str, data: memoryview | bytes) -> None:
         raise PermissionError(f"{self.uri} is only read")
@@ -80,6 +90,8 @@ class HeldStates:
     def close(self) -> None:
         self._files.clear()
         self._shares.clear()
+        while self._slots:
+            os.close(self._slots.pop())
 
     def __enter__(self) -> HeldStates:
         return self
@@ -102,31 +114,23 @@ class HeldStates:
             return
         key, save = what.manifest.key, what.manifest.save
         self._shares.setdefault((key, save), {})[what.layout.share.rank] = (what, state, view)
-        image = state.image(view)
         for each in what.layout.files:
             name = f"{key.folder}/{save}/{each.name}"
-            self._files[name] = image[each.offset : each.offset + each.size_bytes]
+            self._files[name] = _File(slot=file, offset=state.image_offset + each.offset, size_bytes=each.size_bytes)
 
-    def _manifest(self, shares: dict[int, _Share], twin: Manifest | None) -> Manifest:
-        if twin is not None:
-            return twin
-        what = shares[0][0]
-        save = what.manifest.save
+    def _manifest(self, shares: dict[int, _Share]) -> Manifest:
+        first = shares[0][0].manifest
         records = []
         for rank in sorted(shares):
-            for each in shares[rank][0].layout.files:
-                data = self._files[f"{what.manifest.key.folder}/{save}/{each.name}"]
-                records.append(
-                    FileRecord(name=f"{save}/{each.name}", size_bytes=each.size_bytes, crc32=checksums(data))
-                )
-        return replace(what.manifest, files=tuple(records), state=f"{save}/{STATE_FILE}")
+            what, state, view = shares[rank]
+            image = state.image(view)
+            for each in what.layout.files:
+                sums = checksums(image[each.offset : each.offset + each.size_bytes])
+                records.append(FileRecord(name=f"{first.save}/{each.name}", size_bytes=each.size_bytes, crc32=sums))
+        return replace(first, files=tuple(records), state=f"{first.save}/{STATE_FILE}")
 
-    def _file(self, name: str) -> memoryview:
+    def _file(self, name: str) -> _File:
         try:
             return self._files[name]
         except KeyError:
             raise FileNotFoundError(name) from None
-
-
-def _is_of(manifest: Manifest | None, save: str) -> bool:
-    return manifest is not None and manifest.save == save

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "transfer")
+NAMES = ("recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "transfer", "checkpoint")
 
 
 def main() -> int:

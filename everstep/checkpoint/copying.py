@@ -75,6 +75,7 @@ class Copy:
             self._arrivals = [_send_home(pairs, snapshot.events) for pairs in _by_device(on_gpu)]
         if on_host:
             torch._foreach_copy_([target for target, _ in on_host], [source for _, source in on_host])
+        # On a GPU a step may be queued as soon as the copies are: only what came before can be told from it.
         changed = [
             tensor
             for tensor, version in zip(snapshot.late, snapshot.versions, strict=True)
@@ -112,7 +113,9 @@ class Copier:
     def _work(self) -> None:
         _use_one_thread()
         while (copy := self._queue.get()) is not None:
-            copy.run()
+            with torch.no_grad():
+                copy.run()
+            del copy  # and with it the state, which may be gone from everywhere else
 
 
 def _use_one_thread() -> None:

@@ -5,7 +5,7 @@ skeleton, which holds the plain values, is new."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -23,6 +23,10 @@ class Drawing:
     contents: Contents
     layout: Layout
 
+    def without_tensors(self) -> Drawing:
+        """To be kept: it must not keep a state's memory."""
+        return Drawing(contents=replace(self.contents, tensors=()), layout=self.layout)
+
 
 class Draughtsman:
     """For one thread: the copier's."""
@@ -36,12 +40,13 @@ class Draughtsman:
     def draw(self, snapshot: Snapshot, share: Share) -> Drawing:
         key = (snapshot.key, share)
         if self._last is not None and key == self._key and (again := self._draw_again(snapshot, self._last)):
-            self._last = again
+            self._last = again.without_tensors()
             return again
         contents = take_apart(snapshot.value)
         layout = lay_out(contents.skeleton, contents.metas, share, file_bytes=self._file_bytes)
-        self._key, self._last = key, Drawing(contents=contents, layout=layout)
-        return self._last
+        drawing = Drawing(contents=contents, layout=layout)
+        self._key, self._last = key, drawing.without_tensors()
+        return drawing
 
     def pairs(self, drawing: Drawing, filling: Filling) -> Pairs:
         """What is to be copied, and where to. Views of a slot are made once: each costs as much as a small copy."""

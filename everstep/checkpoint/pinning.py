@@ -12,6 +12,7 @@ from everstep.checkpoint.memory import Block
 
 log = logging.getLogger("everstep")
 
+_PORTABLE = 1  # for all GPUs
 _ALREADY = 712  # cudaErrorHostMemoryAlreadyRegistered
 
 
@@ -23,7 +24,7 @@ def pin(block: Block) -> None:
         return
     runtime = torch.cuda.cudart()
     address = block.address
-    problem = int(runtime.cudaHostRegister(address, block.size_bytes, 0))
+    problem = int(runtime.cudaHostRegister(address, block.size_bytes, _PORTABLE))
     if problem not in (0, _ALREADY):
         log.warning("checkpoints: CUDA cannot pin %d bytes (error %d): raise `ulimit -l`", block.size_bytes, problem)
         return

@@ -17,10 +17,10 @@ from everstep.checkpoint import slot
 from everstep.checkpoint.arena import Arena, Filling
 from everstep.checkpoint.copying import Changed, Copier, Copy, Pairs
 from everstep.checkpoint.description import Description, pack
-from everstep.checkpoint.drawing import Draughtsman, Drawing
+from everstep.checkpoint.drawing import Draughtsman
 from everstep.checkpoint.errand import SlotWritten
 from everstep.checkpoint.gate import GATE
-from everstep.checkpoint.image import Share, put_heads
+from everstep.checkpoint.image import Layout, Share, put_heads
 from everstep.checkpoint.manifest import Manifest
 from everstep.checkpoint.memory import Block
 from everstep.checkpoint.pinning import pin
@@ -79,6 +79,7 @@ class Saver:
                 self._arena.cancel(index)
                 done.set_exception(_failure(problem, self._storage.uri))
                 return
+            passage.snapshot = None
             filling = passage.filling
             filling.commit(will_be_written=will_be_written)
             if will_be_written:
@@ -145,8 +146,10 @@ class Saver:
     # --- in the copier's thread -----------------------------------------------------------------------
 
     def _begin(self, passage: _Passage) -> Pairs:
-        passage.drawing = drawing = self._draughtsman.draw(passage.snapshot, passage.share)
+        assert passage.snapshot is not None
+        drawing = self._draughtsman.draw(passage.snapshot, passage.share)
         layout, manifest = drawing.layout, passage.manifest
+        passage.layout = layout
         passage.filling = self._arena.begin(
             passage.index,
             generation=manifest.key.generation,
@@ -179,18 +182,19 @@ class Saver:
 
     def _write_here(self, passage: _Passage, done: Future[Written]) -> None:
         lent = _Lent(self._arena, passage.filling)
-        written = self._writer.submit(lent, passage.drawing.layout, passage.manifest)
+        written = self._writer.submit(lent, passage.layout, passage.manifest)
         written.add_done_callback(lambda one: _pass_on(one, done))
 
 
 class _Passage:
     """A state on its way from the worker's memory to a slot and on."""
 
-    drawing: Drawing
+    layout: Layout
     filling: Filling
 
     def __init__(self, index: int, snapshot: Snapshot, share: Share, manifest: Manifest) -> None:
-        self.index, self.snapshot, self.share, self.manifest = index, snapshot, share, manifest
+        self.index, self.share, self.manifest = index, share, manifest
+        self.snapshot: Snapshot | None = snapshot
 
 
 class _Lent:

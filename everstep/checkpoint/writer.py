@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
@@ -89,6 +90,7 @@ class ThreadWriter:
     """Writes in a thread of this process; the interpreter waits for it before it ends."""
 
     def __init__(self, storage: Storage, is_abandoned: Callable[[Manifest], bool]) -> None:
+        _finish_at_exit(self)
         self._storage = storage
         self._is_abandoned = is_abandoned
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="everstep-checkpoint")
@@ -113,6 +115,25 @@ class ThreadWriter:
             )
         finally:
             slot.release()
+
+
+_writers: weakref.WeakSet[ThreadWriter] = weakref.WeakSet()
+_is_registered = False
+
+
+def _finish_at_exit(writer: ThreadWriter) -> None:
+    """Have all writing done while threads can still be started: storage drivers need some."""
+    global _is_registered
+    _writers.add(writer)
+    if not _is_registered:
+        _is_registered = True
+        # atexit would be too late: by then concurrent.futures takes no more work. Whoever registers last comes first.
+        threading._register_atexit(_finish)  # type: ignore[attr-defined]
+
+
+def _finish() -> None:
+    for writer in list(_writers):
+        writer.close()
 
 
 def write_and_prune(

@@ -36,7 +36,10 @@ def start(script: str, *args: object, **environment: str) -> subprocess.Popen[st
 
 def finish(script: str, *args: object) -> tuple[int, str, str]:
     with start(script, *args) as process:
-        output, errors = process.communicate(timeout=100)
+        try:
+            output, errors = process.communicate(timeout=100)
+        finally:
+            process.kill()
         return process.returncode, output, errors
 
 

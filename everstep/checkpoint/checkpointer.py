@@ -37,7 +37,7 @@ from everstep.checkpoint.load import read_state
 from everstep.checkpoint.manifest import Key, Manifest, Policy, parse_folder
 from everstep.checkpoint.retention import best_first
 from everstep.checkpoint.storage import open_storage
-from everstep.checkpoint.write import Written
+from everstep.checkpoint.write import Written, failure
 from everstep.checkpoint.writer import Arena, PrivateArena, ThreadWriter
 from everstep.errors import CheckpointBroken, CheckpointFailed, EverstepError, NoCheckpoint, UsageError
 from everstep.events import emit
@@ -132,12 +132,19 @@ class Checkpointer:
         self._num_saves += 1
         self._bumps += step < self._last_step  # before anybody leaves: all workers must count alike
         self._last_step = step
-        word = agreement.settle(
-            self._num_saves, is_sharded=contents.is_sharded, base=lambda: self._base(step, draft, place)
-        )
-        if place.rank > 0 and not word.is_split:
+        try:
+            word = agreement.settle(
+                self._num_saves, is_sharded=contents.is_sharded, base=lambda: self._base(step, place)
+            )
+        except (OSError, RuntimeError, EverstepError) as error:  # RuntimeError: of torch's stores
+            failed = failure(error, self._storage, draft)
+            if place.rank == 0 or contents.is_sharded:
+                raise failed from error
+            log.warning("rank %d does not take part in writing step %d: %s", place.rank, step, failed.message)
             return False
-        share = Share(rank=place.rank, size=place.size) if word.is_split else WHOLE
+        if word is None:
+            return False
+        share = Share(rank=place.rank, size=place.size) if word.is_split(self._num_saves) else WHOLE
         manifest = self._manifest(step, draft, place, word)
         layout = lay_out(contents.skeleton, contents.metas, share, file_bytes=self._storage.file_bytes)
         if self._busy == "skip" and self._pending is not None and not self._pending.done():
@@ -179,7 +186,7 @@ class Checkpointer:
         """Whether a later generation has begun: shares that are missing will not come."""
         return place_now().generation > manifest.world_generation
 
-    def _base(self, step: int, draft: Manifest, place: Place) -> int:
+    def _base(self, step: int, place: Place) -> int:
         newest = next((each.manifest for each in reversed(self.list()) if each.is_whole), None)
         lineage = decide_lineage(step=step, world_generation=place.generation, job=place.job, newest=newest)
         log.debug("checkpoints are filed under generation %d: %s", lineage.base + place.generation, lineage.reason)

@@ -2,8 +2,8 @@
 
 Nobody waits for anybody: a worker that waited for one that is lost would itself be late for the next generation.
 Rank 0 writes alone until it has seen that all others save too; then it says from which save on each writes its share,
-two saves ahead, so that all have heard it by then. Scripts in which only rank 0 saves work, and so do those in which all
-do. Only a sharded state, which no regroup can happen to, is waited for: nobody has all of it."""
+two saves ahead, so that all have heard it by then. Scripts in which only rank 0 saves work, and so do those in which
+all do. Only a sharded state, which no regroup can happen to, is waited for: nobody has all of it."""
 
 from __future__ import annotations
 

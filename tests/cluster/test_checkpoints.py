@@ -252,3 +252,16 @@ def test_a_killed_worker_costs_no_checkpoint_that_was_whole(tmp_path: Path) -> N
     assert any(len(each.manifest.files) == 4 for each in whole if each.manifest)  # three shares and state.json
     with everstep.Checkpointer(folder) as checkpointer:
         assert int(checkpointer.load()["step"]) == 16
+
+
+def test_an_fsdp2_model_gets_its_weights_back(tmp_path: Path) -> None:
+    environments = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
+    workers = [start("checkpoint_fsdp.py", tmp_path / "ckpt", tmp_path / "store", **each) for each in environments]
+    try:
+        for worker in workers:
+            output, errors = worker.communicate(timeout=100)
+            assert output == "True\n", errors
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()

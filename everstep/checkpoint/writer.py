@@ -5,6 +5,7 @@ Runs without torch."""
 
 from __future__ import annotations
 
+import logging
 import mmap
 import threading
 import weakref
@@ -17,7 +18,9 @@ from everstep.checkpoint.image import Layout
 from everstep.checkpoint.manifest import Manifest
 from everstep.checkpoint.storage import Storage
 from everstep.checkpoint.write import Written, failure, put_part, write_image
-from everstep.errors import CheckpointFailed, EverstepError
+from everstep.errors import CheckpointFailed
+
+log = logging.getLogger("everstep.checkpoint")
 
 
 class Slot(Protocol):
@@ -154,6 +157,6 @@ def write_and_prune(
     if written.manifest is not None:
         try:
             prune(storage, manifest.policy)
-        except (OSError, EverstepError):  # it is tried again after the next save
-            pass
+        except Exception as error:  # the checkpoint is there; deleting is tried again after the next save
+            log.warning("old checkpoints in %s could not be deleted: %s", storage.uri, error)
     return written

@@ -1,8 +1,9 @@
 """What the workers of a world agree on before they write a checkpoint together: who writes, under which name.
 
-Rank 0 decides and never waits; the others wait for its word. The first checkpoint of a world is written by rank 0 alone
-unless the state is sharded: only then is it known whether the others save at all. Scripts in which only rank 0 saves
-work, and so do those in which all do; the latter share the work from the second checkpoint on."""
+Nobody waits for anybody: a worker that waited for one that is lost would itself be late for the next generation.
+Rank 0 writes alone until it has seen that all others save too; then it says from which save on each writes its share,
+two saves ahead, so that all have heard it by then. Scripts in which only rank 0 saves work, and so do those in which
+all do. Only a sharded state, which no regroup can happen to, is waited for: nobody has all of it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +23,8 @@ from everstep.engine import current
 from everstep.engine.group import generation_store
 from everstep.errors import CheckpointFailed
 
-WORD_S = 30.0  # so long may rank 0 come after us
+WORD_S = 60.0  # so long may rank 0 come after us
+CONNECT_S = 1.0  # rank 0 of a generation that just broke cannot be reached: be on time for the next one
 
 _uses: Counter[tuple[Any, ...]] = Counter()  # keys are never used twice
 
@@ -35,22 +37,26 @@ class Place:
     rank: int
     size: int
     job: str = ""
+    is_elastic: bool = False  # a world of ours, that may be followed by another one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Word:
-    """Rank 0's decision: `token` names the saves of this world, `base` orders them."""
+    """Rank 0's decision: `token` names the saves of this world, `base` orders them, `split_from` is the number of the
+    first save that all write together."""
 
-    is_split: bool
+    split_from: int
     token: str
     base: int
-    error: str = ""
+
+    def is_split(self, number: int) -> bool:
+        return number >= self.split_from
 
 
 def place_now() -> Place:
     job = env.job() if env.coordinator_url() else ""
     if (world := current.joined_world()) is not None:
-        return Place(generation=world.generation, rank=world.rank, size=world.size, job=job)
+        return Place(generation=world.generation, rank=world.rank, size=world.size, job=job, is_elastic=True)
     if dist.is_available() and dist.is_initialized():
         return Place(generation=0, rank=dist.get_rank(), size=dist.get_world_size(), job=job)
     return Place(generation=0, rank=0, size=1, job=job)
@@ -61,29 +67,30 @@ class Agreement:
 
     def __init__(self, place: Place, uri: str) -> None:
         self.place = place
-        self._word: Word | None = None
+        self._uri = uri
         self._token = os.urandom(4).hex()
+        self._split: Word | None = None  # the last word
         self._base: int | None = None
-        self._store: Any = _open_store(place, uri) if place.size > 1 else None
+        self._opened: Any = None
 
-    def settle(self, number: int, *, is_sharded: bool, base: Callable[[], int]) -> Word:
-        """The word for this world's save of that number, the first being 1. `base` is asked of rank 0, once."""
-        if self._word is not None and (self._word.is_split or self._store is None):
-            return self._word
+    def settle(self, number: int, *, is_sharded: bool, base: Callable[[], int]) -> Word | None:
+        """The word for this world's save of that number, the first being 1; None: this worker writes nothing.
+
+        `base` is asked of rank 0, once. Raises CheckpointFailed."""
+        if self._split is not None and self._split.is_split(number):
+            return self._split
         if self.place.rank == 0:
-            self._word = self._decide(number, is_sharded, base)
-        else:
-            if number == 1:
-                self._store.set(f"saves/{self.place.rank}", "1")
-            self._word = self._hear(number)
-        if self._word.error:
-            error, self._word = self._word.error, None
-            raise CheckpointFailed(error)
-        return self._word
+            return self._decide(number, is_sharded, base)
+        if number == 1 and not is_sharded:
+            self._store.set(f"saves/{self.place.rank}", "1")
+        if self._split is None and (is_sharded or self._store.check(["split"])):
+            self._split = Word(**json.loads(self._get("split")))
+        return self._split if self._split is not None and self._split.is_split(number) else None
 
     def candidates(self, number: int, make: Callable[[], list[str]]) -> list[str]:
-        """What to load, in order of preference: rank 0's list, so that all load the same."""
-        if self._store is None:
+        """What to load, in order of preference: rank 0's list, so that all load the same. In a job that regroups each
+        worker loads when it comes, and takes the others' state when it joins."""
+        if self.place.size == 1 or self.place.is_elastic:
             return make()
         if self.place.rank == 0:
             found = make()
@@ -92,22 +99,17 @@ class Agreement:
         return list(json.loads(self._get(f"load/{number}")))
 
     def _decide(self, number: int, is_sharded: bool, base: Callable[[], int]) -> Word:
-        error = ""
         if self._base is None:
-            try:
-                self._base = base()
-            except Exception as failed:  # the others must not wait for a word that never comes
-                error = f"rank 0 could not look into the storage: {type(failed).__name__}: {failed}"
-        others = [f"saves/{rank}" for rank in range(1, self.place.size)]
-        all_save = self._store is not None and number > 1 and self._store.check(others)
-        is_split = self._store is not None and (is_sharded or all_save)
-        word = Word(is_split=is_split, token=self._token, base=self._base or 0, error=error)
-        if self._store is not None:
-            self._store.set(f"word/{number}", json.dumps(asdict(word)))
+            self._base = base()
+        word = Word(split_from=1 << 62, token=self._token, base=self._base)
+        if self.place.size == 1 or self._split is not None:
+            return word
+        all_save = self._store.check([f"saves/{rank}" for rank in range(1, self.place.size)])
+        if is_sharded or all_save:
+            self._split = replace(word, split_from=number if is_sharded else number + 2)
+            self._store.set("split", json.dumps(asdict(self._split)))
+            return self._split
         return word
-
-    def _hear(self, number: int) -> Word:
-        return Word(**json.loads(self._get(f"word/{number}")))
 
     def _get(self, key: str) -> str:
         try:
@@ -119,10 +121,19 @@ class Agreement:
                 hint="save and load on all workers, or on rank 0 alone",
             ) from error
 
+    @property
+    def _store(self) -> Any:
+        if self._opened is None:
+            self._opened = _open_store(self.place, self._uri)
+        return self._opened
+
 
 def _open_store(place: Place, uri: str) -> Any:
     world = current.joined_world()
-    store = generation_store(world, "checkpoint") if world is not None else dist.distributed_c10d._get_default_store()
+    if world is not None:
+        store = generation_store(world, "checkpoint", CONNECT_S)
+    else:
+        store = dist.distributed_c10d._get_default_store()
     use = (place.generation, uri)
     _uses[use] += 1
     digest = hashlib.sha256(uri.encode()).hexdigest()[:16]

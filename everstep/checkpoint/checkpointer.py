@@ -42,7 +42,7 @@ from everstep.checkpoint.retention import best_first
 from everstep.checkpoint.saver import Saver
 from everstep.checkpoint.storage import open_storage
 from everstep.checkpoint.survey import Snapshot, take
-from everstep.checkpoint.write import Written
+from everstep.checkpoint.write import Written, failure
 from everstep.checkpoint.writer import ThreadWriter
 from everstep.errors import CheckpointBroken, CheckpointFailed, EverstepError, NoCheckpoint, UsageError
 from everstep.events import emit
@@ -137,12 +137,19 @@ class Checkpointer:
         self._num_saves += 1
         self._bumps += step < self._last_step  # before anybody leaves: all workers must count alike
         self._last_step = step
-        word = agreement.settle(
-            self._num_saves, is_sharded=snapshot.is_sharded, base=lambda: self._base(step, draft, place)
-        )
-        if place.rank > 0 and not word.is_split:
+        try:
+            word = agreement.settle(
+                self._num_saves, is_sharded=snapshot.is_sharded, base=lambda: self._base(step, place)
+            )
+        except (OSError, RuntimeError, EverstepError) as error:  # RuntimeError: of torch's stores
+            failed = failure(error, self._storage, draft)
+            if place.rank == 0 or snapshot.is_sharded:
+                raise failed from error
+            log.warning("rank %d does not take part in writing step %d: %s", place.rank, step, failed.message)
             return False
-        share = Share(rank=place.rank, size=place.size) if word.is_split else WHOLE
+        if word is None:
+            return False
+        share = Share(rank=place.rank, size=place.size) if word.is_split(self._num_saves) else WHOLE
         manifest = self._manifest(step, draft, place, word)
         if will_be_written and self._busy == "skip" and self._pending is not None and not self._pending.done():
             return self._skip(step, snapshot, share, manifest)
@@ -187,7 +194,7 @@ class Checkpointer:
         """Whether a later generation has begun: shares that are missing will not come."""
         return place_now().generation > manifest.world_generation
 
-    def _base(self, step: int, draft: Manifest, place: Place) -> int:
+    def _base(self, step: int, place: Place) -> int:
         newest = next((each.manifest for each in reversed(self.list()) if each.is_whole), None)
         lineage = decide_lineage(step=step, world_generation=place.generation, job=place.job, newest=newest)
         log.debug("checkpoints are filed under generation %d: %s", lineage.base + place.generation, lineage.reason)

@@ -5,8 +5,10 @@ Runs without torch."""
 
 from __future__ import annotations
 
+import logging
 import mmap
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
@@ -16,7 +18,9 @@ from everstep.checkpoint.image import Layout
 from everstep.checkpoint.manifest import Manifest
 from everstep.checkpoint.storage import Storage
 from everstep.checkpoint.write import Written, failure, put_part, write_image
-from everstep.errors import CheckpointFailed, EverstepError
+from everstep.errors import CheckpointFailed
+
+log = logging.getLogger("everstep.checkpoint")
 
 
 class Slot(Protocol):
@@ -89,6 +93,7 @@ class ThreadWriter:
     """Writes in a thread of this process; the interpreter waits for it before it ends."""
 
     def __init__(self, storage: Storage, is_abandoned: Callable[[Manifest], bool]) -> None:
+        _finish_at_exit(self)
         self._storage = storage
         self._is_abandoned = is_abandoned
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="everstep-checkpoint")
@@ -115,6 +120,25 @@ class ThreadWriter:
             slot.release()
 
 
+_writers: weakref.WeakSet[ThreadWriter] = weakref.WeakSet()
+_is_registered = False
+
+
+def _finish_at_exit(writer: ThreadWriter) -> None:
+    """Have all writing done while threads can still be started: storage drivers need some."""
+    global _is_registered
+    _writers.add(writer)
+    if not _is_registered:
+        _is_registered = True
+        # atexit would be too late: by then concurrent.futures takes no more work. Whoever registers last comes first.
+        threading._register_atexit(_finish)  # type: ignore[attr-defined]
+
+
+def _finish() -> None:
+    for writer in list(_writers):
+        writer.close()
+
+
 def write_and_prune(
     storage: Storage,
     layout: Layout,
@@ -133,6 +157,6 @@ def write_and_prune(
     if written.manifest is not None:
         try:
             prune(storage, manifest.policy)
-        except (OSError, EverstepError):  # it is tried again after the next save
-            pass
+        except Exception as error:  # the checkpoint is there; deleting is tried again after the next save
+            log.warning("old checkpoints in %s could not be deleted: %s", storage.uri, error)
     return written

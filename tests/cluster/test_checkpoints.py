@@ -19,7 +19,7 @@ import everstep
 from everstep.checkpoint.catalog import find, verify
 from everstep.checkpoint.ledger import EXIT_CODE
 from everstep.checkpoint.local import Local
-from stage import SCRIPTS
+from stage import SCRIPTS, Stage
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,7 +36,10 @@ def start(script: str, *args: object, **environment: str) -> subprocess.Popen[st
 
 def finish(script: str, *args: object) -> tuple[int, str, str]:
     with start(script, *args) as process:
-        output, errors = process.communicate(timeout=100)
+        try:
+            output, errors = process.communicate(timeout=100)
+        finally:
+            process.kill()
         return process.returncode, output, errors
 
 
@@ -184,18 +187,18 @@ def world(folder: Path, size: int, mode: str = "all", num_steps: int = 3) -> lis
 
 
 def test_workers_share_the_writing_and_any_number_of_them_loads(tmp_path: Path) -> None:
-    one, other = world(tmp_path / "ckpt", 2)
-    assert one["step"] == other["step"] == 3 and one["sum"] == other["sum"]
+    one, other = world(tmp_path / "ckpt", 2, num_steps=5)
+    assert one["step"] == other["step"] == 5 and one["sum"] == other["sum"]
     assert {name.rsplit("-", 1)[0] for name in one["files"]} == {
         "state.json",
         "part-00000-of-00002",
         "part-00001-of-00002",
     }
 
-    three = world(tmp_path / "ckpt", 3, num_steps=2)
-    assert {(each["before"], each["step"]) for each in three} == {(3, 5)}
+    three = world(tmp_path / "ckpt", 3, num_steps=4)
+    assert {(each["before"], each["step"]) for each in three} == {(5, 9)}
     (alone,) = world(tmp_path / "ckpt", 1, num_steps=1)
-    assert (alone["before"], alone["step"]) == (5, 6)
+    assert (alone["before"], alone["step"]) == (9, 10)
     storage = Local(str(tmp_path / "ckpt"))
     assert all(not list(verify(storage, each)) for each in find(storage))
 
@@ -226,3 +229,39 @@ def test_a_sharded_state_is_written_in_pieces_and_loads_whole(tmp_path: Path) ->
     exported = load_file(target)
     assert torch.equal(exported["rows"], whole) and torch.equal(exported["same"], whole)
     assert torch.equal(torch.view_as_complex(exported["columns"]), whole.to(torch.complex128))
+
+
+# --- jobs ---
+
+
+def test_a_killed_worker_costs_no_checkpoint_that_was_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "ckpt"
+    with Stage(folder, "--steps", 16, script="checkpoint_job.py", workers=3, gates=[8]) as stage:
+        stage.wait_at_gate(8)
+        stage.kill(stage.rank(0))
+        stage.wait("worker.dead")
+        stage.open_gate(8)
+        stage.finish()
+    storage = Local(str(folder))
+    found = find(storage)
+    whole = [each for each in found if each.is_whole]
+
+    assert not [problem for each in whole for problem in verify(storage, each)]
+    assert whole[-1].step == 16 and whole[0].key.generation < whole[-1].key.generation
+    assert {each.manifest.world_size for each in whole if each.manifest} == {3, 2}
+    assert any(len(each.manifest.files) == 4 for each in whole if each.manifest)  # three shares and state.json
+    with everstep.Checkpointer(folder) as checkpointer:
+        assert int(checkpointer.load()["step"]) == 16
+
+
+def test_an_fsdp2_model_gets_its_weights_back(tmp_path: Path) -> None:
+    environments = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
+    workers = [start("checkpoint_fsdp.py", tmp_path / "ckpt", tmp_path / "store", **each) for each in environments]
+    try:
+        for worker in workers:
+            output, errors = worker.communicate(timeout=100)
+            assert output == "True\n", errors
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()

@@ -17,6 +17,7 @@ import torch
 import everstep
 
 torch.set_num_threads(1)
+Checkpointer = everstep.Checkpointer  # imported here, once, and not in each child
 CALLS = ("write", "fsync", "rename", "mkdir", "unlink", "rmdir")
 FIRST, LAST = 1, 3  # steps; the kill comes during those after the first
 
@@ -46,7 +47,7 @@ def die_at(point: int) -> None:
 
 
 def train(folder: Path, point: int, durable: int) -> None:
-    checkpointer = everstep.Checkpointer(folder, keep_latest=1)
+    checkpointer = Checkpointer(folder, keep_latest=1)
     checkpointer.save(FIRST, state(FIRST), wait=True)
     real_write = os.write
     real_write(durable, b"%d\n" % FIRST)
@@ -70,7 +71,7 @@ def main(base: Path) -> None:
             durable = max(int(line) for line in lines)
         look = os.fork()  # loading starts threads, and we fork again
         if look == 0:
-            with everstep.Checkpointer(folder, keep_latest=1) as checkpointer:
+            with Checkpointer(folder, keep_latest=1) as checkpointer:
                 loaded = checkpointer.load()
                 is_right = all(
                     torch.equal(a, b)

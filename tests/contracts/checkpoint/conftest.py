@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 import struct
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -28,14 +30,20 @@ server.stop()
 KEYS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
-@pytest.fixture(scope="session")
-def moto_port() -> Iterator[int]:
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto")
+@pytest.fixture(scope="session", autouse=True)  # before what a test leaves behind is looked at
+def moto_port() -> Iterator[int | None]:
+    """None where it is not installed."""
+    if not all(importlib.util.find_spec(name) for name in ("moto", "s3fs")):
+        yield None
+        return
     import fsspec.asyn
 
-    fsspec.asyn.get_loop()  # its thread stays for the life of the process
-    with subprocess.Popen([sys.executable, "-c", MOTO], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+    loop = fsspec.asyn.get_loop()  # its threads stay for the life of the process
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    fsspec.asyn.sync(loop, lambda: loop.run_in_executor(None, int))
+    command = [sys.executable, "-c", MOTO]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes) as server:
         assert server.stdout is not None and server.stdin is not None
         line = server.stdout.readline()
         yield int(line)
@@ -44,8 +52,10 @@ def moto_port() -> Iterator[int]:
 
 
 @pytest.fixture
-def bucket(moto_port: int, monkeypatch: pytest.MonkeyPatch) -> str:
+def bucket(moto_port: int | None, monkeypatch: pytest.MonkeyPatch) -> str:
     """A new bucket; its name."""
+    if moto_port is None:
+        pytest.skip("needs moto and s3fs")
     import botocore.session
 
     for name, value in (KEYS | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{moto_port}"}).items():

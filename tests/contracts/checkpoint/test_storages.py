@@ -107,6 +107,7 @@ def test_an_upload_that_is_cut_in_the_middle_is_made_again(gateway: Any, bucket:
 def test_a_storage_that_stays_away_is_an_error_in_words(gateway: Any, bucket: str) -> None:
     gateway.is_down.set()
     storage = Remote(f"s3://{bucket}/run", "s3", retry_s=0.0)
+    storage._files.retries = 1
     with closing(storage), pytest.raises(StorageUnreachable, match="gave up after"):
         storage.put("x", b"1")
 

@@ -9,7 +9,6 @@ import logging
 import os
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -85,15 +84,14 @@ class Arena:
                 self._toucher = threading.Thread(target=self._touch, name="everstep arena", daemon=True)
                 self._toucher.start()
 
-    def reserve(self, timeout_s: float | None = None) -> int | None:
-        """A slot to fill: the one whose state is the oldest. None: all are still being written when the time is up."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    def reserve(self, *, may_wait: bool = True) -> int | None:
+        """A slot to fill: the one whose state is the oldest. Copies under way are always waited for, they are quick;
+        writes only if one may. None: all that could be had are being written."""
         with self._changed:
             while (index := self._next()) is None:
-                left_s = None if deadline is None else deadline - time.monotonic()
-                if left_s is not None and left_s <= 0:
+                if not may_wait and not self._reserved:
                     return None
-                self._changed.wait(left_s)
+                self._changed.wait()
             self._reserved.add(index)
             return index
 

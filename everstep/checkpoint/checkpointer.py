@@ -157,10 +157,16 @@ class Checkpointer:
         if index is None:  # only in memory, and there is no room for it while others are being written
             return False
         self._put_code(share)
-        pending = self._saver.start(index, snapshot, share, manifest, will_be_written=will_be_written)
+        pending = self._saver.start(
+            index,
+            snapshot,
+            share,
+            manifest,
+            will_be_written=will_be_written,
+            note=lambda done: self._note(step, done, will_be_written),
+        )
         if will_be_written:
             self._pending = pending
-        pending.add_done_callback(lambda done: self._note(step, done, will_be_written))
         return True
 
     def _skip(self, step: int, snapshot: Snapshot, share: Share, manifest: Manifest) -> bool:

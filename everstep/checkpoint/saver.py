@@ -10,7 +10,8 @@ import logging
 import os
 import threading
 import weakref
-from concurrent.futures import Future, wait
+from collections.abc import Callable
+from concurrent.futures import Future
 
 from everstep import env
 from everstep.checkpoint import slot
@@ -44,6 +45,7 @@ class Saver:
         self._copier = Copier()
         self._draughtsman = Draughtsman(storage.file_bytes)
         self._outstanding: set[Future[Written]] = set()
+        self._changed = threading.Condition()
         _finish_at_exit(self)
         self._line = self._connect()
         self._arena = self._open_arena()
@@ -60,19 +62,28 @@ class Saver:
 
     def reserve(self, *, may_wait: bool) -> int | None:
         """A slot, or None if the last states are still being written."""
-        return self._arena.reserve(None if may_wait else 0.0)
+        return self._arena.reserve(may_wait=may_wait)
 
     def cancel(self, index: int) -> None:
         self._arena.cancel(index)
 
     def start(
-        self, index: int, snapshot: Snapshot, share: Share, manifest: Manifest, *, will_be_written: bool
+        self,
+        index: int,
+        snapshot: Snapshot,
+        share: Share,
+        manifest: Manifest,
+        *,
+        will_be_written: bool,
+        note: Callable[[Future[Written]], None],
     ) -> Future[Written]:
-        """Copy beside training, then have it written, or just keep it in memory."""
+        """Copy beside training, then have it written, or just keep it in memory. `note` is told how it went."""
         passage = _Passage(index, snapshot, share, manifest)
         done: Future[Written] = Future()
-        self._outstanding.add(done)
-        done.add_done_callback(self._outstanding.discard)
+        with self._changed:
+            self._outstanding.add(done)
+        done.add_done_callback(note)
+        done.add_done_callback(self._end)  # after it was noted
 
         def then(problem: BaseException | None) -> None:
             if problem is not None:
@@ -119,7 +130,14 @@ class Saver:
         self._arena.close()
 
     def finish(self) -> None:
-        wait(list(self._outstanding))
+        """Until all that was begun is durable or has failed, and was noted."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._outstanding)
+
+    def _end(self, done: Future[Written]) -> None:
+        with self._changed:
+            self._outstanding.discard(done)
+            self._changed.notify_all()
 
     # --- the vault ------------------------------------------------------------------------------------
 

@@ -101,7 +101,8 @@ class _Survey:
 
     def _walk_tensor(self, tensor: Tensor) -> Tensor:
         self.key.append((len(self.key), tensor.dtype, tensor.shape))
-        if type(tensor) not in _PLAIN_TENSORS or tensor.layout is not torch.strided or tensor.dtype not in DTYPES:
+        is_odd = type(tensor) not in _PLAIN_TENSORS or tensor.layout is not torch.strided or tensor.is_meta
+        if is_odd or tensor.dtype not in DTYPES:
             return self._walk_odd_tensor(tensor)
         place = place_of(tensor)
         seen = self._seen.get(place)

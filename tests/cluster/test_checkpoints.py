@@ -97,11 +97,11 @@ def test_a_full_disk_stops_no_training_and_spoils_no_checkpoint(small_disk: Path
     with everstep.Checkpointer(small_disk / "ckpt") as checkpointer:
         state = {"w": torch.ones(250_000)}  # 1 MB
         assert checkpointer.save(1, state)
-        checkpointer._writer.run(lambda: None).result()
+        checkpointer._saver.finish()
         ballast.write_bytes(bytes(1_500_000))
         for step in range(2, 5):
             assert checkpointer.save(step, state)
-        checkpointer._writer.run(lambda: None).result()
+        checkpointer._saver.finish()
         assert checkpointer.load() is not None
         assert checkpointer.loaded is not None and checkpointer.loaded.step == 1
         ballast.unlink()

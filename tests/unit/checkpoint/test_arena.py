@@ -19,7 +19,7 @@ PLENTY = Memory(free_bytes=1 << 40)
 
 
 def begin(arena: Arena, step: int, size: int = MB) -> Filling:
-    index = arena.reserve(0.0)
+    index = arena.reserve(may_wait=False)
     assert index is not None
     return arena.begin(index, generation=1, step=step, description=b"{}", image_bytes=size)
 
@@ -55,9 +55,9 @@ def test_a_slot_that_is_being_written_is_not_filled() -> None:
     arena = Arena(look=lambda: PLENTY)
     first = fill(arena, 1, will_be_written=True)
     fill(arena, 2)
-    assert arena.reserve(0.0) is None  # one is being written, the other is the newest
+    assert arena.reserve(may_wait=False) is None  # one is being written, the other is the newest
     arena.release(first.index)
-    assert arena.reserve(0.0) == first.index
+    assert arena.reserve(may_wait=False) == first.index
 
 
 def test_states_grow_and_shrink() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from everstep.checkpoint.checkpointer import Checkpointer
     from everstep.controller import AllReduceController, PyTorchAllReduceController
     from everstep.data.loader import DataLoader  # type: ignore[import-not-found,unused-ignore]
     from everstep.data.record_index import RecordIndexService  # type: ignore[import-not-found,unused-ignore]
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _HOMES = {  # public name: the module that defines it
     "AllReduceController": "everstep.controller",
+    "Checkpointer": "everstep.checkpoint.checkpointer",
     "DataLoader": "everstep.data.loader",
     "DistributedDataParallel": "everstep.native",
     "ElasticDistributedSampler": "everstep.data.sampler",
@@ -35,6 +37,7 @@ _HOMES = {  # public name: the module that defines it
 
 __all__ = [
     "AllReduceController",
+    "Checkpointer",
     "DataLoader",
     "DistributedDataParallel",
     "ElasticDistributedSampler",

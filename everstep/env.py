@@ -18,6 +18,7 @@ ADDRESS = "EVERSTEP_ADDRESS"  # where peers reach this node; absent: the address
 EVENTS = "EVERSTEP_EVENTS"  # file that events are appended to
 BOARD = "EVERSTEP_BOARD"  # file of this worker's progress board, shared with its agent
 MAX_WORKERS = "EVERSTEP_MAX_WORKERS"  # the largest number of workers that the job may have, given by the agent
+VAULT = "EVERSTEP_VAULT"  # socket of the node's vault, which keeps and writes checkpoints; absent: workers write
 NURSERY = "EVERSTEP_NURSERY"  # "off": every worker is started plainly
 COORDINATOR_DEADLINE = "EVERSTEP_COORDINATOR_DEADLINE_S"  # how long a worker waits for a coordinator that is away
 
@@ -55,6 +56,21 @@ def events_path() -> str | None:
 
 def board_path() -> str | None:
     return os.environ.get(BOARD) or None
+
+
+def vault_path() -> Path | None:
+    path = os.environ.get(VAULT)
+    return Path(path) if path else None
+
+
+def place_on_node() -> str:
+    """Which of its node's workers this is, by torchrun's counting."""
+    return os.environ.get("LOCAL_RANK", "0")
+
+
+def is_one_node() -> bool:
+    """Whether all workers were started on this node, by torchrun's counting."""
+    return os.environ.get("WORLD_SIZE", "1") == os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1"))
 
 
 def coordinator_deadline_s() -> float:

@@ -66,3 +66,21 @@ class JobFinished(SystemExit):
 
 class StateMismatch(PermanentError):
     """Two workers that must hold the same bytes do not; names both sums and both workers."""
+
+
+class StorageUnreachable(TemporaryError):
+    """Storage did not answer, or with an error that may pass; what was asked may be asked again."""
+
+
+class CheckpointBroken(PermanentError):
+    """A file of a checkpoint is not what it must be; names the file, the place, and what was expected there."""
+
+
+class CheckpointFailed(PermanentError):
+    """A checkpoint could not be written; what was written before is as it was."""
+
+    kind = ""  # failures of one kind are told once
+
+
+class NoCheckpoint(UsageError):
+    """There is no whole checkpoint of that description."""

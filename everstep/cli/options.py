@@ -301,6 +301,19 @@ StragglerFactor = Annotated[
     float | None, _policy("straggler-factor", "A lease so many times older than usual is slow. Default: 4.")
 ]
 
+# --- checkpoints ----------------------------------------------------------------------------------
+
+CheckpointUri = Annotated[str, typer.Argument(help="A directory, or a URL such as s3://bucket/run7.", metavar="URI")]
+WhichStep = Annotated[str, typer.Option("--step", help="latest, best, or the number of a step.")]
+OptionalStep = Annotated[str | None, typer.Option("--step", help="Only this one: latest, best, or a number.")]
+ExportTarget = Annotated[Path, typer.Argument(help="The file to write: NAME.safetensors or NAME.pt.", metavar="FILE")]
+OnlyPrefix = Annotated[str, typer.Option("--only", help="Only this entry of the state, such as model.", metavar="NAME")]
+KeepLatest = Annotated[int | None, typer.Option("--keep-latest", help="Keep so many of the newest.", min=1)]
+KeepBest = Annotated[int | None, typer.Option("--keep-best", help="Keep so many of the best.", min=0)]
+Metric = Annotated[str | None, typer.Option("--metric", help="The metric that says which is best.", metavar="NAME")]
+Mode = Annotated[str | None, typer.Option("--mode", help="min: smaller is better; max: larger is.")]
+IsDryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
+
 # --- torchrun's that change nothing ---------------------------------------------------------------
 
 MonitorInterval = Annotated[

@@ -129,7 +129,9 @@ def test_each_environment_variable_is_documented() -> None:
 def test_each_option_is_documented() -> None:
     group = typer.main.get_command(app)
     documented = set(re.findall(r"`(--?[a-z][a-z-]*)`", CONFIGURATION))
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
+    commands = dict(group.commands)  # type: ignore[attr-defined]
+    commands |= {f"checkpoint {name}": each for name, each in commands.pop("checkpoint").commands.items()}
+    for name, command in commands.items():
         options = {option for parameter in command.params for option in parameter.opts if option.startswith("-")}
         assert options - {"--help", "-h"} <= documented, f"everstep {name}"
 

@@ -93,9 +93,7 @@ def test_the_loop_of_the_guide_runs_and_resumes(tmp_path: Path) -> None:
     head, body = loop.split("for epoch", 1)
     longer = "for epoch" + body.replace("range(3)", "range(5)")
     (tmp_path / "first.py").write_text(f"import os\n{loop}{checkpoint}\nsave()\n")
-    (tmp_path / "second.py").write_text(
-        f"import os\n{head}{checkpoint}\nresume()\n{body.replace('range(3)', 'range(5)')}"
-    )
+    (tmp_path / "second.py").write_text(f"import os\n{head}{checkpoint}\nresume()\n{longer}")
     outer = {key: value for key, value in os.environ.items() if not key.startswith("EVERSTEP_")}
     said = [
         subprocess.run(

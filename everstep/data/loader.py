@@ -15,7 +15,7 @@ from torch.utils import data
 
 from everstep.data.order import Key, Order, Schedule
 from everstep.data.position import Position
-from everstep.data.randomness import KeyedDataset, sample_seed
+from everstep.data.randomness import KeyedDataset, as_it_is, sample_seed
 from everstep.data.reader import Here, LeafReader, Requests
 from everstep.data.sampler import ElasticDistributedSampler
 from everstep.engine.seeds import seed_everything
@@ -137,14 +137,14 @@ class DataLoader(data.DataLoader[Any]):
         return leaf, samples / self._order.batch_size
 
     def _make_source(self, requests: Requests) -> Iterable[Any]:
-        keyed = KeyedDataset(self.dataset, self._seed)
+        keyed = KeyedDataset(self.dataset, self._seed, self.collate_fn)
         if not self.num_workers and not self.pin_memory:
-            return Here(keyed, requests, self.collate_fn)
+            return Here(keyed, requests)
         return data.DataLoader(
             keyed,
             batch_sampler=requests,  # type: ignore[arg-type]
             num_workers=self.num_workers,
-            collate_fn=self.collate_fn,
+            collate_fn=as_it_is,
             pin_memory=self.pin_memory,
             timeout=self.timeout,
             worker_init_fn=_WorkerInit(keyed, self.worker_init_fn) if self.num_workers else None,

@@ -127,6 +127,15 @@ class DataLoader(data.DataLoader[Any]):
     def is_iterating(self) -> bool:
         return self._loop.is_running
 
+    def leave_epoch(self, epoch: int) -> None:
+        """The loop is done with it, perhaps early."""
+        self._go_to(epoch + 1)
+
+    def _go_to(self, epoch: int) -> None:
+        assert self._engine is not None
+        if self.position.advance_to(epoch):
+            self._engine.forget_plan()  # leaves of the step that was left are not those of the step to come
+
     def take_offered(self) -> tuple[Leaf, float] | None:
         """The leaf whose batch the loop holds, and its weight: 1 for a full one."""
         leaf, self._loop.offered = self._loop.offered, None
@@ -189,8 +198,7 @@ class DataLoader(data.DataLoader[Any]):
             )
         epoch = self._next_epoch if self._wanted_epoch is None else self._wanted_epoch
         self._next_epoch, self._wanted_epoch, self._loop = epoch + 1, None, _Loop()
-        if self.position.advance_to(epoch):
-            engine.forget_plan()
+        self._go_to(epoch)
         return self._batches(engine, order, LeafReader(source, self._requests), epoch)
 
     def _batches(self, engine: Engine, order: Order, reader: LeafReader, epoch: int) -> Iterator[Any]:

@@ -121,8 +121,7 @@ class ElasticTrainer:
             epoch = loader.position.epoch
             loader.set_epoch(epoch)
             yield epoch
-            if loader.position.epoch == epoch:
-                loader.position.advance_to(epoch + 1)  # the loop has left it early
+            loader.leave_epoch(epoch)
         self._engine.conclude()
 
     def leaves(self, steps: int) -> Iterator[Leaf]:

@@ -201,7 +201,7 @@ class Engine:
         self._membership.is_in_step = True
         self._decision = None
         self._are_buffers_kept = False
-        self._buffers.restore()
+        self._buffers.begin_leaf()
         seed_everything(leaf_seed(self._seed, leaf.step, leaf.index))
         target = None
         if leaf.is_ghost:
@@ -373,6 +373,7 @@ class Engine:
         gradients.end()
         self._weights.clear()
         self._plan = None
+        self._buffers.commit()
         self._sum.forget()
         self._agreed = Agreed()
         for advance in self.on_commit:
@@ -487,7 +488,7 @@ class Engine:
         return frozenset(self.void_leaves())
 
     def _state(self) -> dict[str, Any]:
-        self._buffers.restore()  # a leaf computed since the last commit has changed them
+        self._buffers.restore()  # a leaf computed since the last commit may have changed them
         own = {"step": self.step, "seed": self._seed, "threads": torch.get_num_threads()}
         return {"engine": own, "objects": self.registry.state()}
 

@@ -222,6 +222,11 @@ class Engine:
     def is_in_leaf(self) -> bool:
         return self._leaf is not None
 
+    @property
+    def summed(self) -> Collection[int]:
+        """By id: the parameters whose gradients are the mean over all leaves."""
+        return self._build().ids
+
     @contextlib.contextmanager
     def in_phase(self, phase: str) -> Iterator[None]:
         """For what a worker does outside of its leaves and their sum, so that a cut network is noticed there too."""

@@ -32,7 +32,7 @@ from everstep.engine.group import TAG_HEADER, Group
 from everstep.engine.membership import Membership
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.plan import Plan, plan_step
-from everstep.engine.pulse import ENDS, STEPS, Header, Pulse, PulseDecision, decide_pulse, header_bytes
+from everstep.engine.pulse import ENDS, STEPS, Header, Place, Pulse, PulseDecision, decide_pulse, header_bytes
 from everstep.engine.registry import Registry
 from everstep.engine.seeds import leaf_seed, seed_everything
 from everstep.engine.settle import Hello, Leadership, check_fit, decide_leader, exchange
@@ -79,6 +79,7 @@ class Engine:
         self.on_closed: list[Callable[[int], None]] = []  # told of each closed generation, in any thread
         self.on_commit: list[Callable[[], None]] = []  # part of the commit: what advances with the step
         self.void_leaves: Callable[[], Collection[int]] = tuple  # of the step to come: those without samples
+        self.place: Callable[[], Place] = Place  # of the step to come, in the data
         self._seed = 0
         self._threads = 1
         self._membership = make_membership(board, self._generation_closed)
@@ -305,7 +306,9 @@ class Engine:
         assert self._plan is not None and self._group is not None
         mine = set(self._plan.leaves(self.world.rank))
         weights = tuple(self._weights[leaf] if leaf in mine else -1.0 for leaf in range(self._leaves))
-        header = Header(generation=self.world.generation, step=self.step, kind=STEPS, weights=weights)
+        header = Header(
+            generation=self.world.generation, step=self.step, kind=STEPS, place=self.place(), weights=weights
+        )
         self._sum.launch(self._group, self._plan, target, header, self._buffers.leaf_zero)
 
     def _backward_ended(self) -> None:

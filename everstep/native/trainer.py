@@ -53,6 +53,7 @@ class ElasticTrainer:
             self._engine.registry.add("data", self._loader.position)
             self._engine.on_commit.append(self._loader.position.advance)
             self._engine.void_leaves = self._loader.position.void_leaves
+            self._engine.place = self._loader.position.place
 
     def _set_leaves(self, leaves: int) -> None:
         self._engine.configure(num_leaves=leaves, **self._settings)

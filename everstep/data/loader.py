@@ -203,7 +203,7 @@ class DataLoader(data.DataLoader[Any]):
 
     def _batches(self, engine: Engine, order: Order, reader: LeafReader, epoch: int) -> Iterator[Any]:
         position, loop = self.position, self._loop
-        engine.is_catching_up = loop.is_running = True
+        engine.is_catching_up = engine.is_in_loop = loop.is_running = True
         try:
             while position.epoch == epoch:
                 loop.check_computed()
@@ -213,10 +213,10 @@ class DataLoader(data.DataLoader[Any]):
                 key = Key(epoch, position.samples, leaf.index)
                 batch = reader.get(key, engine.world.generation, lambda: self._schedule(engine, order))
                 seed_everything(sample_seed(self._seed, epoch, -1 - order.span(key.position, key.leaf).start))
-                loop.offered = leaf
+                loop.offered = engine.offered = leaf
                 yield batch
         finally:
-            loop.is_running = False
+            loop.is_running, engine.is_in_loop, engine.offered = False, False, None
             position.last_iterated = epoch
 
     def _schedule(self, engine: Engine, order: Order) -> Schedule:

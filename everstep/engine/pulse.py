@@ -1,8 +1,8 @@
 """What travels with every step besides gradients: the header at its start, the pulse at its end.
 
-The header says who is at which step, of which data, and how much each leaf weighs. The pulse carries every decision that all
-workers must take together; all see the same pulses at the same step, so `decide_pulse` gives all the same answer.
-Fixed size, no pickle. Pure."""
+The header says who is at which step, of which data, and how much each leaf weighs. The pulse carries every decision
+that all workers must take together; all see the same pulses at the same step, so `decide_pulse` gives all the same
+answer. Fixed size, no pickle. Pure."""
 
 from __future__ import annotations
 
@@ -29,12 +29,15 @@ class Place(NamedTuple):
         return f"samples {self.position} to {self.position + self.samples} of epoch {self.epoch}"
 
 
+NOWHERE = Place()  # without a loader
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
     generation: int
     step: int
     kind: int  # STEPS: a step follows; ENDS: this worker wants no further step
-    place: Place = Place()
+    place: Place = NOWHERE
     weights: tuple[float, ...]  # by leaf; -1: computed by somebody else
 
     def pack(self) -> bytes:

@@ -74,6 +74,8 @@ class Engine:
         self.world: World = ALONE
         self.step = 0  # committed steps
         self.is_leaving = False
+        self.offered: Leaf | None = None  # the script holds its data, and has not begun it yet
+        self.is_in_loop = False  # the script goes from leaf to leaf
         self.is_catching_up = False  # the script goes through what others have behind them: it agrees on nothing
         self.on_world: list[Callable[[Group], None]] = []  # told of each new world, in the script's thread
         self.on_closed: list[Callable[[int], None]] = []  # told of each closed generation, in any thread
@@ -197,7 +199,7 @@ class Engine:
         if leaf.step != self.step or not is_mine:
             raise UsageError(f"leaf {leaf.index} of step {leaf.step} is not this worker's to compute now")
         gradients = self._build()
-        self.is_catching_up = False
+        self.is_catching_up, self.offered = False, None
         self._leaf, self._leaf_generation = leaf, self.world.generation
         self._membership.is_in_step = True
         self._decision = None
@@ -517,6 +519,12 @@ class Engine:
         """The weighted mean over all workers, retried when a peer is lost.
 
         A worker that is taken to a later step while it waits missed the answer: it gets its own value."""
+        if self._is_amid_step:
+            raise UsageError(
+                f"reduce() in the middle of step {self.step}: workers have different numbers of leaves, so some would "
+                "wait for the others for ever",
+                hint="ask between epochs; or once per step, after it: `if trainer.num_steps > before:`",
+            )
         if self.is_catching_up:
             return value
         self.join()
@@ -532,6 +540,12 @@ class Engine:
             except PeerLost as lost:
                 self._regroup(lost)
         return self._agreed.values[number] if self.step == step else value
+
+    @property
+    def _is_amid_step(self) -> bool:
+        if self.offered is not None or self.is_in_leaf:
+            return self._decision is None or not self.is_in_leaf
+        return self.is_in_loop and bool(self._todo) and not self._void.issuperset(self._build().fold.held)
 
     # --- the end ------------------------------------------------------------------------------------------
 

@@ -105,8 +105,8 @@ class Gate:
         unknown = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in known]
         if local := [p for p in unknown if p.grad is not None]:
             raise UsageError(
-                f"{len(local)} of the optimizer's parameters, one of shape {list(local[0].shape)} first, have gradients "
-                "of this worker alone: no registered model has them, or they needed no gradient at the first step",
+                f"{len(local)} of the optimizer's parameters, one of shape {list(local[0].shape)} first, have "
+                "gradients of this worker alone: no registered model has them, or they were frozen at the first step",
                 hint='trainer.register("name", module) for all that is trained; freeze parameters after the first step',
             )
 

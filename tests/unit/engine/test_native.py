@@ -216,3 +216,27 @@ def test_leaves_of_an_epoch_that_was_left_early_are_not_those_of_the_next() -> N
                 break
 
     assert seen == {0: list(range(6)), 1: list(range(8))}
+
+
+def test_a_value_is_agreed_on_between_steps_and_not_amid_one() -> None:
+    model = nn.Linear(1, 1)
+    loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=1)
+    trainer = ElasticTrainer(model, loader, leaves=2, engine=(engine := make_engine()))
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    for (sample,) in loader:
+        with pytest.raises(UsageError, match="in the middle of step"):
+            engine.reduce(1.0, 1.0)
+        before = trainer.num_steps
+        with trainer.step():
+            with pytest.raises(UsageError, match="in the middle of step"):
+                engine.reduce(1.0, 1.0)
+            model(sample.view(1, 1).float()).sum().backward()
+            optimizer.step()
+        if trainer.num_steps > before:
+            assert engine.reduce(2.0, 1.0) == 2.0
+        else:
+            with pytest.raises(UsageError, match="in the middle of step"):
+                engine.reduce(1.0, 1.0)
+        if trainer.num_steps == 3:
+            break
+    assert engine.reduce(3.0, 1.0) == 3.0

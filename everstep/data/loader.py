@@ -86,6 +86,7 @@ class DataLoader(data.DataLoader[Any]):
         self._source: Iterable[Any] | None = None
         self._loop = _Loop()
         self._wanted_epoch: int | None = None  # by set_epoch
+        self._is_resumed = False  # in a later epoch than the first
         self._is_shuffled, self._seed = _shuffling(self.sampler, seed)
         self.position = Position(
             size=len(self.dataset),  # type: ignore[arg-type]
@@ -95,6 +96,7 @@ class DataLoader(data.DataLoader[Any]):
         self._next_epoch = 0  # of an iteration without set_epoch
         if isinstance(self.sampler, ElasticDistributedSampler):
             self.load_state_dict(self.sampler.state_dict())
+            self.set_epoch(self.position.epoch)
             self.sampler.bind(self)
         elif isinstance(self.sampler, data.DistributedSampler):
             self.sampler.set_epoch = self.set_epoch  # type: ignore[method-assign]
@@ -177,6 +179,7 @@ class DataLoader(data.DataLoader[Any]):
         """Go on there. An empty state is a fresh start."""
         self.position.restore(state)
         self._next_epoch, self._wanted_epoch = self.position.epoch, None
+        self._is_resumed = self.position.epoch > 0
 
     def __len__(self) -> int:
         if self._order is None:
@@ -192,6 +195,11 @@ class DataLoader(data.DataLoader[Any]):
             raise UsageError(
                 "this loader is not bound to a trainer, so it does not know which batches are this worker's",
                 hint="pass it on: everstep.ElasticTrainer(model, loader); to evaluate, use torch's own DataLoader",
+            )
+        if self._wanted_epoch is None and self._is_resumed:
+            raise UsageError(
+                f"training was resumed in epoch {self.position.epoch}; which epoch this loop means is not known",
+                hint="call loader.set_epoch(epoch) before each epoch, or use `for epoch in trainer.epochs(n):`",
             )
         epoch = self._next_epoch if self._wanted_epoch is None else self._wanted_epoch
         self._next_epoch, self._wanted_epoch, self._loop = epoch + 1, None, _Loop()

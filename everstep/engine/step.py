@@ -105,6 +105,8 @@ class Engine:
         self._are_buffers_kept = False
         self._decision: PulseDecision | None = None  # of the step being committed
         self._must_regroup = False
+        self._must_settle = False  # once more, in the same generation: a newcomer came while others were between steps
+        self._is_agreeing = False
         self._farewell: Farewell | None = None  # it has asked to leave
         self._agreed = Agreed()
 
@@ -175,7 +177,12 @@ class Engine:
         if self._farewell is not None:
             self.leave("asked to end by SIGTERM")
             raise Leaving
-        if self._settled == 0 or self._must_regroup or self._membership.is_closed(self.world.generation):
+        while (
+            self._settled == 0
+            or self._must_regroup
+            or self._must_settle
+            or self._membership.is_closed(self.world.generation)
+        ):
             self._regroup()
         if self._is_dirty:
             raise PermanentError(f"the update of step {self.step} broke off half-way and no peer holds the state")
@@ -508,7 +515,11 @@ class Engine:
                 self._load(receive_state(group, leadership.leader, self._membership.worker))
             gradients.clear()
             self._weights.clear()
-        self._settled = self.world.generation
+        is_amid = any(hello.is_agreeing for hello in hellos)
+        # What the script does between two steps, such as a scheduler's step after an epoch, is not in the state that a
+        # newcomer gets here: it stays unsettled, and gets the state again when the others are at their next leaf.
+        self._must_settle = is_amid and hellos[rank].settled > 0 and any(hello.settled == 0 for hello in hellos)
+        self._settled = 0 if is_amid and hellos[rank].settled == 0 else self.world.generation
         self._pace = Pace()
         self._membership.hold(self._settled, self.step, self._max_workers)
         self._membership.report_settled(self.world.generation, self.step)
@@ -545,6 +556,7 @@ class Engine:
             num_leaves=self.settings.num_leaves or 0,
             is_exact=self.settings.is_exact,
             torch=torch.__version__,
+            is_agreeing=self._is_agreeing,
             held=list(self._build().fold.held),
             reduced=self._agreed.values,
         )
@@ -595,6 +607,13 @@ class Engine:
             return value
         self.join()
         step, number = self.step, self._agreed.ask()
+        self._is_agreeing = True
+        try:
+            return self._agree(step, number, value, weight)
+        finally:
+            self._is_agreeing = False
+
+    def _agree(self, step: int, number: int, value: float, weight: float) -> float:
         while self.step == step and not self._agreed.is_known(number):
             try:
                 assert self._group is not None
@@ -621,7 +640,7 @@ class Engine:
             return
         while True:
             try:
-                if self._must_regroup or self._membership.is_closed(self.world.generation):
+                if self._must_regroup or self._must_settle or self._membership.is_closed(self.world.generation):
                     self._regroup()
                 self._swap_ends()
                 return

@@ -88,6 +88,8 @@ class Handout:
                 return
             parts, failures = _split(handed.parts, dict(failed))
             self._coming[number] = replace(handed, parts=parts)
+            if handed is self._last:
+                self._last = self._coming[number]
             self._leases.fail(failures)
 
     def abandon(self, key: Key, number: int) -> None:
@@ -122,12 +124,15 @@ class Handout:
         num_records = sum(part.count for part in handed.parts)
         return Batch(parts=handed.parts, num_records=num_records, epoch=handed.epoch, is_ghost=handed.is_ghost)
 
-    def report(self, number: int) -> None:
-        """The next so many records that were handed out are done."""
+    def report(self, number: int | None) -> None:
+        """The next so many records that were handed out are done; None: the next batch."""
         with self._leases.changed:
             self._leases.raise_failure()
             self._is_reported = True
             handed = sum(part.count for each in self._coming.values() for part in each.parts)
+            if number is None:
+                batch = next((each for each in self._coming.values() if each.parts), None)
+                number = self._batch_size if batch is None else sum(part.count for part in batch.parts)
             if number > handed:
                 raise UsageError(
                     f"{number} records of dataset {self._dataset} are reported as done; {handed} have been handed out "

@@ -14,12 +14,13 @@ import struct
 import sys
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any
 
 from everstep import errors
+from everstep.data.taker import Obtained
 from everstep.errors import Abandoned, EverstepError, PermanentError
 
 LOOK_S = 0.1  # while a process waits for a batch, it looks so often whether anybody still wants it
@@ -184,6 +185,35 @@ class HatchClient:
             raise PermanentError("the process that hands out the records is gone")
         if _is_loader_done():
             raise Abandoned("the loader is being ended")
+
+
+class Remote:
+    """Batches for a loader's process."""
+
+    def __init__(self, client: HatchClient) -> None:
+        self._client = client
+        self._iteration = -1
+
+    def begin(self) -> None:
+        self._iteration += 1
+
+    def obtain(self, number: int) -> Obtained | None:
+        answer = self._ask("next", number)
+        if answer.get("end"):
+            return None
+        return Obtained(number=number, indices=answer["indices"], is_ghost=answer["is_ghost"])
+
+    def abandon(self, number: int) -> None:
+        self._ask("abandon", number)
+
+    def amend(self, number: int, failed: Sequence[tuple[int, str]]) -> None:
+        self._ask("amend", number, failed=failed)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _ask(self, what: str, number: int, **more: Any) -> Answer:
+        return self._client.ask({"do": what, "iteration": self._iteration, "number": number, **more})
 
 
 def _is_loader_done() -> bool:

@@ -112,6 +112,8 @@ class Leases:
         return self._is_nothing_free and not self._desk.is_shared and self._stock.num_uncut == 0
 
     def cut(self) -> Cut | None:
+        if not self._desk.is_shared:
+            self._settle_remainders(is_patient=False)  # before anything of a later epoch is cut
         batch = self._stock.cut()
         if batch is not None:
             now = time.monotonic()
@@ -185,7 +187,7 @@ class Leases:
                     return None
                 if self._num_wanted() and (self._desk.is_shared or not self._is_nothing_free):
                     break
-                if self._has_only_remainders() and not self._desk.is_shared:
+                if self._stuck() and not self._desk.is_shared:
                     break
                 if self._stock.num_leases and now >= self._called_at + RENEW_S:
                     break
@@ -321,9 +323,7 @@ class Leases:
     def _settle_remainders(self, *, is_patient: bool) -> None:
         """Fewer samples than a batch, and no more to be had: cut short, or left out, or given to who can use them."""
         with self.changed:
-            if not self._has_only_remainders():
-                return
-            epochs = [(epoch, self._stock.num_left(epoch)) for epoch in self._stock.remainders()]
+            epochs = [(epoch, self._stock.num_left(epoch)) for epoch in self._stuck()]
             if self.delivers_tail:
                 for epoch, _ in epochs:
                     self._stock.end_epoch(epoch)
@@ -332,15 +332,19 @@ class Leases:
         for epoch, number in epochs:
             is_rest = self._desk.is_rest(epoch, number)
             with self.changed:
-                if epoch not in self._stock.remainders():
+                if epoch not in self._stuck():
                     continue
                 if is_rest:
                     self._leave_out(self._stock.take_remainder(epoch))
                 elif is_patient:  # others hold samples of this epoch, maybe as few: one of us gets all
                     self._say(Message(returned=self._stock.take_remainder(epoch).parts, is_urgent=True))
 
-    def _has_only_remainders(self) -> bool:
-        return self._is_nothing_free and not self._stock.has_batch and self._stock.num_uncut > 0
+    def _stuck(self) -> list[int]:
+        """Epochs of which fewer samples than a batch are here, and no more seem to come."""
+        if self._is_nothing_free and not self._stock.has_batch:
+            return self._stock.remainders()
+        # Alone, one epoch is leased after the other.
+        return [] if self._desk.is_shared else self._stock.overtaken()
 
     def _leave_out(self, cut: Cut) -> None:
         self.left_out.append(LeftOut(epoch=cut.epoch, parts=cut.parts, num_records=cut.num_records))

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from everstep import wire
-from everstep.errors import PermanentError, UsageError
+from everstep.errors import UsageError
 from everstep.ranges import Range, Ranges, gaps, merged, size, within, without
 
 MINIBATCHES_PER_SHARD = wire.Policy().minibatches_per_shard
-SHARD_FAILURES = wire.Policy().shard_failures
 
 
 class LocalDesk:
@@ -136,21 +135,12 @@ class LocalDesk:
         return wire.RefusedPart(lease=part.lease, start=part.start, count=part.count, reason=reason, is_done=is_done)
 
     def _fail(self, part: wire.FailedPart) -> None:
+        """Left out at once: there is no other machine that could try."""
         if not self._take_out(part):
             return
         spec, stop = self._spec, part.start + part.count
-        length = spec.batch_size * (spec.minibatches_per_shard or 1)
-        shard = part.start - part.start % spec.size % length
-        known = self._bad.get(shard) or wire.BadShard(start=shard, failures=0, reason="", skipped=[])
-        bad = replace(known, failures=known.failures + 1, reason=part.reason)
-        if bad.failures < SHARD_FAILURES:
-            self._again.append((part.start, stop))
-        elif spec.on_bad_shard == wire.SKIP:
-            bad = replace(bad, skipped=[*bad.skipped, [part.start, stop]])
-        else:
-            raise PermanentError(
-                f"positions {part.start} to {stop} of dataset {self._dataset} failed {bad.failures} times, "
-                f"the last time because {part.reason}",
-                hint='on_bad_shard="skip" leaves such samples out, and lists them',
-            )
-        self._bad[shard] = bad
+        shard = part.start - part.start % spec.size % (spec.batch_size * (spec.minibatches_per_shard or 1))
+        bad = self._bad.get(shard) or wire.BadShard(start=shard, failures=0, reason="", skipped=[])
+        self._bad[shard] = replace(
+            bad, failures=bad.failures + 1, reason=part.reason, skipped=[*bad.skipped, [part.start, stop]]
+        )

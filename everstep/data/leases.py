@@ -25,6 +25,7 @@ log = logging.getLogger("everstep")
 WAIT_S = 1.0  # so long a call that finds nothing free is held
 REPORT_S = 0.25  # reports that nobody waits for are gathered so long
 RENEW_S = 2.0  # who holds leases makes a call at least so often: it may be asked to give back
+MODEST_S = 0.25  # who gave something back asks for nothing for so long: it would be the same
 CLOSE_S = 5.0  # what is unsaid is said, for so long
 MOST_LEASES = 64
 
@@ -69,7 +70,7 @@ class Leases:
         self._is_nothing_free = False
         self._refused_in: int | None = None  # reports wait for a generation after this
         self._is_closing = self._is_calling = False
-        self._called_at = 0.0
+        self._called_at = self._quiet_until = 0.0
         self._call_s, self._batch_s, self._cut_at = 0.01, 1.0, 0.0
         self._thread = threading.Thread(target=self._run, name=f"everstep-leases-{dataset}", daemon=True)
 
@@ -202,14 +203,14 @@ class Leases:
         content = self._outbox.content
         if content.is_empty or self._must_wait_for_generation():
             return False
-        is_low = self._stock.num_whole() == 0
-        return content.is_urgent or is_low or self._is_closing or now >= self._outbox.since + REPORT_S
+        is_awaited = bool(content.done) and self._stock.num_whole() == 0  # maybe an epoch ends with it
+        return content.is_urgent or is_awaited or self._is_closing or now >= self._outbox.since + REPORT_S
 
     def _must_wait_for_generation(self) -> bool:
         return self._refused_in is not None and self.generation <= self._refused_in
 
     def _num_wanted(self) -> int:
-        if self.is_end or self._is_closing or self.spec is None:
+        if self.is_end or self._is_closing or self.spec is None or time.monotonic() < self._quiet_until:
             return 0
         per_lease = self.spec.minibatches_per_shard or 1
         return decide_wants(self._stock.num_whole(), per_lease, self._call_s, self._batch_s).leases
@@ -217,6 +218,7 @@ class Leases:
     def _pause_s(self, now: float) -> float | None:
         pauses = [self._outbox.since + REPORT_S - now] if not self._outbox.content.is_empty else []
         pauses += [self._called_at + RENEW_S - now] if self._stock.num_leases else []
+        pauses += [self._quiet_until - now] if self._quiet_until > now else []
         return max(0.001, min(pauses)) if pauses else None
 
     def _make(self, message: Message, wants: int, is_held: bool) -> None:
@@ -311,6 +313,7 @@ class Leases:
         if answer.give_back and (returned := self._stock.take_out(answer.give_back)):
             log.info("%s: %d samples are given back: others wait for them", self._dataset, _count(returned))
             self._say(Message(returned=tuple(returned), is_urgent=True))
+            self._quiet_until = time.monotonic() + MODEST_S
         self.changed.notify_all()
         for refused in answer.refused:
             if not refused.is_done:

@@ -22,6 +22,7 @@ class LocalDesk:
         self._dataset = dataset
         self._spec = replace(spec, minibatches_per_shard=spec.minibatches_per_shard or MINIBATCHES_PER_SHARD)
         self._rank, self._num_workers = rank, num_workers
+        self._shard_size = spec.batch_size * (self._spec.minibatches_per_shard or 1)
         self._bad: dict[int, wire.BadShard] = {}
         self._done: Ranges = ()
         self._next_lease, self._request = 1, 0
@@ -88,8 +89,7 @@ class LocalDesk:
         self._out: dict[int, Ranges] = {}
 
     def _shards(self, done: Ranges) -> Iterator[Range]:
-        spec, number = self._spec, 0
-        length = spec.batch_size * (spec.minibatches_per_shard or 1)
+        spec, length, number = self._spec, self._shard_size, 0
         for epoch in range(spec.epochs):
             begins, ends = epoch * spec.size, (epoch + 1) * spec.size
             for start in range(begins, ends, length):
@@ -124,10 +124,16 @@ class LocalDesk:
         return True
 
     def _report(self, part: wire.Part) -> bool:
-        is_held = self._take_out(part)
-        if is_held:
+        """Also of other ranks, whose leases have numbers of their own: so that a checkpoint knows of all."""
+        is_known = not self._is_mine(part.start) or self._take_out(part)
+        if is_known:
             self._done = merged([*self._done, (part.start, part.start + part.count)])
-        return is_held
+        return is_known
+
+    def _is_mine(self, position: int) -> bool:
+        epoch, start = divmod(position, self._spec.size)
+        per_epoch = -(-self._spec.size // self._shard_size)
+        return (epoch * per_epoch + start // self._shard_size) % self._num_workers == self._rank
 
     def _refuse(self, part: wire.Part) -> wire.RefusedPart:
         is_done = size(within(self._done, part.start, part.start + part.count)) == part.count
@@ -138,8 +144,7 @@ class LocalDesk:
         """Left out at once: there is no other machine that could try."""
         if not self._take_out(part):
             return
-        spec, stop = self._spec, part.start + part.count
-        shard = part.start - part.start % spec.size % (spec.batch_size * (spec.minibatches_per_shard or 1))
+        stop, shard = part.start + part.count, part.start - part.start % self._spec.size % self._shard_size
         bad = self._bad.get(shard) or wire.BadShard(start=shard, failures=0, reason="", skipped=[])
         self._bad[shard] = replace(
             bad, failures=bad.failures + 1, reason=part.reason, skipped=[*bad.skipped, [part.start, stop]]

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -20,12 +21,13 @@ from everstep.data.desk import RemoteDesk
 from everstep.data.record_index import RecordIndexService
 
 SCRIPT = """
-import json, sys, time
+import json, os, sys, time
 from torch.utils.data import DataLoader, Dataset
 from everstep import RecordIndexService
 
 options = json.loads(sys.argv[1])
 pause_s, num_workers = options.pop("pause_s"), options.pop("num_workers")
+tells = options.pop("tells", False)
 
 
 class Elastic(Dataset):
@@ -33,6 +35,8 @@ class Elastic(Dataset):
         return sys.maxsize
 
     def __getitem__(self, _):
+        if tells:
+            print(json.dumps({"asks": os.getpid()}), flush=True)
         return service.fetch_record_index()
 
 
@@ -58,8 +62,8 @@ class Worker:
             env.TOKEN_FILE: str(server.token_file),
             env.JOB: coordinator.job,
             env.WORKER: name,
-            env.COORDINATOR_DEADLINE: "30",
         }
+        environment[env.COORDINATOR_DEADLINE] = str(options.pop("deadline_s", 30))
         command = [sys.executable, "-c", SCRIPT, json.dumps(numbers | {"num_workers": 0} | options)]
         self.process = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -86,8 +90,7 @@ class Worker:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        for thread in self.threads:
-            thread.join()
+        self.join()
         self.process.stdout.close()
         self.process.stderr.close()
 
@@ -97,10 +100,13 @@ class Worker:
             while len(self.printed) < number:
                 assert self.changed.wait(deadline - time.monotonic()), self.errors
 
-    def finish(self):
-        code = self.process.wait(90)
+    def join(self):
         for thread in self.threads:
             thread.join()
+
+    def finish(self):
+        code = self.process.wait(90)
+        self.join()
         assert code == 0, self.errors
         return self
 
@@ -164,16 +170,41 @@ def test_a_dead_workers_records_go_to_others(cast):
     assert job.coordinator.datasets().datasets[0].is_end
 
 
-def test_a_coordinator_that_stays_away_is_an_error_and_not_the_end(cast, server_class, tmp_path, monkeypatch):
+def test_a_coordinator_that_stays_away_is_an_error_and_not_the_end(cast, server_class, tmp_path):
     frail = server_class(tmp_path, str(tmp_path / "db"))
     try:
-        _, (worker,) = cast(on=frail, dataset_size=400)
+        _, (worker,) = cast(on=frail, dataset_size=400, num_workers=1, deadline_s=1)
         worker.wait_for_batches(3)
     finally:
         frail.kill()
-    worker.process.terminate()  # it would wait for 30 s
-    assert worker.process.wait(30) != 0
+    assert worker.process.wait(60) == 1
+    worker.join()
+    assert "CoordinatorUnreachable" in worker.errors and "gave up after" in worker.errors
     assert all(isinstance(line, list) for line in worker.printed)
+
+
+def test_a_loaders_processes_that_wait_for_records_end_with_their_worker(cast):
+    job, _ = cast(dataset_size=8, pause_s=60.0)  # holds all there is
+    wait_for(lambda: (known := job.coordinator.datasets().datasets) and known[0].epochs[0].leased == 8)
+    _, (waiting,) = cast(job=job, dataset_size=8, num_workers=2, tells=True)
+    waiting.wait_for_batches(2)
+    processes = [line["asks"] for line in waiting.printed]
+    waiting.process.kill()
+    wait_for(lambda: not any(map(_is_alive, processes)))
+
+
+def _is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(condition, within_s=20.0):
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 # --- in steps ---
@@ -216,13 +247,6 @@ def _puppet(job):
 
 def fetch(service):
     return [service.fetch_record_index() for _ in range(service.batch_size)]
-
-
-def wait_for(condition, within_s=20.0):
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def test_steps_to_the_end_with_ghosts_for_who_has_nothing(members):
@@ -272,24 +296,16 @@ def test_a_report_of_a_generation_that_is_over_is_said_again_in_the_next(members
     job, (a, b), (first, second) = members(dataset_size=32)
     durable = threading.Event()
     fetch(first), fetch(second)
-    batch = first.take()
-    second.take()
+    batch, others = first.take(), second.take()
     a.break_("a socket broke")
     job.together(a.arrive, b.arrive)
     second.regrouped(b.generation, [], True)
-    wait_for(lambda: second.holds(second_batch := first_batch(second)) or second_batch is None)
+    assert second.holds(others)  # which it was told in the new generation
     first.report(batch.parts, 1, durable.set)  # it does not know yet
     assert not durable.wait(0.6)
     first.regrouped(a.generation, [], False)
     assert durable.wait(10)
     assert job.coordinator.datasets().datasets[0].done == 4
-
-
-def first_batch(service):
-    """One that was taken: nothing of it is needed but its kind."""
-    from everstep.data.handout import Batch
-
-    return Batch(parts=(), num_records=0, epoch=0, is_ghost=True)
 
 
 def test_a_slow_worker_gives_back_what_it_has_not_begun(members):

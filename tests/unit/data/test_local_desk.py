@@ -67,3 +67,11 @@ def test_what_cannot_be_read_is_left_out_and_listed():
     number = leases[1].lease
     pieces = [wire.Part(lease=number, start=4, count=1), wire.Part(lease=number, start=6, count=2)]
     assert call(desk, done=rest + pieces).is_end
+
+
+def test_what_other_ranks_have_done_is_part_of_what_is_saved():
+    desk = LocalDesk("d", SPEC, rank=0, num_workers=2)
+    call(desk, wants=9)
+    others = wire.Part(lease=1, start=4, count=4)  # a number that is also in use here
+    assert call(desk, done=[others, wire.Part(lease=1, start=0, count=4)]).refused == []
+    assert desk.checkpoint().done == [[0, 8]]

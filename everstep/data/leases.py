@@ -103,6 +103,10 @@ class Leases:
     # Under `changed`:
 
     @property
+    def is_shared(self) -> bool:
+        return self._desk.is_shared
+
+    @property
     def is_current(self) -> bool:
         """Whether the desk has been asked, in this generation, what is held."""
         return self._restore is None and self.has_answer and self._answered == self.generation
@@ -121,7 +125,8 @@ class Leases:
             if self._cut_at:
                 self._batch_s += 0.2 * (min(now - self._cut_at, 10.0) - self._batch_s)
             self._cut_at = now
-            self.changed.notify_all()  # more may be wanted
+            if self._num_wanted() or not self._outbox.content.is_empty:
+                self.changed.notify_all()
         return batch
 
     def holds(self, parts: Iterable[wire.Part]) -> bool:

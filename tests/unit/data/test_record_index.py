@@ -15,7 +15,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from everstep import wire
-from everstep.data.handout import PATIENCE_S
 from everstep.data.local_desk import LocalDesk
 from everstep.data.record_index import RecordIndexService
 from everstep.errors import CoordinatorUnreachable, JobStopped, PermanentError, UsageError
@@ -161,6 +160,14 @@ def test_iteration_delivers_the_tail(make):
     assert service.state_dict()["checkpoint"]["done"] == [[0, 10]]
     with pytest.raises(UsageError, match="3 records of dataset .* are reported as done; 2 have been handed out"):
         service.report_batch_done(3)
+
+
+def test_alone_nobody_needs_to_report(make, monkeypatch):
+    monkeypatch.setattr("everstep.data.handout.MANY", 10)
+    service = make(4, dataset_size=400, num_minibatches_per_shard=2)
+    for _ in range(80 * 4):
+        service.fetch_record_index()
+    assert service.state_dict()["checkpoint"]["done"] == [[0, 280]]
 
 
 def test_the_same_seed_is_the_same_order_and_another_is_not(make):
@@ -457,7 +464,6 @@ def test_a_newcomer_leaves_the_jobs_data_as_it_is(make):
 
 def test_people_are_told_what_is_waited_for(shared, caplog, monkeypatch):
     monkeypatch.setattr("everstep.data.handout.PATIENCE_S", 0.1)
-    assert PATIENCE_S > 1
     service, desk = shared(free=1, in_steps=False)
     threading.Timer(0.5, lambda: setattr(desk, "free", 1)).start()
     for _ in range(9):

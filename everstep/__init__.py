@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from everstep.data.loader import DataLoader  # type: ignore[import-not-found,unused-ignore]
     from everstep.data.record_index import RecordIndexService  # type: ignore[import-not-found,unused-ignore]
     from everstep.data.sampler import ElasticDistributedSampler  # type: ignore[import-not-found,unused-ignore]
+    from everstep.data.shard_dataset import ShardDataset  # type: ignore[import-not-found,unused-ignore]
     from everstep.native import (  # type: ignore[import-not-found,unused-ignore]
         DistributedDataParallel,
         ElasticTrainer,
@@ -31,6 +32,7 @@ _HOMES = {  # public name: the module that defines it
     "ElasticTrainer": "everstep.native",
     "PyTorchAllReduceController": "everstep.controller",
     "RecordIndexService": "everstep.data.record_index",
+    "ShardDataset": "everstep.data.shard_dataset",
     "init_process_group": "everstep.native",
     "reduce": "everstep.native",
 }
@@ -44,6 +46,7 @@ __all__ = [
     "ElasticTrainer",
     "PyTorchAllReduceController",
     "RecordIndexService",
+    "ShardDataset",
     "__version__",
     "init_process_group",
     "reduce",

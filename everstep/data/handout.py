@@ -21,6 +21,7 @@ log = logging.getLogger("everstep")
 
 GHOST_S = 0.02  # so long a batch is waited for before a ghost is handed out
 PATIENCE_S = 10.0  # then people are told what is waited for
+MANY = 1024  # batches: who has reported none of so many will report none
 
 Key = tuple[int, int]  # the loader, and how often it has been iterated before
 
@@ -60,7 +61,7 @@ class Handout:
         self._coming: dict[int, Handed] = {}  # bound and not taken, by number
         self._last: Handed | None = None  # that was not a ghost
         self._taken_at = 0.0
-        self._is_reported = self._is_told = False
+        self._is_reported = self._is_told = self._is_end_told = False
 
     # --- whoever reads records ---
 
@@ -88,6 +89,8 @@ class Handout:
                 return
             parts, failures = _split(handed.parts, dict(failed))
             self._coming[number] = replace(handed, parts=parts)
+            if handed is self._last:
+                self._last = self._coming[number]
             self._leases.fail(failures)
 
     def abandon(self, key: Key, number: int) -> None:
@@ -122,12 +125,15 @@ class Handout:
         num_records = sum(part.count for part in handed.parts)
         return Batch(parts=handed.parts, num_records=num_records, epoch=handed.epoch, is_ghost=handed.is_ghost)
 
-    def report(self, number: int) -> None:
-        """The next so many records that were handed out are done."""
+    def report(self, number: int | None) -> None:
+        """The next so many records that were handed out are done; None: the next batch."""
         with self._leases.changed:
             self._leases.raise_failure()
             self._is_reported = True
             handed = sum(part.count for each in self._coming.values() for part in each.parts)
+            if number is None:
+                batch = next((each for each in self._coming.values() if each.parts), None)
+                number = self._batch_size if batch is None else sum(part.count for part in batch.parts)
             if number > handed:
                 raise UsageError(
                     f"{number} records of dataset {self._dataset} are reported as done; {handed} have been handed out "
@@ -179,12 +185,26 @@ class Handout:
     def _next_batch(self, number: int, asked_at: float) -> Handed | None:
         cut = self._leases.cut()
         if cut is not None:
+            if len(self._coming) >= MANY and not (self.in_steps or self._is_reported):
+                self._do_without_reports()
             self._last = Handed(parts=cut.parts, epoch=cut.epoch)
             return self._last
         if self._may_haunt() and number <= self._next and time.monotonic() >= self._ghost_at(asked_at):
             last = self._last or Handed(parts=(), epoch=0)
             return Handed(parts=(), epoch=last.epoch, repeats=last.parts, is_ghost=True)
         return None
+
+    def _do_without_reports(self) -> None:
+        """Alone, what was handed out long ago is taken for done. With others, only a report makes it so."""
+        if not self._leases.is_shared:
+            self._leases.report(self._coming.pop(next(iter(self._coming))).parts)
+        elif not self._is_told:
+            self._is_told = True
+            log.warning(
+                "dataset %s: %d batches were handed out here and none was reported as done: call report_batch_done(), "
+                "or use a controller",
+                self._dataset, len(self._coming),
+            )  # fmt: skip
 
     def _may_haunt(self) -> bool:
         """One ghost at a time, and only if the training waits for a batch: all that was handed out is taken."""
@@ -209,8 +229,8 @@ class Handout:
 
     def _tell_left_out(self) -> None:
         left_out = self._leases.left_out
-        if left_out and not self._is_told:
-            self._is_told = True
+        if left_out and not self._is_end_told:
+            self._is_end_told = True
             log.warning(
                 "dataset %s: %d samples were left out, since a loader drops a batch of fewer than batch_size=%d: %s. "
                 "everstep.ShardDataset delivers them",

@@ -14,12 +14,13 @@ import struct
 import sys
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any
 
 from everstep import errors
+from everstep.data.taker import Obtained
 from everstep.errors import Abandoned, EverstepError, PermanentError
 
 LOOK_S = 0.1  # while a process waits for a batch, it looks so often whether anybody still wants it
@@ -33,7 +34,7 @@ class Hello:
 
     process: int
     num_processes: int
-    seed: int  # torch's, the same for all processes of an iteration
+    loader: int  # the same for all processes of a loader that belong together
 
 
 def hello_of_this_process() -> Hello:
@@ -41,8 +42,11 @@ def hello_of_this_process() -> Hello:
 
     info = get_worker_info()
     if info is None:  # no loader of torch's
-        return Hello(process=0, num_processes=1, seed=os.getpid())
-    return Hello(process=info.id, num_processes=info.num_workers, seed=info.seed - info.id)
+        return Hello(process=0, num_processes=1, loader=os.getpid())
+    # They share the queue of what they have read, and nobody else does.
+    queue = _loop_of_loader().get("data_queue")
+    loader = info.seed - info.id if queue is None else os.fstat(queue._writer.fileno()).st_ino
+    return Hello(process=info.id, num_processes=info.num_workers, loader=loader)
 
 
 class Hatch:
@@ -52,9 +56,8 @@ class Hatch:
         self.address = f"everstep-records-{uuid.uuid4().hex}"
         self._answer, self._new_group = answer, new_group
         self._lock = threading.Lock()
-        self._group = -1  # the latest; those who are in it, and whether one of them is gone
+        self._group = -1  # the latest, and those who are in it
         self._members: dict[int, Hello] = {}
-        self._is_over = True
         self._connections: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -93,11 +96,11 @@ class Hatch:
     def _serve(self, connection: socket.socket) -> None:
         with self._lock:
             self._connections.add(connection)
-        group = -1
         try:
             with connection, connection.makefile("r") as lines:
-                if line := lines.readline():
-                    group = self._join(Hello(**json.loads(line)))
+                if not (line := lines.readline()):
+                    return
+                group = self._join(Hello(**json.loads(line)))
                 for line in lines:
                     _send(connection, self._answered(group, json.loads(line)))
         except OSError:
@@ -105,15 +108,13 @@ class Hatch:
         finally:
             with self._lock:
                 self._connections.discard(connection)
-                self._is_over |= group == self._group
 
     def _join(self, hello: Hello) -> int:
-        """The processes that belong together: torch starts those of an iteration at once, and ends them together."""
+        """The number of those who belong together; who calls once more begins another iteration."""
         with self._lock:
-            others = self._members.values()
-            is_other = any((e.num_processes, e.seed) != (hello.num_processes, hello.seed) for e in others)
-            if self._is_over or is_other or hello.process in self._members:
-                self._group, self._members, self._is_over = self._new_group(), {}, False
+            is_first = not self._members or any(each.loader != hello.loader for each in self._members.values())
+            if is_first or hello.process in self._members:
+                self._group, self._members = self._new_group(), {}
             self._members[hello.process] = hello
             return self._group
 
@@ -186,14 +187,49 @@ class HatchClient:
             raise Abandoned("the loader is being ended")
 
 
+class Remote:
+    """Batches for a loader's process."""
+
+    def __init__(self, client: HatchClient) -> None:
+        self._client = client
+        self._iteration = -1
+
+    def begin(self) -> None:
+        self._iteration += 1
+
+    def obtain(self, number: int) -> Obtained | None:
+        answer = self._ask("next", number)
+        if answer.get("end"):
+            return None
+        return Obtained(number=number, indices=answer["indices"], is_ghost=answer["is_ghost"])
+
+    def abandon(self, number: int) -> None:
+        self._ask("abandon", number)
+
+    def amend(self, number: int, failed: Sequence[tuple[int, str]]) -> None:
+        self._ask("amend", number, failed=failed)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _ask(self, what: str, number: int, **more: Any) -> Answer:
+        return self._client.ask({"do": what, "iteration": self._iteration, "number": number, **more})
+
+
 def _is_loader_done() -> bool:
     """torch ends its processes by an event that they look at between two batches; one that waits here must, too."""
+    event = _loop_of_loader().get("done_event")
+    return event is not None and bool(event.is_set())
+
+
+def _loop_of_loader() -> Mapping[str, Any]:
+    """What the loop of a process of torch's loader knows; nothing in another process."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name == "_worker_loop" and "done_event" in frame.f_locals:
-            return bool(frame.f_locals["done_event"].is_set())
+        if frame.f_code.co_name == "_worker_loop":
+            return frame.f_locals
         frame = frame.f_back
-    return False
+    return {}
 
 
 def _send(connection: socket.socket, message: Answer) -> None:

@@ -25,6 +25,7 @@ log = logging.getLogger("everstep")
 WAIT_S = 1.0  # so long a call that finds nothing free is held
 REPORT_S = 0.25  # reports that nobody waits for are gathered so long
 RENEW_S = 2.0  # who holds leases makes a call at least so often: it may be asked to give back
+MODEST_S = 0.25  # who gave something back asks for nothing for so long: it would be the same
 CLOSE_S = 5.0  # what is unsaid is said, for so long
 MOST_LEASES = 64
 
@@ -69,7 +70,7 @@ class Leases:
         self._is_nothing_free = False
         self._refused_in: int | None = None  # reports wait for a generation after this
         self._is_closing = self._is_calling = False
-        self._called_at = 0.0
+        self._called_at = self._quiet_until = 0.0
         self._call_s, self._batch_s, self._cut_at = 0.01, 1.0, 0.0
         self._thread = threading.Thread(target=self._run, name=f"everstep-leases-{dataset}", daemon=True)
 
@@ -102,6 +103,10 @@ class Leases:
     # Under `changed`:
 
     @property
+    def is_shared(self) -> bool:
+        return self._desk.is_shared
+
+    @property
     def is_current(self) -> bool:
         """Whether the desk has been asked, in this generation, what is held."""
         return self._restore is None and self.has_answer and self._answered == self.generation
@@ -112,13 +117,16 @@ class Leases:
         return self._is_nothing_free and not self._desk.is_shared and self._stock.num_uncut == 0
 
     def cut(self) -> Cut | None:
+        if not self._desk.is_shared:
+            self._settle_remainders(is_patient=False)  # before anything of a later epoch is cut
         batch = self._stock.cut()
         if batch is not None:
             now = time.monotonic()
             if self._cut_at:
                 self._batch_s += 0.2 * (min(now - self._cut_at, 10.0) - self._batch_s)
             self._cut_at = now
-            self.changed.notify_all()  # more may be wanted
+            if self._num_wanted() or not self._outbox.content.is_empty:
+                self.changed.notify_all()
         return batch
 
     def holds(self, parts: Iterable[wire.Part]) -> bool:
@@ -185,7 +193,7 @@ class Leases:
                     return None
                 if self._num_wanted() and (self._desk.is_shared or not self._is_nothing_free):
                     break
-                if self._has_only_remainders() and not self._desk.is_shared:
+                if self._stuck() and not self._desk.is_shared:
                     break
                 if self._stock.num_leases and now >= self._called_at + RENEW_S:
                     break
@@ -200,14 +208,14 @@ class Leases:
         content = self._outbox.content
         if content.is_empty or self._must_wait_for_generation():
             return False
-        is_low = self._stock.num_whole() == 0
-        return content.is_urgent or is_low or self._is_closing or now >= self._outbox.since + REPORT_S
+        is_awaited = bool(content.done) and self._stock.num_whole() == 0  # maybe an epoch ends with it
+        return content.is_urgent or is_awaited or self._is_closing or now >= self._outbox.since + REPORT_S
 
     def _must_wait_for_generation(self) -> bool:
         return self._refused_in is not None and self.generation <= self._refused_in
 
     def _num_wanted(self) -> int:
-        if self.is_end or self._is_closing or self.spec is None:
+        if self.is_end or self._is_closing or self.spec is None or time.monotonic() < self._quiet_until:
             return 0
         per_lease = self.spec.minibatches_per_shard or 1
         return decide_wants(self._stock.num_whole(), per_lease, self._call_s, self._batch_s).leases
@@ -215,6 +223,7 @@ class Leases:
     def _pause_s(self, now: float) -> float | None:
         pauses = [self._outbox.since + REPORT_S - now] if not self._outbox.content.is_empty else []
         pauses += [self._called_at + RENEW_S - now] if self._stock.num_leases else []
+        pauses += [self._quiet_until - now] if self._quiet_until > now else []
         return max(0.001, min(pauses)) if pauses else None
 
     def _make(self, message: Message, wants: int, is_held: bool) -> None:
@@ -309,6 +318,7 @@ class Leases:
         if answer.give_back and (returned := self._stock.take_out(answer.give_back)):
             log.info("%s: %d samples are given back: others wait for them", self._dataset, _count(returned))
             self._say(Message(returned=tuple(returned), is_urgent=True))
+            self._quiet_until = time.monotonic() + MODEST_S
         self.changed.notify_all()
         for refused in answer.refused:
             if not refused.is_done:
@@ -321,9 +331,7 @@ class Leases:
     def _settle_remainders(self, *, is_patient: bool) -> None:
         """Fewer samples than a batch, and no more to be had: cut short, or left out, or given to who can use them."""
         with self.changed:
-            if not self._has_only_remainders():
-                return
-            epochs = [(epoch, self._stock.num_left(epoch)) for epoch in self._stock.remainders()]
+            epochs = [(epoch, self._stock.num_left(epoch)) for epoch in self._stuck()]
             if self.delivers_tail:
                 for epoch, _ in epochs:
                     self._stock.end_epoch(epoch)
@@ -332,15 +340,19 @@ class Leases:
         for epoch, number in epochs:
             is_rest = self._desk.is_rest(epoch, number)
             with self.changed:
-                if epoch not in self._stock.remainders():
+                if epoch not in self._stuck():
                     continue
                 if is_rest:
                     self._leave_out(self._stock.take_remainder(epoch))
                 elif is_patient:  # others hold samples of this epoch, maybe as few: one of us gets all
                     self._say(Message(returned=self._stock.take_remainder(epoch).parts, is_urgent=True))
 
-    def _has_only_remainders(self) -> bool:
-        return self._is_nothing_free and not self._stock.has_batch and self._stock.num_uncut > 0
+    def _stuck(self) -> list[int]:
+        """Epochs of which fewer samples than a batch are here, and no more seem to come."""
+        if self._is_nothing_free and not self._stock.has_batch:
+            return self._stock.remainders()
+        # Alone, one epoch is leased after the other.
+        return [] if self._desk.is_shared else self._stock.overtaken()
 
     def _leave_out(self, cut: Cut) -> None:
         self.left_out.append(LeftOut(epoch=cut.epoch, parts=cut.parts, num_records=cut.num_records))

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from everstep import wire
-from everstep.errors import PermanentError, UsageError
+from everstep.errors import UsageError
 from everstep.ranges import Range, Ranges, gaps, merged, size, within, without
 
 MINIBATCHES_PER_SHARD = wire.Policy().minibatches_per_shard
-SHARD_FAILURES = wire.Policy().shard_failures
 
 
 class LocalDesk:
@@ -23,6 +22,7 @@ class LocalDesk:
         self._dataset = dataset
         self._spec = replace(spec, minibatches_per_shard=spec.minibatches_per_shard or MINIBATCHES_PER_SHARD)
         self._rank, self._num_workers = rank, num_workers
+        self._shard_size = spec.batch_size * (self._spec.minibatches_per_shard or 1)
         self._bad: dict[int, wire.BadShard] = {}
         self._done: Ranges = ()
         self._next_lease, self._request = 1, 0
@@ -89,8 +89,7 @@ class LocalDesk:
         self._out: dict[int, Ranges] = {}
 
     def _shards(self, done: Ranges) -> Iterator[Range]:
-        spec, number = self._spec, 0
-        length = spec.batch_size * (spec.minibatches_per_shard or 1)
+        spec, length, number = self._spec, self._shard_size, 0
         for epoch in range(spec.epochs):
             begins, ends = epoch * spec.size, (epoch + 1) * spec.size
             for start in range(begins, ends, length):
@@ -125,10 +124,16 @@ class LocalDesk:
         return True
 
     def _report(self, part: wire.Part) -> bool:
-        is_held = self._take_out(part)
-        if is_held:
+        """Also of other ranks, whose leases have numbers of their own: so that a checkpoint knows of all."""
+        is_known = not self._is_mine(part.start) or self._take_out(part)
+        if is_known:
             self._done = merged([*self._done, (part.start, part.start + part.count)])
-        return is_held
+        return is_known
+
+    def _is_mine(self, position: int) -> bool:
+        epoch, start = divmod(position, self._spec.size)
+        per_epoch = -(-self._spec.size // self._shard_size)
+        return (epoch * per_epoch + start // self._shard_size) % self._num_workers == self._rank
 
     def _refuse(self, part: wire.Part) -> wire.RefusedPart:
         is_done = size(within(self._done, part.start, part.start + part.count)) == part.count
@@ -136,21 +141,11 @@ class LocalDesk:
         return wire.RefusedPart(lease=part.lease, start=part.start, count=part.count, reason=reason, is_done=is_done)
 
     def _fail(self, part: wire.FailedPart) -> None:
+        """Left out at once: there is no other machine that could try."""
         if not self._take_out(part):
             return
-        spec, stop = self._spec, part.start + part.count
-        length = spec.batch_size * (spec.minibatches_per_shard or 1)
-        shard = part.start - part.start % spec.size % length
-        known = self._bad.get(shard) or wire.BadShard(start=shard, failures=0, reason="", skipped=[])
-        bad = replace(known, failures=known.failures + 1, reason=part.reason)
-        if bad.failures < SHARD_FAILURES:
-            self._again.append((part.start, stop))
-        elif spec.on_bad_shard == wire.SKIP:
-            bad = replace(bad, skipped=[*bad.skipped, [part.start, stop]])
-        else:
-            raise PermanentError(
-                f"positions {part.start} to {stop} of dataset {self._dataset} failed {bad.failures} times, "
-                f"the last time because {part.reason}",
-                hint='on_bad_shard="skip" leaves such samples out, and lists them',
-            )
-        self._bad[shard] = bad
+        stop, shard = part.start + part.count, part.start - part.start % self._spec.size % self._shard_size
+        bad = self._bad.get(shard) or wire.BadShard(start=shard, failures=0, reason="", skipped=[])
+        self._bad[shard] = replace(
+            bad, failures=bad.failures + 1, reason=part.reason, skipped=[*bad.skipped, [part.start, stop]]
+        )

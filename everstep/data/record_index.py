@@ -20,10 +20,10 @@ from typing import Any
 from everstep import env, wire
 from everstep.data.desk import Desk, open_desk
 from everstep.data.handout import Batch, Handout, Key
-from everstep.data.hatch import Answer, Hatch, HatchClient, hello_of_this_process
+from everstep.data.hatch import Answer, Hatch, HatchClient, Remote, hello_of_this_process
 from everstep.data.leases import Leases, LeftOut
 from everstep.data.records import Records
-from everstep.data.taker import Taker
+from everstep.data.taker import Batches, Obtained, Taker
 from everstep.errors import UsageError
 from everstep.ranges import merged
 
@@ -115,11 +115,13 @@ class RecordIndexService:
             yield index
 
     def report_batch_done(self, batch_size: int | None = None) -> bool:
-        """The next so many records that were handed out are done. For those who train without a controller."""
+        """The next so many records that were handed out are done; None: the next batch, or what is left of it.
+
+        For those who train without a controller."""
         if self._in_steps:
             log.debug("dataset %s: the controller reports what is done", self.dataset_name)
             return True
-        self._work().report(self.batch_size if batch_size is None else batch_size)
+        self._work().report(batch_size)
         return True
 
     @property
@@ -237,6 +239,14 @@ class RecordIndexService:
         if self._leases is not None:
             self._leases.delivers_tail = True
 
+    def batches(self) -> Batches:
+        """Whole batches, in the process that asks for them."""
+        if self._is_owner:
+            return Batches(_Here(self))
+        hello = hello_of_this_process()
+        source = Remote(HatchClient(self._address, hello))
+        return Batches(source, process=hello.process, num_processes=hello.num_processes)
+
     # --- inside -------------------------------------------------------------------------------------------
 
     @property
@@ -288,8 +298,6 @@ class RecordIndexService:
         elif request["do"] == "amend":
             handout.amend(key, number, [(int(offset), str(reason)) for offset, reason in request["failed"]])
         else:
-            if request.get("delivers_tail"):
-                self.deliver_tail()
             found = handout.obtain(key, number)
             if found is None:
                 return {"end": True}
@@ -318,30 +326,17 @@ class _Here:
     def begin(self) -> None:
         self._key = self._service._new_key()
 
-    def obtain(self, number: int) -> Sequence[int] | None:
+    def obtain(self, number: int) -> Obtained | None:
         found = self._service._work().obtain(self._key, number)
-        return None if found is None else found[1]
+        return None if found is None else Obtained(number=number, indices=found[1], is_ghost=found[0].is_ghost)
 
     def abandon(self, number: int) -> None:
         self._service._work().abandon(self._key, number)
 
+    def amend(self, number: int, failed: Sequence[tuple[int, str]]) -> None:
+        self._service._work().amend(self._key, number, failed)
 
-class Remote:
-    """Batches for a loader's process."""
-
-    def __init__(self, client: HatchClient) -> None:
-        self._client = client
-        self._iteration = -1
-
-    def begin(self) -> None:
-        self._iteration += 1
-
-    def obtain(self, number: int) -> Sequence[int] | None:
-        answer = self._client.ask({"do": "next", "iteration": self._iteration, "number": number})
-        return None if answer.get("end") else answer["indices"]
-
-    def abandon(self, number: int) -> None:
-        self._client.ask({"do": "abandon", "iteration": self._iteration, "number": number})
+    def close(self) -> None: ...
 
 
 def _next_name() -> str:

@@ -93,8 +93,14 @@ class Stock:
         return self.take_out(list(self._uncut))
 
     def remainders(self) -> list[int]:
-        """Epochs of which fewer samples than a batch are held uncut."""
-        return [epoch for epoch, number in self._uncut_by_epoch().items() if number < self._batch_size]
+        """Epochs of which fewer samples than a batch are held uncut, and that have not been said to end here."""
+        found = self._uncut_by_epoch()
+        return [epoch for epoch, number in found.items() if number < self._batch_size and epoch not in self._tails]
+
+    def overtaken(self) -> list[int]:
+        """Of those, the ones before an epoch that has begun."""
+        latest = max((lease.epoch for lease in self._leases.values()), default=0)
+        return [epoch for epoch in self.remainders() if epoch < latest]
 
     def end_epoch(self, epoch: int) -> None:
         """No more will come of this epoch: what is left of it may be cut as a short batch."""

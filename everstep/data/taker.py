@@ -8,12 +8,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
 from everstep.errors import UsageError
 
 _fetch_code: CodeType | None = None
+
+
+class EndOfRecords(StopIteration):
+    """The end of the data. torch raises it again in the main process; of a class that has a `message`, it does so
+    without a cycle of references, which would keep the loader until some later garbage collection, and make ending its
+    processes take 5 s for each."""
+
+    message = "the end of the data"
+
+    def __init__(self, message: str = message) -> None:
+        super().__init__(message)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Obtained:
+    """One batch, for whoever reads its records."""
+
+    number: int
+    indices: Sequence[int]
+    is_ghost: bool
 
 
 class Source(Protocol):
@@ -23,9 +44,42 @@ class Source(Protocol):
         """A new iteration of the loader."""
         ...
 
-    def obtain(self, number: int) -> Sequence[int] | None: ...
+    def obtain(self, number: int) -> Obtained | None:
+        """None: the end."""
+        ...
 
-    def abandon(self, number: int) -> None: ...
+    def abandon(self, number: int) -> None:
+        """It will not come out."""
+        ...
+
+    def amend(self, number: int, failed: Sequence[tuple[int, str]]) -> None:
+        """Of these, counted from its beginning, the records could not be read, and why."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Batches:
+    """Batch after batch, for one iteration in one process, whose numbers are process, process + num_processes, …"""
+
+    def __init__(self, source: Source, *, process: int = 0, num_processes: int = 1) -> None:
+        self._source, self._num_processes = source, num_processes
+        self._number = process - num_processes
+        source.begin()
+
+    def next(self) -> Obtained | None:
+        self._number += self._num_processes
+        return self._source.obtain(self._number)
+
+    def amend(self, failed: Sequence[tuple[int, str]]) -> None:
+        self._source.amend(self._number, failed)
+
+    def again(self) -> Obtained | None:
+        """Another in place of one that had no record that could be read."""
+        return self._source.obtain(self._number)
+
+    def close(self) -> None:
+        self._source.close()
 
 
 class Taker:
@@ -62,10 +116,10 @@ class Taker:
     def _next_batch(self) -> list[int]:
         assert self._number is not None
         self._number += self._num_processes
-        indices = self._source.obtain(self._number)
-        if indices is None:
-            raise StopIteration
-        return list(reversed(indices))
+        found = self._source.obtain(self._number)
+        if found is None:
+            raise EndOfRecords
+        return list(reversed(found.indices))
 
     def _check(self, batch: Any) -> None:
         if batch is None:

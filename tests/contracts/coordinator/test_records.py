@@ -1,0 +1,342 @@
+"""Workers that read records, against a real coordinator: real processes with real loaders, and real deaths."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from everstep import env, incarnation, wire
+from everstep.client import Coordinator
+from everstep.data.desk import RemoteDesk
+from everstep.data.record_index import RecordIndexService
+
+SCRIPT = """
+import json, os, sys, time
+from torch.utils.data import DataLoader, Dataset
+from everstep import RecordIndexService
+
+options = json.loads(sys.argv[1])
+pause_s, num_workers = options.pop("pause_s"), options.pop("num_workers")
+tells = options.pop("tells", False)
+
+
+class Elastic(Dataset):
+    def __len__(self):
+        return sys.maxsize
+
+    def __getitem__(self, _):
+        if tells:
+            print(json.dumps({"asks": os.getpid()}), flush=True)
+        return service.fetch_record_index()
+
+
+service = RecordIndexService(**options)
+for records in DataLoader(Elastic(), batch_size=service.batch_size, num_workers=num_workers):
+    time.sleep(pause_s)
+    service.report_batch_done()
+    print(json.dumps(records.tolist()), flush=True)
+print(json.dumps({"left_out": [each.num_records for each in service.left_out]}), flush=True)
+"""
+
+
+class Worker:
+    """A process that reads records, and prints each batch that it has reported."""
+
+    def __init__(self, server, coordinator, **options):
+        numbers = {"batch_size": 4, "num_minibatches_per_shard": 2, "dataset_name": "train", "pause_s": 0.01}
+        name = coordinator.reserve(wire.SlotRequest(agent="a0", request=os.urandom(8).hex())).worker
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            env.COORDINATOR: server.url,
+            env.TOKEN_FILE: str(server.token_file),
+            env.JOB: coordinator.job,
+            env.WORKER: name,
+        }
+        environment[env.COORDINATOR_DEADLINE] = str(options.pop("deadline_s", 30))
+        command = [sys.executable, "-c", SCRIPT, json.dumps(numbers | {"num_workers": 0} | options)]
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.printed, self.errors = [], ""
+        self.changed = threading.Condition()
+        self.threads = [threading.Thread(target=each) for each in (self._listen, self._note)]
+        for thread in self.threads:
+            thread.start()
+
+    def _listen(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.printed.append(json.loads(line))
+                self.changed.notify_all()
+
+    def _note(self):
+        self.errors = self.process.stderr.read()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.join()
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+    def wait_for_batches(self, number):
+        deadline = time.monotonic() + 60
+        with self.changed:
+            while len(self.printed) < number:
+                assert self.changed.wait(deadline - time.monotonic()), self.errors
+
+    def join(self):
+        for thread in self.threads:
+            thread.join()
+
+    def finish(self):
+        code = self.process.wait(90)
+        self.join()
+        assert code == 0, self.errors
+        return self
+
+    @property
+    def records(self):
+        return [record for batch in self.printed if isinstance(batch, list) for record in batch]
+
+    @property
+    def left_out(self):
+        return self.printed[-1]["left_out"]
+
+
+@pytest.fixture
+def cast(play, server):
+    """Start workers of one job; they are ended with the test."""
+    with ExitStack() as stack:
+
+        def start(number=1, on=server, job=None, **options):
+            job = job or play(on, shard_lease_s=2.0)
+            workers = [stack.enter_context(Worker(on, job.coordinator, **options)) for _ in range(number)]
+            return job, workers
+
+        yield start
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_two_workers_share_a_dataset_each_record_once(cast, num_workers):
+    job, (fast,) = cast(dataset_size=202, num_epochs=2, shuffle=True, num_workers=num_workers)
+    _, (slow,) = cast(job=job, dataset_size=202, num_epochs=2, shuffle=True, num_workers=num_workers, pause_s=0.05)
+    fast.finish()
+    slow.finish()
+    counts = Counter(fast.records + slow.records)
+    assert sum(counts.values()) == 400
+    assert max(counts.values()) == 2
+    assert sorted(fast.left_out + slow.left_out) == [2, 2]
+    assert fast.records and slow.records
+    assert job.coordinator.datasets().datasets[0].is_end
+
+
+def test_a_coordinator_that_is_killed_and_comes_back_loses_nothing(cast, server_class, tmp_path):
+    frail = server_class(tmp_path, str(tmp_path / "db"))
+    try:
+        _, workers = cast(2, on=frail, dataset_size=400, num_workers=1)
+        for times in range(1, 4):
+            workers[0].wait_for_batches(6 * times)
+            frail.kill()
+            frail.start()
+        counts = Counter(record for worker in workers for record in worker.finish().records)
+        assert counts == Counter(range(400))
+    finally:
+        frail.kill()
+
+
+def test_a_dead_workers_records_go_to_others(cast):
+    job, (doomed, other) = cast(2, dataset_size=120, num_workers=2)
+    doomed.wait_for_batches(2)
+    doomed.process.send_signal(signal.SIGKILL)
+    doomed.process.wait()
+    other.finish()
+    assert set(doomed.records) | set(other.records) == set(range(120))
+    assert job.coordinator.datasets().datasets[0].is_end
+
+
+def test_a_coordinator_that_stays_away_is_an_error_and_not_the_end(cast, server_class, tmp_path):
+    frail = server_class(tmp_path, str(tmp_path / "db"))
+    try:
+        _, (worker,) = cast(on=frail, dataset_size=400, num_workers=1, deadline_s=1)
+        worker.wait_for_batches(3)
+    finally:
+        frail.kill()
+    assert worker.process.wait(60) == 1
+    worker.join()
+    assert "CoordinatorUnreachable" in worker.errors and "gave up after" in worker.errors
+    assert all(isinstance(line, list) for line in worker.printed)
+
+
+def test_a_loaders_processes_that_wait_for_records_end_with_their_worker(cast):
+    job, _ = cast(dataset_size=8, pause_s=60.0)  # holds all there is
+    wait_for(lambda: (known := job.coordinator.datasets().datasets) and known[0].epochs[0].leased == 8)
+    _, (waiting,) = cast(job=job, dataset_size=8, num_workers=2, tells=True)
+    waiting.wait_for_batches(2)
+    processes = [line["asks"] for line in waiting.printed]
+    waiting.process.kill()
+    wait_for(lambda: not any(map(_is_alive, processes)))
+
+
+def _is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(condition, within_s=20.0):
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+# --- in steps ---
+
+
+@pytest.fixture
+def members(play):
+    """Two services in one generation, each with a puppet that speaks for its worker otherwise."""
+    services, clients = [], []
+
+    def begin(number=2, policy=None, **options):
+        numbers = {"batch_size": 4, "dataset_size": 32, "num_minibatches_per_shard": 2} | options
+        job = play(start_workers=number, **(policy or {}))
+        puppets = job.puppets(0)
+        for _ in range(number):
+            puppet = _puppet(job)
+            puppets.append(puppet)
+        job.together(*(puppet.arrive for puppet in puppets))
+        for puppet in puppets:
+            puppet.settle()
+            service = RecordIndexService(**numbers, dataset_name="train")
+            clients.append(Coordinator(job.server.url, job.server.token, job.coordinator.job))
+            service.join_steps(is_newcomer=False)
+            service._begin(RemoteDesk(clients[-1], puppet.name, "train", service._spec))
+            services.append(service)
+            service.regrouped(puppet.generation, [], False)
+        return job, puppets, services
+
+    yield begin
+    for service in services:
+        service.close()
+
+
+def _puppet(job):
+    puppet = job.puppets(1)[0]
+    puppet.incarnation = incarnation.current()
+    puppet.announce()
+    return puppet
+
+
+def fetch(service):
+    return [service.fetch_record_index() for _ in range(service.batch_size)]
+
+
+def test_steps_to_the_end_with_ghosts_for_who_has_nothing(members):
+    job, puppets, services = members(dataset_size=40, num_epochs=2)
+    seen, unproved, steps = [], [], 0
+    while not all(service.is_end for service in services):
+        taken = []
+        for service in services:  # a step of all
+            records = fetch(service)
+            batch = service.take()
+            taken += batch.parts
+            seen += [] if batch.is_ghost else records
+        for service in services:  # … which proves the one before
+            service.report(unproved, puppets[0].generation, lambda: None)
+        unproved, steps = taken, steps + 1
+        assert steps < 2000
+    assert Counter(seen) == Counter([*range(40)] * 2)
+    for service in services:
+        service.end()
+        with pytest.raises(StopIteration):
+            while True:
+                service.fetch_record_index()
+    assert job.coordinator.datasets().datasets[0].is_end
+
+
+def test_a_lost_members_batch_in_a_committed_step_is_done_and_the_rest_is_read_by_others(members):
+    _, (lost, left), (first, second) = members(dataset_size=32)
+    fetch(first), fetch(second)
+    committed = [*first.take().parts, *second.take().parts]  # the step that both hold
+    fetch(first)
+    first.take()  # … and one that nobody committed
+    lost.exit(-9)
+    left.arrive()
+    left.settle()
+    second.regrouped(left.generation, committed, True)
+    done = {record for part in committed for record in range(part.start, part.start + part.count)}
+    seen = []
+    while not second.is_end:
+        records = fetch(second)
+        batch = second.take()
+        seen += [] if batch.is_ghost else records
+        second.report(batch.parts, left.generation, lambda: None)
+    assert Counter(seen) == Counter(set(range(32)) - done)
+
+
+def test_a_report_of_a_generation_that_is_over_is_said_again_in_the_next(members):
+    job, (a, b), (first, second) = members(dataset_size=32)
+    durable = threading.Event()
+    fetch(first), fetch(second)
+    batch, others = first.take(), second.take()
+    a.break_("a socket broke")
+    job.together(a.arrive, b.arrive)
+    second.regrouped(b.generation, [], True)
+    assert second.holds(others)  # which it was told in the new generation
+    first.report(batch.parts, 1, durable.set)  # it does not know yet
+    assert not durable.wait(0.6)
+    first.regrouped(a.generation, [], False)
+    assert durable.wait(10)
+    assert job.coordinator.datasets().datasets[0].done == 4
+
+
+def test_a_slow_worker_gives_back_what_it_has_not_begun(members):
+    _, (a, _), (fast, slow) = members(dataset_size=64, num_minibatches_per_shard=4)
+    fetch(slow)
+    slow.take()
+    seen = []
+    deadline = time.monotonic() + 60
+    while len(seen) < 60 and time.monotonic() < deadline:
+        records = fetch(fast)
+        batch = fast.take()
+        seen += [] if batch.is_ghost else records
+        fast.report(batch.parts, a.generation, lambda: None)
+    assert len(seen) == 60  # all but the batch that the slow one holds in its hands
+
+
+def test_saved_and_restored_by_all_workers(members):
+    job, (a, _), (first, second) = members(dataset_size=32)
+    fetch(first), fetch(second)
+    used = [first.take(), second.take()]
+    first.report(used[0].parts, a.generation, lambda: None)
+    saved = first.state_dict(usage=used[1].parts)
+    fetch(first)
+    first.report(first.take().parts, a.generation, lambda: None)
+    wait_for(lambda: job.coordinator.datasets().datasets[0].done == 8)
+    for service in (first, second):
+        service.load_state_dict(saved)
+        service.state_dict()
+    assert sum(stop - start for start, stop in job.coordinator.shard_checkpoint("train").done) == 8
+    assert job.coordinator.datasets().datasets[0].done == 8
+    records = fetch(first)
+    batch = first.take()
+    assert not batch.is_ghost
+    assert not set(records) & {r for each in used for p in each.parts for r in range(p.start, p.start + p.count)}

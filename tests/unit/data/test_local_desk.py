@@ -1,0 +1,77 @@
+"""Without a coordinator a process serves itself, by the same messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from everstep import wire
+from everstep.data.local_desk import LocalDesk
+from everstep.errors import UsageError
+
+SPEC = wire.DatasetSpec(size=10, batch_size=2, epochs=2, minibatches_per_shard=2)
+
+
+def call(desk, **content):
+    name, number = desk.request()
+    return desk.call(wire.LeaseRequest(incarnation=name, dataset="d", request=number, **{"wants": 0} | content))
+
+
+def spans(answer):
+    return [(each.start, each.stop, each.epoch) for each in answer.leases]
+
+
+def whole(lease):
+    return wire.Part(lease=lease.lease, start=lease.start, count=lease.stop - lease.start)
+
+
+def test_shards_go_round_the_ranks_through_all_epochs():
+    desks = [LocalDesk("d", SPEC, rank=rank, num_workers=2) for rank in range(2)]
+    assert [spans(call(desk, wants=9)) for desk in desks] == [
+        [(0, 4, 0), (8, 10, 0), (14, 18, 1)],
+        [(4, 8, 0), (10, 14, 1), (18, 20, 1)],
+    ]
+
+
+def test_the_end_is_when_all_is_reported():
+    desk = LocalDesk("d", SPEC)
+    held = call(desk, wants=9)
+    assert (held.is_end, held.reason) == (False, "all samples of this worker have been leased")
+    *most, last = [whole(each) for each in held.leases]
+    assert not call(desk, done=most).is_end
+    again = call(desk, done=[last, most[0]])
+    assert again.is_end
+    assert [each.is_done for each in again.refused] == [True]
+    assert desk.checkpoint().done == [[0, 20]]
+
+
+def test_what_was_saved_is_restored_once():
+    desk = LocalDesk("d", SPEC)
+    (first,) = call(desk, wants=1).leases
+    call(desk, done=[wire.Part(lease=first.lease, start=0, count=3)])
+    restore = wire.RestoreShards(request="a", checkpoint=desk.checkpoint())
+    other = LocalDesk("d", SPEC)
+    other.restore(restore)
+    assert spans(call(other, wants=2)) == [(3, 4, 0), (4, 8, 0)]
+    other.restore(restore)
+    assert len(call(other).leases) == 2
+    with pytest.raises(UsageError, match="dataset d has size=11, the checkpoint 10"):
+        LocalDesk("d", wire.DatasetSpec(size=11, batch_size=2)).restore(restore)
+
+
+def test_what_cannot_be_read_is_left_out_and_listed():
+    desk = LocalDesk("d", SPEC)
+    leases = call(desk, wants=9).leases
+    call(desk, failed=[wire.FailedPart(lease=leases[1].lease, start=5, count=1, reason="torn")])
+    assert desk.checkpoint().bad_shards == [wire.BadShard(start=4, failures=1, reason="torn", skipped=[[5, 6]])]
+    rest = [p for p in map(whole, leases) if p.start != 4]
+    number = leases[1].lease
+    pieces = [wire.Part(lease=number, start=4, count=1), wire.Part(lease=number, start=6, count=2)]
+    assert call(desk, done=rest + pieces).is_end
+
+
+def test_what_other_ranks_have_done_is_part_of_what_is_saved():
+    desk = LocalDesk("d", SPEC, rank=0, num_workers=2)
+    call(desk, wants=9)
+    others = wire.Part(lease=1, start=4, count=4)  # a number that is also in use here
+    assert call(desk, done=[others, wire.Part(lease=1, start=0, count=4)]).refused == []
+    assert desk.checkpoint().done == [[0, 8]]

@@ -131,6 +131,15 @@ class AllReduceController:
         """Of the latest batch."""
         return self._epoch
 
+    @property
+    def rank(self) -> int:
+        """Of this worker among those that train now; one of them has 0."""
+        return self._engine.world.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._engine.world.size
+
     # --- the loop -----------------------------------------------------------------------------------------
 
     @contextmanager

@@ -1,10 +1,10 @@
-"""ElasticDL's way: a dataset that asks which record is next, and a function for one batch that is run again if a peer dies.
+"""ElasticDL's way: a dataset that asks which record is next, a function for one batch that is run again if a peer dies.
 
     python examples/image_controller.py                               # alone
     everstep run --nproc-per-node 3 examples/image_controller.py      # kill workers as you like
 
-Of ElasticDL's own script only the imports are changed, and images come from an array instead of from files. Workers take
-records as they can: quick ones take more, and each record is in the model exactly once per epoch, whoever dies."""
+Of ElasticDL's own script only the imports are changed, and images come from an array instead of from files. Workers
+take records as they can: quick ones take more, and each record is in the model exactly once per epoch, whoever dies."""
 
 import argparse
 import sys
@@ -87,7 +87,7 @@ def validate(model, images):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch_size", type=int, default=50, help="of each worker; 7,000 images are then whole batches")
+    parser.add_argument("--batch_size", type=int, default=50, help="of a worker; 50 leaves no tail of the 7,000 images")
     parser.add_argument("--num_epochs", type=int, default=2)
     parser.add_argument("--learning_rate", type=float, default=0.05)
     parser.add_argument("--num_workers", type=int, default=0, help="processes that read images, for each worker")

@@ -219,6 +219,19 @@ class RecordIndexService:
         with self._leases.changed:
             self._leases.report(done, on_durable)
 
+    def fail(self, batch: Batch, reason: str) -> None:
+        """A batch that was taken could not be trained on: its samples are leased again, until they fail too often."""
+        self._work()
+        assert self._leases is not None
+        failed = [wire.FailedPart(lease=p.lease, start=p.start, count=p.count, reason=reason) for p in batch.parts]
+        with self._leases.changed:
+            self._leases.fail(failed)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether a coordinator leases to all workers; else each worker serves itself."""
+        return env.coordinator_url() is not None
+
     def end(self) -> None:
         """All have agreed that it is the end: StopIteration from now on. A ghost that is under way still comes out."""
         self._work().end()

@@ -143,7 +143,10 @@ class Engine:
         if self._gradients is None:
             parameters = trainable(self.registry.modules)
             if not parameters:
-                raise UsageError("no parameter to train is registered", hint="pass the model to ElasticTrainer")
+                raise UsageError(
+                    "no parameter to train is registered",
+                    hint="pass the model to ElasticTrainer, or to controller.set_broadcast_model",
+                )
             settings, layout = self.settings, lay_out(parameters)
             if settings.is_exact:
                 fix_kernels(settings.threads, is_cuda=any(p.is_cuda for p in parameters))
@@ -230,6 +233,11 @@ class Engine:
     @property
     def is_in_leaf(self) -> bool:
         return self._leaf is not None
+
+    @property
+    def is_void(self) -> bool:
+        """Inside a leaf: the step has been summed, had no weight, and does not count."""
+        return self._decision is not None and not self._counts
 
     @contextlib.contextmanager
     def in_phase(self, phase: str) -> Iterator[None]:

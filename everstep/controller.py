@@ -149,8 +149,6 @@ class AllReduceController:
         self._check_not_left()
         self._gate.check_ready()
         self._engine.join()
-        if self._service is not None:
-            self._service.join_steps(is_newcomer=self._engine.is_newcomer)
         try:
             self._engine.next_leaf()
             self._is_in_scope = True
@@ -204,11 +202,10 @@ class AllReduceController:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there, before the scope is entered. An empty state is a fresh start."""
-        if state:
-            self._engine.resume(state["num_steps"])
-            if self._service is not None and "records" in state:
-                self._service.load_state_dict(state["records"])
+        """Go on there, before the scope is entered. An empty state is a fresh start: no record is in the model."""
+        self._engine.resume(state.get("num_steps", 0))
+        if self._service is not None and ("records" in state or not state):
+            self._service.load_state_dict(state.get("records", {}))
 
     # --- a batch ------------------------------------------------------------------------------------------
 
@@ -305,6 +302,7 @@ class AllReduceController:
         assert self._service is not None
         world, is_speaker = self._engine.world, self._engine.world.rank == 0
         done = self._usage.through(self._engine.step) if is_speaker else []
+        self._service.join_steps(is_newcomer=self._engine.came_late, generation=world.generation)
         self._service.regrouped(world.generation, done, settles=is_speaker)
 
 

@@ -67,6 +67,7 @@ class Engine:
         self.world: World = ALONE
         self.step = 0  # committed steps
         self.is_leaving = False
+        self.came_late = False  # its first state was that of workers which were training
         self.is_catching_up = False  # the script goes through what others have behind them: it agrees on nothing
         self.on_world: list[Callable[[Group], None]] = []  # told of each new world, in the script's thread
         self.on_closed: list[Callable[[int], None]] = []  # told of each closed generation, in any thread
@@ -175,11 +176,6 @@ class Engine:
 
     def _first_of(self, todo: Sequence[int]) -> Leaf:
         return Leaf(step=self.step, index=todo[0]) if todo else Leaf(step=self.step, index=0, is_ghost=True)
-
-    @property
-    def is_newcomer(self) -> bool:
-        """It came to a job under way."""
-        return self._membership.is_newcomer
 
     @property
     def num_held(self) -> int:
@@ -496,6 +492,8 @@ class Engine:
                 self._load(receive_state(group, leadership.leader, self._membership.worker))
             gradients.clear()
             self._weights.clear()
+        if self._settled == 0:
+            self.came_late = hellos[leadership.leader].settled > 0
         self._settled = self.world.generation
         self._pace = Pace()
         self._membership.hold(self._settled, self.step, self._max_workers)

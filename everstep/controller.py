@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from torch import nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -34,6 +35,8 @@ from everstep.engine.pulse import PulseDecision
 from everstep.engine.settings import Settings
 from everstep.errors import PeerLost, UsageError
 from everstep.events import emit
+from everstep.ranges import Ranges, merged
+from everstep.wire import Part
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,12 +72,7 @@ class AllReduceController:
         backward_passes_per_step: int = 1,
         global_batch_num_per_step: int | None = None,
     ) -> None:
-        if global_batch_num_per_step is not None and backward_passes_per_step != 1:
-            raise UsageError(
-                f"backward_passes_per_step={backward_passes_per_step} and "
-                f"global_batch_num_per_step={global_batch_num_per_step} at once",
-                hint="give one of them: batches of each worker per step, or of all workers together",
-            )
+        _check(data_shard_service, backward_passes_per_step, global_batch_num_per_step)
         is_global = global_batch_num_per_step is not None
         self._engine = current.current()
         settings = Settings(
@@ -91,7 +89,8 @@ class AllReduceController:
         self._calls: list[_Call] = []  # of the step under way
         self._num_registered = 0
         self._epoch = 0
-        self._is_in_scope = False
+        self._elsewhere: Ranges = ()  # without a coordinator: what other workers have used
+        self._is_in_scope = self._has_left = False
         self._engine.on_commit.append(self._committed)
         if data_shard_service is not None:
             self._engine.registry.add("samples", self._usage)
@@ -111,11 +110,13 @@ class AllReduceController:
         self._gate.bind_optimizer(optimizer)
 
     def set_broadcast_state(self, thing: Any) -> None:
-        """Anything with state_dict and load_state_dict. A scheduler steps once per step of all."""
+        """Anything with state_dict and load_state_dict. Schedulers and a GradScaler act once per step of all."""
         name = self._name("state")
         self._engine.registry.add(name, thing)
         if isinstance(thing, LRScheduler):
             self._gate.bind_scheduler(thing, name)
+        elif isinstance(thing, GradScaler):
+            self._gate.bind_scaler(thing)
 
     def _name(self, kind: str) -> str:
         self._num_registered += 1
@@ -131,21 +132,30 @@ class AllReduceController:
         """Of the latest batch."""
         return self._epoch
 
+    @property
+    def rank(self) -> int:
+        """Of this worker among those that train now; one of them has 0."""
+        return self._engine.world.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._engine.world.size
+
     # --- the loop -----------------------------------------------------------------------------------------
 
     @contextmanager
     def scope(self) -> Iterator[AllReduceController]:
         """Be one of the workers that train together; also after an exception the others go on without this one."""
-        self._is_in_scope = True
-        if self._service is not None:
-            self._engine.join()
-            self._service.join_steps(is_newcomer=self._engine.is_newcomer)
-        self._engine.next_leaf()
+        self._check_not_left()
+        self._gate.check_ready()
+        self._engine.join()
         try:
+            self._engine.next_leaf()
+            self._is_in_scope = True
             yield self
             self._engine.conclude()
         finally:
-            self._is_in_scope = False
+            self._is_in_scope, self._has_left = False, True
             self._engine.leave("it left its scope")
 
     def elastic_run(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -153,8 +163,12 @@ class AllReduceController:
 
         @functools.wraps(function)
         def train(*args: P.args, **kwargs: P.kwargs) -> R:
+            self._check_not_left()
             if self._service is not None and not self._is_in_scope:
-                raise UsageError("elastic_run outside of the scope", hint="loop inside `with controller.scope():`")
+                raise UsageError(
+                    "a function of elastic_run was called outside of the scope",
+                    hint="loop inside `with controller.scope():`",
+                )
             batch = self._service.take() if self._service is not None else None
             call = _Call(run=lambda: function(*args, **kwargs), batch=batch)
             self._train(call)
@@ -162,6 +176,13 @@ class AllReduceController:
             return result
 
         return train
+
+    def _check_not_left(self) -> None:
+        if self._has_left:
+            raise UsageError(
+                "this worker has left its scope, and the others go on without it",
+                hint="enter controller.scope() once, around all epochs",
+            )
 
     def _train(self, call: _Call) -> None:
         if call.batch is not None:
@@ -176,15 +197,15 @@ class AllReduceController:
         """What to save beside model and optimizer: steps, and the records that are in the model."""
         state: dict[str, Any] = {"num_steps": self.num_steps}
         if self._service is not None:
-            state["records"] = self._service.state_dict(self._usage.through(self.num_steps))
+            elsewhere = [Part(lease=0, start=start, count=stop - start) for start, stop in self._elsewhere]
+            state["records"] = self._service.state_dict([*self._usage.through(self.num_steps), *elsewhere])
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there, before the scope is entered. An empty state is a fresh start."""
-        if state:
-            self._engine.resume(state["num_steps"])
-            if self._service is not None and "records" in state:
-                self._service.load_state_dict(state["records"])
+        """Go on there, before the scope is entered. An empty state is a fresh start: no record is in the model."""
+        self._engine.resume(state.get("num_steps", 0))
+        if self._service is not None and ("records" in state or not state):
+            self._service.load_state_dict(state.get("records", {}))
 
     # --- a batch ------------------------------------------------------------------------------------------
 
@@ -210,11 +231,19 @@ class AllReduceController:
                 self._start_over()
         except BaseException as error:
             engine.abandon_leaf(error)
-            self._calls.remove(call)
+            self._give_up(call, error)
             self._start_over()
             if (better := explain(error)) is not error:
                 raise better from error
             raise
+
+    def _give_up(self, call: _Call, error: BaseException) -> None:
+        """The script's own error. If it takes the next batch in spite of it, this one's records are not forgotten."""
+        if call not in self._calls:
+            return  # it came after the commit
+        self._calls.remove(call)
+        if call.weight and call.batch is not None and self._service is not None and isinstance(error, Exception):
+            self._service.fail(call.batch, f"{type(error).__name__}: {error}")
 
     def _start_over(self) -> None:
         """If a leaf broke off half-way, it has spoilt the sum of those before it in this step."""
@@ -229,13 +258,17 @@ class AllReduceController:
             notes = self._hear(decision)
             self._usage.committed(self._engine.step, notes)
             emit("samples.used", step=self._engine.step, parts=[[p.start, p.count] for n in notes for p in n.used])
-            self._report(self._engine.step - 1)  # which this step has proved
+            if self._service.is_shared:
+                self._report(self._engine.step - 1)  # which this step has proved
+            else:
+                self._keep(notes)
 
     def _passed(self, decision: PulseDecision) -> None:
         """A step without any weight: all were there, so all hold the last one that counted."""
         self._calls = [call for call in self._calls if not call.is_held]
         self._usage.heard(self._hear(decision))
-        self._report(self._engine.step)
+        if self._service is not None and self._service.is_shared:
+            self._report(self._engine.step)
 
     # --- samples ------------------------------------------------------------------------------------------
 
@@ -244,9 +277,9 @@ class AllReduceController:
         return self._usage.note(is_end=self._service.is_end).pack()
 
     def _hear(self, decision: PulseDecision) -> list[Note]:
-        notes = [Note.unpack(raw) for raw in decision.notes]
-        if self._service is not None and any(note.is_end for note in notes):
-            self._service.end()
+        notes, service = [Note.unpack(raw) for raw in decision.notes], self._service
+        if service is not None and (any if service.is_shared else all)(note.is_end for note in notes):
+            service.end()
         return notes
 
     def _report(self, step: int) -> None:
@@ -255,12 +288,37 @@ class AllReduceController:
         if parts and self._engine.world.rank == 0 and self._service is not None:
             self._service.report(parts, self._engine.world.generation, lambda: self._usage.told(step))
 
+    def _keep(self, notes: list[Note]) -> None:
+        """Without a coordinator each worker serves itself, and a loss ends all: what is committed is reported."""
+        assert self._service is not None
+        world, step = self._engine.world, self._engine.step
+        parts = [part for rank, note in enumerate(notes) if rank != world.rank for part in note.used]
+        self._elsewhere = merged([*self._elsewhere, *((part.start, part.start + part.count) for part in parts)])
+        self._service.report(notes[world.rank].used, world.generation, lambda: None)
+        self._usage.told(step)
+
     def _settled(self) -> None:
         """In a new generation all hold the same step: what was used so far is reported, also of those who are lost."""
         assert self._service is not None
         world, is_speaker = self._engine.world, self._engine.world.rank == 0
         done = self._usage.through(self._engine.step) if is_speaker else []
+        self._service.join_steps(is_newcomer=self._engine.came_late, generation=world.generation)
         self._service.regrouped(world.generation, done, settles=is_speaker)
+
+
+def _check(service: Any, backward_passes: int, global_batches: int | None) -> None:
+    if service is not None and not isinstance(service, RecordIndexService):
+        raise UsageError(
+            f"data_shard_service is a {type(service).__name__}", hint="pass an everstep.RecordIndexService, or None"
+        )
+    for name, number in ("backward_passes_per_step", backward_passes), ("global_batch_num_per_step", global_batches):
+        if number is not None and number < 1:
+            raise UsageError(f"{name}={number}: a step takes at least one batch", hint=f"use {name}=1 or more")
+    if global_batches is not None and backward_passes != 1:
+        raise UsageError(
+            f"backward_passes_per_step={backward_passes} and global_batch_num_per_step={global_batches} at once",
+            hint="give one of them: batches of each worker per step, or of all workers together",
+        )
 
 
 PyTorchAllReduceController = AllReduceController  # ElasticDL's name for it

@@ -137,7 +137,8 @@ class _Survey:
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and one.stride() == other.stride() and one.dtype == other.dtype
+    is_same_view = one.shape == other.shape and one.stride() == other.stride() and one.dtype == other.dtype
+    return is_same_view and one.is_conj() == other.is_conj() and one.is_neg() == other.is_neg()
 
 
 def _is_array(value: Any) -> bool:

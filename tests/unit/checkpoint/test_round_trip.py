@@ -152,6 +152,15 @@ def test_tied_weights_are_kept_once_and_stay_tied() -> None:
     assert [meta.name for meta in contents.metas] == ["in", "part", "turned"]
 
 
+def test_views_of_one_memory_that_hold_other_values_are_not_taken_for_tied(checkpointer: everstep.Checkpointer) -> None:
+    plain = torch.tensor([1 + 2j, 3 - 4j])
+    state = {"plain": plain, "conjugate": plain.conj(), "negative": torch._neg_view(plain)}
+    checkpointer.save(1, state, wait=True)
+
+    saved = checkpointer.load()
+    assert {name: saved[name].tolist() for name in state} == {name: state[name].tolist() for name in state}
+
+
 def test_names_are_readable_and_different() -> None:
     contents = take_apart({"a": {"b": torch.ones(1)}, "a.b": torch.ones(1), "c": [torch.ones(1), (torch.ones(1),)]})
 

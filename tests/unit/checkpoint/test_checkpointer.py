@@ -155,6 +155,14 @@ def test_the_manifest_tells_what_a_person_wants_to_know(tmp_path: Path) -> None:
         assert archive.read("train.py") == b"print(1)\n"
 
 
+def test_a_position_whose_keys_are_no_text_does_not_break_the_manifest(tmp_path: Path) -> None:
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        for step, position in enumerate([{1: "a", 2: "b", 10: "c"}, {1: "a", "b": 2}, {1: "a", "1": "b"}]):
+            checkpointer.save(step, {"data": position}, wait=True)
+
+            assert checkpointer.load() == {"data": position}
+
+
 def test_the_code_snapshot_leaves_out_what_is_to_be_ignored(tmp_path: Path) -> None:
     for name in ("a.py", "big.bin", "data/x.csv", "lib/b.py", "lib/__pycache__/b.pyc", ".git/config", "lib/data/y"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import operator
 import os
 import platform
 import time
@@ -102,8 +103,7 @@ class Checkpointer:
 
         A failure to write does not raise here unless `wait` is set: it is logged, and told at the end. A state that
         cannot be saved at all is an error at once."""
-        if step < 0:
-            raise UsageError(f"step={step}", hint="steps are 0 or more")
+        step = _step_number(step)
         due = decide_due(step, every=self._every, memory_every=self._memory_every, is_asked=wait)
         if not due.is_due:
             return False
@@ -254,6 +254,7 @@ class Checkpointer:
 
         A broken checkpoint is named in a warning, and the next one is loaded; a step that was asked for by its number
         must be whole. `loaded` is the manifest of what was loaded."""
+        step = step if isinstance(step, str) else _step_number(step)
         number = self._num_loads = self._num_loads + 1 if self._agreement is not None else 1
         stored = self.list()
         with HeldStates(self._storage.uri, self._saver.held()) as held:
@@ -328,7 +329,7 @@ class Checkpointer:
                     hint=f"save(…, metrics={{{self._policy.metric!r}: …}})",
                 )
             return best
-        if not isinstance(step, int) or isinstance(step, bool):
+        if not isinstance(step, int):
             raise UsageError(f"load({step!r})", hint='give "latest", "best" or the number of a step')
         same = [each for each in reversed(found) if each.step == step and each.manifest is not None][:1]
         if not same:
@@ -346,6 +347,7 @@ class Checkpointer:
         """Delete the checkpoints of a step; without one, all of them."""
         if self._pending is not None:
             self._pending.exception()
+        step = None if step is None else _step_number(step)
         for each in self.list():
             if step is None or each.step == step:
                 catalog.delete(self._storage, each.key)
@@ -365,6 +367,17 @@ class Checkpointer:
         self.close()
         if error is None:
             self.wait()
+
+
+def _step_number(step: Any) -> int:
+    """As Python's own number: counters are often numpy's or tensors."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise UsageError(f"step={step!r}", hint="a step is a whole number") from None
+    if number < 0:
+        raise UsageError(f"step={step}", hint="steps are 0 or more")
+    return int(number)
 
 
 def _unforeseen(error: BaseException) -> CheckpointFailed:

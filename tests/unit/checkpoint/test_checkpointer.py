@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -161,6 +162,18 @@ def test_a_position_whose_keys_are_no_text_does_not_break_the_manifest(tmp_path:
             checkpointer.save(step, {"data": position}, wait=True)
 
             assert checkpointer.load() == {"data": position}
+
+
+@pytest.mark.parametrize("step", [np.int64(5), torch.tensor(5)])
+def test_a_step_may_be_any_whole_number(tmp_path: Path, step: Any) -> None:
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(step, {"x": 1}, wait=True)
+
+        assert checkpointer.load(step) == {"x": 1} and checkpointer.loaded.step == 5
+        checkpointer.delete(step)
+        assert checkpointer.list() == []
+        with pytest.raises(UsageError, match=r"step=5\.0"):
+            checkpointer.save(5.0, {"x": 1})
 
 
 def test_the_code_snapshot_leaves_out_what_is_to_be_ignored(tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ class _Survey:
             self.key.append("tied")
             return seen[1]
         if place in self._steady:
-            kept = tensor
-            self.late.append(tensor)
+            kept = tensor.detach() if tensor.requires_grad else tensor  # `parameter.data = …` gives it other memory
+            self.late.append(kept)
         else:
             kept = self._set_aside(tensor)
         if place[1]:

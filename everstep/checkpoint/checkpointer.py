@@ -94,6 +94,8 @@ class Checkpointer:
         self._bumps = 0  # how often this script has begun again at a lower step
         self._pending: Future[Written] | None = None
         self._has_code = False
+        self._owner = os.getpid()
+        self._is_closed = False
         self.loaded: Manifest | None = None  # of the state that load() gave last
 
     # --- saving ---
@@ -103,6 +105,7 @@ class Checkpointer:
 
         A failure to write does not raise here unless `wait` is set: it is logged, and told at the end. A state that
         cannot be saved at all is an error at once."""
+        self._check_open()
         step = _step_number(step)
         due = decide_due(step, every=self._every, memory_every=self._memory_every, is_asked=wait)
         if not due.is_due:
@@ -123,13 +126,22 @@ class Checkpointer:
 
     def wait(self) -> None:
         """Return when the last save is durable; CheckpointFailed if it is not."""
-        if self._pending is None:
+        if self._pending is None or self._owner != os.getpid():
             return
         try:
             self._pending.result()
         except CheckpointFailed:
             self._ledger.told()
             raise
+
+    def _check_open(self) -> None:
+        if self._owner != os.getpid():
+            raise UsageError(
+                "save() in a fork of the process that made the Checkpointer: memory and threads are that one's",
+                hint="make a Checkpointer in each process that saves, or save in the one that has it",
+            )
+        if self._is_closed:
+            raise UsageError("save() after close()", hint="close it when the last checkpoint was saved")
 
     def _save(self, step: int, snapshot: Snapshot, draft: Manifest, *, will_be_written: bool) -> bool:
         place = place_now()
@@ -345,7 +357,7 @@ class Checkpointer:
 
     def delete(self, step: int | None = None) -> None:
         """Delete the checkpoints of a step; without one, all of them."""
-        if self._pending is not None:
+        if self._pending is not None and self._owner == os.getpid():
             self._pending.exception()
         step = None if step is None else _step_number(step)
         for each in self.list():
@@ -355,6 +367,9 @@ class Checkpointer:
 
     def close(self) -> None:
         """Wait for what is being written, and give back memory, threads and connections."""
+        self._is_closed = True
+        if self._owner != os.getpid():  # all that is the other process's
+            return
         self._saver.close()
         self._storage.close()
 

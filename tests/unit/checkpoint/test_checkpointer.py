@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 import threading
 import zipfile
 from pathlib import Path
@@ -174,6 +176,52 @@ def test_a_step_may_be_any_whole_number(tmp_path: Path, step: Any) -> None:
         assert checkpointer.list() == []
         with pytest.raises(UsageError, match=r"step=5\.0"):
             checkpointer.save(5.0, {"x": 1})
+
+
+def test_saving_after_close_is_an_error_and_training_goes_on(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    checkpointer = everstep.Checkpointer(tmp_path)
+    checkpointer.save(1, {"w": weight, "o": optimizer})
+    checkpointer.close()
+    with pytest.raises(UsageError, match="after close"):
+        checkpointer.save(2, {"w": weight, "o": optimizer})
+
+    weight.grad = torch.ones(3)
+    optimizer.step()
+    assert steps(checkpointer) == [1]
+
+
+_FORK = """
+import os, sys, torch, everstep
+from everstep.errors import UsageError
+
+torch.set_num_threads(1)
+weight = torch.nn.Parameter(torch.zeros(8 << 20))
+optimizer = torch.optim.SGD([weight], lr=1.0)
+weight.grad = torch.ones(8 << 20)
+optimizer.step()
+with everstep.Checkpointer(sys.argv[1]) as checkpointer:
+    checkpointer.save(1, {"w": weight, "o": optimizer})
+    if (child := os.fork()) == 0:
+        optimizer.step()
+        try:
+            checkpointer.save(2, {"w": weight})
+        except UsageError as error:
+            print(error.message, flush=True)
+        checkpointer.wait()
+        checkpointer.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_fork_trains_on_and_is_told_that_it_cannot_save(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", _FORK, tmp_path], timeout=120, capture_output=True, text=True)
+
+    assert ended.returncode == 0 and "save() in a fork" in ended.stdout, ended.stderr
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        assert (checkpointer.load(1)["w"] == -1).all() and steps(checkpointer) == [1]
 
 
 def test_the_code_snapshot_leaves_out_what_is_to_be_ignored(tmp_path: Path) -> None:

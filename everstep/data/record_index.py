@@ -219,6 +219,14 @@ class RecordIndexService:
         with self._leases.changed:
             self._leases.report(done, on_durable)
 
+    def fail(self, batch: Batch, reason: str) -> None:
+        """The training function failed on it: its records are leased again, unless their shard fails too often."""
+        self._work()
+        assert self._leases is not None
+        failed = [wire.FailedPart(lease=p.lease, start=p.start, count=p.count, reason=reason) for p in batch.parts]
+        with self._leases.changed:
+            self._leases.fail(failed)
+
     def end(self) -> None:
         """All have agreed that it is the end: StopIteration from now on. A ghost that is under way still comes out."""
         self._work().end()

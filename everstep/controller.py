@@ -86,7 +86,9 @@ class AllReduceController:
         self._gate = Gate(self._engine)
         self._service = data_shard_service
         self._usage = Usage()
-        self._calls: list[_Call] = []  # of the step under way
+        self._calls: list[_Call] = []  # of the step under way …
+        self._failed: list[tuple[Batch, str]] = []  # … in which the function failed, and why
+        self._step = 0  # … which is this one
         self._num_registered = 0
         self._epoch = 0
         self._elsewhere: Ranges = ()  # without a coordinator: what other workers have used
@@ -214,36 +216,51 @@ class AllReduceController:
         engine = self._engine
         leaf = engine.next_leaf()
         step = engine.step
-        self._start_over()
-        if call.weight and call.batch is not None:
+        self._sort_out(step)
+        is_in_step = not leaf.is_ghost  # else all its leaves are computed or others', and the call is for the next one
+        if is_in_step and call.weight and call.batch is not None:
             self._usage.mine.extend(call.batch.parts)
         self._gate.begin()
         engine.begin_leaf(leaf, call.weight)
-        call.is_held = not leaf.is_ghost
+        call.is_held = is_in_step
         try:
             call.result = call.run()
             self._gate.end()
         except PeerLost as lost:
             engine.abandon_leaf(lost)
-            if engine.step != step:  # the others have committed it, with this batch, and sent their state
-                call.is_held, call.is_used, self._calls = False, True, [call]
+            if engine.step != step:  # the others have committed it, with what was held here, and sent their state
+                call.is_held, call.is_used = False, call.is_held or call.is_used
+                self._calls = [*(each for each in self._calls if not each.is_held and each is not call), call]
             else:
                 self._start_over()
         except BaseException as error:
             engine.abandon_leaf(error)
-            self._give_up(call, error)
-            self._start_over()
+            self._drop(call, f"{type(error).__name__}: {error}")
             if (better := explain(error)) is not error:
                 raise better from error
             raise
 
-    def _give_up(self, call: _Call, error: BaseException) -> None:
-        """The script's own error. If it takes the next batch in spite of it, this one's records are not forgotten."""
-        if call not in self._calls:
-            return  # it came after the commit
-        self._calls.remove(call)
-        if call.weight and call.batch is not None and self._service is not None and isinstance(error, Exception):
-            self._service.fail(call.batch, f"{type(error).__name__}: {error}")
+    def _drop(self, call: _Call, reason: str) -> None:
+        """Its function failed. If that was after the step's commit, the call is not of the step under way any more."""
+        if any(each is call for each in self._calls):
+            self._calls = [each for each in self._calls if each is not call]
+            if call.weight and call.batch is not None:
+                self._failed.append((call.batch, reason))
+            self._start_over()
+
+    def _sort_out(self, step: int) -> None:
+        """Which calls are in this step's sum: since the last leaf the step before may have been committed, or broken.
+
+        Of a call that failed, the gradients may have been complete. If they are in no sum, its records can be had."""
+        if step != self._step:
+            self._calls = [call for call in self._calls if not call.is_held]
+            self._failed = []
+        self._step = step
+        self._start_over()
+        for batch, reason in self._failed:
+            if self._service is not None and not set(batch.parts) <= set(self._usage.mine):
+                self._service.fail(batch, reason)
+        self._failed = [each for each in self._failed if set(each[0].parts) <= set(self._usage.mine)]
 
     def _start_over(self) -> None:
         """If a leaf broke off half-way, it has spoilt the sum of those before it in this step."""

@@ -98,6 +98,27 @@ def test_a_coordinator_that_is_killed_meanwhile() -> None:
     audit((result, END))
 
 
+def test_a_worker_whose_batch_is_not_needed_in_the_step_any_more_keeps_it_for_the_next() -> None:
+    """The quick one is in the third of its four batches when a peer dies; the other survivor gets all that is left."""
+    args = ("--records", 240, "--epochs", 1, "--batch-s", 0.1, "--slow", "w1:4,w2:4", "--global-batches", 6)
+    with Stage(*args, script=SCRIPT, workers=3, policy=QUICK) as cluster:
+        first = cluster.wait("batch.begun", worker="w0", step=3)
+        cluster.wait("batch.begun", worker="w0", step=3, number=first["number"] + 2)
+        cluster.kill("w2")
+        result = cluster.finish()
+    audit(result, records=240, epochs=1)
+
+
+@pytest.mark.parametrize("where", ["before", "after", "stepped"])
+@pytest.mark.parametrize("passes", [1, 3])
+def test_an_exception_that_the_script_catches_loses_and_repeats_no_record(where: str, passes: int) -> None:
+    args = ("--records", 320, "--passes", passes, "--trouble", f"w1:6:{where}")
+    with Stage(*args, script=SCRIPT, workers=2) as cluster:
+        result = cluster.finish(60.0)
+    assert [event["where"] for event in result.events("caught")] == [where]
+    audit(result, records=320)
+
+
 def test_a_slow_worker_does_less() -> None:
     """Four workers, one four times slower: with batches shared out by pace, an epoch takes little more than it must."""
     args = ("--records", 3328, "--epochs", 1, "--batch-s", 0.04, "--slow", "w1:4", "--global-batches", 13)

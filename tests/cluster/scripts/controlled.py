@@ -3,7 +3,8 @@
 ElasticDL's way: a dataset that asks for its records, a wrapped function for one batch. `--slow w1:4` makes a worker
 four times slower, `--error w1:5` makes its function raise at step 5, `--batches w1:5` ends its loop after so many.
 With --batches-each there is no service: each worker has so many batches of its own. With --checkpoint, rank 0 saves
-after each step, and whoever starts goes on from there."""
+after each step, and whoever starts goes on from there. `--trouble w1:5:before` lets its fifth call fail before (or
+after) backward, or when the step is committed, and the script goes on."""
 
 from __future__ import annotations
 
@@ -70,6 +71,10 @@ def save(path: Path, parts: dict[str, Any]) -> None:
     path.with_suffix(".new").replace(path)
 
 
+class Trouble(Exception):
+    """What a script may meet and live with."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--records", type=int, default=640)
@@ -86,6 +91,7 @@ def main() -> None:
     parser.add_argument("--batches-each", type=int)
     parser.add_argument("--wrap", choices=["ours", "torch", "no"], default="no")
     parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--trouble", default="::")
     args = parser.parse_args()
 
     service = everstep.RecordIndexService(
@@ -117,31 +123,47 @@ def main() -> None:
         for name, state in torch.load(args.checkpoint).items():
             parts[name].load_state_dict(state)
         emit("resumed", step=controller.num_steps)
-    pause_s = args.batch_s * own(args.slow, 1.0)
-    error_step, num_batches = own(args.error, -1), own(args.batches, sys.maxsize)
+    worker = os.environ.get("EVERSTEP_WORKER")
+    factors = dict(each.split(":") for each in args.slow.split(",") if each)
+    pause_s = args.batch_s * float(factors.get(worker or "", 1.0))
+    error_step, max_batches = own(args.error, -1), own(args.batches, sys.maxsize)
+    troubled, trouble_at, trouble_where = args.trouble.split(":")
+    num_batches = 0
+
+    def meet_trouble(where: str) -> None:
+        if (worker, str(num_batches), where) == (troubled, trouble_at, trouble_where):
+            raise Trouble(where)
 
     def train_one_batch(inputs: Tensor) -> Tensor:
+        emit("batch.begun", step=controller.num_steps, number=num_batches)
+        meet_trouble("before")
         optimizer.zero_grad()
         loss = model(inputs).mean()
         time.sleep(pause_s)
         if controller.num_steps == error_step:
             raise ValueError("the script's own error")
         loss.backward()
+        meet_trouble("after")
         before = controller.num_steps
         optimizer.step()
         scheduler.step()
         if controller.num_steps > before:
             emit("weight", step=controller.num_steps, value=weight.weight.item(), scheduled=scheduler.last_epoch)
+        meet_trouble("stepped")
         return loss
 
     train = controller.elastic_run(train_one_batch)
     saved, started = controller.num_steps, time.monotonic()
     with controller.scope():
         for number, (inputs, _) in enumerate(loader):
-            if number >= num_batches:
+            if number >= max_batches:
                 break
             pass_gate(controller.num_steps)
-            train(inputs)
+            num_batches += 1
+            try:
+                train(inputs)
+            except Trouble as trouble:
+                emit("caught", where=str(trouble))
             if args.checkpoint is not None and controller.rank == 0 and controller.num_steps > saved:
                 saved = controller.num_steps
                 save(args.checkpoint, parts)

@@ -23,13 +23,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 from device_time import WIDTH, DeviceModel, batch
 
 STEP_S, BATCH = 0.05, 4
+SMALL = 100  # the width of a model of 0.3 MB: what is asked is who waits for whom
 
 
 def make_controller(
-    model: torch.nn.Module, records: int, global_batches: int | None = None
+    model: torch.nn.Module, records: int, global_batches: int | None = None, width: int = WIDTH
 ) -> tuple[everstep.AllReduceController, Callable[[], None]]:
     """A function that trains on the next batch."""
-    service = everstep.RecordIndexService(batch_size=BATCH, dataset_size=records, num_epochs=1, dataset_name="records")
+    per_shard = 1 if global_batches else None  # a shard that a slow worker has begun is its own to end
+    service = everstep.RecordIndexService(
+        batch_size=BATCH, dataset_size=records, dataset_name="records", num_minibatches_per_shard=per_shard
+    )
     controller = everstep.AllReduceController(service, global_batch_num_per_step=global_batches)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     controller.set_broadcast_model(model)
@@ -44,7 +48,7 @@ def make_controller(
 
     def train_next() -> None:
         first, *_ = [service.fetch_record_index() for _ in range(BATCH)]
-        train(batch(first, 0, WIDTH))
+        train(batch(first, 0, width))
 
     return controller, train_next
 
@@ -84,8 +88,8 @@ def compare(controller: everstep.AllReduceController, ours: Callable[[], None], 
 
 def run_uneven(step_s: float, batches: int, global_batches: int) -> None:
     is_slow = os.environ["EVERSTEP_WORKER"] == "w1"
-    model = DeviceModel(4 * step_s if is_slow else step_s)
-    controller, train_next = make_controller(model, batches * BATCH, global_batches)
+    model = DeviceModel(4 * step_s if is_slow else step_s, SMALL)
+    controller, train_next = make_controller(model, batches * BATCH, global_batches, SMALL)
     emit("script.ready")
     with controller.scope():
         try:

@@ -13,7 +13,7 @@ class Pace:
     def __init__(self) -> None:
         self.leaf_s = 0.0  # this worker's; 0: not known yet
         self.of_all: tuple[float, ...] = ()  # by rank, as of the last commit
-        self._since: float | None = None  # the last commit
+        self._since: float | None = time.monotonic()  # the last commit, or the generation's beginning
 
     def leaves_done(self, number: int) -> None:
         """All of this worker's leaves of a step, and now it waits."""

@@ -111,6 +111,35 @@ def test_the_loop_of_the_guide_runs_and_resumes(tmp_path: Path) -> None:
     assert (steps[0][-1], steps[1][0], steps[1][-1]) == (("2", "90"), ("3", "100"), ("4", "160"))
 
 
+def test_the_loop_of_the_controllers_guide_runs_and_resumes(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "controller.md").read_text()
+    loop, _, checkpoint = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    head, body = loop.split("with controller.scope()", 1)
+    broken_off = body.replace("num_steps % 20 == 0:", "num_steps == 25:\n            break\n        if False:")
+    (tmp_path / "first.py").write_text(f"import os\n{head}{checkpoint}with controller.scope(){broken_off}save()\n")
+    (tmp_path / "second.py").write_text(f"import os\n{head}{checkpoint}resume()\nwith controller.scope(){body}")
+    outer = {key: value for key, value in os.environ.items() if not key.startswith("EVERSTEP_")}
+    for name in ("first.py", "second.py"):
+        done = subprocess.run(
+            [sys.executable, name],
+            env=outer | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    told = re.findall(r"epoch (\d): step (\d+),", done.stdout)
+    assert told[0] == ("1", "40")
+    assert told[-1] == ("1", "60")  # 30 steps to an epoch
+
+
+def test_each_argument_of_the_controller_is_documented() -> None:
+    page = (ROOT / "docs" / "controller.md").read_text()
+    for name, parameter in inspect.signature(everstep.AllReduceController).parameters.items():
+        assert re.search(rf"^\| `{name}` \| `{parameter.default!r}` \|", page, re.MULTILINE), name
+
+
 # --- configuration.md ---
 
 

@@ -56,7 +56,7 @@ def look(storage: Storage, key: Key) -> Found:
         return Found(key=key, problem=error.message)
     except OSError as error:
         return Found(key=key, problem=f"{storage.uri}/{where}: {error}", is_unreadable=True)
-    return Found(key=key, manifest=manifest, problem=_wrong_size(storage, manifest))
+    return Found(key=key, manifest=manifest, problem=wrong_size(storage, manifest))
 
 
 def verify(storage: Storage, found: Found) -> Iterator[str]:
@@ -97,7 +97,7 @@ def prune(storage: Storage, policy: Policy, *, is_dry: bool = False) -> Retentio
         delete(storage, key)
     for each in found[:-1]:  # the newest folder may just be written to
         if each.key in decision.keep and each.manifest is not None and each.is_whole:
-            _tidy(storage, each.manifest)
+            _tidy(storage, each.key)
     return decision
 
 
@@ -107,14 +107,19 @@ def delete(storage: Storage, key: Key) -> None:
     storage.delete(key.folder)
 
 
-def _tidy(storage: Storage, manifest: Manifest) -> None:
+def _tidy(storage: Storage, key: Key) -> None:
+    there = storage.list(key.folder)
+    manifest = look(storage, key).manifest  # after the list: a save that has just come to its end is in it
+    if manifest is None:
+        return
     ours = {MANIFEST} | {file.name.split("/")[0] for file in manifest.files}
-    for name in storage.list(manifest.key.folder):
+    for name in there:
         if name not in ours:
-            storage.delete(f"{manifest.key.folder}/{name}")
+            storage.delete(f"{key.folder}/{name}")
 
 
-def _wrong_size(storage: Storage, manifest: Manifest) -> str:
+def wrong_size(storage: Storage, manifest: Manifest) -> str:
+    """The first of its files that is missing or has another size; empty if all are there."""
     folders = {file.name.rpartition("/")[0] for file in manifest.files}
     sizes: dict[str, int | None] = {}
     for folder in folders:

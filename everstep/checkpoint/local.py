@@ -31,7 +31,7 @@ class Local:
     def put(self, name: str, data: memoryview | bytes) -> None:
         path = self.root / name
         self._make_folder(path.parent)
-        aside = path.with_name(f"{_ASIDE}{os.getpid()}-{path.name}")
+        aside = path.with_name(f"{_ASIDE}{os.urandom(4).hex()}-{path.name}")  # two may put the same name at once
         try:
             _write_durably(aside, memoryview(data))
             os.rename(aside, path)

@@ -155,6 +155,6 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
 
 def _is_array(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
-    return (
-        numpy is not None and isinstance(value, numpy.ndarray) and value.dtype != object and not hasattr(value, "mask")
-    )
+    if numpy is None or not isinstance(value, numpy.ndarray):
+        return False
+    return value.dtype != object and not hasattr(value, "mask")

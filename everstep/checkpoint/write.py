@@ -57,10 +57,19 @@ def write_image(
                 return Written(size_bytes=_size(files), seconds=time.monotonic() - began, manifest=None)
             files += _other_parts(storage, layout, manifest, parts_s, is_abandoned)
         whole = replace(manifest, files=tuple(files), state=f"{manifest.save}/{STATE_FILE}")
+        _check_there(storage, whole)
         storage.put(f"{manifest.key.folder}/{MANIFEST}", to_json(whole))
     except (OSError, EverstepError, ImportError) as error:
         raise failure(error, storage, manifest) from error
     return Written(size_bytes=whole.size_bytes, seconds=time.monotonic() - began, manifest=whole)
+
+
+def _check_there(storage: Storage, whole: Manifest) -> None:
+    """Else its manifest would take the place of that of a whole one."""
+    there = storage.list(f"{whole.key.folder}/{whole.save}")
+    for file in whole.files:
+        if there.get(file.name.removeprefix(f"{whole.save}/")) != file.size_bytes:
+            raise CheckpointFailed(f"{file.name} is gone again: does another run save to the same place?")
 
 
 def failure(error: Exception, storage: Storage, manifest: Manifest) -> CheckpointFailed:

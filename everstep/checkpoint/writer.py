@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
-from everstep.checkpoint.catalog import prune
+from everstep.checkpoint.catalog import prune, wrong_size
 from everstep.checkpoint.image import Layout
 from everstep.checkpoint.manifest import Manifest
 from everstep.checkpoint.storage import Storage
@@ -154,9 +154,19 @@ def write_and_prune(
         raise
     except Exception as error:  # a driver's own; the next save may go well
         raise failure(error, storage, manifest) from error
-    if written.manifest is not None:
-        try:
-            prune(storage, manifest.policy)
-        except Exception as error:  # the checkpoint is there; deleting is tried again after the next save
-            log.warning("old checkpoints in %s could not be deleted: %s", storage.uri, error)
+    if written.manifest is not None and (problem := _prune(storage, written.manifest)):
+        raise CheckpointFailed(
+            f"the checkpoint of step {manifest.step} in {storage.uri} was written and is gone: {problem}",
+            hint="does another run save to the same place? Give each its own",
+        )
     return written
+
+
+def _prune(storage: Storage, ours: Manifest) -> str:
+    """What has become of ours, which retention, here or in another run, may have taken for an old one."""
+    try:
+        decision = prune(storage, ours.policy)
+        return decision.delete.get(ours.key, "") or wrong_size(storage, ours)
+    except Exception as error:  # the checkpoint is there; deleting is tried again after the next save
+        log.warning("old checkpoints in %s could not be deleted: %s", storage.uri, error)
+        return ""

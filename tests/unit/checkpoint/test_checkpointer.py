@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,26 @@ def test_a_fork_trains_on_and_is_told_that_it_cannot_save(tmp_path: Path) -> Non
     assert ended.returncode == 0 and "save() in a fork" in ended.stdout, ended.stderr
     with everstep.Checkpointer(tmp_path) as checkpointer:
         assert (checkpointer.load(1)["w"] == -1).all() and steps(checkpointer) == [1]
+
+
+def test_two_runs_in_one_place_are_told_and_never_leave_a_broken_checkpoint_unsaid(tmp_path: Path) -> None:
+    old = everstep.Checkpointer(tmp_path, keep_latest=1)
+    with everstep.Checkpointer(tmp_path, keep_latest=1) as new:
+        old.save(5, {"x": "old"}, wait=True)
+        new.save(1, {"x": "new"}, wait=True)  # begins again: from now on it is the latest
+        with pytest.raises(CheckpointFailed, match="was written and is gone"):
+            old.save(6, {"x": "old"}, wait=True)
+        old.close()
+
+        assert new.load() == {"x": "new"} and steps(new) == [1]
+
+
+def test_many_may_write_the_same_name_at_once(tmp_path: Path) -> None:
+    storage = Local(str(tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: storage.put("x", bytes([number]) * 1000), range(200)))
+
+    assert len(set(storage.read("x"))) == 1 and storage.list() == {"x": 1000}
 
 
 def test_the_code_snapshot_leaves_out_what_is_to_be_ignored(tmp_path: Path) -> None:

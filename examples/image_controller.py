@@ -119,8 +119,9 @@ def main():
             if batch_idx % 20 == 0 and allreduce_controller.rank == 0:
                 epoch, step = allreduce_controller.current_epoch, allreduce_controller.num_steps
                 print(f"epoch {epoch}  step {step:3}  loss {loss.item():.4f}", flush=True)
+        is_first = allreduce_controller.rank == 0  # afterwards workers leave one by one, and the rest move up
 
-    if allreduce_controller.rank == 0:
+    if is_first:
         print(f"test accuracy {validate(model, load('test')):.1%}", flush=True)
 
 

@@ -144,7 +144,7 @@ def test_a_death_in_a_step_of_several_batches(args: tuple[object, ...]) -> None:
 
 def test_a_worker_whose_own_function_fails_leaves_and_the_others_go_on() -> None:
     with Stage("--error", "w1:9", script=SCRIPT, workers=3) as cluster:
-        result = cluster.finish()
+        result = cluster.finish(check=False)  # a failure that is seen last, on a busy machine, is the job's
         said = cluster.log("w1")
     audit((result, END))
     assert said.count("ValueError: the script's own error") == 1

@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -23,6 +24,16 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 _NUM_LOOKS = 3  # an optimizer has all its state after its first steps
 
 Place = tuple[int, int]  # address, which no two devices share, and bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steady:
+    """Tensors by themselves, and parameters also by their places: a module gives others in their stead to be saved. To
+    ask a tensor for its place takes longer than all else that a save does with it."""
+
+    tensors: Sequence[Tensor]
+    ids: Set[int]
+    places: Set[Place]
 
 
 class Copying(Protocol):
@@ -65,10 +76,13 @@ class Gate:
         """Tell this method, as soon as it is known, how many bytes parameters and optimizers have."""
         self._listeners.append(weakref.WeakMethod(listener))
 
-    def steady(self) -> set[Place]:
+    def steady(self) -> Steady:
         """What changes only after our hook was called."""
-        found = {place_of(tensor) for optimizer in list(self._optimizers) for tensor in _tensors_of(optimizer)}
-        return found - self._restless
+        tensors = [tensor for optimizer in list(self._optimizers) for tensor in _tensors_of(optimizer)]
+        if self._restless:
+            tensors = [tensor for tensor in tensors if place_of(tensor) not in self._restless]
+        places = {(tensor.data_ptr(), tensor.nbytes) for tensor in tensors if type(tensor) is nn.Parameter}
+        return Steady(tensors=tensors, ids=set(map(id, tensors)), places=places)
 
     def distrust(self, tensors: Iterable[Tensor]) -> None:
         """These have changed without the hook: never again are they copied late."""

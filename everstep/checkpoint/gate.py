@@ -9,6 +9,8 @@ One gate for the process: it is hung when the first Checkpointer is made."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import threading
 import weakref
@@ -70,7 +72,7 @@ class Gate:
             self._optimizers.add(thing)
         elif isinstance(thing, nn.Module) and thing not in self._modules:
             self._modules.add(thing)
-            thing.register_load_state_dict_pre_hook(lambda *_: self.pass_through())
+            thing.register_load_state_dict_pre_hook(_BeforeLoad())
 
     def tell_size(self, listener: Callable[[int], None]) -> None:
         """Tell this method, as soon as it is known, how many bytes parameters and optimizers have."""
@@ -125,6 +127,16 @@ class Gate:
 
 
 GATE = Gate()
+
+
+class _BeforeLoad:
+    """A hook of a user's module. Copied or pickled with it, it does nothing, and needs nothing of ours to do so."""
+
+    def __call__(self, *_: Any) -> None:
+        GATE.pass_through()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial, (itertools.chain,)  # takes any arguments and looks at none
 
 
 def place_of(tensor: Tensor) -> Place:

@@ -51,6 +51,11 @@ from everstep.events import emit
 log = logging.getLogger("everstep.checkpoint")
 
 BUSY = ("wait", "skip")
+_MOST_LOOKS = 10  # for a checkpoint that others do not delete before it is read
+
+
+class _Gone(Exception):
+    """A checkpoint was deleted or replaced while it was read."""
 
 
 class Checkpointer:
@@ -267,12 +272,19 @@ class Checkpointer:
         A broken checkpoint is named in a warning, and the next one is loaded; a step that was asked for by its number
         must be whole. `loaded` is the manifest of what was loaded."""
         step = step if isinstance(step, str) else _step_number(step)
-        number = self._num_loads = self._num_loads + 1 if self._agreement is not None else 1
-        stored = self.list()
-        with HeldStates(self._storage.uri, self._saver.held()) as held:
-            return self._load(step, number, stored, held)
+        for looks_left in reversed(range(_MOST_LOOKS)):
+            number = self._num_loads = self._num_loads + 1 if self._agreement is not None else 1
+            stored = self.list()
+            with HeldStates(self._storage.uri, self._saver.held()) as held:
+                try:
+                    return self._load(step, number, stored, held, may_look_again=looks_left > 0)
+                except _Gone as gone:
+                    log.info("%s was deleted while it was read: others save meanwhile; looking again", gone)
+        raise AssertionError("the last look does not ask for another")
 
-    def _load(self, step: int | str, number: int, stored: list[Found], held: HeldStates) -> Any:
+    def _load(
+        self, step: int | str, number: int, stored: list[Found], held: HeldStates, *, may_look_again: bool
+    ) -> Any:
         # Memory is used only where all workers are on this node: all of them must load the same.
         in_memory = {each.key.folder: each for each in held.find(stored)} if env.is_one_node() else {}
         found = {each.key.folder: each for each in stored} | in_memory
@@ -297,6 +309,11 @@ class Checkpointer:
             except (CheckpointBroken, OSError) as error:
                 if isinstance(step, int):
                     raise
+                is_alone = (
+                    agreement.place.size == 1 or agreement.place.is_elastic
+                )  # else all load what rank 0 has found
+                if may_look_again and is_alone and self._is_gone(each):
+                    raise _Gone(folder) from error
                 problems.append(str(error))
                 log.warning("broken checkpoint, trying the next one: %s", error)
                 continue
@@ -310,6 +327,10 @@ class Checkpointer:
                 hint="`everstep checkpoint verify` names all of them",
             )
         return None
+
+    def _is_gone(self, found: Found) -> bool:
+        there = catalog.look(self._storage, found.key).manifest
+        return there is None or found.manifest is None or there.save != found.manifest.save
 
     def _read(self, found: Found, held: HeldStates | None) -> Any:
         """From memory if it is there and still whole, else from storage."""

@@ -34,6 +34,7 @@ class Draughtsman:
     def __init__(self, file_bytes: int) -> None:
         self._file_bytes = file_bytes
         self._key: Any = None
+        self._forms: list[Any] = []  # type and shape of each tensor of the last drawing
         self._last: Drawing | None = None
         self._views: dict[int, tuple[Any, list[Tensor]]] = {}  # slot: what they depend on, and they
 
@@ -43,6 +44,7 @@ class Draughtsman:
             self._last = again.without_tensors()
             return again
         contents = take_apart(snapshot.value)
+        self._forms = [(tensor.dtype, tensor.shape) for tensor in contents.tensors]
         layout = lay_out(contents.skeleton, contents.metas, share, file_bytes=self._file_bytes)
         drawing = Drawing(contents=contents, layout=layout)
         self._key, self._last = key, drawing.without_tensors()
@@ -67,6 +69,11 @@ class Draughtsman:
         tensors: list[Tensor] = []
         skeleton = encode(snapshot.value, tensors)
         if len(tensors) != len(metas) or any(meta.is_sharded or meta.is_complex_pairs for meta in metas):
+            return None
+        if [(tensor.dtype, tensor.shape) for tensor in tensors] != self._forms:
+            return None
+        places = [tensor.data_ptr() for tensor in tensors if tensor.nbytes]
+        if len(set(places)) < len(places):
             return None
         contents = Contents(skeleton=skeleton, tensors=tuple(tensors), metas=metas)
         return Drawing(contents=contents, layout=lay_out_again(last.layout, skeleton, metas))

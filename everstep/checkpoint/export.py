@@ -29,6 +29,8 @@ from everstep.errors import UsageError
 
 _COPY_BYTES = 16 << 20
 
+_Entries = dict[tuple[str, bool], list[tuple[str, Entry]]]  # name of a tensor, or of the whole that it is a block of
+
 
 def export_safetensors(storage: Storage, found: Found, target: Path, *, only: str = "") -> int:
     """Returns the number of tensors. `only`: those whose names begin with it, without it."""
@@ -72,9 +74,9 @@ def _choose(metas: list[TensorMeta], only: str) -> list[tuple[str, TensorMeta]]:
     return sorted(chosen, key=lambda pair: -ITEM_BYTES[pair[1].dtype])
 
 
-def _entries(storage: Storage, manifest: Manifest) -> list[tuple[str, Entry]]:
+def _entries(storage: Storage, manifest: Manifest) -> _Entries:
     """Every tensor of every file, with the file's name."""
-    found = []
+    found: _Entries = {}
     for file in manifest.files:
         if not file.name.endswith(".safetensors"):
             continue
@@ -82,17 +84,19 @@ def _entries(storage: Storage, manifest: Manifest) -> list[tuple[str, Entry]]:
         where = f"{storage.uri}/{name}"
         length = parse_length(storage.read(name, 0, LENGTH_BYTES), file.size_bytes, where)
         text = storage.read(name, LENGTH_BYTES, length)
-        found += [(name, entry) for entry in parse_header(text, file.size_bytes, where)]
+        for entry in parse_header(text, file.size_bytes, where):
+            found.setdefault((entry.name, False), []).append((name, entry))
+            found.setdefault((entry.name.rpartition("[")[0], True), []).append((name, entry))
     return found
 
 
-def _parts(there: list[tuple[str, Entry]], meta: TensorMeta, uri: str) -> list[tuple[str, Entry, Piece]]:
+def _parts(there: _Entries, meta: TensorMeta, uri: str) -> list[tuple[str, Entry, Piece]]:
     if not meta.is_sharded:
         whole = Piece(start=(0,) * len(meta.shape), shape=meta.shape)
-        parts = [(name, entry, whole) for name, entry in there if entry.name == meta.name]
+        parts = [(name, entry, whole) for name, entry in there.get((meta.name, False), [])]
     else:
-        ours = [pair for pair in there if pair[1].name.rpartition("[")[0] == meta.name]
-        parts = [(name, entry, parse_piece(entry, meta, uri)) for name, entry in ours]
+        blocks = there.get((meta.name, True), [])
+        parts = [(name, entry, parse_piece(entry, meta, uri)) for name, entry in blocks]
     check_tiling([piece for _, _, piece in parts], meta, uri)
     return parts
 

@@ -9,10 +9,13 @@ One gate for the process: it is hung when the first Checkpointer is made."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -23,6 +26,16 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 _NUM_LOOKS = 3  # an optimizer has all its state after its first steps
 
 Place = tuple[int, int]  # address, which no two devices share, and bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steady:
+    """Tensors by themselves, and parameters also by their places: a module gives others in their stead to be saved. To
+    ask a tensor for its place takes longer than all else that a save does with it."""
+
+    tensors: Sequence[Tensor]
+    ids: Set[int]
+    places: Set[Place]
 
 
 class Copying(Protocol):
@@ -59,16 +72,19 @@ class Gate:
             self._optimizers.add(thing)
         elif isinstance(thing, nn.Module) and thing not in self._modules:
             self._modules.add(thing)
-            thing.register_load_state_dict_pre_hook(lambda *_: self.pass_through())
+            thing.register_load_state_dict_pre_hook(_BeforeLoad())
 
     def tell_size(self, listener: Callable[[int], None]) -> None:
         """Tell this method, as soon as it is known, how many bytes parameters and optimizers have."""
         self._listeners.append(weakref.WeakMethod(listener))
 
-    def steady(self) -> set[Place]:
+    def steady(self) -> Steady:
         """What changes only after our hook was called."""
-        found = {place_of(tensor) for optimizer in list(self._optimizers) for tensor in _tensors_of(optimizer)}
-        return found - self._restless
+        tensors = [tensor for optimizer in list(self._optimizers) for tensor in _tensors_of(optimizer)]
+        if self._restless:
+            tensors = [tensor for tensor in tensors if place_of(tensor) not in self._restless]
+        places = {(tensor.data_ptr(), tensor.nbytes) for tensor in tensors if type(tensor) is nn.Parameter}
+        return Steady(tensors=tensors, ids=set(map(id, tensors)), places=places)
 
     def distrust(self, tensors: Iterable[Tensor]) -> None:
         """These have changed without the hook: never again are they copied late."""
@@ -111,6 +127,16 @@ class Gate:
 
 
 GATE = Gate()
+
+
+class _BeforeLoad:
+    """A hook of a user's module. Copied or pickled with it, it does nothing, and needs nothing of ours to do so."""
+
+    def __call__(self, *_: Any) -> None:
+        GATE.pass_through()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial, (itertools.chain,)  # takes any arguments and looks at none
 
 
 def place_of(tensor: Tensor) -> Place:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from everstep.checkpoint.contents import DTYPES, describe, take_apart
-from everstep.checkpoint.gate import GATE, Place, place_of
+from everstep.checkpoint.gate import GATE, Place
 from everstep.engine.state import encode, own_state
 from everstep.errors import UsageError
 
@@ -34,8 +34,7 @@ class Snapshot:
     versions: Sequence[int]  # … if these are still their versions afterwards
     is_in_haste: bool  # some tensors may change as soon as training goes on
     is_sharded: bool
-    size_bytes: int
-    key: tuple[Any, ...]  # equal for states that differ in values alone
+    key: tuple[Any, ...]  # equal for states that differ in tensors and plain values alone
     events: Sequence[torch.cuda.Event]  # what GPUs had been told to do until then
 
 
@@ -54,7 +53,6 @@ def take(state: Any) -> Snapshot:
         versions=[tensor._version for tensor in survey.late],
         is_in_haste=survey.is_in_haste,
         is_sharded=survey.is_sharded,
-        size_bytes=survey.size_bytes,
         key=tuple(survey.key),
         events=[torch.cuda.current_stream(device).record_event() for device in survey.devices],
     )
@@ -65,10 +63,10 @@ class _Survey:
         self._steady = GATE.steady()
         self._seen: dict[Place, tuple[Tensor, Tensor]] = {}  # tied tensors stay tied
         self._cloned_bytes = 0
+        self._has_gpu = torch.cuda.is_initialized()
         self.late: list[Tensor] = []
         self.key: list[Any] = []
         self.devices: set[torch.device] = set()
-        self.size_bytes = 0
         self.is_in_haste = self.is_sharded = False
 
     def walk(self, value: Any) -> Any:
@@ -95,47 +93,55 @@ class _Survey:
 
     def _walk_dict(self, value: Any, kind: type) -> Any:
         self.key.append(tuple(value))
+        if not _ATOMS.issuperset(map(type, value)):
+            for name in value:
+                _check_key(name)
         copied = kind()
         for name, item in value.items():
-            if type(name) not in _ATOMS:
-                _check_key(name)
-            copied[name] = item if type(item) in _ATOMS else self.walk(item)
-        if (metadata := getattr(value, "_metadata", None)) is not None:  # never changed in place
+            its = type(item)
+            if its in _ATOMS:
+                copied[name] = item
+            else:
+                copied[name] = self._walk_tensor(item) if its in _PLAIN_TENSORS else self.walk(item)
+        if kind is not dict and (metadata := getattr(value, "_metadata", None)) is not None:  # never changed in place
             copied._metadata = metadata
         return copied
 
     def _walk_tensor(self, tensor: Tensor) -> Tensor:
-        self.key.append((len(self.key), tensor.dtype, tensor.shape))
+        if id(tensor) in self._steady.ids:
+            return self._keep(tensor)
         is_odd = type(tensor) not in _PLAIN_TENSORS or tensor.layout is not torch.strided or tensor.is_meta
         if is_odd or tensor.dtype not in DTYPES:
             return self._walk_odd_tensor(tensor)
-        place = place_of(tensor)
+        place = tensor.data_ptr(), tensor.nbytes
+        if place in self._steady.places:
+            return self._keep(tensor)
         seen = self._seen.get(place)
         if seen is not None and _is_same(seen[0], tensor):
-            self.key.append("tied")
             return seen[1]
-        if place in self._steady:
-            kept = tensor.detach() if tensor.requires_grad else tensor  # `parameter.data = …` gives it other memory
-            self.late.append(kept)
-        else:
-            kept = self._set_aside(tensor)
+        kept = self._set_aside(tensor)
         if place[1]:
             self._seen[place] = (tensor, kept)
-            self._note(tensor)
+        return kept
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        """To be copied late."""
+        kept = tensor.detach() if tensor.requires_grad else tensor  # `parameter.data = …` gives it other memory
+        self.late.append(kept)
+        self._note_device(tensor)
         return kept
 
     def _walk_odd_tensor(self, tensor: Tensor) -> Tensor:
         _, meta = describe("state", tensor)
         self.is_sharded = self.is_sharded or meta.is_sharded
-        self._note(tensor)
         return self._set_aside(tensor)
 
-    def _note(self, tensor: Tensor) -> None:
-        self.size_bytes += tensor.nbytes
-        if tensor.is_cuda:
+    def _note_device(self, tensor: Tensor) -> None:
+        if self._has_gpu and tensor.is_cuda:
             self.devices.add(tensor.device)
 
     def _set_aside(self, tensor: Tensor) -> Tensor:
+        self._note_device(tensor)
         self._cloned_bytes += tensor.nbytes
         self.is_in_haste = self.is_in_haste or self._cloned_bytes > CLONED_BYTES
         return tensor if self.is_in_haste else tensor.detach().clone()

@@ -20,7 +20,7 @@ from everstep.checkpoint.image import TensorMeta
 from everstep.checkpoint.manifest import Policy, to_record
 from everstep.checkpoint.retention import Retention, best_first, decide_retention
 from everstep.checkpoint.storage import Storage, open_storage
-from everstep.errors import NoCheckpoint, UsageError
+from everstep.errors import CheckpointBroken, NoCheckpoint, UsageError
 
 _WIDE = 200  # columns, where the output is no terminal
 
@@ -91,6 +91,8 @@ def verify_checkpoints(uri: str, step: str | None, *, is_json: bool) -> int:
 def export_checkpoint(uri: str, target: Path, step: str, only: str) -> int:
     if target.suffix not in (".safetensors", ".pt"):
         raise UsageError(f"{target} is neither .safetensors nor .pt", hint="the name's ending chooses the format")
+    if not target.parent.is_dir():
+        raise UsageError(f"there is no folder {target.parent}", hint="make it first, or give another place")
     with closing(open_storage(uri)) as storage:
         chosen = choose(find(storage), step, uri)
         if target.suffix == ".safetensors":
@@ -116,6 +118,7 @@ def prune_checkpoints(
         policy = replace(
             policy_of(find(storage)), **{name: value for name, value in given.items() if value is not None}
         )
+        _check_newest(storage, prune(storage, policy, is_dry=True))
         decision = prune(storage, policy, is_dry=is_dry)
     if is_json:
         _print_json(
@@ -131,6 +134,18 @@ def prune_checkpoints(
     for key, why in decision.keep.items():
         typer.echo(f"kept {key.folder}: {why}")
     return 0
+
+
+def _check_newest(storage: Storage, decision: Retention) -> None:
+    """Read it before others are deleted in its favour: until then only its sizes are known."""
+    newest = max((each for each in find(storage) if each.is_whole), key=lambda each: each.key, default=None)
+    if newest is None or not decision.delete:
+        return
+    for problem in verify(storage, newest):
+        raise CheckpointBroken(
+            f"nothing is deleted, because the newest checkpoint is broken: {problem}",
+            hint=f"delete {newest.key.folder} first, if you do not need it",
+        )
 
 
 def choose(found: list[Found], step: str, uri: str) -> Found:

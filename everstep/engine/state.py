@@ -39,7 +39,7 @@ def _encode(value: Any, tensors: list[Tensor]) -> Any:
     if kind is int or kind is str or kind is bool or value is None or (kind is float and value - value == 0.0):
         return value
     if kind is Tensor:
-        tensors.append(value.detach())
+        tensors.append(value.detach() if value.requires_grad else value)
         return {"tensor": len(tensors) - 1}
     if kind is dict or kind is collections.OrderedDict:
         items = [[k if type(k) is str else _encode(k, tensors), _encode(v, tensors)] for k, v in value.items()]

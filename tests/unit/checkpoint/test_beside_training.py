@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,16 @@ def test_a_parameter_that_is_given_other_memory_is_saved_as_it_was() -> None:
     training.model[0].weight.data = torch.ones(1, 1000)
 
     assert not snapshot.value["parameters"][0].any()
+
+
+def test_a_saved_module_can_still_be_copied_and_pickled() -> None:
+    training = Training()
+    take({"model": training.model})
+    pickled = pickle.dumps(training.model)
+
+    assert b"everstep" not in pickled
+    for other in (pickle.loads(pickled), copy.deepcopy(training.model)):
+        other.load_state_dict(training.model.state_dict())
 
 
 def test_tied_weights_are_kept_once(tmp_path: Path) -> None:

@@ -245,6 +245,18 @@ def test_many_may_write_the_same_name_at_once(tmp_path: Path) -> None:
     assert len(set(storage.read("x"))) == 1 and storage.list() == {"x": 1000}
 
 
+def test_a_load_looks_again_for_what_was_deleted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with everstep.Checkpointer(tmp_path, keep_latest=1) as saving, everstep.Checkpointer(tmp_path) as loading:
+        saving.save(1, {"x": 1}, wait=True)
+        seen = loading.list()
+        saving.save(2, {"x": 2}, wait=True)
+        looks = [seen]
+        find = loading.list
+        monkeypatch.setattr(loading, "list", lambda: looks.pop() if looks else find())
+
+        assert loading.load() == {"x": 2}
+
+
 def test_the_code_snapshot_leaves_out_what_is_to_be_ignored(tmp_path: Path) -> None:
     for name in ("a.py", "big.bin", "data/x.csv", "lib/b.py", "lib/__pycache__/b.pyc", ".git/config", "lib/data/y"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import everstep
 from everstep.cli.main import app
-from everstep.errors import EverstepError, UsageError
+from everstep.errors import CheckpointBroken, EverstepError, UsageError
 
 
 @pytest.fixture
@@ -86,6 +86,22 @@ def test_prune_says_what_it_would_do_then_does_it(folder: Path) -> None:
 
     assert list(deleted) == ["000000-000000000001"]
     assert sorted(path.name[-1] for path in folder.iterdir()) == ["2", "3"]
+
+
+def test_prune_deletes_nothing_in_favour_of_a_damaged_one(folder: Path) -> None:
+    (newest,) = folder.glob("*-000000000003/*/*.safetensors")
+    data = bytearray(newest.read_bytes())
+    data[-1] ^= 1
+    newest.write_bytes(data)
+    with pytest.raises(CheckpointBroken, match="nothing is deleted, because the newest checkpoint is broken"):
+        call("prune", folder, "--keep-latest", 1, "--keep-best", 0)
+
+    assert len(list(folder.glob("*/manifest.json"))) == 3
+
+
+def test_export_needs_a_folder_that_is_there(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no folder"):
+        call("export", folder, tmp_path / "nothing" / "x.safetensors")
 
 
 def test_the_commands_need_no_torch(folder: Path) -> None:

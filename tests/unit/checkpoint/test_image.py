@@ -6,7 +6,7 @@ import math
 
 import pytest
 import safetensors
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep.checkpoint.export import runs
@@ -68,6 +68,7 @@ def test_two_tensors_of_one_name_are_refused() -> None:
 
 
 @given(st.data())
+@settings(deadline=None)
 def test_runs_of_a_block_put_its_bytes_where_they_belong(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
     start = tuple(data.draw(st.integers(0, each - 1)) for each in shape)

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 NAMES = (
-    "recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "leases", "transfer", "sampler", "loader",
+    "recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "leases", "transfer",
+    "sampler", "loader", "controller", "checkpoint",
 )  # fmt: skip
 
 

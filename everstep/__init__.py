@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from everstep.checkpoint.checkpointer import Checkpointer
+    from everstep.controller import AllReduceController, PyTorchAllReduceController
     from everstep.data.loader import DataLoader  # type: ignore[import-not-found,unused-ignore]
     from everstep.data.record_index import RecordIndexService  # type: ignore[import-not-found,unused-ignore]
     from everstep.data.sampler import ElasticDistributedSampler  # type: ignore[import-not-found,unused-ignore]
@@ -22,10 +24,13 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {  # public name: the module that defines it
+    "AllReduceController": "everstep.controller",
+    "Checkpointer": "everstep.checkpoint.checkpointer",
     "DataLoader": "everstep.data.loader",
     "DistributedDataParallel": "everstep.native",
     "ElasticDistributedSampler": "everstep.data.sampler",
     "ElasticTrainer": "everstep.native",
+    "PyTorchAllReduceController": "everstep.controller",
     "RecordIndexService": "everstep.data.record_index",
     "ShardDataset": "everstep.data.shard_dataset",
     "init_process_group": "everstep.native",
@@ -33,10 +38,13 @@ _HOMES = {  # public name: the module that defines it
 }
 
 __all__ = [
+    "AllReduceController",
+    "Checkpointer",
     "DataLoader",
     "DistributedDataParallel",
     "ElasticDistributedSampler",
     "ElasticTrainer",
+    "PyTorchAllReduceController",
     "RecordIndexService",
     "ShardDataset",
     "__version__",

@@ -15,8 +15,12 @@ from urllib.parse import quote
 import httpcore  # noqa: F401  httpx would import it when the first client is made: better here than there
 import httpx
 
-from everstep.errors import CoordinatorUnreachable, Refused, UsageError
+from everstep import env
+from everstep.errors import CoordinatorUnreachable, EverstepError, Refused, UsageError
+from everstep.tokens import READ_ONLY, ROLES, USER, WORKER, choose, parse_tokens
+from everstep.trust import explain, explain_silence, tls_context
 from everstep.wire import (
+    REALM,
     AgentLeave,
     AgentOrders,
     AgentReport,
@@ -54,6 +58,9 @@ T = TypeVar("T")
 CONNECT_S = 5.0
 ANSWER_S = 15.0  # far more than the coordinator ever holds a call
 
+_TOO_MANY = 429
+_HINTS = {403: "a token file may hold one token of each role, a line each: worker:…, user:…, read-only:…"}
+
 
 class Coordinator:
     """One job's view of the coordinator."""
@@ -61,17 +68,14 @@ class Coordinator:
     def __init__(self, url: str, token: str, job: str, *, answer_s: float = ANSWER_S) -> None:
         self.url = url.rstrip("/")
         self.job = job
-        if not token.isascii() or not token.isprintable() or " " in token:
-            # Here, because whoever finds it later would quote the token.
-            raise UsageError("the token has characters that HTTP cannot carry", hint="it is one line of ASCII letters")
         self._root = f"{self.url}/v1/jobs/{quote(job, safe='')}"
-        self._headers = httpx.Headers({"authorization": f"Bearer {token}", "content-type": "application/json"})
+        self._headers = _headers(token)
         self._timeout = {"timeout": httpx.Timeout(answer_s, connect=CONNECT_S).as_dict()}
-        self._is_closed = False
+        self._is_closed = self._has_answered = False
         # The transport alone: cookies, redirects and the like cost as much again as the call itself.
         # Neither proxies nor certificates have a say on plain http, and looking for them takes longer than a call.
         self._http = httpx.HTTPTransport(
-            verify=self.url.startswith("https:"),
+            verify=tls_context() if self.url.startswith("https:") else False,
             trust_env=False,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0),
         )
@@ -95,20 +99,20 @@ class Coordinator:
     # --- the job ---
 
     def create_job(self, spec: JobSpec) -> JobView:
-        return self._ask("PUT", "", spec, JobView)
+        return self._ask("PUT", "", spec, JobView, role=USER)
 
     def view(self) -> JobView:
-        return self._ask("GET", "", None, JobView)
+        return self._ask("GET", "", None, JobView, role=READ_ONLY)
 
     def generation(self, number: int) -> GenerationView:
-        return self._ask("GET", f"/generations/{number}", None, GenerationView)
+        return self._ask("GET", f"/generations/{number}", None, GenerationView, role=READ_ONLY)
 
     def stop(self, reason: str) -> None:
-        self._call("POST", "/stop", Stop(reason=reason))
+        self._call("POST", "/stop", Stop(reason=reason), role=USER)
 
     def check(self) -> Health:
         """Whether a coordinator answers there and takes our token."""
-        return self._ask("GET", "/health", None, Health, root=f"{self.url}/v1")
+        return self._ask("GET", "/health", None, Health, role=READ_ONLY, root=f"{self.url}/v1")
 
     # --- agents ---
 
@@ -164,8 +168,10 @@ class Coordinator:
 
     # --- the wire ---
 
-    def _ask(self, method: str, path: str, message: Any, kind: type[T], *, root: str | None = None) -> T:
-        body = self._call(method, path, message, root=root)
+    def _ask(
+        self, method: str, path: str, message: Any, kind: type[T], *, role: str = WORKER, root: str | None = None
+    ) -> T:
+        body = self._call(method, path, message, role=role, root=root)
         try:
             return from_json(kind, body)
         except (ValueError, TypeError, AttributeError) as error:
@@ -174,25 +180,74 @@ class Coordinator:
                 hint="does this URL belong to an everstep coordinator of this version?",
             ) from None
 
-    def _call(self, method: str, path: str, message: Any, *, root: str | None = None) -> bytes:
+    def _call(self, method: str, path: str, message: Any, *, role: str = WORKER, root: str | None = None) -> bytes:
         url = (root or self._root) + path
         where = f"{method} {url}"
         if self._is_closed:
             raise CoordinatorUnreachable(f"{where}: this client was closed")
         content = None if message is None else to_json(message)
-        request = httpx.Request(method, url, headers=self._headers, content=content, extensions=self._timeout)
+        request = httpx.Request(method, url, headers=self._headers[role], content=content, extensions=self._timeout)
         try:
             answer = self._http.handle_request(request)
             body = answer.read()
         except httpx.TransportError as error:
             # `from None`: the chained exception would carry the request, and with it the token.
-            raise CoordinatorUnreachable(f"{where}: {type(error).__name__}: {error}") from None
+            raise self._explain(error, where) from None
+        self._has_answered = True
         if answer.status_code < 300:
             return body
         text = f"{where}: {_words(answer.status_code, body)}"
+        if answer.status_code == _TOO_MANY:
+            raise CoordinatorUnreachable(text, wait_s=_seconds(answer.headers.get("retry-after", "")))
         if 400 <= answer.status_code < 500:
-            raise Refused(text, status=answer.status_code)
+            raise Refused(text, status=answer.status_code, hint=_HINTS.get(answer.status_code))
         raise CoordinatorUnreachable(text)
+
+    def _explain(self, error: httpx.TransportError, where: str) -> EverstepError:
+        """One that has answered before is the right one: whatever is wrong with it now may be put right."""
+        problem = explain(error, self.url)
+        if problem is None and not self._has_answered and _is_hanging_up(error):
+            problem = explain_silence(self.url)
+        if problem is None:
+            return CoordinatorUnreachable(f"{where}: {type(error).__name__}: {error}")
+        return CoordinatorUnreachable(problem.message, hint=problem.hint) if self._has_answered else problem
+
+
+def is_foreign(url: str) -> bool:
+    """Whether what answers there is certainly no coordinator of ours. One that does not answer may be."""
+    transport = httpx.HTTPTransport(verify=tls_context() if url.startswith("https:") else False, trust_env=False)
+    timeout = {"timeout": httpx.Timeout(CONNECT_S).as_dict()}
+    try:
+        with transport:
+            answer = transport.handle_request(httpx.Request("GET", f"{url}/v1/health", extensions=timeout))
+            answer.close()
+    except (httpx.RemoteProtocolError, httpx.ReadError):
+        return explain_silence(url) is None  # neither http nor https
+    except httpx.TransportError:
+        return False
+    is_ours = f'realm="{REALM}"' in answer.headers.get("www-authenticate", "")
+    return not is_ours and answer.status_code not in (_TOO_MANY, 503)
+
+
+def _is_hanging_up(error: httpx.TransportError) -> bool:
+    return isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
+
+
+def _seconds(text: str) -> float:
+    """Of a Retry-After; a date, which we never send, counts as nothing said."""
+    return float(text) if text.isascii() and text.isdigit() else 0.0
+
+
+def _headers(text: str) -> dict[str, httpx.Headers]:
+    """By the role that a call needs. Where we have no token for it, the coordinator says what is missing."""
+    tokens = parse_tokens(text)
+    if not tokens:
+        raise UsageError("the token is empty", hint=f"see {env.TOKEN_FILE} and {env.TOKEN}")
+    chosen = {role: choose(tokens, role) or tokens[0] for role in ROLES}
+    return {
+        role: httpx.Headers({"authorization": f"Bearer {token.word}", "content-type": "application/json"})
+        for role, token in chosen.items()
+    }
 
 
 def _of(worker: str, call: str) -> str:

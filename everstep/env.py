@@ -11,18 +11,31 @@ from pathlib import Path
 COORDINATOR = "EVERSTEP_COORDINATOR"  # URL of the coordinator; absent: train alone
 TOKEN = "EVERSTEP_TOKEN"  # bearer token; EVERSTEP_TOKEN_FILE names a 0600 file that holds it instead
 TOKEN_FILE = "EVERSTEP_TOKEN_FILE"
+CA = "EVERSTEP_CA"  # file with the certificate that signed the coordinator's; absent: the system's are trusted
 JOB = "EVERSTEP_JOB"  # the job's id
 WORKER = "EVERSTEP_WORKER"  # this worker's id, given by the agent
 ADDRESS = "EVERSTEP_ADDRESS"  # where peers reach this node; absent: the address it reaches the coordinator from
 EVENTS = "EVERSTEP_EVENTS"  # file that events are appended to
 BOARD = "EVERSTEP_BOARD"  # file of this worker's progress board, shared with its agent
 MAX_WORKERS = "EVERSTEP_MAX_WORKERS"  # the largest number of workers that the job may have, given by the agent
+VAULT = "EVERSTEP_VAULT"  # socket of the node's vault, which keeps and writes checkpoints; absent: workers write
 NURSERY = "EVERSTEP_NURSERY"  # "off": every worker is started plainly
 COORDINATOR_DEADLINE = "EVERSTEP_COORDINATOR_DEADLINE_S"  # how long a worker waits for a coordinator that is away
 
 
 def coordinator_url() -> str | None:
     return os.environ.get(COORDINATOR) or None
+
+
+def ca_file() -> str | None:
+    return os.environ.get(CA) or None
+
+
+def trust(path: Path | None) -> Path | None:
+    """For this process and all that it starts, wherever they run."""
+    if path is not None:
+        os.environ[CA] = str(path.resolve())
+    return path
 
 
 def job() -> str:
@@ -43,6 +56,21 @@ def events_path() -> str | None:
 
 def board_path() -> str | None:
     return os.environ.get(BOARD) or None
+
+
+def vault_path() -> Path | None:
+    path = os.environ.get(VAULT)
+    return Path(path) if path else None
+
+
+def place_on_node() -> str:
+    """Which of its node's workers this is, by torchrun's counting."""
+    return os.environ.get("LOCAL_RANK", "0")
+
+
+def is_one_node() -> bool:
+    """Whether all workers were started on this node, by torchrun's counting."""
+    return os.environ.get("WORLD_SIZE", "1") == os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1"))
 
 
 def coordinator_deadline_s() -> float:

@@ -16,7 +16,11 @@ class EverstepError(Exception):
 
 
 class TemporaryError(EverstepError):
-    """Wait and retry: the same call may succeed later."""
+    """Wait and retry: the same call may succeed later, and not before `wait_s`."""
+
+    def __init__(self, message: str, *, hint: str | None = None, wait_s: float = 0.0) -> None:
+        super().__init__(message, hint=hint)
+        self.wait_s = wait_s
 
 
 class PermanentError(EverstepError):
@@ -42,9 +46,10 @@ class Abandoned(EverstepError):
 class Refused(PermanentError):
     """The coordinator said no (4xx) and changed nothing."""
 
-    def __init__(self, message: str, *, status: int, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, status: int, hint: str | None = None, wait_s: float = 0.0) -> None:
         super().__init__(message, hint=hint)
         self.status = status
+        self.wait_s = wait_s  # it may say yes after so long
 
 
 class JobStopped(PermanentError):
@@ -61,3 +66,21 @@ class JobFinished(SystemExit):
 
 class StateMismatch(PermanentError):
     """Two workers that must hold the same bytes do not; names both sums and both workers."""
+
+
+class StorageUnreachable(TemporaryError):
+    """Storage did not answer, or with an error that may pass; what was asked may be asked again."""
+
+
+class CheckpointBroken(PermanentError):
+    """A file of a checkpoint is not what it must be; names the file, the place, and what was expected there."""
+
+
+class CheckpointFailed(PermanentError):
+    """A checkpoint could not be written; what was written before is as it was."""
+
+    kind = ""  # failures of one kind are told once
+
+
+class NoCheckpoint(UsageError):
+    """There is no whole checkpoint of that description."""

@@ -154,6 +154,14 @@ def start_detached(
     return popen.pid
 
 
+def reap_detached(pid: int) -> None:
+    """Let go the number of such a process, which is about to end, while we are still its parent."""
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        pass
+
+
 def _popen(
     command: Sequence[str],
     *,

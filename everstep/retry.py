@@ -18,10 +18,18 @@ FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 1.0
 
 
-def patiently(call: Callable[[], T], deadline_s: float, *, stop: threading.Event | None = None) -> T:
-    """Call until it answers. The call must be idempotent: one whose answer was lost is made again.
+def patiently(
+    call: Callable[[], T],
+    deadline_s: float,
+    *,
+    stop: threading.Event | None = None,
+    gave_up: type[TemporaryError] = CoordinatorUnreachable,
+    hint: str = "is the coordinator running, and can this machine reach it?",
+) -> T:
+    """Call until it answers. The call must be idempotent: one whose answer was lost is made again. A failure that
+    says how long to wait is heeded.
 
-    Raises CoordinatorUnreachable after `deadline_s` of failures, Abandoned as soon as `stop` is set."""
+    Raises `gave_up` after `deadline_s` of failures, Abandoned as soon as `stop` is set."""
     stop = stop or threading.Event()
     started = time.monotonic()
     for attempt in range(1 << 30):
@@ -31,11 +39,10 @@ def patiently(call: Callable[[], T], deadline_s: float, *, stop: threading.Event
             return call()
         except TemporaryError as failure:
             passed_s = time.monotonic() - started
-            pause_s = decide_pause(attempt, random.random())
+            pause_s = max(decide_pause(attempt, random.random()), failure.wait_s)
             if passed_s + pause_s > deadline_s:
-                raise CoordinatorUnreachable(
-                    f"gave up after {passed_s:.1f} s and {attempt + 1} tries: {failure.message}",
-                    hint="is the coordinator running, and can this machine reach it?",
+                raise gave_up(
+                    f"gave up after {passed_s:.1f} s and {attempt + 1} tries: {failure.message}", hint=hint
                 ) from failure
             stop.wait(pause_s)
     raise AssertionError("unreachable")

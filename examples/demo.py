@@ -28,8 +28,8 @@ from rich.table import Table
 from everstep.testing import Cluster
 
 SCRIPT = Path(__file__).with_name("fashion_mnist.py")
-STEPS = 144
-LEAVES = 6
+EPOCHS = 4
+STEPS = 37 * EPOCHS  # 7,000 samples in global batches of 6 leaves of 32
 KILL_AT = 24
 PAUSE_S = 0.03  # per leaf, so that there is something to watch; it changes no bit
 LOOK_S = 0.1
@@ -40,10 +40,10 @@ Event = dict[str, Any]
 
 def main() -> int:
     console = Console(highlight=False)
-    console.print(f"[bold]Fashion-MNIST, {STEPS} steps of {LEAVES} leaves, 3 workers, one of which will be killed.\n")
+    console.print(f"[bold]Fashion-MNIST, {STEPS} steps of 6 leaves, 3 workers, one of which will be killed.\n")
     with tempfile.TemporaryDirectory(prefix="everstep-demo-") as folder:
         quiet_events = Path(folder) / "undisturbed.jsonl"
-        arguments = ["--steps", str(STEPS), "--pause-s", str(PAUSE_S)]
+        arguments = ["--epochs", str(EPOCHS), "--pause-s", str(PAUSE_S)]
         with Cluster(SCRIPT, arguments, workers=3) as cluster, Show(console, cluster, quiet_events) as show:
             show.say("w0, w1 and w2 start: Python imports torch")
             kill_one(cluster, show)
@@ -98,7 +98,7 @@ def undisturbed_run(events: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The same script and leaves under plain `python`: nothing to coordinate, nothing to recover."""
     outer = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
     process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), "--steps", str(STEPS)],
+        [sys.executable, str(SCRIPT), "--epochs", str(EPOCHS)],
         env=outer | {"EVERSTEP_EVENTS": str(events)},
         stdout=subprocess.DEVNULL,
     )

@@ -1,9 +1,14 @@
-"""A CNN learns Fashion-MNIST, keeps a checkpoint, and goes on from it: `python examples/image_cnn.py --resume`.
+"""A CNN learns Fashion-MNIST on workers that come and go, and keeps a checkpoint inside the loop.
 
-SGD, a learning rate that halves after each epoch, and the accuracy on images that it has not seen at the end. The order
-of the samples depends on the epoch alone: a run that was resumed ends with the weights of one that was not."""
+    python examples/image_cnn.py                                      # alone
+    torchrun --nproc-per-node 2 examples/image_cnn.py                 # a fixed world
+    everstep run --nproc-per-node 2 examples/image_cnn.py             # kill workers as you like
+
+With `--resume` any of them goes on from the checkpoint, in the middle of an epoch and with any number of workers. A
+global batch is always the same 4 leaves, so the weights at the end are the same, bit for bit, whatever happened."""
 
 import argparse
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +17,8 @@ from torch import nn, optim
 from torch.nn import functional as F  # noqa: N812  its usual name
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, TensorDataset
+
+from everstep import DistributedDataParallel, ElasticDistributedSampler, ElasticTrainer
 
 DATA = Path(__file__).parent / "data" / "fashion-mnist-8k.npz"
 
@@ -31,18 +38,23 @@ class Net(nn.Module):
         return F.log_softmax(self.fc2(x), dim=1)
 
 
-def load(part):
-    """The "train" or "test" images, from 0 to 1, with their labels."""
+def load(part, num_samples=None):
+    """The "train" or "test" images, from 0 to 1, with their labels; all, or so many of them."""
     with np.load(DATA) as arrays:
         images, labels = torch.from_numpy(arrays[f"{part}_images"]), torch.from_numpy(arrays[f"{part}_labels"])
-    return TensorDataset(images.float().div(255).unsqueeze(1), labels.long())
+    return TensorDataset(images[:num_samples].float().div(255).unsqueeze(1), labels[:num_samples].long())
 
 
-def save_checkpoint(path, **parts):
+def save_checkpoint(path, parts):
     """Aside, then renamed: whoever reads it finds a whole one."""
     aside = path.with_suffix(".new")
-    torch.save(parts, aside)
+    torch.save({name: part.state_dict() for name, part in parts.items()}, aside)
     aside.replace(path)
+
+
+def load_checkpoint(path, parts, device):
+    for name, state in torch.load(path, map_location=device).items():
+        parts[name].load_state_dict(state)
 
 
 def validate(model, device):
@@ -57,49 +69,47 @@ def validate(model, device):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--learning-rate", type=float, default=0.03)
-    parser.add_argument("--checkpoint", type=Path, default=Path("model.pt"), help="written after each epoch")
+    parser.add_argument("--samples", type=int, help="train on so many images only")
+    parser.add_argument("--batch-size", type=int, default=16, help="of a leaf; a global batch has 4 of them")
+    parser.add_argument("--learning-rate", type=float, default=0.05)
+    parser.add_argument("--checkpoint", type=Path, default=Path("model.pt"))
+    parser.add_argument("--save-every", type=int, default=20, metavar="STEPS")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is one")
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    order = torch.Generator()
-    train_loader = DataLoader(load("train"), batch_size=args.batch_size, shuffle=True, generator=order)
-    model = Net().to(device)
+    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu")
+    train_data = load("train", args.samples)
+    train_loader = DataLoader(train_data, args.batch_size, sampler=ElasticDistributedSampler(train_data))
+    model = DistributedDataParallel(Net().to(device))
+    trainer = ElasticTrainer(model, train_loader, leaves=4)
     optimizer = optim.SGD(model.parameters(), lr=args.learning_rate, momentum=0.9)
     scheduler = StepLR(optimizer, step_size=len(train_loader), gamma=0.5)
+    optimizer, scheduler = trainer.prepare(optimizer, scheduler)
 
-    first_epoch = 0
+    # The trainer's part: the number of steps and of leaves, and the sampler's position.
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "trainer": trainer}
     if args.resume and args.checkpoint.exists():
-        checkpoint = torch.load(args.checkpoint, map_location=device)
-        model.load_state_dict(checkpoint["model"])
-        optimizer.load_state_dict(checkpoint["optimizer"])
-        scheduler.load_state_dict(checkpoint["scheduler"])
-        first_epoch = checkpoint["epoch"]
-        print(f"goes on with epoch {first_epoch}")
+        load_checkpoint(args.checkpoint, parts, device)
+        print(f"goes on after step {trainer.num_steps}", flush=True)
 
-    for epoch in range(first_epoch, args.epochs):
-        order.manual_seed(epoch)
+    for epoch in trainer.epochs(args.epochs):
         model.train()
         for data, target in train_loader:
-            data, target = data.to(device), target.to(device)
-            loss = F.nll_loss(model(data), target)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            scheduler.step()
-        print(f"epoch {epoch}  loss {loss.item():.4f}", flush=True)
-        save_checkpoint(
-            args.checkpoint,
-            model=model.state_dict(),
-            optimizer=optimizer.state_dict(),
-            scheduler=scheduler.state_dict(),
-            epoch=epoch + 1,
-        )
+            with trainer.step():
+                data, target = data.to(device), target.to(device)
+                loss = F.nll_loss(model(data), target)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                scheduler.step()
+                if trainer.num_steps % args.save_every == 0 and trainer.is_last_leaf and trainer.rank == 0:
+                    save_checkpoint(args.checkpoint, parts)
+                    print(f"epoch {epoch}  step {trainer.num_steps:3}  loss {loss.item():.4f}", flush=True)
 
-    print(f"validation accuracy {validate(model, device):.1%}")
+    if trainer.rank == 0:
+        save_checkpoint(args.checkpoint, parts)
+        print(f"validation accuracy {validate(model, device):.1%}")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,24 @@
-"""Teach a small transformer to write like Melville, letter by letter: `python examples/language_model.py`.
+"""Teach a small transformer to write like Melville, letter by letter, on workers that come and go.
+
+    python examples/language_model.py                                 # alone
+    torchrun --nproc-per-node 2 examples/language_model.py            # a fixed world
+    everstep run --nproc-per-node 2 examples/language_model.py        # kill workers as you like
 
 A sample is a position in the text: the letters of the window there, and for each of them the one that follows. Adam
-with linear warm-up; gradients are clipped. Ends with the loss on text it has not seen, and a few lines of its own."""
+with linear warm-up; gradients are clipped. Ends with the loss on text it has not seen, and a few lines of its own:
+the same ones, whatever happened."""
 
 import argparse
 import math
+import os
 from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  its usual name
 from torch.utils.data import DataLoader, Dataset
+
+from everstep import ElasticTrainer
 
 TEXT = Path(__file__).parent / "data" / "moby-dick.txt"
 HELD_OUT = 20_000  # letters at the end of the text
@@ -89,7 +97,7 @@ def write(model, letters, length, num_letters):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, default=8, help="of a leaf; a global batch has 4 of them")
     parser.add_argument("--windows", type=int, help="use only so many, from the beginning of the text")
     parser.add_argument("--length", type=int, default=64, help="letters in a window")
     parser.add_argument("--width", type=int, default=64)
@@ -106,31 +114,32 @@ def main():
     seen, unseen = Windows(letters[:num_seen], args.length), Windows(letters[-HELD_OUT:], args.length)
 
     torch.manual_seed(0)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu")
     loader = DataLoader(seen, batch_size=args.batch_size, shuffle=True)
     model = LanguageModel(len(alphabet), args.length, args.width, args.layers, heads=4).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / args.warm_up))
-    print(f"{sum(each.numel() for each in model.parameters()):,} parameters, {len(loader)} steps an epoch")
+    trainer = ElasticTrainer(model, loader, leaves=4)
+    optimizer, scheduler = trainer.prepare(optimizer, scheduler)
 
-    num_steps = 0
-    for epoch in range(args.epochs):
+    for epoch in trainer.epochs(args.epochs):
         model.train()
         for inputs, targets in loader:
             inputs, targets = inputs.to(device), targets.to(device)
-            optimizer.zero_grad()
-            loss = next_letter_loss(model, inputs, targets)
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
-            optimizer.step()
-            scheduler.step()
-            num_steps += 1
-            if num_steps % 50 == 1:
-                print(f"epoch {epoch}  step {num_steps:4}  loss {loss.item():.3f}", flush=True)
+            with trainer.step():
+                optimizer.zero_grad()
+                loss = next_letter_loss(model, inputs, targets)
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+                optimizer.step()
+                scheduler.step()
+                if trainer.num_steps % 50 == 1 and trainer.is_last_leaf and trainer.rank == 0:
+                    print(f"epoch {epoch}  step {trainer.num_steps:4}  loss {loss.item():.3f}", flush=True)
 
-    loss = evaluate(model, unseen, device)
-    print(f"loss on unseen text {loss:.3f} ({loss / math.log(2):.2f} bits a letter)")
-    print("".join(alphabet[index] for index in write(model, letters[:64].to(device), args.length, 300)))
+    if trainer.rank == 0:
+        loss = evaluate(model, unseen, device)
+        print(f"loss on unseen text {loss:.3f} ({loss / math.log(2):.2f} bits a letter)")
+        print("".join(alphabet[index] for index in write(model, letters[:64].to(device), args.length, 300)))
 
 
 if __name__ == "__main__":

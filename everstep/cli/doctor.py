@@ -12,10 +12,9 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from everstep import env
 from everstep.cli.check import Probed, probe_nodes
 from everstep.cli.node import AgentRequest, find_token
-from everstep.cli.run import RunRequest, coordinator_of, is_host, job_id, policy_of
+from everstep.cli.run import RunRequest, coordinator_of, create_job, is_host, job_id, policy_of
 from everstep.cli.torchrun_options import NodesRange, Rendezvous
 from everstep.client import Coordinator
 from everstep.doctor.facts import gather
@@ -23,8 +22,6 @@ from everstep.doctor.finding import Finding, error, has_error
 from everstep.doctor.here import judge_here
 from everstep.doctor.nodes import judge_node
 from everstep.doctor.table import render, to_json
-from everstep.errors import UsageError
-from everstep.wire import JobSpec
 
 Findings = Mapping[str, Sequence[Finding]]  # by node
 
@@ -86,10 +83,7 @@ def _probe(request: DoctorRequest) -> Probed:
     with tempfile.TemporaryDirectory(prefix="everstep-") as folder:
         directory = Path(folder)
         with coordinator_of(run, job, directory, is_host(run), policy.join_s, _say) as (url, token):
-            with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
-                view = coordinator.create_job(JobSpec(name="doctor", policy=policy))
-            if view.is_finished or view.is_stopped:
-                raise UsageError(f"job {job} is over: {view.reason}", hint="give another --job")
+            create_job(url, token, job, name="doctor", policy=policy)
             agent = AgentRequest(
                 command=(),
                 coordinator_url=url,

@@ -14,7 +14,7 @@ import typer
 from everstep.cli import options as opt
 
 _SETTINGS: dict[str, Any] = {
-    "token_normalize_func": lambda name: name.replace("_", "-"),  # torchrun's spelling works too
+    "token_normalize_func": opt.spelling,
     "help_option_names": ["-h", "--help"],
 }
 _SCRIPT_LAST = {"allow_interspersed_args": False}  # what follows the script's name is the script's
@@ -76,6 +76,7 @@ def run(
     address: opt.Address = None,
     coordinator: opt.OptionalCoordinatorUrl = None,
     token_file: opt.TokenFile = None,
+    ca_file: opt.CaFile = None,
     job: opt.OptionalJobId = None,
     log_dir: opt.LogDir = Path("runs"),
     redirects: opt.Redirects = "0",
@@ -202,6 +203,7 @@ def agent(
     name: opt.NodeName = None,
     node_rank: opt.NodeRank = None,
     token_file: opt.TokenFile = None,
+    ca_file: opt.CaFile = None,
     log_dir: opt.LogDir = Path("runs"),
     address: opt.Address = None,
     shutdown_s: opt.ShutdownS = 30.0,
@@ -247,16 +249,23 @@ def serve(
         str, typer.Option("--store", help="Where facts are kept: sqlite:///FILE or postgresql://…", metavar="URL")
     ] = "sqlite:///everstep.db",
     token_file: Annotated[
-        Path, typer.Option("--token-file", envvar="EVERSTEP_TOKEN_FILE", help="The token that every call must carry.")
+        Path,
+        typer.Option("--token-file", envvar="EVERSTEP_TOKEN_FILE", help="The tokens of each role; made if missing."),
     ] = Path("everstep.token"),
     ready_file: Annotated[
         Path | None, typer.Option("--ready-file", help="The URL is written to this file once calls are answered.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", help="Certificate (PEM) for https, with those between it and its CA.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", help="Its key (PEM), readable by you alone, without a passphrase.")
     ] = None,
 ) -> None:
     """Run a coordinator: the one service that workers and agents meet at."""
     from everstep.cli.serve import run_coordinator
 
-    run_coordinator(host, port, store, token_file, ready_file)
+    run_coordinator(host, port, store, token_file, ready_file=ready_file, tls_cert=tls_cert, tls_key=tls_key)
 
 
 @app.command()
@@ -269,6 +278,7 @@ def doctor(
     address: opt.Address = None,
     coordinator: opt.OptionalCoordinatorUrl = None,
     token_file: opt.TokenFile = None,
+    ca_file: opt.CaFile = None,
     job: opt.OptionalJobId = None,
     log_dir: opt.LogDir = Path("runs"),
     json: opt.IsJson = False,
@@ -297,12 +307,79 @@ def status(
     coordinator: opt.KnownCoordinatorUrl = None,
     job: opt.KnownJobId = None,
     token_file: opt.TokenFile = None,
+    ca_file: opt.CaFile = None,
     log_dir: opt.LogDir = Path("runs"),
 ) -> None:
     """Show a job: its workers, and the coordinator's last decision. Without options: the newest of this folder."""
     from everstep.cli.status import print_status
 
     print_status(coordinator, job, token_file, log_dir)
+
+
+checkpoint = typer.Typer(
+    name="checkpoint", no_args_is_help=True, help="Look at checkpoints, check them, export one, delete old ones."
+)
+app.add_typer(checkpoint)
+
+
+@checkpoint.command("list")
+def checkpoint_list(uri: opt.CheckpointUri, json: opt.IsJson = False) -> None:
+    """List the checkpoints of a directory or bucket, oldest first, with what is wrong with them."""
+    from everstep.cli.checkpoint import list_checkpoints
+
+    raise typer.Exit(list_checkpoints(uri, is_json=json))
+
+
+@checkpoint.command("show")
+def checkpoint_show(uri: opt.CheckpointUri, step: opt.WhichStep = "latest", json: opt.IsJson = False) -> None:
+    """Show one checkpoint: its manifest, its files, its tensors."""
+    from everstep.cli.checkpoint import show_checkpoint
+
+    raise typer.Exit(show_checkpoint(uri, step, is_json=json))
+
+
+@checkpoint.command("verify")
+def checkpoint_verify(uri: opt.CheckpointUri, step: opt.OptionalStep = None, json: opt.IsJson = False) -> None:
+    """Read every byte and compare the checksums. Exit code 1 if one is broken."""
+    from everstep.cli.checkpoint import verify_checkpoints
+
+    raise typer.Exit(verify_checkpoints(uri, step, is_json=json))
+
+
+@checkpoint.command("export")
+def checkpoint_export(
+    uri: opt.CheckpointUri, target: opt.ExportTarget, step: opt.WhichStep = "latest", only: opt.OnlyPrefix = ""
+) -> None:
+    """Write one checkpoint as a single .safetensors or .pt file."""
+    from everstep.cli.checkpoint import export_checkpoint
+
+    raise typer.Exit(export_checkpoint(uri, target, step, only))
+
+
+@checkpoint.command("prune")
+def checkpoint_prune(
+    uri: opt.CheckpointUri,
+    keep_latest: opt.KeepLatest = None,
+    keep_best: opt.KeepBest = None,
+    metric: opt.Metric = None,
+    mode: opt.Mode = None,
+    dry_run: opt.IsDryRun = False,
+    json: opt.IsJson = False,
+) -> None:
+    """Delete what is not kept. Without options: by the rule that the newest checkpoint was saved with."""
+    from everstep.cli.checkpoint import prune_checkpoints
+
+    raise typer.Exit(
+        prune_checkpoints(
+            uri,
+            keep_latest=keep_latest,
+            keep_best=keep_best,
+            metric=metric,
+            mode=mode,
+            is_dry=dry_run,
+            is_json=json,
+        )
+    )
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from everstep.launcher.agent import node_address
 from everstep.launcher.endpoint import private_file
 from everstep.launcher.node import ENDING_SIGNALS, NodeSpec
 from everstep.launcher.streams import Shown
+from everstep.tokens import only_for_workers
 from everstep.wire import Fitness
 
 
@@ -47,7 +48,7 @@ def node_spec(request: AgentRequest, directory: Path) -> NodeSpec:
     return NodeSpec(
         job=request.job,
         coordinator_url=request.coordinator_url,
-        token_file=token_path(request.token_file, directory),
+        token_file=worker_token_path(request.token_file, directory),
         command=request.command,
         num_workers=request.num_workers,
         directory=directory,
@@ -73,7 +74,15 @@ def find_token(token_file: Path | None) -> str:
 
 
 def token_path(token_file: Path | None, directory: Path) -> Path:
-    """The file that workers read the token from; a token given in the environment is put into one."""
+    """The file that holds the token; one given in the environment is put into one."""
     if token_file is not None:
         return token_file.resolve()
     return private_file(directory / "token", find_token(None) + "\n")
+
+
+def worker_token_path(token_file: Path | None, directory: Path) -> Path:
+    """The file that the agent and its workers read: where there is a token for workers, no other is in it."""
+    path = token_path(token_file, directory)
+    text = env.read_token(path)
+    given = only_for_workers(text)
+    return path if given == text else private_file(directory / "worker-token", given + "\n")

@@ -9,9 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
+from everstep.env import trust
+
 WORKERS, NODES, LOGS = "Workers", "Nodes", "Logs"
 POLICY = "How the coordinator decides"
 NOTHING = "torchrun's that change nothing"
+
+
+def spelling(name: str) -> str:
+    """An option as we write it: torchrun's spelling works too, and so do short names that would not fit in the help."""
+    dashed = name.replace("_", "-")
+    return {"shutdown-s": "shutdown-timeout"}.get(dashed, dashed)
 
 
 def _option(panel: str, *names: str, text: str, **settings: Any) -> Any:
@@ -53,15 +61,20 @@ ShutdownS = Annotated[
     _torchruns(
         WORKERS,
         "--shutdown-timeout",
-        "--shutdown-s",
-        text="When the run is asked to end, workers have so many seconds to do so.",
+        text="When the run is asked to end, workers have so many seconds to do so. Also --shutdown-s.",
         also=["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"],
         metavar="S",
     ),
 ]
 Signals = Annotated[
     str,
-    _torchruns(WORKERS, "--signals-to-handle", text="Signals that ask the run to end.", metavar="NAMES"),
+    _torchruns(
+        WORKERS,
+        "--signals-to-handle",
+        text="Signals that ask the run to end. Default: SIGTERM, SIGINT, SIGHUP, SIGQUIT.",
+        metavar="NAMES",
+        show_default=False,
+    ),
 ]
 HangTimeoutS = Annotated[
     float | None,
@@ -161,6 +174,16 @@ TokenFile = Annotated[
         "--token-file",
         text="File with the coordinator's token, readable by you alone.",
         envvar="EVERSTEP_TOKEN_FILE",
+    ),
+]
+CaFile = Annotated[
+    Path | None,
+    _option(
+        NODES,
+        "--ca-file",
+        text="Certificate (PEM) that signed the coordinator's; else the system's are trusted.",
+        envvar="EVERSTEP_CA",
+        callback=trust,
     ),
 ]
 JobId = Annotated[str, _option(NODES, "--job", text="The job's id.", metavar="ID", envvar="EVERSTEP_JOB")]
@@ -277,6 +300,19 @@ ShardFailures = Annotated[
 StragglerFactor = Annotated[
     float | None, _policy("straggler-factor", "A lease so many times older than usual is slow. Default: 4.")
 ]
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+CheckpointUri = Annotated[str, typer.Argument(help="A directory, or a URL such as s3://bucket/run7.", metavar="URI")]
+WhichStep = Annotated[str, typer.Option("--step", help="latest, best, or the number of a step.")]
+OptionalStep = Annotated[str | None, typer.Option("--step", help="Only this one: latest, best, or a number.")]
+ExportTarget = Annotated[Path, typer.Argument(help="The file to write: NAME.safetensors or NAME.pt.", metavar="FILE")]
+OnlyPrefix = Annotated[str, typer.Option("--only", help="Only this entry of the state, such as model.", metavar="NAME")]
+KeepLatest = Annotated[int | None, typer.Option("--keep-latest", help="Keep so many of the newest.", min=1)]
+KeepBest = Annotated[int | None, typer.Option("--keep-best", help="Keep so many of the best.", min=0)]
+Metric = Annotated[str | None, typer.Option("--metric", help="The metric that says which is best.", metavar="NAME")]
+Mode = Annotated[str | None, typer.Option("--mode", help="min: smaller is better; max: larger is.")]
+IsDryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
 
 # --- torchrun's that change nothing ---------------------------------------------------------------
 

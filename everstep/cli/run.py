@@ -72,10 +72,7 @@ def run_job(request: RunRequest, starter: Starter) -> int:
         for note in request.notes:
             display.say(note)
         display.follow_events(events)
-        with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
-            view = coordinator.create_job(JobSpec(name=request.name, policy=policy))
-        if view.is_finished or view.is_stopped:
-            raise UsageError(f"job {job} is over: {view.reason}", hint="give another --job or --rdzv-id")
+        create_job(url, token, job, name=request.name, policy=policy)
         display.say(f"job {job}, logs in {directory}")
         agent_request = AgentRequest(
             command=request.command,
@@ -99,6 +96,14 @@ def run_job(request: RunRequest, starter: Starter) -> int:
                 return checked.exit_code
             agent_request = replace(agent_request, fitness=checked.fitness)
         return _run_node(agent_request, directory, display, starter)
+
+
+def create_job(url: str, token: Path, job: str, *, name: str, policy: Policy) -> None:
+    """Or find it as it is, unless it is over."""
+    with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
+        view = coordinator.create_job(JobSpec(name=name, policy=policy))
+    if view.is_finished or view.is_stopped:
+        raise UsageError(f"job {job} is over: {view.reason}", hint="give another --job or --rdzv-id")
 
 
 def job_id(request: RunRequest) -> str:
@@ -129,7 +134,7 @@ def is_host(request: RunRequest) -> bool:
     endpoint, told = request.rendezvous.endpoint, request.rendezvous.is_host
     if endpoint is None or request.nodes.max == 1 or request.coordinator_url is not None:
         return False
-    return endpoint.is_here() if told is None else told
+    return endpoint.may_host(told)
 
 
 def policy_of(request: RunRequest) -> Policy:

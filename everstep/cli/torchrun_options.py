@@ -58,13 +58,15 @@ def parse_nodes(text: str) -> NodesRange:
 
 
 def parse_endpoint(text: str, *, option: str = "--rdzv-endpoint", default_port: int = C10D_PORT) -> Endpoint:
-    """host, host:port, [IPv6] or [IPv6]:port."""
-    if not (found := re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:\s]+))(?::(\d{1,5}))?", text.strip())):
+    """host, host:port, [IPv6] or [IPv6]:port; https:// before it for a coordinator that stands there and has TLS."""
+    pattern = r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:/\s]+))(?::(\d{1,5}))?"
+    scheme, _, address = text.strip().rpartition("://")
+    if scheme not in ("", "https") or not (found := re.fullmatch(pattern, address.rstrip("/"))):
         raise UsageError(f"{option}={text} is no address", hint="HOST:PORT, such as 10.0.0.5:29400")
     port = default_port if found[3] is None else int(found[3])
     if port > 65535:
         raise UsageError(f"{option}={text}: there is no port {port}", hint="from 0 to 65535")
-    return Endpoint(host=found[1] or found[2], port=port)
+    return Endpoint(host=found[1] or found[2], port=port, is_tls=scheme == "https")
 
 
 def parse_rendezvous(

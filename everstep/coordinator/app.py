@@ -1,28 +1,28 @@
-"""The coordinator as an ASGI application: the token at the door, the routes behind it, errors as short texts.
-
-Without the token there is nothing to be seen, not even whether a path exists. No documentation routes."""
+"""The coordinator as an ASGI application: the guard in front, the routes behind it, errors as short texts."""
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from everstep.coordinator.bodies import Receive, Scope
-from everstep.coordinator.express import Express, Send, send_error
+from everstep.coordinator.door import KnownTokens
+from everstep.coordinator.express import Express, Header, Send, send_error
+from everstep.coordinator.guard import Guard
 from everstep.coordinator.routes import router
 from everstep.coordinator.service import Service
 from everstep.coordinator.store import Store
 from everstep.errors import EverstepError, Refused
+from everstep.tokens import parse_tokens
 
 
 def create_app(store: Store, token: str, *, on_ready: Callable[[], None] | None = None) -> Any:
-    """The ASGI application; `on_ready` is called when it can answer."""
+    """The ASGI application; `token` is the text of a token file, `on_ready` is called when it can answer."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -38,41 +38,18 @@ def create_app(store: Store, token: str, *, on_ready: Callable[[], None] | None 
     app.include_router(router)
     app.add_exception_handler(EverstepError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_path)
-    return Door(Express(app, lambda: app.state.service), token)
-
-
-class Door:
-    """Lets in who has the token."""
-
-    def __init__(self, app: Any, token: str) -> None:
-        if not token:
-            raise ValueError("a coordinator without a token would serve anybody")
-        self._app = app
-        self._expected = f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or self._has_token(scope):
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            await send_error(send, Refused("a valid bearer token is needed", status=401))
-        else:
-            await send({"type": "websocket.close", "code": 1008})
-
-    def _has_token(self, scope: Scope) -> bool:
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                return hmac.compare_digest(value, self._expected)
-        return False
+    app.add_exception_handler(HTTPException, _refuse_route)
+    return Guard(Express(app, lambda: app.state.service), KnownTokens(parse_tokens(token)))
 
 
 class _Failure:
     """An error as the response that the worker's calls get too."""
 
-    def __init__(self, error: EverstepError) -> None:
-        self._error = error
+    def __init__(self, error: EverstepError, headers: Sequence[Header] = ()) -> None:
+        self._error, self._headers = error, headers
 
-    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        await send_error(send, self._error)
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        await send_error(send, self._error, scope, self._headers)
 
 
 async def _refuse(_request: Request, error: Exception) -> Any:
@@ -80,7 +57,13 @@ async def _refuse(_request: Request, error: Exception) -> Any:
     return _Failure(error)
 
 
-async def _refuse_path(_request: Request, error: Exception) -> JSONResponse:
+async def _refuse_path(_request: Request, error: Exception) -> Any:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    return JSONResponse({"detail": f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]}, 422)
+    return _Failure(Refused(f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300], status=422))
+
+
+async def _refuse_route(_request: Request, error: Exception) -> Any:
+    assert isinstance(error, HTTPException)
+    headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]  # Allow
+    return _Failure(Refused(error.detail, status=error.status_code), headers)

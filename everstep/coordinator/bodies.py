@@ -20,6 +20,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 MAX_BODY_BYTES = 1 << 20
 MAX_INT = 1 << 53  # exact in JSON everywhere, and in any database
+MAX_FLOAT = 1 << 50  # a number just above it is still told from it
 LEAST = {"exit_code": -MAX_INT, "leaf": -1, "node_rank": -1}  # all other numbers count something
 POSITIVE = {
     "start_workers",
@@ -43,7 +44,12 @@ MOST_LEASES = 64  # that one call may ask for …
 MOST_PARTS = 8192  # … and parts that it may bring
 PHASES = (wire.COMPUTING, wire.WAITING, wire.OUTSIDE)
 
-_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+MAX_TEXT = 1 << 16
+MAX_NAME = 256
+NAMES = {"agent", "incarnation", "node", "request", "worker", "address"}
+MOST = {"num_workers": 4096, "store_port": 65535, "probe_port": 65535, "free_port": 65535}
+
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, str_max_length=MAX_TEXT)
 _KINDS: tuple[type[Any], ...] = (
     wire.Policy, wire.JobSpec, wire.Stop, wire.WorkerState, wire.Fitness, wire.AgentReport, wire.AgentLeave,
     wire.SlotRequest, wire.WorkerExit,
@@ -51,26 +57,33 @@ _KINDS: tuple[type[Any], ...] = (
     wire.DatasetSpec, wire.Part, wire.FailedPart, wire.LeaseRequest, wire.BadShard, wire.ShardCheckpoint,
     wire.RestoreShards,
 )  # fmt: skip
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {kind: TypeAdapter(with_config(_STRICT)(kind)) for kind in _KINDS}
-_NUMBERS: dict[type[Any], tuple[tuple[str, int], ...]] = {
+ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {kind: TypeAdapter(with_config(_STRICT)(kind)) for kind in _KINDS}
+NUMBERS: dict[type[Any], tuple[tuple[str, int, int], ...]] = {
     kind: tuple(
-        (each.name, LEAST.get(each.name, int(each.name in POSITIVE and each.type != "float")))
+        (
+            each.name,
+            LEAST.get(each.name, int(each.name in POSITIVE and each.type != "float")),
+            MOST.get(each.name, MAX_INT if str(each.type).startswith("int") else MAX_FLOAT),
+        )
         for each in fields(kind)
         if str(each.type).startswith(("int", "float"))
     )
     for kind in _KINDS
+}
+_NAMES: dict[type[Any], tuple[str, ...]] = {
+    kind: tuple(each.name for each in fields(kind) if each.name in NAMES and each.type == "str") for kind in _KINDS
 }
 
 
 async def read_body(scope: Scope, receive: Receive) -> bytes:
     for name, value in scope["headers"]:
         if name == b"content-length" and int(value) > MAX_BODY_BYTES:
-            raise _too_long()
+            raise _too_long(int(value))
     message = await receive()
     if not message.get("more_body"):
         body: bytes = message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
-            raise _too_long()
+            raise _too_long(len(body))
         return body
     return await _read_on([message["body"]], receive)
 
@@ -84,18 +97,25 @@ async def _read_on(parts: list[bytes], receive: Receive) -> bytes:
         parts.append(message.get("body", b""))
         num_bytes += len(parts[-1])
         if num_bytes > MAX_BODY_BYTES:
-            raise _too_long()
+            raise _too_long(num_bytes)
         if not message.get("more_body"):
             return b"".join(parts)
 
 
-def _too_long() -> Refused:
-    return Refused(f"the body is longer than {MAX_BODY_BYTES} bytes", status=413)
+def _too_long(num_bytes: int) -> Refused:
+    return Refused(f"the body has {num_bytes} bytes or more, and {MAX_BODY_BYTES} are allowed", status=413)
+
+
+def check_name(what: str, name: str) -> str:
+    """One that comes in a path."""
+    if len(name) > MAX_NAME:
+        raise Refused(f"the {what}'s name has {len(name)} characters, more than {MAX_NAME}", status=422)
+    return name
 
 
 def parse(kind: type[T], body: bytes) -> T:
     try:
-        message: T = _ADAPTERS[kind].validate_json(body)
+        message: T = ADAPTERS[kind].validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -104,15 +124,24 @@ def parse(kind: type[T], body: bytes) -> T:
         raise Refused(f"{kind.__name__}: a text must not contain NUL", status=422)
     for problem in _problems(message):
         raise Refused(f"{kind.__name__}: {problem}", status=422)
+    if len(body) > MAX_NAME:
+        _check_names(kind, message)
     return message
+
+
+def _check_names(kind: type[Any], message: Any) -> None:
+    for name in _NAMES[kind]:
+        if len(getattr(message, name)) > MAX_NAME:
+            num = len(getattr(message, name))
+            raise Refused(f"{kind.__name__}: {name} has {num} characters, more than {MAX_NAME}", status=422)
 
 
 def _problems(message: Any) -> Iterator[str]:
     """What the types alone cannot say."""
-    for name, least in _NUMBERS[type(message)]:
+    for name, least, most in NUMBERS[type(message)]:
         value = getattr(message, name)
-        if value is not None and not least <= value <= MAX_INT:
-            yield f"{name} is {value}, not between {least} and 2^53"
+        if value is not None and not least <= value <= most:
+            yield f"{name} is {value}, not between {least} and {most}"
     if isinstance(message, wire.Watch):
         if message.phase not in PHASES:
             yield f"phase is none of {', '.join(PHASES)}"

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from everstep import wire
-from everstep.coordinator.bodies import Receive, Scope, parse, read_body
+from everstep.coordinator.bodies import Receive, Scope, check_name, parse, read_body
+from everstep.coordinator.door import UNKNOWN_CALLER
 from everstep.coordinator.job import Job
 from everstep.coordinator.service import Service
 from everstep.errors import EverstepError, Refused
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Call = Callable[[Job, str, Any], Awaitable[Any]]
+Header = tuple[bytes, bytes]
+
+FAILING = "everstep.failing"  # in a scope: asked for each refusal, answers with another one if there are too many
+
+_LAST = (400, 401, 403, 413, 414, 429, 431)  # a body that was not read to its end leaves the connection unusable
 
 REPORT = "report"  # an agent's, all others are workers'
 CALLS: dict[str, tuple[type[Any], Call]] = {
@@ -48,11 +54,12 @@ class Express:
         kind, method = CALLS[call]
         try:
             service = self._find_service()
+            check_name("agent" if call == REPORT else "worker", name)
             found = service.job_at_hand(job) or await service.job(job)
             message = parse(kind, await read_body(scope, receive))
             answer = await (_report(found, name, message, receive) if call == REPORT else method(found, name, message))
         except EverstepError as error:
-            await send_error(send, error)
+            await send_error(send, error, scope)
         else:
             await send_json(send, 200, answer if isinstance(answer, bytes) else encode(answer))
 
@@ -86,15 +93,24 @@ def encode(message: Any) -> bytes:
     return b"{}" if message is None else wire.to_json(message)
 
 
-async def send_error(send: Send, error: EverstepError) -> None:
+async def send_error(
+    send: Send, error: EverstepError, scope: Scope | None = None, more_headers: Sequence[Header] = ()
+) -> None:
+    """`scope`: of a caller who is known; too many refusals are answered otherwise."""
+    if scope is not None and isinstance(error, Refused) and FAILING in scope:
+        error = scope[FAILING](scope) or error
     status = error.status if isinstance(error, Refused) else 503  # all else is ours, and worth another try
-    # A body that was not read to its end leaves the connection unusable.
-    await send_json(send, status, json.dumps({"detail": error.message}).encode(), is_last=status in (400, 401, 413))
-
-
-async def send_json(send: Send, status: int, content: bytes, *, is_last: bool = False) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
-    if is_last:
+    headers = list(more_headers)
+    if status in _LAST:
         headers.append((b"connection", b"close"))
+    if status == UNKNOWN_CALLER:
+        headers.append((b"www-authenticate", f'Bearer realm="{wire.REALM}"'.encode()))
+    if isinstance(error, Refused) and error.wait_s:
+        headers.append((b"retry-after", b"%d" % error.wait_s))
+    await send_json(send, status, json.dumps({"detail": error.message}).encode(), headers)
+
+
+async def send_json(send: Send, status: int, content: bytes, more_headers: Sequence[Header] = ()) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content)), *more_headers]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})

@@ -20,6 +20,7 @@ from everstep.coordinator.advance import advance, examine
 from everstep.coordinator.bell import Bell
 from everstep.coordinator.health import CUT_S
 from everstep.coordinator.ledger import Rows
+from everstep.coordinator.limits import check_nodes, check_workers
 from everstep.coordinator.replies import Notice, Seats, agent_orders, job_view, notice_of, why_waiting
 from everstep.coordinator.roster import (
     ALIVE,
@@ -97,11 +98,14 @@ class Job:
 
     async def reserve(self, request: wire.SlotRequest) -> wire.Slot:
         roster, name = changes.reserve(self.roster, request)
+        check_workers(len(roster.workers))
         await self._keep(roster)
         return wire.Slot(worker=name, num_restarts=roster.num_restarts)
 
     async def report(self, agent: str, report: wire.AgentReport) -> wire.AgentOrders:
         states = [(self.roster.worker(state.worker), state.is_running) for state in report.workers]
+        if agent not in self.roster.nodes:
+            check_nodes(len(self.roster.nodes) + 1, len(self.roster.workers) + report.num_workers)
         now = time.monotonic()
         for worker, is_running in states:
             if is_running and worker.incarnation:

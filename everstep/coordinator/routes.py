@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from everstep import wire
-from everstep.coordinator.bodies import parse, read_body
+from everstep.coordinator.bodies import check_name, parse, read_body
 from everstep.coordinator.express import encode
 from everstep.coordinator.job import Job
+from everstep.coordinator.openapi import document
 from everstep.coordinator.service import Service
 
 T = TypeVar("T")
@@ -47,6 +49,11 @@ async def health() -> Response:
     return _reply(wire.Health(now=time.time()))
 
 
+@router.get("/openapi.json")
+async def openapi() -> Response:
+    return Response(json.dumps(document()), media_type="application/json")
+
+
 @router.put("/jobs/{job}")
 async def create(job: str, service: ServiceOf, spec: Annotated[wire.JobSpec, _body(wire.JobSpec)]) -> Response:
     return _reply((await service.create(job, spec)).view())
@@ -70,7 +77,7 @@ async def stop(job: JobOf, message: Annotated[wire.Stop, _body(wire.Stop)]) -> R
 
 @router.post("/jobs/{job}/agents/{agent}/leave")
 async def leave(job: JobOf, agent: str, message: Annotated[wire.AgentLeave, _body(wire.AgentLeave)]) -> Response:
-    await job.agent_leaves(agent, message)
+    await job.agent_leaves(check_name("agent", agent), message)
     return _reply()
 
 

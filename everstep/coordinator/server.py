@@ -17,11 +17,14 @@ import uvicorn
 
 from everstep import env
 from everstep.coordinator.app import create_app
+from everstep.coordinator.connection import Connection
 from everstep.coordinator.store import Store
+from everstep.coordinator.tls import is_loopback, plain_warning, server_context
 from everstep.errors import UsageError
 
 BACKLOG = 4096  # thousands of workers may connect at the same moment
 SWITCH_S = 0.0005  # the store's thread waits so long for its turn while calls come in, not ten times as long
+RESERVED_FILES = 128  # of those that may be open: for the store, logs and whoever is told to come back later
 KEEP_ALIVE_S = 120  # longer than any client keeps an idle connection: the client closes first, and no call is lost
 
 
@@ -33,14 +36,19 @@ def serve(
     *,
     ready_fd: int | None = None,
     ready_file: str | Path | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
 ) -> None:
     """Answer until SIGTERM or SIGINT. The URL goes to stdout, and as one line to `ready_fd` or `ready_file`."""
+    tls = server_context(tls_cert, tls_key)
     token = read_or_create_token(Path(token_file))
     _raise_file_limit()
     _calm_garbage_collector()
     sys.setswitchinterval(SWITCH_S)
     with contextlib.closing(_bind(host, port)) as listener:
-        url = _url(listener)
+        url = _url(listener, "http" if tls is None else "https")
+        if tls is None and not is_loopback(listener.getsockname()[0]):
+            print(plain_warning(url), file=sys.stderr, flush=True)
 
         def on_ready() -> None:
             _say_ready(url, ready_fd, ready_file)
@@ -48,6 +56,8 @@ def serve(
         app = create_app(Store(store_url), token, on_ready=on_ready)
         config = uvicorn.Config(
             app,
+            http=Connection,
+            limit_concurrency=_max_connections(),
             access_log=False,
             log_level="warning",
             server_header=False,
@@ -58,6 +68,8 @@ def serve(
             timeout_graceful_shutdown=3,
             backlog=BACKLOG,
         )
+        config.load()
+        config.ssl = tls
         uvicorn.Server(config).run(sockets=[listener])
 
 
@@ -90,9 +102,9 @@ def _bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _url(listener: socket.socket) -> str:
+def _url(listener: socket.socket, scheme: str) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _say_ready(url: str, ready_fd: int | None, ready_file: str | Path | None) -> None:
@@ -102,7 +114,8 @@ def _say_ready(url: str, ready_fd: int | None, ready_file: str | Path | None) ->
         os.close(ready_fd)
     if ready_file is not None:
         aside = Path(f"{ready_file}.{os.getpid()}")
-        aside.write_text(f"{url}\n")
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(f"{url}\n")
         aside.replace(ready_file)  # whoever waits for the file finds it whole
 
 
@@ -111,6 +124,11 @@ def _raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _max_connections() -> int:
+    """Above this, calls are answered 503, which is worth another try; files of our own must stay possible."""
+    return max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_FILES)
 
 
 def _calm_garbage_collector() -> None:

@@ -13,6 +13,7 @@ from typing import TypeVar
 from everstep import wire
 from everstep.coordinator.job import Job
 from everstep.coordinator.ledger import Rows
+from everstep.coordinator.limits import check_jobs
 from everstep.coordinator.replies import generation_view
 from everstep.coordinator.roster import ID, UNKNOWN, Roster
 from everstep.coordinator.shards import Keep
@@ -50,6 +51,7 @@ class Service:
             return found
         async with self._opening:
             if name not in self._jobs:
+                check_jobs(sum(not job.kept.is_over for job in self._jobs.values()))
                 roster = Roster(job=name, name=spec.name, policy=spec.policy)
                 await self._in_thread(lambda: self._store.save(None, roster))
                 self._jobs[name] = Job(roster, self._save, self._keeper(name))

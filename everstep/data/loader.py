@@ -74,6 +74,7 @@ class DataLoader(data.DataLoader[Any]):
             )
         is_own = type(loader.batch_sampler) is not data.BatchSampler
         _check(loader.dataset, loader.batch_size, loader.batch_sampler if is_own else None, loader.in_order)
+        _shuffling(loader.sampler, 0)  # may refuse it, and then it must stay what it was
         loader.__class__ = cls
         assert isinstance(loader, cls)
         loader._follow_sampler(0)

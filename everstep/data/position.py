@@ -46,11 +46,21 @@ class Position:
     def expect_after(self, name: str) -> None:
         self._done_after.setdefault(name, self._done_before)
 
+    def expect_in_steps(self, name: str) -> None:
+        """It has shown that it is done in steps, not after epochs."""
+        self._done_after.pop(name, None)
+
+    @property
+    def first_unfinished(self) -> int:
+        """The epoch to go on with: the one just trained, if something is still to be done after it."""
+        is_left = self.samples == 0 and any(done < self.epoch - 1 for done in self._done_after.values())
+        return self.epoch - 1 if is_left else self.epoch
+
     def is_first_after(self, name: str) -> bool:
         """Whether something that is done once after each epoch is still to be done after the one just left.
 
         Not for whoever was brought past it by a peer's state or a checkpoint: there it is in the state."""
-        if self.last_iterated <= self._done_after[name]:
+        if self.last_iterated <= self._done_after.get(name, self._done_before):
             return False
         self._done_after[name] = self.last_iterated
         return True

@@ -105,7 +105,9 @@ class LeafReader:
             self._iterator = iter(self._source)
         try:
             batch = next(self._iterator)
-        except StopIteration:
+        except StopIteration as end:
+            if self._requests.asked:
+                raise RuntimeError("the dataset or the collate_fn raised StopIteration") from end
             self._iterator = None  # it had come to the epoch's end, and now something is wanted again
             return None, None
         return self._requests.asked.popleft(), batch

@@ -81,6 +81,7 @@ class Facts:
     port: Port | None = None  # if an endpoint was named
     clock_s: float | None = None  # how far the coordinator's clock is ahead of ours
     coordinator_problem: str = ""
+    coordinator_hint: str = ""  # the way out, if the problem has one of its own
 
 
 def gather(
@@ -92,7 +93,7 @@ def gather(
 ) -> Facts:
     """`torch`: if it is known already."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    clock_s, coordinator_problem = _ask(coordinator) if coordinator is not None else (None, "")
+    clock_s, problem = _ask(coordinator) if coordinator is not None else (None, None)
     return Facts(
         python=platform.python_version(),
         torch=torch or ask_torch(env.python() or sys.executable),
@@ -109,7 +110,8 @@ def gather(
         max_files_hard=hard,
         port=None if endpoint is None else _port(endpoint),
         clock_s=clock_s,
-        coordinator_problem=coordinator_problem,
+        coordinator_problem=problem.message if problem else "",
+        coordinator_hint=(problem.hint or "") if problem else "",
     )
 
 
@@ -145,11 +147,11 @@ def measure_clock(coordinator: Coordinator, num_asks: int = 5) -> float:
     return ahead_s
 
 
-def _ask(coordinator: Coordinator) -> tuple[float | None, str]:
+def _ask(coordinator: Coordinator) -> tuple[float | None, EverstepError | None]:
     try:
-        return measure_clock(coordinator), ""
+        return measure_clock(coordinator), None
     except EverstepError as error:
-        return None, error.message
+        return None, error
 
 
 def _driver() -> str | None:

@@ -149,7 +149,8 @@ def _endpoint(facts: Facts) -> Finding:
 
 def _clock(facts: Facts) -> Finding:
     if facts.clock_s is None:
-        return error("coordinator", facts.coordinator_problem, "is it running, and is this its URL and token?")
+        hint = facts.coordinator_hint or "is it running, and is this its URL and token?"
+        return error("coordinator", facts.coordinator_problem, hint)
     return judge_skew(abs(facts.clock_s), "the coordinator")
 
 

@@ -17,6 +17,7 @@ from everstep.engine.fixed import Alone, Fixed
 from everstep.engine.group import FORM_S
 from everstep.engine.membership import Membership, address_towards
 from everstep.engine.step import Engine
+from everstep.engine.world import ALONE, World
 from everstep.errors import UsageError
 from everstep.wire import WAITING
 
@@ -31,6 +32,11 @@ def current(*, is_fixed: bool = False) -> Engine:
         _engine = Engine(_fixed_membership if is_fixed else _membership, Board(env.board_path()))
         atexit.register(_end)
     return _engine
+
+
+def joined_world() -> World | None:
+    """The world of this process's engine; None without one, or before it has joined."""
+    return None if _engine is None or _engine.world is ALONE else _engine.world
 
 
 def follow_world(*, wants_nccl: bool = False) -> Engine:

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from everstep import env
 from everstep.engine.group import Group
 from everstep.engine.world import World
 from everstep.errors import PermanentError
@@ -59,9 +60,13 @@ class Fixed(Alone):
 
     def next_group(self, after: int) -> Group:
         if after >= 1:
+            is_ours = env.coordinator_url() is not None
+            way_out = "use everstep.DistributedDataParallel" if is_ours else "start the script with `everstep run`"
             raise PermanentError(
-                "a peer was lost, and torchrun's world is fixed",
-                hint="start the script with `everstep run`: the survivors then go on",
+                "a peer was lost, and the world of torch's own DDP is fixed: all workers are started again"
+                if is_ours
+                else "a peer was lost, and torchrun's world is fixed",
+                hint=f"{way_out}: the survivors then go on",
             )
         if self._formed is None:
             self._formed = self._form()

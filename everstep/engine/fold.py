@@ -144,6 +144,7 @@ class FastFold:
     def __init__(self, make: Callable[[], Flats]) -> None:
         self._sum = make()
         self._held: list[int] = []
+        self._size = 1  # workers
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -168,8 +169,8 @@ class FastFold:
         """One sum is enough, whatever happens."""
 
     def tree(self, plan: Plan) -> tuple[int, list[list[Node]]]:
-        size = len(plan.todo)
+        size = self._size = len(plan.todo)
         return size, [[lift(Node(0, rank), size)] for rank in range(size)]
 
     def sums(self, rank: int, target: Target | None) -> dict[Node, Flats]:
-        return {Node(0, rank): self._sum}
+        return {lift(Node(0, rank), self._size): self._sum}

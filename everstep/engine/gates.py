@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FrameType, MethodType
 from typing import Any, Protocol
 
 from torch.amp import GradScaler, grad_scaler
-from torch.optim import Optimizer
+from torch.optim import Optimizer, lr_scheduler
 
 from everstep.engine.step import Engine
 from everstep.errors import UsageError
@@ -23,6 +24,9 @@ class Epochs(Protocol):
     def is_in_one(self) -> bool: ...
     def expect_after(self, name: str) -> None:
         """Something with this name may be done once after each epoch."""
+
+    def expect_in_steps(self, name: str) -> None:
+        """It has shown that it is done in steps instead."""
 
     def is_first_after(self, name: str) -> bool:
         """Whether it is still to be done after the epoch just left."""
@@ -39,16 +43,17 @@ class Gate:
         self.has_scaler = False
 
     def bind_optimizer(self, optimizer: Optimizer) -> None:
+        """As a method: a scheduler that is made later wraps it once more, and takes it for one."""
         self._num_optimizers += 1
         original = optimizer.step
 
-        def step(*args: Any, **kwargs: Any) -> Any:
-            if not self.has_scaler and sys._getframe(1).f_code.co_filename == grad_scaler.__file__:
+        def step(_: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if not self.has_scaler and _is_called_by_scaler():
                 raise _unknown_scaler()
             return self._pass(lambda: original(*args, **kwargs)) if self.is_open("optimizer.step()") else None
 
         step.__dict__.update(getattr(original, "__dict__", {}))  # schedulers leave marks on what they wrapped
-        optimizer.step = step  # type: ignore[method-assign]
+        optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
 
     def bind_scheduler(self, scheduler: Any, name: str) -> None:
         """By a subclass: an attribute of the instance would become part of the scheduler's state_dict."""
@@ -98,9 +103,12 @@ class Gate:
         return self._engine.is_last_leaf
 
     def _is_open_for_scheduler(self, name: str) -> bool:
-        if self._engine.is_in_leaf or self._epochs is None or self._epochs.is_in_one:
+        epochs = self._epochs
+        if epochs is not None and self._engine.is_in_leaf:
+            epochs.expect_in_steps(name)
+        if self._engine.is_in_leaf or epochs is None or epochs.is_in_one:
             return self.is_open("scheduler.step()")
-        return self._epochs.is_first_after(name)
+        return epochs.is_first_after(name)
 
     def _pass(self, apply: Callable[[], Any]) -> Any:
         self._num_passed += 1
@@ -129,6 +137,14 @@ def explain(error: BaseException) -> BaseException:
     """torch's complaint about a scaler that the trainer does not know, in words that help."""
     is_about_it = isinstance(error, AssertionError) and "No inf checks were recorded" in str(error)
     return _unknown_scaler() if is_about_it else error
+
+
+def _is_called_by_scaler() -> bool:
+    """Whether a GradScaler has called the optimizer's step, whose caller asks."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename == lr_scheduler.__file__:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == grad_scaler.__file__
 
 
 def _unknown_scaler() -> UsageError:

@@ -26,7 +26,7 @@ from everstep.engine.pulse import ENDS, Header, Pulse, header_bytes, pulse_bytes
 from everstep.engine.shared import Block, Shelf, cut, is_available, needed_bytes
 from everstep.engine.staging import Staging
 from everstep.engine.tree import Node, additions
-from everstep.errors import EverstepError, PeerLost
+from everstep.errors import PeerLost
 
 Collect = Callable[[], list[bytes]]
 CollectPulses = Callable[[], list[Pulse]]
@@ -160,11 +160,11 @@ class Reduction:
     def run(self) -> None:
         try:
             self._run()
-        except EverstepError as error:
-            self._failure = error
-        except Exception as error:
+        except (RuntimeError, OSError) as error:  # gloo's
             self._failure = PeerLost(f"generation {self._world.generation} is broken: {gloo_words(error)}")
             self._failure.__cause__ = error
+        except BaseException as error:  # ours: to do it again would not help
+            self._failure = error
         finally:
             if self._failure is not None:
                 self.task.group.still()

@@ -1,7 +1,8 @@
 """State as a JSON skeleton plus tensors: what can be sent, checked and loaded without running anybody's code.
 
-`encode` takes any nesting of dicts, lists and tuples with tensors, numbers, strings, bytes and None; what it cannot
-carry is an error that names the place. `checksum` is fast enough to be free beside the copy."""
+`encode` takes any nesting of dicts, lists and tuples with tensors, numbers, strings, bytes and None, and objects that
+have a state_dict; what it cannot carry is an error that names the place. `checksum` is fast enough to be free beside
+the copy."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import base64
 import collections
 import hashlib
 import json
+import random
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -23,6 +25,34 @@ _ROW_BYTES = 64 << 10
 
 def encode(value: Any, tensors: list[Tensor], where: str = "state") -> Any:
     """A JSON value in which every tensor is a number into `tensors`; containers that JSON lacks are tagged."""
+    num_before = len(tensors)
+    try:
+        return _encode(value, tensors)
+    except UsageError:
+        del tensors[num_before:]
+        return _encode_slowly(value, tensors, where)
+
+
+def _encode(value: Any, tensors: list[Tensor]) -> Any:
+    """Without the place, which costs as much as all the rest."""
+    kind = type(value)
+    if kind is int or kind is str or kind is bool or value is None or (kind is float and value - value == 0.0):
+        return value
+    if kind is Tensor:
+        tensors.append(value.detach())
+        return {"tensor": len(tensors) - 1}
+    if kind is dict or kind is collections.OrderedDict:
+        items = [[k if type(k) is str else _encode(k, tensors), _encode(v, tensors)] for k, v in value.items()]
+        if (metadata := getattr(value, "_metadata", None)) is not None:  # of a module: the version of each part
+            return {"module": [items, _encode(metadata, tensors)]}
+        return {_DICTS[kind]: items}
+    if kind is list:
+        return [_encode(item, tensors) for item in value]
+    return _encode_slowly(value, tensors, "state")
+
+
+def _encode_slowly(value: Any, tensors: list[Tensor], where: str) -> Any:
+    """The same, and an error says where."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Tensor):
@@ -31,18 +61,23 @@ def encode(value: Any, tensors: list[Tensor], where: str = "state") -> Any:
     if type(value) in (int, float):
         return value if value == value and abs(value) != float("inf") else {"float": repr(value)}
     if isinstance(value, list):
-        return [encode(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]
+        return [_encode_slowly(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]
     if type(value) is tuple:
-        return {"tuple": [encode(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]}
+        return {"tuple": [_encode_slowly(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]}
     if isinstance(value, bytes):
         return {"bytes": base64.b64encode(value).decode()}
     if type(value) in _DICTS:
         items = [
-            [encode(k, tensors, f"{where} key {k!r}"), encode(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()
+            [_encode_slowly(k, tensors, f"{where} key {k!r}"), _encode_slowly(v, tensors, f"{where}[{k!r}]")]
+            for k, v in value.items()
         ]
+        if (metadata := getattr(value, "_metadata", None)) is not None:  # of a module: the version of each part
+            return {"module": [items, _encode_slowly(metadata, tensors, f"{where}._metadata")]}
         return {_DICTS[type(value)]: items}
-    if (number := _numpy_value(value)) is not None:
-        return encode(number, tensors, where)
+    if (tagged := _numpy_value(value, tensors, where)) is not None:
+        return tagged
+    if (own := own_state(value)) is not None:
+        return _encode_slowly(own, tensors, where)
     raise UsageError(
         f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be sent as plain data",
         hint="keep tensors, numbers, strings, lists, tuples and dicts in a state_dict",
@@ -52,14 +87,33 @@ def encode(value: Any, tensors: list[Tensor], where: str = "state") -> Any:
 _DICTS: dict[type, str] = {dict: "dict", collections.OrderedDict: "ordered", collections.Counter: "counter"}
 
 
-def _numpy_value(value: Any) -> Any:
+def _numpy_value(value: Any, tensors: list[Tensor], where: str) -> Any:
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
     if isinstance(value, numpy.generic):
-        return value.item()
+        return encode(value.item(), tensors, where)
     if isinstance(value, numpy.ndarray) and value.dtype != object:
-        return torch.from_numpy(value.copy())
+        try:
+            tensors.append(torch.from_numpy(value.copy()))
+        except TypeError as error:
+            raise UsageError(
+                f"{where} is a numpy array of {value.dtype}: {error}", hint="keep it as numbers"
+            ) from error
+        return {"ndarray": len(tensors) - 1}
+    return None
+
+
+def own_state(value: Any) -> Any:
+    """Of modules, optimizers, loaders and random generators: what they give to be loaded again."""
+    if callable(own := getattr(value, "state_dict", None)):
+        return own()
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if (bits := getattr(value, "bit_generator", None)) is not None:  # numpy.random.Generator
+        return bits.state
     return None
 
 
@@ -71,12 +125,19 @@ def decode(value: Any, tensors: Sequence[Tensor]) -> Any:
     ((tag, content),) = value.items()
     if tag == "tensor":
         return tensors[content]
+    if tag == "ndarray":
+        return tensors[content].numpy()
     if tag == "float":
         return float(content)
     if tag == "tuple":
         return tuple(decode(item, tensors) for item in content)
     if tag == "bytes":
         return base64.b64decode(content)
+    if tag == "module":
+        items, metadata = content
+        state = decode({"ordered": items}, tensors)
+        state._metadata = decode(metadata, tensors)
+        return state
     pairs = [(decode(k, tensors), decode(v, tensors)) for k, v in content]
     kind = next(kind for kind, name in _DICTS.items() if name == tag)
     return kind(dict(pairs))

@@ -12,10 +12,8 @@ import contextlib
 import faulthandler
 import logging
 import signal
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +23,7 @@ from everstep.board import Board
 from everstep.engine.agreed import Agreed
 from everstep.engine.buckets import Flats, lay_out, trainable
 from everstep.engine.determinism import fix_kernels
+from everstep.engine.farewell import Farewell, Leaving, on_sigterm
 from everstep.engine.fixed import Alone
 from everstep.engine.fold import Target
 from everstep.engine.gradients import Gradients
@@ -36,6 +35,7 @@ from everstep.engine.plan import Plan, plan_step
 from everstep.engine.pulse import ENDS, STEPS, Header, Pulse, PulseDecision, decide_pulse, header_bytes, in_order
 from everstep.engine.registry import Registry
 from everstep.engine.seeds import leaf_seed, seed_everything
+from everstep.engine.settings import Settings
 from everstep.engine.settle import Hello, Leadership, check_fit, decide_leader, exchange
 from everstep.engine.summing import Sum
 from everstep.engine.transfer import receive_state, send_state
@@ -56,24 +56,13 @@ class Leaf:
     is_ghost: bool = False  # nothing is left for this worker: it runs the body to take the step, and adds nothing
 
 
-class Leaving(SystemExit):
-    """This worker was asked to go and has left in good order; ends the script with exit code 0."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-
-
 class Engine:
     """One per process. `configure` first; then next_leaf, begin_leaf, update and end_leaf, over and over."""
 
     def __init__(
         self, make_membership: Callable[[Board, Callable[[int], None]], Alone | Membership], board: Board
     ) -> None:
-        self.num_leaves: int | None = None  # in all; None: so many for each worker, or unknown until configured
-        self._leaves_per_worker: int | None = None
-        self._is_balanced = False
-        self._counts_empty_steps = True
-        self.is_exact = True
+        self._settings: Settings | None = None
         self.registry = Registry()
         self.world: World = ALONE
         self.step = 0  # committed steps
@@ -86,8 +75,6 @@ class Engine:
         self.on_empty: list[Callable[[PulseDecision], None]] = []  # told of steps that had no weight and do not count
         self.note: Callable[[], bytes] = bytes  # what all are to know of this worker when the step is committed
         self.void_leaves: Callable[[], Collection[int]] = tuple  # of the step to come: those without samples
-        self._seed = 0
-        self._threads = 1
         self._membership = make_membership(board, self._generation_closed)
         self._board = board
         self._group: Group | None = None
@@ -105,36 +92,23 @@ class Engine:
         self._are_buffers_kept = False
         self._decision: PulseDecision | None = None  # of the step being committed
         self._must_regroup = False
-        self._farewell: Future[bool] | None = None  # it has asked to leave: whether it may
-        self._leave_reason = ""
+        self._farewell: Farewell | None = None  # it has asked to leave
         self._agreed = Agreed()
 
-    def configure(
-        self,
-        *,
-        num_leaves: int | None = None,
-        leaves_per_worker: int | None = None,
-        reduce: str,
-        seed: int = 0,
-        threads: int = 1,
-        is_balanced: bool = False,
-        counts_empty_steps: bool = True,
-    ) -> None:
-        """Either a fixed number of leaves for all workers together, or (fast only) one for each worker.
-
-        is_balanced: quick workers get more leaves. counts_empty_steps: also if no leaf had any weight."""
+    def configure(self, settings: Settings) -> None:
         if self._gradients is not None:
             raise UsageError("training has begun already", hint="make one ElasticTrainer or controller per process")
-        for leaves in (num_leaves, leaves_per_worker):
-            if leaves is not None and leaves < 1:
-                raise UsageError(f"leaves={leaves}: a global batch has at least one leaf", hint="use leaves=1 or more")
-        if reduce not in ("fast", "exact"):
-            raise UsageError(f"reduce={reduce!r} is not known", hint='use reduce="exact" or reduce="fast"')
-        if threads < 1:
-            raise UsageError(f"threads={threads}: computing takes at least one thread", hint="use threads=1 or more")
-        self.num_leaves, self._leaves_per_worker = num_leaves, leaves_per_worker
-        self.is_exact, self._seed, self._threads = reduce == "exact", seed, threads
-        self._is_balanced, self._counts_empty_steps = is_balanced, counts_empty_steps
+        self._settings = settings
+
+    @property
+    def settings(self) -> Settings:
+        if self._settings is None:
+            raise UsageError("how to train is not known", hint="make an ElasticTrainer or a controller first")
+        return self._settings
+
+    @property
+    def _max_workers(self) -> int | None:
+        return self._settings.num_leaves if self._settings is not None else None
 
     def resume(self, step: int) -> None:
         """Count on from a checkpoint's step."""
@@ -158,10 +132,10 @@ class Engine:
             if self._membership.is_newcomer:
                 self._group = Group(ALONE, None, [])
             else:
-                self._membership.hold(0, 0, self.num_leaves)
+                self._membership.hold(0, 0, self._max_workers)
                 self._membership.arrive(0)
                 self._take_group()
-            _leave_on_sigterm(self)
+            on_sigterm(self._wish_to_leave)
             faulthandler.register(signal.SIGUSR2, all_threads=True)  # the agent asks for stacks before it kills
 
     def _build(self) -> Gradients:
@@ -170,14 +144,11 @@ class Engine:
             parameters = trainable(self.registry.modules)
             if not parameters:
                 raise UsageError("no parameter to train is registered", hint="pass the model to ElasticTrainer")
-            if self.num_leaves is None and self._leaves_per_worker is None:
-                raise UsageError("the number of leaves is not set", hint="make an ElasticTrainer first")
-            layout = lay_out(parameters)
-            if self.is_exact:
-                fix_kernels(self._threads, is_cuda=any(p.is_cuda for p in parameters))
-
-            self._leaves = self.num_leaves or self._leaves_per_worker or 0
-            self._sum = Sum(parameters, layout, num_leaves=self._leaves, is_exact=self.is_exact)
+            settings, layout = self.settings, lay_out(parameters)
+            if settings.is_exact:
+                fix_kernels(settings.threads, is_cuda=any(p.is_cuda for p in parameters))
+            self._leaves = settings.leaves(1)
+            self._sum = Sum(parameters, layout, num_leaves=self._leaves, is_exact=settings.is_exact)
             self._gradients = Gradients(parameters, layout, self._sum.fold, self._sum.ready, self._backward_ended)
             self._buffers = ModuleBuffers(self.registry.modules)
         return self._gradients
@@ -237,7 +208,7 @@ class Engine:
         self._decision = None
         self._are_buffers_kept = False
         self._buffers.restore()
-        seed_everything(leaf_seed(self._seed, leaf.step, leaf.index))
+        seed_everything(leaf_seed(self.settings.seed, leaf.step, leaf.index))
         target = None
         if leaf.is_ghost:
             gradients.begin_ghost()
@@ -425,7 +396,7 @@ class Engine:
     @property
     def _counts(self) -> bool:
         assert self._decision is not None
-        return self._counts_empty_steps or not self._decision.is_empty
+        return self.settings.counts_empty_steps or not self._decision.is_empty
 
     def commit(self) -> None:
         decision = self._decision
@@ -445,7 +416,7 @@ class Engine:
         if not self._counts:
             return
         self._agreed = Agreed()
-        self._membership.hold(self._settled, self.step, self.num_leaves)
+        self._membership.hold(self._settled, self.step, self._max_workers)
         emit("step.committed", step=self.step, generation=self.world.generation, size=self.world.size)
 
     def after_commit(self) -> None:
@@ -454,7 +425,7 @@ class Engine:
         if decision is None or not decision.must_regroup or self._todo:
             return
         if self.world.rank in decision.leavers:
-            self._farewell = self._ask_to_leave("asked to end by SIGTERM")
+            self._farewell = self._say_farewell("asked to end by SIGTERM")
             return
         self._must_regroup = True
         self._membership.arrive(self.world.generation)
@@ -464,10 +435,10 @@ class Engine:
     def _regroup(self, lost: PeerLost | None = None) -> None:
         """Wait for the next generation and settle in it; again, if that one breaks too."""
         started, farewell = time.monotonic(), self._farewell
-        if farewell is not None and farewell.result():
+        if farewell is not None and farewell.is_granted():
             raise Leaving  # the others go on without this worker
         if self._settled == 0 and self.world is ALONE:
-            self._membership.hold(0, self.step, self.num_leaves)
+            self._membership.hold(0, self.step, self._max_workers)
             self._membership.arrive(0)
         if lost is not None:
             self._membership.report_broken(self.world.generation, lost.message)
@@ -484,7 +455,7 @@ class Engine:
             except PeerLost as again:
                 self._membership.report_broken(self.world.generation, again.message)
         if farewell is not None:
-            self._farewell = self._ask_to_leave(self._leave_reason)
+            self._farewell = self._say_farewell(farewell.reason)
         for tell in self.on_settled:
             tell()
         emit("regroup.settled", generation=self.world.generation, size=self.world.size, rank=self.world.rank,
@@ -505,8 +476,8 @@ class Engine:
         gradients, group, rank = self._build(), self._group, self.world.rank
         with self.in_phase(WAITING):
             hellos = exchange(self._hello(), group)
-        if self._leaves_per_worker is not None:
-            hellos = self._rename_leaves(hellos, self._leaves_per_worker)
+        if self.settings.leaves_per_worker is not None:
+            hellos = self._rename_leaves(hellos, self.settings.leaves_per_worker)
         leadership = decide_leader(hellos, self.world.continues)
         check_fit(hellos, leadership.leader, rank)
         if rank == leadership.leader and leadership.receivers:
@@ -519,7 +490,7 @@ class Engine:
             self._weights.clear()
         self._settled = self.world.generation
         self._pace = Pace()
-        self._membership.hold(self._settled, self.step, self.num_leaves)
+        self._membership.hold(self._settled, self.step, self._max_workers)
         self._membership.report_settled(self.world.generation, self.step)
         current = [rank for rank in range(self.world.size) if rank not in leadership.receivers]
         self._agreed.values = max((hellos[rank].reduced for rank in current), key=len)
@@ -534,7 +505,7 @@ class Engine:
 
     def _rename_leaves(self, hellos: Sequence[Hello], per_worker: int) -> list[Hello]:
         """So many for each worker: they are numbered through anew in each generation."""
-        self._leaves = per_worker * self.world.size
+        self._leaves = self.settings.leaves(self.world.size)
         hellos = [
             replace(hello, held=list(range(rank * per_worker, rank * per_worker + len(hello.held))))
             for rank, hello in enumerate(hellos)
@@ -551,15 +522,15 @@ class Engine:
             step=self.step,
             is_dirty=self._is_dirty,
             layout=self._sum.layout.digest,
-            num_leaves=self.num_leaves or 0,
-            is_exact=self.is_exact,
+            num_leaves=self.settings.num_leaves or 0,
+            is_exact=self.settings.is_exact,
             torch=torch.__version__,
             held=list(self._build().fold.held),
             reduced=self._agreed.values,
         )
 
     def _make_plan(self, held: Sequence[Sequence[int]] | None) -> None:
-        leaf_s = self._pace.of_all if self._is_balanced and held is None else ()
+        leaf_s = self._pace.of_all if self.settings.is_balanced and held is None else ()
         self._plan = plan_step(num_leaves=self._leaves, size=self.world.size, held=held, leaf_s=leaf_s)
         self._todo = list(self._plan.todo[self.world.rank])
         for leaf in self._void.intersection(self._todo):
@@ -573,14 +544,15 @@ class Engine:
 
     def _state(self) -> dict[str, Any]:
         self._buffers.restore()  # a leaf computed since the last commit has changed them
-        own = {"step": self.step, "seed": self._seed, "threads": torch.get_num_threads()}
+        own = {"step": self.step, "seed": self.settings.seed, "threads": torch.get_num_threads()}
         return {"engine": own, "objects": self.registry.state()}
 
     def _load(self, state: dict[str, Any]) -> None:
         self._is_dirty = True
         self.registry.load(state["objects"])
-        self.step, self._seed = state["engine"]["step"], state["engine"]["seed"]
-        if self.is_exact:
+        self.step = state["engine"]["step"]
+        self._settings = replace(self.settings, seed=state["engine"]["seed"])
+        if self.settings.is_exact:
             torch.set_num_threads(state["engine"]["threads"])
         self._buffers.rebase()
         self._agreed = Agreed()
@@ -636,24 +608,16 @@ class Engine:
 
     def leave(self, reason: str) -> None:
         """Wait until nobody needs this worker's state any more."""
-        self._farewell = self._farewell or self._ask_to_leave(reason)
-        while not self._farewell.result():
+        self._farewell = self._farewell or self._say_farewell(reason)
+        while not self._farewell.is_granted():
             self._regroup()  # which asks again
 
-    def _ask_to_leave(self, reason: str) -> Future[bool]:
-        """Behind the script's back: what it does after its last step, it may do together with all others."""
-        self._leave_reason = reason
-        answer: Future[bool] = Future()
+    def _say_farewell(self, reason: str) -> Farewell:
         generation, step = self.world.generation, self.step
+        return Farewell(reason, lambda why: self._membership.may_leave(generation, step, why))
 
-        def ask() -> None:
-            try:
-                answer.set_result(self._membership.may_leave(generation, step, reason))
-            except BaseException as error:  # raised again where the answer is taken
-                answer.set_exception(error)
-
-        threading.Thread(target=ask, name="everstep-leave", daemon=True).start()
-        return answer
+    def _wish_to_leave(self) -> None:
+        self.is_leaving = True
 
     def close(self) -> None:
         if self._gradients is not None:
@@ -671,18 +635,3 @@ class Engine:
             group.break_()  # also if it is an earlier one, closed in good order
         for tell in self.on_closed:
             tell(generation)
-
-
-def _leave_on_sigterm(engine: Engine) -> None:
-    """SIGTERM means: leave after the step in progress. A second one ends the process as usual."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    before = signal.getsignal(signal.SIGTERM)
-    if before not in (signal.SIG_DFL, None):
-        return  # the script has its own idea
-
-    def on_sigterm(number: int, frame: Any) -> None:
-        engine.is_leaving = True
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    signal.signal(signal.SIGTERM, on_sigterm)

@@ -34,6 +34,7 @@ from everstep.launcher.node import NodeSpec, Place, worker_environment
 from everstep.launcher.probe import Probe
 from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
+from everstep.launcher.vault import Vault
 from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
 from everstep.launcher.worker_files import WorkerFiles, open_log
 from everstep.process import RUNNING, STOPPED, Child, ending_code
@@ -74,6 +75,7 @@ class Agent:
         self._incarnation = uuid.uuid4().hex
         self._probe = Probe(node.address)
         self._broom = Broom()
+        self._vault = Vault(node.directory / f"{node.agent.replace('/', '_')}.vault", loop, say)
         self._line = Line(
             self._connect,
             agent=node.agent,
@@ -110,12 +112,14 @@ class Agent:
             try:
                 self._starter.attach(self._loop, self._say)
                 self._probe.open()
+                self._vault.open()
                 self._line.open()
                 while not self._is_done:
                     self._loop.turn()
             finally:
                 self._kill_all("the agent ends")
                 self._starter.close()
+                self._vault.close()
                 self._line.tell_leaving("its work is done")
                 self._line.close(_FAREWELL_S)
                 self._probe.close()
@@ -224,7 +228,7 @@ class Agent:
         worker = place.worker
         files = place.files(self._node.directory)
         files.make(attempt=place.num_restarts, local_rank=place.local_rank)
-        environment = worker_environment(self._node, place, os.environ)
+        environment = worker_environment(self._node, place, os.environ, vault=self._vault.path)
         with open_log(files.stdout) as output, open_log(files.stderr) as errors:
             child = self._starter.start(self._node.command, env=environment, output=output, errors=errors)
         self._broom.watch(child.pid)

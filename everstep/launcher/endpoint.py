@@ -33,10 +33,20 @@ _TOKEN_S = 5.0  # for the token's file to come, once the coordinator is there
 class Endpoint:
     host: str
     port: int
+    is_tls: bool = False  # a coordinator stands there: a run hosts none with a certificate
 
     @property
     def url(self) -> str:
-        return f"http://{self}"
+        return f"https://{self}" if self.is_tls else f"http://{self}"
+
+    def may_host(self, told: bool | None) -> bool:
+        """Whether this node is to host the coordinator; `told` by the user."""
+        if self.is_tls and told:
+            raise UsageError(
+                f"a run cannot host a coordinator with TLS at {self.url}",
+                hint="start `everstep serve --tls-cert … --tls-key …` there, and leave is_host out",
+            )
+        return not self.is_tls and (self.is_here() if told is None else told)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -151,7 +161,7 @@ def join(endpoint: Endpoint, job: str, token_file: Path | None, patience_s: floa
         problem = _try(endpoint, job, token)
         if problem is None and token is not None:
             return token
-        now, is_there = time.monotonic(), isinstance(problem, UsageError) and endpoint.is_taken()
+        now, is_there = time.monotonic(), isinstance(problem, UsageError | Refused) and endpoint.is_taken()
         there_at = (there_at or now) if is_there else None
         if problem is not None and (now - there_at > _TOKEN_S if there_at else now - began > patience_s):
             raise problem
@@ -168,6 +178,22 @@ def _connect(endpoint: Endpoint, token: str, job: str) -> Coordinator:
 
 
 def _try(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | None:
+    problem = _ask(endpoint, job, token)
+    if problem is not None and endpoint.is_taken() and _is_foreign(endpoint):
+        return UsageError(
+            f"what answers at {endpoint} is no everstep coordinator",
+            hint="another program has this port: give another one in --rdzv-endpoint",
+        )
+    return problem
+
+
+def _is_foreign(endpoint: Endpoint) -> bool:
+    from everstep.client import is_foreign
+
+    return is_foreign(endpoint.url)
+
+
+def _ask(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | None:
     if token is None:
         return UsageError(
             f"no token for the coordinator at {endpoint}",
@@ -181,7 +207,7 @@ def _try(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | Non
         return error
     except Refused as error:
         if error.status != _UNAUTHORISED:
-            raise
+            return error
         return UsageError(
             f"the coordinator at {endpoint} does not take our token",
             hint=f"set the same {env.TOKEN} on all nodes, or let them share the home folder",

@@ -5,7 +5,6 @@ The token is in a file that only this user can read; it is never on a command li
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import sys
 import threading
@@ -18,6 +17,7 @@ from types import TracebackType
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.launcher.logs import tail
 from everstep.process import Child
+from everstep.tokens import new_tokens
 
 Start = Callable[..., Child]
 
@@ -57,13 +57,13 @@ def private_directory(path: Path) -> Path:
 
 
 def write_token(path: Path) -> None:
-    """A new token, unless there is one."""
+    """New tokens, one of each role, unless there are some."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return
     with open(descriptor, "w") as file:
-        file.write(secrets.token_urlsafe(32) + "\n")
+        file.write(new_tokens())
 
 
 def serve_command(files: CoordinatorFiles, host: str, port: int) -> list[str]:
@@ -89,7 +89,7 @@ def start_coordinator(
     """Start one and wait until it answers: its process and URL. `inside` is put before the command."""
     write_token(files.token)
     files.ready.unlink(missing_ok=True)
-    with files.log.open("ab") as output:
+    with open(os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as output:
         child = start([*inside, *serve_command(files, host, port)], output=output, env=env or os.environ)
     try:
         return child, _await_ready(child, files)

@@ -96,7 +96,9 @@ def common_environment(outer: Mapping[str, str], num_workers: int) -> dict[str, 
     return {**ours, **outer}
 
 
-def worker_environment(node: NodeSpec, place: Place, outer: Mapping[str, str]) -> dict[str, str]:
+def worker_environment(
+    node: NodeSpec, place: Place, outer: Mapping[str, str], *, vault: Path | None = None
+) -> dict[str, str]:
     """The agent's own environment, with what this worker must know on top."""
     ours = {
         env.COORDINATOR: node.coordinator_url,
@@ -109,7 +111,10 @@ def worker_environment(node: NodeSpec, place: Place, outer: Mapping[str, str]) -
     }
     if node.is_address_given:
         ours[env.ADDRESS] = node.address
-    inherited = {name: value for name, value in outer.items() if name != env.TOKEN}  # the file says it
+    if vault is not None:
+        ours[env.VAULT] = str(vault)
+    not_theirs = (env.TOKEN, env.VAULT)  # the file says it; the vault of another agent
+    inherited = {name: value for name, value in outer.items() if name not in not_theirs}
     return common_environment(inherited, node.num_workers) | _torchrun_names(node, place, outer) | ours
 
 

@@ -28,10 +28,10 @@ from everstep.launcher.parcel import (
     Reap,
     Started,
     StartWorker,
-    pair,
     receive,
     send,
 )
+from everstep.packet import pair
 from everstep.process import Child
 
 WORKERS, CONTROL = "workers", "control"  # what a nursery's forks will be, and so what it has imported

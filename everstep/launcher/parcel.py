@@ -1,21 +1,12 @@
-"""Messages with open files in them, between processes of one machine: one packet each, over a unix socket.
-
-A message is one of our values (wire.py's codec); its files are descriptors that the other side then owns too."""
+"""What an agent and a nursery say to each other (packet.py): orders to start workers, and what became of them."""
 
 from __future__ import annotations
 
-import json
-import select
 import socket
-import struct
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
-from everstep.wire import from_json
-
-_MAX_BYTES = 1 << 20
-_MAX_FILES = 4
+from everstep.packet import receive_packet, send_packet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,34 +78,12 @@ class Parcel:
     files: list[int] = field(default_factory=list)
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-
 def send(line: socket.socket, message: Message, files: Sequence[int] = ()) -> None:
     """OSError if the other side is gone, or if the message is larger than a packet may be."""
-    body = json.dumps({"kind": type(message).__name__, **asdict(message)}, separators=(",", ":")).encode()
-    socket.send_fds(line, [body], list(files), socket.MSG_NOSIGNAL)
+    send_packet(line, message, files)
 
 
 def receive(line: socket.socket, timeout_s: float | None = None) -> Parcel | None:
     """The next one. EOFError: the other side is gone. None: nothing came in time."""
-    poll = select.poll()
-    poll.register(line, select.POLLIN)
-    if not poll.poll(None if timeout_s is None else timeout_s * 1000):
-        return None
-    try:
-        body, files, flags, _ = socket.recv_fds(line, _MAX_BYTES, _MAX_FILES, socket.MSG_CMSG_CLOEXEC)
-    except ConnectionError:
-        raise EOFError from None
-    if not body or flags & socket.MSG_TRUNC:
-        raise EOFError
-    values: dict[str, Any] = json.loads(body)
-    return Parcel(message=from_json(_KINDS[values.pop("kind")], values), files=files)
-
-
-def peer_user(line: socket.socket) -> int:
-    """The user at the other end."""
-    form = "3i"
-    _, user, _ = struct.unpack(form, line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(form)))
-    return int(user)
+    received = receive_packet(line, _KINDS, timeout_s)
+    return Parcel(message=received[0], files=received[1]) if received is not None else None

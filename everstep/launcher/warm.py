@@ -20,8 +20,8 @@ from pathlib import Path
 import everstep
 from everstep import env
 from everstep.launcher.nursery import Nursery, nursery_command
-from everstep.launcher.parcel import peer_user
 from everstep.launcher.program import read_early
+from everstep.packet import peer_user
 from everstep.process import start_detached
 
 _STATUS = ("Umask", "Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp:", "Cpus_allowed:", "Mems_allowed:", "SigIgn")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from everstep.data.loader import DataLoader
 from everstep.engine import current
 from everstep.engine.data_parallel import is_classic, unwrap
 from everstep.engine.gates import Gate, explain
+from everstep.engine.settings import Settings
 from everstep.engine.step import Engine, Leaf
 from everstep.errors import PeerLost, UsageError
 
@@ -42,7 +44,7 @@ class ElasticTrainer:
         _check_device(model)
         self._engine = engine or current.current(is_fixed=is_classic(model))
         self._are_leaves_given = leaves is not None
-        self._settings: dict[str, Any] = {"reduce": reduce, "seed": seed, "threads": threads}
+        self._settings = Settings(reduce=reduce, seed=seed, threads=threads)
         self._loader = DataLoader.adopt(dataloader) if dataloader is not None else None
         self._set_leaves(env.max_workers() if leaves is None else leaves)
         self._gate = Gate(self._engine, self._loader.position if self._loader is not None else None)
@@ -55,7 +57,8 @@ class ElasticTrainer:
             self._engine.void_leaves = self._loader.position.void_leaves
 
     def _set_leaves(self, leaves: int) -> None:
-        self._engine.configure(num_leaves=leaves, **self._settings)
+        self._settings = replace(self._settings, num_leaves=leaves)
+        self._engine.configure(self._settings)
         if self._loader is not None:
             self._loader.bind(self._engine, leaves)
 
@@ -67,8 +70,8 @@ class ElasticTrainer:
     @property
     def num_leaves(self) -> int:
         """Micro-batches per global batch."""
-        assert self._engine.num_leaves is not None
-        return self._engine.num_leaves
+        assert self._settings.num_leaves is not None
+        return self._settings.num_leaves
 
     @property
     def is_last_leaf(self) -> bool:
@@ -112,17 +115,19 @@ class ElasticTrainer:
     def epochs(self, number: int) -> Iterator[int]:
         """The epochs that are still to be trained, of so many; then all workers end together.
 
-        A newcomer begins with the one that the others are in."""
+        A newcomer begins with the one that the others are in. Who goes on from a checkpoint of an epoch's last step
+        gets that epoch again, without batches, if a scheduler has still to be stepped after it."""
         loader = self._loader
         if loader is None:
             raise UsageError("epochs() without a loader", hint="ElasticTrainer(model, dataloader)")
         self._engine.next_leaf()
-        while loader.position.epoch < number:
-            epoch = loader.position.epoch
+        epoch = loader.position.first_unfinished
+        while epoch < number:
             loader.set_epoch(epoch)
             yield epoch
             if loader.position.epoch == epoch:
                 loader.position.advance_to(epoch + 1)  # the loop has left it early
+            epoch = max(epoch + 1, loader.position.first_unfinished)
         self._engine.conclude()
 
     def leaves(self, steps: int) -> Iterator[Leaf]:
@@ -156,7 +161,7 @@ class ElasticTrainer:
 
     def state_dict(self) -> dict[str, Any]:
         """What to save beside model, optimizer and scheduler: steps, leaves, seed, and the position in the data."""
-        state = {"num_steps": self.num_steps, "leaves": self.num_leaves, "seed": self._settings["seed"]}
+        state = {"num_steps": self.num_steps, "leaves": self.num_leaves, "seed": self._settings.seed}
         return state | ({"data": self._loader.state_dict()} if self._loader is not None else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -169,7 +174,7 @@ class ElasticTrainer:
                 f"leaves={self.num_leaves}, but the state was saved with {leaves}: a global batch would be another one",
                 hint=f"use leaves={leaves}, or leave it out",
             )
-        self._settings["seed"] = seed
+        self._settings = replace(self._settings, seed=seed)
         self._set_leaves(leaves)
         self._engine.resume(state["num_steps"])
         if self._loader is not None:

@@ -26,10 +26,10 @@ from everstep.launcher.parcel import (
     Reap,
     Started,
     StartWorker,
-    peer_user,
     receive,
     send,
 )
+from everstep.packet import peer_user
 from everstep.process import collect_exit
 
 _PR_SET_PDEATHSIG = 1

@@ -191,7 +191,7 @@ def _coordinator(meeting: Meeting) -> Iterator[tuple[str, Path]]:
     directory = Path(tempfile.mkdtemp(prefix="everstep-"))
     patience_s = Policy().join_s if meeting.join_s is None else meeting.join_s
     try:
-        if endpoint.is_here() if meeting.is_host is None else meeting.is_host:
+        if endpoint.may_host(meeting.is_host):
             with host_or_join(endpoint, meeting.job, directory, meeting.token_file, patience_s, _say) as found:
                 yield found
         else:

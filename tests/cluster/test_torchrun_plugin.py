@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.launcher.local_coordinator import CoordinatorFiles, start_coordinator
+from certificates import Authority
+from everstep.launcher.local_coordinator import CoordinatorFiles, serve_command, start_coordinator, write_token
 from everstep.process import Child, wait_for_end
 
 ROOT = Path(__file__).parents[2]
@@ -34,8 +35,11 @@ class Beat:
 class Torchruns:
     """Agents of torchrun on this machine, each with one worker."""
 
-    def __init__(self, folder: Path, nodes: str, endpoint: str, token_file: Path | None = None) -> None:
-        self._folder, self._nodes, self._endpoint, self._token_file = folder, nodes, endpoint, token_file
+    def __init__(
+        self, folder: Path, nodes: str, endpoint: str, token_file: Path | None = None, ca_file: Path | None = None
+    ) -> None:
+        self._folder, self._nodes, self._endpoint = folder, nodes, endpoint
+        self._token_file, self._ca_file = token_file, ca_file
         self.agents: list[Child] = []
 
     def start(self, *options: str) -> Child:
@@ -43,6 +47,8 @@ class Torchruns:
         environment = os.environ | {"PYTHONPATH": paths, "HOME": str(self._folder), "OMP_NUM_THREADS": "1"}
         if self._token_file is not None:
             environment["EVERSTEP_TOKEN_FILE"] = str(self._token_file)
+        if self._ca_file is not None:
+            environment["EVERSTEP_CA"] = str(self._ca_file)
         command = [
             sys.executable, "-m", "torch.distributed.run", f"--nnodes={self._nodes}", "--rdzv-backend=everstep",
             f"--rdzv-endpoint={self._endpoint}", "--rdzv-id=beats", "--rdzv-conf=last_call_timeout=2", *options,
@@ -151,3 +157,28 @@ def test_the_first_node_hosts_the_coordinator_if_nobody_does_and_all_end_when_on
         assert not list((tmp_path / ".everstep" / "tokens").iterdir())
     finally:
         runs.close()
+
+
+@pytest.mark.slow
+def test_they_meet_at_a_coordinator_with_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("coordinator")
+    files = CoordinatorFiles(directory=tmp_path)
+    write_token(files.token)
+    command = [*serve_command(files, "127.0.0.1", 0), "--tls-cert", str(certificate), "--tls-key", str(key)]
+    runs = None
+    with files.log.open("ab") as output, Child.start(command, output=output, env=os.environ):
+        try:
+            deadline = time.monotonic() + 30.0
+            while not files.ready.exists():
+                assert time.monotonic() < deadline, files.log.read_text()
+                time.sleep(0.02)
+            url = files.ready.read_text().strip()
+            runs = Torchruns(tmp_path, "2", url, files.token, authority.certificate)
+            runs.start()
+            runs.start()
+            runs.wait_for_group(2)
+            assert runs.finish() == [0, 0], runs.story()
+        finally:
+            if runs is not None:
+                runs.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -10,46 +9,34 @@ from pathlib import Path
 
 import pytest
 
-from typed import Typed
-
-ROOT = Path(__file__).parents[2]
+from typed import Typed, keyboard
 
 
 @pytest.fixture
 def type_command(tmp_path: Path) -> Iterator[Callable[..., Typed]]:
-    """Start a program in a folder that is also its home, with one thread for each process."""
-    outer = {name: value for name, value in os.environ.items() if not name.startswith(("EVERSTEP_", "PET_"))}
-    given = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path), "COLUMNS": "160"}
-    typed: list[Typed] = []
+    """Start a program."""
+    with keyboard(tmp_path) as start:
+        yield start
 
-    def start(*command: object, **env: str) -> Typed:
-        log = tmp_path / f"terminal-{len(typed)}.log"
-        typed.append(Typed([str(each) for each in command], log, outer | given | env))
-        return typed[-1]
 
-    yield start
-    for each in typed:
-        each.end()
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Run `python SCRIPT ARGS` to its end."""
+    with keyboard(tmp_path_factory.mktemp("python")) as start:
+        yield lambda *arguments: start(sys.executable, *arguments).finish()
 
 
 @pytest.fixture
-def python(type_command: Callable[..., Typed]) -> Callable[..., str]:
-    """Run `python SCRIPT ARGS` to its end."""
-
-    def run(*arguments: object) -> str:
-        return type_command(sys.executable, *arguments).finish()
-
-    return run
+def torchrun(type_command: Callable[..., Typed]) -> Callable[..., Typed]:
+    """Type `torchrun OPTIONS SCRIPT ARGS`, at a port of its own."""
+    meeting = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0")
+    return lambda *arguments: type_command(sys.executable, "-m", "torch.distributed.run", *meeting, *arguments)
 
 
 @pytest.fixture
 def everstep_run(type_command: Callable[..., Typed]) -> Callable[..., Typed]:
     """Type `everstep run OPTIONS SCRIPT ARGS`."""
-
-    def start(*arguments: object, **env: str) -> Typed:
-        return type_command(sys.executable, "-m", "everstep", "run", *arguments, **env)
-
-    return start
+    return lambda *arguments, **env: type_command(sys.executable, "-m", "everstep", "run", *arguments, **env)
 
 
 @pytest.fixture

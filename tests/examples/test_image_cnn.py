@@ -1,32 +1,73 @@
-"""examples/image_cnn.py: it learns, and a run that goes on from a checkpoint is like one that was never stopped."""
+"""examples/image_cnn.py learns; whoever runs it, dies, or goes on from its checkpoint, the weights are the same."""
 
 from __future__ import annotations
 
+import hashlib
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
 from typed import Typed
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "image_cnn.py"
+# 100 steps an epoch, the last of which has half a global batch. No checkpoint but the last is at the end of an epoch.
+QUICK = ("--samples=1990", "--epochs=2", "--batch-size=5", "--save-every=7")
 
 
-def test_a_resumed_run_ends_with_the_weights_of_one_that_was_not_stopped(
-    type_command: Callable[..., Typed], tmp_path: Path
+def load(checkpoint: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(checkpoint)
+    return state
+
+
+def digest(checkpoint: Path) -> str:
+    sha = hashlib.sha256()
+    for name, tensor in load(checkpoint)["model"].items():
+        sha.update(name.encode() + tensor.numpy().tobytes())
+    return sha.hexdigest()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(python: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The weights of a run in one process."""
+    checkpoint = tmp_path_factory.mktemp("undisturbed") / "model.pt"
+    said = python(SCRIPT, *QUICK, "--checkpoint", checkpoint)
+    (percent,) = re.findall(r"validation accuracy ([\d.]+)%", said)
+    assert float(percent) > 50
+    return digest(checkpoint)
+
+
+def test_torchrun_trains_the_same_weights(torchrun: Callable[..., Typed], undisturbed: str, tmp_path: Path) -> None:
+    torchrun("--nproc-per-node=2", SCRIPT, *QUICK).finish()
+    assert digest(tmp_path / "model.pt") == undisturbed
+
+
+def test_the_death_of_the_worker_that_writes_the_checkpoint_changes_nothing(
+    everstep_run: Callable[..., Typed], undisturbed: str, tmp_path: Path
 ) -> None:
-    def train(name: str, *options: str) -> Typed:
-        return type_command(sys.executable, SCRIPT, "--batch-size=100", "--checkpoint", f"{name}.pt", *options)
+    run = everstep_run("--nproc-per-node=3", SCRIPT, *QUICK)
+    writer = run.wait_said(r"\[(w\d)\] epoch 0  step +7 ")[1]
+    run.kill(writer)
+    said = run.finish()
 
-    whole, begun = train("whole", "--epochs=2"), train("stopped", "--epochs=1")
-    begun.finish()
-    resumed = train("stopped", "--epochs=2", "--resume").finish()
+    assert "1 death survived" in said
+    assert digest(tmp_path / "model.pt") == undisturbed
 
-    assert "goes on with epoch 1" in resumed
-    (accuracy,) = re.findall(r"validation accuracy ([\d.]+)%", resumed)
-    assert float(accuracy) > 50
-    assert resumed.splitlines()[-2:] == whole.finish().splitlines()[-2:]
-    weights = [torch.load(tmp_path / f"{name}.pt")["model"] for name in ("whole", "stopped")]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+def test_after_the_loss_of_all_another_number_of_workers_goes_on_inside_the_epoch(
+    everstep_run: Callable[..., Typed], undisturbed: str, tmp_path: Path
+) -> None:
+    begun = everstep_run("--nproc-per-node=2", SCRIPT, *QUICK)
+    begun.wait_said(r"epoch 0  step +7 ")
+    begun.kill("w0", "w1")
+    begun.finish(is_good=False)
+    kept = load(tmp_path / "model.pt")["trainer"]
+    assert kept["data"]["position"] > 0
+
+    resumed = everstep_run("--nproc-per-node=3", SCRIPT, *QUICK, "--resume").finish()
+
+    assert resumed.count(f"goes on after step {kept['num_steps']}") == 3
+    assert digest(tmp_path / "model.pt") == undisturbed

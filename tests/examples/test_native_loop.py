@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from collections.abc import Callable
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from terminal import until
 from typed import Typed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -41,12 +38,10 @@ def test_it_runs_alone(python: Callable[..., str]) -> None:
     assert accuracy(python(ELASTIC, *QUICK)) > 0.4
 
 
-def test_it_goes_on_without_a_killed_worker(everstep_run: Callable[..., Typed], tmp_path: Path) -> None:
-    log = tmp_path / "terminal-0.log"
+def test_it_goes_on_without_a_killed_worker(everstep_run: Callable[..., Typed]) -> None:
     run = everstep_run("--nproc-per-node=2", ELASTIC, *QUICK)
-    until(lambda: "rank 1 of 2 | epoch 0" in log.read_text(), log.read_text)
-    (victim,) = re.findall(r"w1 started \(pid (\d+)\)", log.read_text())
-    os.kill(int(victim), signal.SIGKILL)
+    run.wait_said(r"rank 1 of 2 \| epoch 0")
+    run.kill("w1")
     said = run.finish()
     assert "1 death survived" in said
     assert accuracy(said) > 0.4

@@ -37,9 +37,8 @@ def test_one_process_tells_how_long_it_took(python: Callable[..., str]) -> None:
     assert accuracy(said) > 4 * CHANCE
 
 
-def test_torchrun_starts_it(type_command: Callable[..., Typed]) -> None:
-    options = ["--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    check_ranks(type_command(sys.executable, "-m", "torch.distributed.run", *options, DDP, *QUICK).finish(), 2)
+def test_torchrun_starts_it(torchrun: Callable[..., Typed]) -> None:
+    check_ranks(torchrun("--nproc-per-node=2", DDP, *QUICK).finish(), 2)
 
 
 def test_everstep_starts_it_on_one_node(everstep_run: Callable[..., Typed]) -> None:

@@ -1,12 +1,18 @@
-"""A command as a person types it, and all that it said when it has ended."""
+"""A command as a person types it, and all that it said."""
 
 from __future__ import annotations
 
+import os
+import re
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from everstep.process import Child
+from terminal import until
 
+ROOT = Path(__file__).parents[2]
 DEADLINE_S = 90.0
 PATIENCE_S = 10.0
 
@@ -19,15 +25,51 @@ class Typed:
         with log.open("wb") as output:
             self.process = Child.start(command, env=env, output=output, cwd=log.parent)
 
-    def finish(self) -> str:
+    @property
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def wait_said(self, pattern: str) -> re.Match[str]:
+        until(
+            lambda: re.search(pattern, self.said) is not None or self.process.wait(0) is not None,
+            lambda: f"{self._command} did not say {pattern!r} in time\n{self.said}",
+        )
+        found = re.search(pattern, self.said)
+        assert found is not None, f"{self._command} ended without saying {pattern!r}\n{self.said}"
+        return found
+
+    def kill(self, *workers: str) -> None:
+        """SIGKILL to workers of `everstep run`."""
+        for worker in workers:
+            os.kill(int(self.wait_said(rf"{worker} started \(pid (\d+)\)")[1]), signal.SIGKILL)
+
+    def finish(self, *, is_good: bool = True) -> str:
         ended = self.process.wait(DEADLINE_S)
-        said = self._log.read_text(errors="replace")
-        assert ended is not None, f"{self._command} did not end within {DEADLINE_S:.0f} s\n{said}"
-        assert ended.is_good, f"{self._command}: {ended}\n{said}"
-        return said
+        assert ended is not None, f"{self._command} did not end within {DEADLINE_S:.0f} s\n{self.said}"
+        assert ended.is_good == is_good, f"{self._command}: {ended}\n{self.said}"
+        return self.said
 
     def end(self) -> None:
         """Ask it to end and take its children along, as torchrun's are in sessions of their own; then kill it."""
         self.process.signal(signal.SIGTERM, is_for_group=False)
         self.process.wait(PATIENCE_S)
         self.process.kill()
+
+
+@contextmanager
+def keyboard(home: Path) -> Iterator[Callable[..., Typed]]:
+    """Starts programs in a folder that is also their home, with one thread for each process; at last ends them."""
+    outer = {name: value for name, value in os.environ.items() if not name.startswith(("EVERSTEP_", "PET_"))}
+    given = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HOME": str(home), "COLUMNS": "160"}
+    typed: list[Typed] = []
+
+    def start(*command: object, **env: str) -> Typed:
+        log = home / f"terminal-{len(typed)}.log"
+        typed.append(Typed([str(each) for each in command], log, outer | given | env))
+        return typed[-1]
+
+    try:
+        yield start
+    finally:
+        for each in typed:
+            each.end()

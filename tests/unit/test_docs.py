@@ -88,6 +88,29 @@ def test_both_loops_run(name: str) -> None:
     assert loss < 1.5  # from ln 10 = 2.3
 
 
+def test_the_loop_of_the_guide_runs_and_resumes(tmp_path: Path) -> None:
+    loop, checkpoint, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "native_loop.md").read_text(), re.DOTALL)
+    head, body = loop.split("for epoch", 1)
+    longer = "for epoch" + body.replace("range(3)", "range(5)")
+    (tmp_path / "first.py").write_text(f"import os\n{loop}{checkpoint}\nsave()\n")
+    (tmp_path / "second.py").write_text(f"import os\n{head}{checkpoint}\nresume()\n{longer}")
+    outer = {key: value for key, value in os.environ.items() if not key.startswith("EVERSTEP_")}
+    said = [
+        subprocess.run(
+            [sys.executable, name],
+            env=outer | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for name in ("first.py", "second.py")
+    ]
+    steps = [re.findall(r"epoch (\d): step (\d+),", text) for text in said]
+    assert [len(each) for each in steps] == [9, 7]  # 32 steps to an epoch; every tenth is told
+    assert (steps[0][-1], steps[1][0], steps[1][-1]) == (("2", "90"), ("3", "100"), ("4", "160"))
+
+
 # --- configuration.md ---
 
 
@@ -106,9 +129,25 @@ def test_each_environment_variable_is_documented() -> None:
 def test_each_option_is_documented() -> None:
     group = typer.main.get_command(app)
     documented = set(re.findall(r"`(--?[a-z][a-z-]*)`", CONFIGURATION))
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
+    commands = dict(group.commands)  # type: ignore[attr-defined]
+    commands |= {f"checkpoint {name}": each for name, each in commands.pop("checkpoint").commands.items()}
+    for name, command in commands.items():
         options = {option for parameter in command.params for option in parameter.opts if option.startswith("-")}
         assert options - {"--help", "-h"} <= documented, f"everstep {name}"
+
+
+def test_nothing_is_cut_off_in_the_help_of_a_narrow_terminal() -> None:
+    for command in ("run", "agent", "serve", "doctor", "status"):
+        done = subprocess.run(
+            [sys.executable, "-m", "everstep", command, "--help"],
+            env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        ours = (",…", "//…")  # lists that go on, addresses that are left open
+        for line in done.stdout.splitlines():
+            assert "…" not in line or any(each in line for each in ours), line
 
 
 def test_each_fixed_time_is_what_the_page_says() -> None:

@@ -29,13 +29,16 @@ WITH_TORCH = {
     "ring",
     "torchrun",
 }
+# What the agent and the command line do with checkpoints.
+CHECKPOINT_WITHOUT_TORCH = {"catalog", "export", "image", "manifest", "retention", "storage", "write", "writer"}
 
 
 def control_modules() -> list[str]:
     names = []
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
-        if parts[0] not in WITH_TORCH and parts[-1] != "__main__":
+        is_control = parts[0] not in WITH_TORCH or (parts[0] == "checkpoint" and parts[-1] in CHECKPOINT_WITHOUT_TORCH)
+        if is_control and parts[-1] != "__main__":
             names.append(".".join(("everstep", *(part for part in parts if part != "__init__"))))
     return names
 

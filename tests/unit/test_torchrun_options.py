@@ -57,6 +57,15 @@ def test_an_endpoint_that_makes_no_sense_is_refused(wrong: str) -> None:
     assert raised.value.hint
 
 
+def test_an_endpoint_with_tls_is_a_coordinator_that_stands_there() -> None:
+    endpoint = parse_endpoint("https://node0:7070")
+    assert endpoint == Endpoint(host="node0", port=7070, is_tls=True)
+    assert endpoint.url == "https://node0:7070"
+    assert not endpoint.may_host(None)
+    with pytest.raises(UsageError, match="cannot host a coordinator with TLS"):
+        endpoint.may_host(True)
+
+
 def test_an_endpoint_reads_as_it_was_written() -> None:
     assert str(parse_endpoint("[::1]:80")) == "[::1]:80"
     assert str(parse_endpoint("a")) == "a:29400"

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -23,21 +23,26 @@ from everstep.env import read_token
 
 SERVE = """
 import sys
+from pathlib import Path
 from everstep.coordinator.server import serve
-port, store, token_file, ready_fd = sys.argv[1:]
-serve("127.0.0.1", int(port), store, token_file, ready_fd=int(ready_fd))
+port, store, token_file, ready_fd, *tls = sys.argv[1:]
+tls = dict(zip(("tls_cert", "tls_key"), map(Path, tls)))
+serve("127.0.0.1", int(port), store, token_file, ready_fd=int(ready_fd), **tls)
 """
 
 
 class Server:
-    def __init__(self, folder: Path, store: str) -> None:
+    def __init__(self, folder: Path, store: str, tls: Sequence[Path] = (), *, before: str = "") -> None:
+        """`tls`: certificate and key. `before`: what its process does first, such as setting a limit within reach."""
+        self._tls, self._code = tls, before + SERVE
         self.store, self.token_file, self.log_file = store, folder / "token", folder / "log"
         self.port = 0
         self.start()
 
     def start(self) -> None:
         ready, ready_fd = os.pipe()
-        command = [sys.executable, "-c", SERVE, str(self.port), self.store, str(self.token_file), str(ready_fd)]
+        given = [self.port, self.store, self.token_file, ready_fd, *self._tls]
+        command = [sys.executable, "-c", self._code, *map(str, given)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(command, pass_fds=[ready_fd], env=environment, stdout=log, stderr=log)
@@ -184,7 +189,7 @@ def puppet_class() -> type[Puppet]:
     return Puppet
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def server_class() -> type[Server]:
     return Server
 

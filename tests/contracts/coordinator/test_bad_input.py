@@ -93,6 +93,12 @@ BAD = [
      {"request": "r", "checkpoint": {"size": 1, "shuffle": False, "seed": 0, "done": []}}, 404),
     ("half a range restored", "datasets/train/restore",
      {"request": "r", "checkpoint": {"size": 9, "shuffle": False, "seed": 0, "done": [[1]]}}, 409),
+    ("long reason", "workers/w0/broken", replace(BROKEN, reason="r" * (1 << 16) + "!"), 422),
+    ("long name", "workers", replace(SLOT, agent="a" * 257), 422),
+    ("long name in the path", f"agents/{'a' * 257}/report", REPORT, 422),
+    ("long name that leaves", f"agents/{'a' * 257}/leave", wire.AgentLeave(incarnation="a", reason=""), 422),
+    ("more workers than a node can have", "agents/a/report", replace(REPORT, num_workers=4097), 422),
+    ("no such port", "workers/w0/announce", replace(ANNOUNCE, store_port=65536), 422),
     ("slot without a request", "workers", without(SLOT, "request"), 422),
 ]  # fmt: skip
 
@@ -216,7 +222,9 @@ def test_a_long_body_is_refused_before_it_is_sent(server):
             "content-length: 99999999999\r\n\r\n"
         )
         connection.sendall(head.encode())
-        assert connection.recv(100).startswith(b"HTTP/1.1 413")
+        answer = b"".join(iter(lambda: connection.recv(1000), b""))
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert b"the body has 99999999999 bytes or more, and 1048576 are allowed" in answer
 
 
 def test_a_body_of_unknown_length_is_refused_when_it_gets_too_long(http):
@@ -232,8 +240,8 @@ def test_a_body_of_unknown_length_is_refused_when_it_gets_too_long(http):
 
 
 def test_a_body_of_just_under_a_mebibyte_is_read(http):
-    spec = {"name": "n" * ((1 << 20) - 100)}
-    assert http.put("/v1/jobs/large", json=spec).status_code == 200
+    body = b'{"name": "n"' + b" " * ((1 << 20) - 100) + b"}"
+    assert http.put("/v1/jobs/large", content=body).status_code == 200
 
 
 def test_noise_instead_of_http_does_no_harm(server, http):

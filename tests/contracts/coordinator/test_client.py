@@ -10,7 +10,7 @@ import traceback
 import pytest
 
 from everstep import wire
-from everstep.client import Coordinator
+from everstep.client import Coordinator, is_foreign
 from everstep.errors import Abandoned, CoordinatorUnreachable, Refused, UsageError
 from everstep.retry import patiently
 
@@ -70,7 +70,7 @@ def test_a_closed_client_calls_nobody(server):
 
 def test_a_token_that_http_cannot_carry_is_refused_without_being_shown():
     with pytest.raises(UsageError) as refused:
-        Coordinator("http://127.0.0.1:1", f"{SECRET}\nx", "job")
+        Coordinator("http://127.0.0.1:1", f"{SECRET}\x07x", "job")
     assert SECRET not in str(refused.value)
 
 
@@ -119,3 +119,26 @@ def test_messages_survive_the_wire():
     assert wire.from_json(wire.Slot, b'{"worker": "w0", "added_later": 1}') == wire.Slot(worker="w0")
     spec = wire.JobSpec(policy=wire.Policy(max_workers=3))
     assert wire.from_json(wire.JobSpec, wire.to_json(spec)) == spec
+
+
+@pytest.fixture
+def babbler():
+    """A port that answers something else than HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def babble():
+            for _ in range(2):  # the call, and the question whether it is TLS
+                with listener.accept()[0] as connection:
+                    connection.recv(1000)
+                    connection.sendall(b"220 welcome\r\n")
+
+        thread = threading.Thread(target=babble)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+def test_another_program_is_told_from_a_coordinator(server, nobody, babbler):
+    assert is_foreign(babbler)
+    assert not is_foreign(server.url)
+    assert not is_foreign(nobody)  # it may come

@@ -8,19 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from everstep.board import Board
-from everstep.engine.fixed import Alone
-from everstep.engine.step import Engine
+from alone import make_trainer
 from everstep.errors import UsageError
 from everstep.native import DistributedDataParallel, ElasticTrainer
-
-
-def make_engine() -> Engine:
-    return Engine(lambda board, closed: Alone(), Board())
-
-
-def make_trainer(model: nn.Module, leaves: int = 1, reduce: str = "exact") -> ElasticTrainer:
-    return ElasticTrainer(model, leaves=leaves, reduce=reduce, engine=make_engine())
 
 
 @pytest.mark.parametrize("reduce", ["exact", "fast"])

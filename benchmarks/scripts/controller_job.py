@@ -1,0 +1,99 @@
+"""The controller's job: batches of 50 ms of device time whose records are leased, for ever; or plain DDP beside it.
+
+With --rounds, rounds of plain DDP and of the controller take turns in the same processes, on the same batches, and
+rank 0 tells the seconds per step of each."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import everstep
+from everstep.events import emit
+
+sys.path.insert(0, str(Path(__file__).parent))
+from device_time import WIDTH, DeviceModel, batch
+
+STEP_S, BATCH = 0.05, 4
+
+
+def make_controller(model: torch.nn.Module, records: int) -> tuple[everstep.AllReduceController, Callable[[], None]]:
+    """A function that trains on the next batch."""
+    service = everstep.RecordIndexService(batch_size=BATCH, dataset_size=records, num_epochs=1, dataset_name="records")
+    controller = everstep.AllReduceController(service)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    controller.set_broadcast_model(model)
+    controller.set_broadcast_optimizer(optimizer)
+
+    def train_one_batch(inputs: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+
+    train = controller.elastic_run(train_one_batch)
+
+    def train_next() -> None:
+        first, *_ = [service.fetch_record_index() for _ in range(BATCH)]
+        train(batch(first, 0, WIDTH))
+
+    return controller, train_next
+
+
+def plain(model: torch.nn.Module) -> Callable[[], None]:
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3)
+    numbers = iter(range(dist.get_rank(), sys.maxsize, dist.get_world_size()))
+
+    def train_next() -> None:
+        optimizer.zero_grad()
+        ddp(batch(next(numbers), 0, WIDTH)).square().mean().backward()
+        optimizer.step()
+
+    return train_next
+
+
+def compare(controller: everstep.AllReduceController, ours: Callable[[], None], rounds: int, steps: int) -> None:
+    dist.init_process_group("gloo")
+    systems = {"ddp": plain(DeviceModel(STEP_S)), "controller": ours}
+    with controller.scope():
+        for step in systems.values():
+            step()
+            step()
+        for number in range(rounds):
+            for name in list(systems) if number % 2 else list(systems)[::-1]:
+                dist.barrier()
+                started = time.perf_counter()
+                for _ in range(steps):
+                    systems[name]()
+                if dist.get_rank() == 0:
+                    emit("round", system=name, seconds=(time.perf_counter() - started) / steps)
+        dist.barrier()
+        emit("compared")
+        dist.barrier()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=10)
+    args = parser.parse_args()
+    emit("script.began")
+    torch.set_num_threads(1)
+    controller, train_next = make_controller(DeviceModel(STEP_S), 1 << 40)
+    emit("script.ready")
+    if args.rounds:
+        compare(controller, train_next, args.rounds, args.steps)
+        return
+    with controller.scope():
+        while True:
+            train_next()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""What the workers of a world agree on before they write a checkpoint together: who writes, under which name.
+
+Nobody waits for anybody: a worker that waited for one that is lost would itself be late for the next generation.
+Rank 0 writes alone until it has seen that all others save too; then it says from which save on each writes its share,
+two saves ahead, so that all have heard it by then. Scripts in which only rank 0 saves work, and so do those in which
+all do. Only a sharded state, which no regroup can happen to, is waited for: nobody has all of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from everstep import env
+from everstep.engine import current
+from everstep.engine.group import generation_store
+from everstep.errors import CheckpointFailed
+
+WORD_S = 60.0  # so long may rank 0 come after us
+CONNECT_S = 1.0  # rank 0 of a generation that just broke cannot be reached: be on time for the next one
+
+_uses: Counter[tuple[Any, ...]] = Counter()  # keys are never used twice
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """This worker's place among those that save."""
+
+    generation: int
+    rank: int
+    size: int
+    job: str = ""
+    is_elastic: bool = False  # a world of ours, that may be followed by another one
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Word:
+    """Rank 0's decision: `token` names the saves of this world, `base` orders them, `split_from` is the number of the
+    first save that all write together."""
+
+    split_from: int
+    token: str
+    base: int
+
+    def is_split(self, number: int) -> bool:
+        return number >= self.split_from
+
+
+def place_now() -> Place:
+    job = env.job() if env.coordinator_url() else ""
+    if (world := current.joined_world()) is not None:
+        return Place(generation=world.generation, rank=world.rank, size=world.size, job=job, is_elastic=True)
+    if dist.is_available() and dist.is_initialized():
+        return Place(generation=0, rank=dist.get_rank(), size=dist.get_world_size(), job=job)
+    return Place(generation=0, rank=0, size=1, job=job)
+
+
+class Agreement:
+    """Of one world; another world makes another one."""
+
+    def __init__(self, place: Place, uri: str) -> None:
+        self.place = place
+        self._uri = uri
+        self._token = os.urandom(4).hex()
+        self._split: Word | None = None  # the last word
+        self._base: int | None = None
+        self._opened: Any = None
+
+    def settle(self, number: int, *, is_sharded: bool, base: Callable[[], int]) -> Word | None:
+        """The word for this world's save of that number, the first being 1; None: this worker writes nothing.
+
+        `base` is asked of rank 0, once. Raises CheckpointFailed."""
+        if self._split is not None and self._split.is_split(number):
+            return self._split
+        if self.place.rank == 0:
+            return self._decide(number, is_sharded, base)
+        if number == 1 and not is_sharded:
+            self._store.set(f"saves/{self.place.rank}", "1")
+        if self._split is None and (is_sharded or self._store.check(["split"])):
+            self._split = Word(**json.loads(self._get("split")))
+        return self._split if self._split is not None and self._split.is_split(number) else None
+
+    def candidates(self, number: int, make: Callable[[], list[str]]) -> list[str]:
+        """What to load, in order of preference: rank 0's list, so that all load the same. In a job that regroups each
+        worker loads when it comes, and takes the others' state when it joins."""
+        if self.place.size == 1 or self.place.is_elastic:
+            return make()
+        if self.place.rank == 0:
+            found = make()
+            self._store.set(f"load/{number}", json.dumps(found))
+            return found
+        return list(json.loads(self._get(f"load/{number}")))
+
+    def _decide(self, number: int, is_sharded: bool, base: Callable[[], int]) -> Word:
+        if self._base is None:
+            self._base = base()
+        word = Word(split_from=1 << 62, token=self._token, base=self._base)
+        if self.place.size == 1 or self._split is not None:
+            return word
+        all_save = self._store.check([f"saves/{rank}" for rank in range(1, self.place.size)])
+        if is_sharded or all_save:
+            self._split = replace(word, split_from=number if is_sharded else number + 2)
+            self._store.set("split", json.dumps(asdict(self._split)))
+            return self._split
+        return word
+
+    def _get(self, key: str) -> str:
+        try:
+            self._store.wait([key], timedelta(seconds=WORD_S))
+            return bytes(self._store.get(key)).decode()
+        except RuntimeError as error:  # torch's store errors
+            raise CheckpointFailed(
+                f"rank {self.place.rank} waited {WORD_S:.0f} s for rank 0, which did not come",
+                hint="save and load on all workers, or on rank 0 alone",
+            ) from error
+
+    @property
+    def _store(self) -> Any:
+        if self._opened is None:
+            self._opened = _open_store(self.place, self._uri)
+        return self._opened
+
+
+def _open_store(place: Place, uri: str) -> Any:
+    world = current.joined_world()
+    if world is not None:
+        store = generation_store(world, "checkpoint", CONNECT_S)
+    else:
+        store = dist.distributed_c10d._get_default_store()
+    use = (place.generation, uri)
+    _uses[use] += 1
+    digest = hashlib.sha256(uri.encode()).hexdigest()[:16]
+    return dist.PrefixStore(f"everstep/checkpoint/{digest}/{_uses[use]}", store)

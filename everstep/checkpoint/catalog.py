@@ -1,0 +1,130 @@
+"""What checkpoints a storage holds, whether they are whole, and the deleting of those that are not kept.
+
+`find` looks at manifests and at sizes; `verify` reads everything and names the first wrong byte's block.
+Runs without torch."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from everstep.checkpoint import strict
+from everstep.checkpoint.manifest import MANIFEST, FileRecord, Key, Manifest, Policy, parse_folder, parse_manifest
+from everstep.checkpoint.retention import Retention, Standing, decide_retention
+from everstep.checkpoint.storage import Storage
+from everstep.errors import CheckpointBroken
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A checkpoint's folder. `problem` is empty if its manifest and all its files are there in full size."""
+
+    key: Key
+    manifest: Manifest | None = None
+    problem: str = ""
+    is_unreadable: bool = False  # storage gave an error instead of the manifest: it may be whole
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.problem
+
+    @property
+    def step(self) -> int:
+        return self.key.step
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self.manifest.metrics if self.manifest is not None else {}
+
+
+def find(storage: Storage) -> list[Found]:
+    """All checkpoints, oldest first, the incomplete and the broken ones too."""
+    keys = [key for name, size in storage.list().items() if size is None and (key := parse_folder(name))]
+    return [look(storage, key) for key in sorted(keys)]
+
+
+def look(storage: Storage, key: Key) -> Found:
+    where = f"{key.folder}/{MANIFEST}"
+    try:
+        manifest = parse_manifest(storage.read(where), f"{storage.uri}/{where}")
+        if manifest.key != key:
+            strict.broken(f"{storage.uri}/{where}", f"it is the manifest of {manifest.key.folder}")
+    except FileNotFoundError:
+        return Found(key=key, problem="incomplete: it has no manifest; it is being written, or its writer died")
+    except CheckpointBroken as error:
+        return Found(key=key, problem=error.message)
+    except OSError as error:
+        return Found(key=key, problem=f"{storage.uri}/{where}: {error}", is_unreadable=True)
+    return Found(key=key, manifest=manifest, problem=_wrong_size(storage, manifest))
+
+
+def verify(storage: Storage, found: Found) -> Iterator[str]:
+    """Read every block and compare its checksum; yields what is wrong, with file and offset."""
+    if found.manifest is None or found.problem:
+        yield found.problem
+        return
+    for file in found.manifest.files:
+        where = f"{found.key.folder}/{file.name}"
+        buffer = memoryview(bytearray(min(file.block_bytes, file.size_bytes)))
+        for number, expected in enumerate(file.crc32):
+            start = number * file.block_bytes
+            block = buffer[: min(file.block_bytes, file.size_bytes - start)]
+            got = storage.read_into(where, start, [block])
+            if (actual := zlib.crc32(block[:got])) != expected or got != len(block):
+                yield wrong_block(f"{storage.uri}/{where}", file, number, actual)
+
+
+def wrong_block(where: str, file: FileRecord, number: int, actual: int) -> str:
+    start = number * file.block_bytes
+    end = min(start + file.block_bytes, file.size_bytes)
+    expected = file.crc32[number]
+    return f"{where}: bytes {start:,} to {end:,} have checksum {actual:08x}, expected {expected:08x}"
+
+
+def standing(found: Found, policy: Policy) -> Standing:
+    metric = found.metrics.get(policy.metric) if policy.metric is not None else None
+    return Standing(key=found.key, is_whole=found.is_whole, metric=metric)
+
+
+def prune(storage: Storage, policy: Policy, *, is_dry: bool = False) -> Retention:
+    """Delete what the policy does not keep, and in older folders what saves that never came to their end have left."""
+    found = [each for each in find(storage) if not each.is_unreadable]
+    decision = decide_retention([standing(each, policy) for each in found], policy)
+    if is_dry:
+        return decision
+    for key in decision.delete:
+        delete(storage, key)
+    for each in found[:-1]:  # the newest folder may just be written to
+        if each.key in decision.keep and each.manifest is not None and each.is_whole:
+            _tidy(storage, each.manifest)
+    return decision
+
+
+def delete(storage: Storage, key: Key) -> None:
+    """The manifest first: from then on nobody sees the checkpoint, whatever happens to us."""
+    storage.delete(f"{key.folder}/{MANIFEST}")
+    storage.delete(key.folder)
+
+
+def _tidy(storage: Storage, manifest: Manifest) -> None:
+    ours = {MANIFEST} | {file.name.split("/")[0] for file in manifest.files}
+    for name in storage.list(manifest.key.folder):
+        if name not in ours:
+            storage.delete(f"{manifest.key.folder}/{name}")
+
+
+def _wrong_size(storage: Storage, manifest: Manifest) -> str:
+    folders = {file.name.rpartition("/")[0] for file in manifest.files}
+    sizes: dict[str, int | None] = {}
+    for folder in folders:
+        path = f"{manifest.key.folder}/{folder}" if folder else manifest.key.folder
+        there = storage.list(path)
+        sizes |= {f"{folder}/{name}" if folder else name: size for name, size in there.items()}
+    for file in manifest.files:
+        where = f"{storage.uri}/{manifest.key.folder}/{file.name}"
+        if file.name not in sizes:
+            return f"{where} is missing"
+        if sizes[file.name] != file.size_bytes:
+            return f"{where} has {sizes[file.name]:,} bytes, expected {file.size_bytes:,}"
+    return ""

@@ -1,0 +1,382 @@
+"""`everstep.Checkpointer`: save a state while training goes on, load it back whole, whatever happened in between.
+
+    checkpointer = everstep.Checkpointer("s3://bucket/run7", metric="val_loss")
+    state = {"model": model, "optimizer": optimizer, "step": 0}
+    if (saved := checkpointer.load()) is not None:
+        model.load_state_dict(saved["model"])
+        …
+    checkpointer.save(step, state, metrics={"val_loss": loss})
+
+save() copies the state and returns; a writer makes it durable. In a world of several workers each writes its share."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import torch
+
+import everstep
+from everstep import env
+from everstep.checkpoint import catalog
+from everstep.checkpoint.agreement import Agreement, Place, Word, place_now
+from everstep.checkpoint.catalog import Found
+from everstep.checkpoint.code import Snapshot as CodeSnapshot
+from everstep.checkpoint.code import take_snapshot
+from everstep.checkpoint.contents import position_of, take_apart
+from everstep.checkpoint.held import HeldStates
+from everstep.checkpoint.image import WHOLE, Share, lay_out
+from everstep.checkpoint.ledger import Ledger
+from everstep.checkpoint.lineage import decide_due, decide_lineage
+from everstep.checkpoint.load import read_state
+from everstep.checkpoint.manifest import Key, Manifest, Policy, parse_folder
+from everstep.checkpoint.retention import best_first
+from everstep.checkpoint.saver import Saver
+from everstep.checkpoint.storage import open_storage
+from everstep.checkpoint.survey import Snapshot, take
+from everstep.checkpoint.write import Written, failure
+from everstep.checkpoint.writer import ThreadWriter
+from everstep.errors import CheckpointBroken, CheckpointFailed, EverstepError, NoCheckpoint, UsageError
+from everstep.events import emit
+
+log = logging.getLogger("everstep.checkpoint")
+
+BUSY = ("wait", "skip")
+
+
+class Checkpointer:
+    """Checkpoints of one run in a directory or bucket.
+
+    `keep_latest` and `keep_best` (by `metric` and `mode`) say what is kept; `every` saves only steps that are multiples
+    of it; `busy` what a save does while the last one is still being written; `hparams` and `code` (a folder) are kept
+    with each checkpoint."""
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        keep_latest: int | None = 2,
+        keep_best: int = 1,
+        metric: str | None = None,
+        mode: str = "min",
+        every: int | None = None,
+        memory_every: int | None = None,
+        busy: str = "wait",
+        hparams: Mapping[str, Any] | None = None,
+        code: str | os.PathLike[str] | None = None,
+    ) -> None:
+        for name, value in (("every", every), ("memory_every", memory_every)):
+            if value is not None and value < 1:
+                raise UsageError(f"{name}={value}", hint="give a number of steps, 1 or more")
+        if busy not in BUSY:
+            raise UsageError(f"busy={busy!r}", hint='busy is "wait" or "skip"')
+        self._policy = Policy(keep_latest=keep_latest, keep_best=keep_best, metric=metric, mode=mode)
+        self._every, self._memory_every, self._busy = every, memory_every, busy
+        self._hparams = _plain(hparams)
+        self._snapshot: CodeSnapshot | None = take_snapshot(code) if code is not None else None
+        self._storage = open_storage(uri)
+        self._ledger = Ledger(self._storage.uri)
+        self._writer = ThreadWriter(self._storage, self._is_abandoned)
+        self._saver = Saver(self._storage, self._writer)
+        self._agreement: Agreement | None = None
+        self._num_saves = 0  # in this world
+        self._num_loads = 0
+        self._last_step = -1
+        self._bumps = 0  # how often this script has begun again at a lower step
+        self._pending: Future[Written] | None = None
+        self._has_code = False
+        self.loaded: Manifest | None = None  # of the state that load() gave last
+
+    # --- saving ---
+
+    def save(self, step: int, state: Any, *, metrics: Mapping[str, float] | None = None, wait: bool = False) -> bool:
+        """Copy the state and have it written; True if it will be. With `wait`, returns when it is durable.
+
+        A failure to write does not raise here unless `wait` is set: it is logged, and told at the end. A state that
+        cannot be saved at all is an error at once."""
+        if step < 0:
+            raise UsageError(f"step={step}", hint="steps are 0 or more")
+        due = decide_due(step, every=self._every, memory_every=self._memory_every, is_asked=wait)
+        if not due.is_due:
+            return False
+        snapshot = take(state)
+        draft = self._draft(step, state, metrics)
+        try:
+            is_saved = self._save(step, snapshot, draft, will_be_written=not due.is_in_memory)
+        except CheckpointFailed as failed:
+            self._ledger.failed(step, failed)
+            if wait:
+                self._ledger.told()
+                raise
+            return False
+        if wait:
+            self.wait()
+        return is_saved
+
+    def wait(self) -> None:
+        """Return when the last save is durable; CheckpointFailed if it is not."""
+        if self._pending is None:
+            return
+        try:
+            self._pending.result()
+        except CheckpointFailed:
+            self._ledger.told()
+            raise
+
+    def _save(self, step: int, snapshot: Snapshot, draft: Manifest, *, will_be_written: bool) -> bool:
+        place = place_now()
+        agreement = self._agree(place)
+        self._num_saves += 1
+        self._bumps += step < self._last_step  # before anybody leaves: all workers must count alike
+        self._last_step = step
+        try:
+            word = agreement.settle(
+                self._num_saves, is_sharded=snapshot.is_sharded, base=lambda: self._base(step, place)
+            )
+        except (OSError, RuntimeError, EverstepError) as error:  # RuntimeError: of torch's stores
+            failed = failure(error, self._storage, draft)
+            if place.rank == 0 or snapshot.is_sharded:
+                raise failed from error
+            log.warning("rank %d does not take part in writing step %d: %s", place.rank, step, failed.message)
+            return False
+        if word is None:
+            return False
+        share = Share(rank=place.rank, size=place.size) if word.is_split(self._num_saves) else WHOLE
+        manifest = self._manifest(step, draft, place, word)
+        if will_be_written and self._busy == "skip" and self._pending is not None and not self._pending.done():
+            return self._skip(step, snapshot, share, manifest)
+        index = self._saver.reserve(may_wait=will_be_written)
+        if index is None:  # only in memory, and there is no room for it while others are being written
+            return False
+        self._put_code(share)
+        pending = self._saver.start(
+            index,
+            snapshot,
+            share,
+            manifest,
+            will_be_written=will_be_written,
+            note=lambda done: self._note(step, done, will_be_written),
+        )
+        if will_be_written:
+            self._pending = pending
+        return True
+
+    def _skip(self, step: int, snapshot: Snapshot, share: Share, manifest: Manifest) -> bool:
+        log.warning("checkpoint of step %d skipped: the last one is still being written", step)
+        emit("checkpoint.skipped", step=step)
+        if share.rank > 0:
+            contents = take_apart(snapshot.value)
+            self._writer.skip(lay_out(contents.skeleton, contents.metas, share), manifest)
+        return False
+
+    def _note(self, step: int, done: Future[Written], was_written: bool) -> None:
+        error = done.exception()
+        if error is None and not was_written:
+            emit("checkpoint.kept", step=step)
+        elif error is None:
+            written = done.result()
+            self._ledger.wrote(step, written.seconds, written.size_bytes)
+        elif isinstance(error, CheckpointFailed):
+            self._ledger.failed(step, error)
+        else:
+            self._ledger.failed(step, _unforeseen(error))
+
+    def _agree(self, place: Place) -> Agreement:
+        if self._agreement is None or self._agreement.place != place:
+            self._agreement = Agreement(place, self._storage.uri)
+            self._num_saves = self._num_loads = self._bumps = 0
+            self._last_step = -1
+        return self._agreement
+
+    def _is_abandoned(self, manifest: Manifest) -> bool:
+        """Whether a later generation has begun: shares that are missing will not come."""
+        return place_now().generation > manifest.world_generation
+
+    def _base(self, step: int, place: Place) -> int:
+        newest = next((each.manifest for each in reversed(self.list()) if each.is_whole), None)
+        lineage = decide_lineage(step=step, world_generation=place.generation, job=place.job, newest=newest)
+        log.debug("checkpoints are filed under generation %d: %s", lineage.base + place.generation, lineage.reason)
+        return lineage.base
+
+    def _draft(self, step: int, state: Any, metrics: Mapping[str, float] | None) -> Manifest:
+        return Manifest(
+            key=Key(generation=0, step=step),
+            save="",
+            time=time.time(),
+            metrics={str(name): float(value) for name, value in (metrics or {}).items()},
+            hparams=self._hparams,
+            data=position_of(state),
+            versions={
+                "everstep": everstep.__version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+            code=self._snapshot.record if self._snapshot is not None else None,
+            policy=self._policy,
+        )
+
+    def _manifest(self, step: int, draft: Manifest, place: Place, word: Word) -> Manifest:
+        return replace(
+            draft,
+            key=Key(generation=word.base + place.generation + self._bumps, step=step),
+            save=f"{word.token}-{self._num_saves}",
+            world_size=place.size,
+            world_generation=place.generation,
+            job=place.job,
+        )
+
+    def _put_code(self, share: Share) -> None:
+        snapshot = self._snapshot
+        if snapshot is None or self._has_code or share.rank > 0:
+            return
+        self._has_code = True
+        self._writer.run(lambda: self._write_code(snapshot))
+
+    def _write_code(self, snapshot: CodeSnapshot) -> None:
+        try:
+            self._storage.put(snapshot.name, snapshot.archive)
+        except (OSError, EverstepError) as error:
+            self._has_code = False
+            log.warning("the code snapshot could not be written, and is tried again: %s", error)
+
+    # --- loading ---
+
+    def load(self, step: int | str = "latest") -> Any:
+        """The state of the newest whole checkpoint, of the best, or of a step; None if nothing was ever saved.
+
+        A broken checkpoint is named in a warning, and the next one is loaded; a step that was asked for by its number
+        must be whole. `loaded` is the manifest of what was loaded."""
+        number = self._num_loads = self._num_loads + 1 if self._agreement is not None else 1
+        stored = self.list()
+        with HeldStates(self._storage.uri, self._saver.held()) as held:
+            return self._load(step, number, stored, held)
+
+    def _load(self, step: int | str, number: int, stored: list[Found], held: HeldStates) -> Any:
+        # Memory is used only where all workers are on this node: all of them must load the same.
+        in_memory = {each.key.folder: each for each in held.find(stored)} if env.is_one_node() else {}
+        found = {each.key.folder: each for each in stored} | in_memory
+        agreement = self._agree(place_now())
+        self._num_loads = number
+        order = agreement.candidates(
+            number, lambda: [each.key.folder for each in self._wanted(step, [found[name] for name in sorted(found)])]
+        )
+        problems = [
+            each.problem for each in found.values() if each.problem and not each.problem.startswith("incomplete")
+        ]
+        for problem in problems:
+            log.warning("broken checkpoint: %s", problem)
+        for folder in order:
+            key = parse_folder(folder)
+            assert key is not None
+            each = found.get(folder) or catalog.look(self._storage, key)
+            try:
+                if each.manifest is None or each.problem:
+                    raise CheckpointBroken(each.problem)
+                state = self._read(each, held if folder in in_memory else None)
+            except (CheckpointBroken, OSError) as error:
+                if isinstance(step, int):
+                    raise
+                problems.append(str(error))
+                log.warning("broken checkpoint, trying the next one: %s", error)
+                continue
+            self.loaded = each.manifest
+            is_held = folder in in_memory
+            emit("checkpoint.loaded", step=key.step, generation=key.generation, is_from_memory=is_held)
+            return state
+        if problems:
+            raise CheckpointBroken(
+                f"no whole checkpoint in {self._storage.uri}; the last problem: {problems[-1]}",
+                hint="`everstep checkpoint verify` names all of them",
+            )
+        return None
+
+    def _read(self, found: Found, held: HeldStates | None) -> Any:
+        """From memory if it is there and still whole, else from storage."""
+        assert found.manifest is not None
+        self._saver.expect(found.manifest.size_bytes)
+        if held is not None:
+            try:
+                state = read_state(held, found.manifest)
+                held.check(found.key)
+                return state
+            except (CheckpointBroken, FileNotFoundError) as error:
+                log.warning("%s; it is read from storage", error)
+        return read_state(self._storage, found.manifest)
+
+    def _wanted(self, step: int | str, found: list[Found]) -> list[Found]:
+        """Newest or best first."""
+        whole = [each for each in reversed(found) if each.is_whole]
+        if step == "latest":
+            return whole
+        if step == "best":
+            if self._policy.metric is None:
+                raise UsageError("load('best') needs a metric", hint='give Checkpointer(…, metric="val_loss")')
+            by_key = {each.key: each for each in whole}
+            standings = [catalog.standing(each, self._policy) for each in whole]
+            best = [by_key[each.key] for each in best_first(standings, self._policy)]
+            if whole and not best:
+                raise NoCheckpoint(
+                    f"no checkpoint in {self._storage.uri} has the metric {self._policy.metric!r}",
+                    hint=f"save(…, metrics={{{self._policy.metric!r}: …}})",
+                )
+            return best
+        if not isinstance(step, int) or isinstance(step, bool):
+            raise UsageError(f"load({step!r})", hint='give "latest", "best" or the number of a step')
+        same = [each for each in reversed(found) if each.step == step and each.manifest is not None][:1]
+        if not same:
+            steps = ", ".join(str(each.step) for each in whole) or "none"
+            raise NoCheckpoint(f"no checkpoint of step {step} in {self._storage.uri}", hint=f"there are: {steps}")
+        return same
+
+    # --- the rest ---
+
+    def list(self) -> list[Found]:
+        """All checkpoints, oldest first, the incomplete and broken ones with their `problem`."""
+        return catalog.find(self._storage)
+
+    def delete(self, step: int | None = None) -> None:
+        """Delete the checkpoints of a step; without one, all of them."""
+        if self._pending is not None:
+            self._pending.exception()
+        for each in self.list():
+            if step is None or each.step == step:
+                catalog.delete(self._storage, each.key)
+        self._saver.forget(step)
+
+    def close(self) -> None:
+        """Wait for what is being written, and give back memory, threads and connections."""
+        self._saver.close()
+        self._storage.close()
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if error is None:
+            self.wait()
+
+
+def _unforeseen(error: BaseException) -> CheckpointFailed:
+    failed = CheckpointFailed(f"a checkpoint could not be made: {type(error).__name__}: {error}")
+    failed.kind = type(error).__name__
+    return failed
+
+
+def _plain(hparams: Mapping[str, Any] | None) -> Any:
+    try:
+        return None if hparams is None else json.loads(json.dumps(dict(hparams), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"hparams cannot be kept as JSON: {error}", hint="keep numbers, strings, lists, dicts"
+        ) from error

@@ -1,0 +1,87 @@
+"""A snapshot of the code that trained: one zip file, named for its content, that all its checkpoints refer to.
+
+`.everstepignore` in the folder lists what is left out: one pattern per line, matched against names and paths; a pattern
+that ends with `/` is for folders. Runs without torch."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import io
+import os
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from everstep.errors import UsageError
+
+IGNORE_FILE = ".everstepignore"
+FOLDER = "code"
+MOST_BYTES = 64 << 20
+
+_ALWAYS = (".*", "__pycache__/", "*.pyc", "*.egg-info/", "node_modules/", "runs/", "venv/")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    sha256: str
+    num_files: int
+    archive: bytes = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"{FOLDER}/{self.sha256[:16]}.zip"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return {"sha256": self.sha256, "files": self.num_files, "archive": self.name}
+
+
+def take_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
+    """The same files give the same snapshot, whatever their times and owners."""
+    root = Path(folder)
+    if not root.is_dir():
+        raise UsageError(f"code={str(root)!r} is no folder", hint="give the folder that holds your training code")
+    digest, buffer, count, total = hashlib.sha256(), io.BytesIO(), 0, 0
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in _files(root, (*_ALWAYS, *_patterns(root / IGNORE_FILE))):
+            content = (root / name).read_bytes()
+            total += len(content)
+            if total > MOST_BYTES:
+                raise UsageError(
+                    f"the code in {root} has more than {MOST_BYTES >> 20} MB, counted up to {name}",
+                    hint=f"name what is no code in {root / IGNORE_FILE}",
+                )
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
+            count += 1
+    return Snapshot(sha256=digest.hexdigest(), num_files=count, archive=buffer.getvalue())
+
+
+def _patterns(path: Path) -> list[str]:
+    if not path.is_file():
+        return []
+    lines = (line.strip() for line in path.read_text().splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _files(root: Path, patterns: tuple[str, ...]) -> Iterator[str]:
+    for folder, folders, files in os.walk(root):
+        here = Path(folder).relative_to(root)
+        folders[:] = sorted(each for each in folders if not _is_ignored(here / each, patterns, is_folder=True))
+        for each in sorted(files):
+            if not _is_ignored(here / each, patterns) and not (Path(folder) / each).is_symlink():
+                yield (here / each).as_posix()
+
+
+def _is_ignored(path: Path, patterns: tuple[str, ...], *, is_folder: bool = False) -> bool:
+    for pattern in patterns:
+        plain = pattern.rstrip("/").lstrip("/")
+        if pattern.endswith("/") and not is_folder:
+            continue
+        if fnmatch.fnmatch(path.as_posix(), plain) or ("/" not in plain and fnmatch.fnmatch(path.name, plain)):
+            return True
+    return False

@@ -1,0 +1,158 @@
+"""Copy a state beside the training that goes on: sources are told by the gate when they may change.
+
+What a save does at once is in survey.py. The rest is done by one thread, without the GIL and without torch's other
+threads. From a GPU the bytes travel on a stream of their own; there nobody waits on the host, only the GPU's next
+change of the parameters does."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from everstep.checkpoint.gate import GATE
+from everstep.checkpoint.survey import Snapshot
+
+log = logging.getLogger("everstep")
+
+Pairs = Sequence[tuple[Tensor, Tensor]]  # where to, and from where
+
+
+class Changed(Exception):
+    """A tensor was changed while it was copied, by something that is no optimizer."""
+
+
+class Copy:
+    """One state on its way into memory. `pairs` and `then` are called in the copier's thread: what is to be copied, the
+    second of each pair being a source of the snapshot or a view of one; and when all is there, or has failed."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        pairs: Callable[[], Pairs],
+        then: Callable[[BaseException | None], None],
+    ) -> None:
+        self._snapshot, self._pairs, self._then = snapshot, pairs, then
+        self._is_queued, self._is_copied = threading.Event(), threading.Event()
+        self._arrivals: list[torch.cuda.Event] = []
+
+    def wait_for_change(self) -> None:
+        """On the host until all from its memory is copied, on the GPU until all from there is."""
+        self._is_queued.wait()
+        for arrival in self._arrivals:
+            torch.cuda.current_stream(arrival.device).wait_event(arrival)
+
+    def wait(self) -> None:
+        """Until the copy is whole, or has failed."""
+        self._is_copied.wait()
+
+    def run(self) -> None:
+        problem: BaseException | None = None
+        try:
+            self._copy()
+        except BaseException as error:
+            problem = error
+        finally:
+            self._is_queued.set()
+            GATE.let_go(self)
+            try:
+                self._then(problem)
+            finally:
+                self._is_copied.set()
+
+    def _copy(self) -> None:
+        snapshot = self._snapshot
+        pairs = self._pairs()
+        on_gpu = [pair for pair in pairs if pair[1].is_cuda]
+        on_host = [pair for pair in pairs if not pair[1].is_cuda]
+        if on_gpu:
+            self._arrivals = [_send_home(pairs, snapshot.events) for pairs in _by_device(on_gpu)]
+        if on_host:
+            torch._foreach_copy_([target for target, _ in on_host], [source for _, source in on_host])
+        # On a GPU a step may be queued as soon as the copies are: only what came before can be told from it.
+        changed = [
+            tensor
+            for tensor, version in zip(snapshot.late, snapshot.versions, strict=True)
+            if tensor._version != version
+        ]
+        self._is_queued.set()
+        for arrival in self._arrivals:
+            arrival.synchronize()
+        if changed:
+            GATE.distrust(changed)
+            raise Changed(f"{len(changed)} tensors, the first of shape {tuple(changed[0].shape)}")
+
+
+class Copier:
+    """One thread that copies, one state after the other. It ends with `close`."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self, copy: Copy) -> None:
+        """Changes of the sources wait from now on."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="everstep copier", daemon=True)
+            self._thread.start()
+        GATE.hold(copy)
+        self._queue.put(copy)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        _use_one_thread()
+        while (copy := self._queue.get()) is not None:
+            with torch.no_grad():
+                copy.run()
+            del copy  # and with it the state, which may be gone from everywhere else
+
+
+def _use_one_thread() -> None:
+    """For the calling thread alone; torch.set_num_threads would be for all that are started from now on."""
+    torch.get_num_threads()  # makes torch set it up, which must not happen after us
+    try:
+        ctypes.CDLL(None).omp_set_num_threads(1)
+    except AttributeError:  # a torch without OpenMP
+        pass
+
+
+def _by_device(pairs: Pairs) -> list[list[tuple[Tensor, Tensor]]]:
+    devices: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+    for pair in pairs:
+        devices.setdefault(pair[1].device, []).append(pair)
+    return list(devices.values())
+
+
+def _send_home(pairs: Pairs, begun: Sequence[Any]) -> torch.cuda.Event:
+    """Queue copies from one GPU behind what it had to do when the snapshot was taken; the event of their arrival."""
+    device = pairs[0][1].device
+    stream = _side_stream(device)
+    with torch.cuda.device(device), torch.cuda.stream(stream):
+        for event in begun:
+            if event.device == device:
+                stream.wait_event(event)
+        for target, source in pairs:
+            target.copy_(source, non_blocking=True)
+        arrival = torch.cuda.Event()
+        arrival.record(stream)
+        return arrival
+
+
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream(device)
+    return _streams[device]

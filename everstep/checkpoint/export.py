@@ -1,0 +1,119 @@
+"""One file out of a checkpoint: all its tensors as one .safetensors file, copied piece by piece, without torch.
+
+The checkpoint is verified first; the file appears under its name when it is complete."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from everstep.checkpoint import strict
+from everstep.checkpoint.catalog import Found, verify
+from everstep.checkpoint.header import (
+    LENGTH_BYTES,
+    Entry,
+    check_tiling,
+    parse_header,
+    parse_length,
+    parse_piece,
+    parse_state,
+)
+from everstep.checkpoint.image import ITEM_BYTES, Piece, TensorMeta, safetensors_head
+from everstep.checkpoint.manifest import Manifest
+from everstep.checkpoint.storage import Storage
+from everstep.errors import UsageError
+
+_COPY_BYTES = 16 << 20
+
+
+def export_safetensors(storage: Storage, found: Found, target: Path, *, only: str = "") -> int:
+    """Returns the number of tensors. `only`: those whose names begin with it, without it."""
+    for problem in verify(storage, found):
+        strict.broken_text(problem)
+    assert found.manifest is not None
+    chosen = _choose(read_metas(storage, found.manifest), only)
+    head = safetensors_head([replace(meta, name=name, is_sharded=False) for name, meta in chosen])
+    there = _entries(storage, found.manifest)
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with open(aside, "xb") as out:
+            out.write(head)
+            at = len(head)
+            for _, meta in chosen:
+                for name, entry, piece in _parts(there, meta, storage.uri):
+                    _copy(storage, name, entry, piece, meta, out.fileno(), at)
+                at += math.prod(meta.shape) * ITEM_BYTES[meta.dtype]
+            out.flush()
+            os.ftruncate(out.fileno(), at)
+            os.fsync(out.fileno())
+        os.rename(aside, target)
+    finally:
+        aside.unlink(missing_ok=True)
+    return len(chosen)
+
+
+def read_metas(storage: Storage, manifest: Manifest) -> list[TensorMeta]:
+    """The tensors of a checkpoint, as its `state.json` lists them."""
+    name = f"{manifest.key.folder}/{manifest.state}"
+    return parse_state(storage.read(name), f"{storage.uri}/{name}")[1]
+
+
+def _choose(metas: list[TensorMeta], only: str) -> list[tuple[str, TensorMeta]]:
+    prefix = f"{only}." if only else ""
+    chosen = [(meta.name[len(prefix) :], meta) for meta in metas if meta.name.startswith(prefix)]
+    if only and not chosen:
+        tops = ", ".join(sorted({meta.name.split(".")[0] for meta in metas})[:20])
+        raise UsageError(f"no tensor's name begins with {prefix!r}", hint=f"they begin with: {tops}")
+    # Wide types first, so that each tensor begins at a multiple of its item's size.
+    return sorted(chosen, key=lambda pair: -ITEM_BYTES[pair[1].dtype])
+
+
+def _entries(storage: Storage, manifest: Manifest) -> list[tuple[str, Entry]]:
+    """Every tensor of every file, with the file's name."""
+    found = []
+    for file in manifest.files:
+        if not file.name.endswith(".safetensors"):
+            continue
+        name = f"{manifest.key.folder}/{file.name}"
+        where = f"{storage.uri}/{name}"
+        length = parse_length(storage.read(name, 0, LENGTH_BYTES), file.size_bytes, where)
+        text = storage.read(name, LENGTH_BYTES, length)
+        found += [(name, entry) for entry in parse_header(text, file.size_bytes, where)]
+    return found
+
+
+def _parts(there: list[tuple[str, Entry]], meta: TensorMeta, uri: str) -> list[tuple[str, Entry, Piece]]:
+    if not meta.is_sharded:
+        whole = Piece(start=(0,) * len(meta.shape), shape=meta.shape)
+        parts = [(name, entry, whole) for name, entry in there if entry.name == meta.name]
+    else:
+        ours = [pair for pair in there if pair[1].name.rpartition("[")[0] == meta.name]
+        parts = [(name, entry, parse_piece(entry, meta, uri)) for name, entry in ours]
+    check_tiling([piece for _, _, piece in parts], meta, uri)
+    return parts
+
+
+def _copy(storage: Storage, name: str, entry: Entry, piece: Piece, meta: TensorMeta, out: int, at: int) -> None:
+    for source, target, size in runs(piece, meta.shape, ITEM_BYTES[meta.dtype]):
+        for done in range(0, size, _COPY_BYTES):
+            data = storage.read(name, entry.start + source + done, min(_COPY_BYTES, size - done))
+            os.pwrite(out, data, at + target + done)
+
+
+def runs(piece: Piece, shape: tuple[int, ...], item_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """The stretches of a block that lie together in the whole tensor: offset in the block, in the whole, bytes."""
+    if not math.prod(piece.shape):
+        return
+    inner = len(shape)  # from here on, the block is as wide as the whole
+    while inner > 0 and piece.shape[inner - 1] == shape[inner - 1]:
+        inner -= 1
+    outer = max(inner - 1, 0)  # and this dimension may be cut
+    strides = [math.prod(shape[dim + 1 :]) * item_bytes for dim in range(len(shape))]
+    size = math.prod(piece.shape[outer:]) * item_bytes
+    for number, index in enumerate(itertools.product(*(range(each) for each in piece.shape[:outer]))):
+        places = [*(a + b for a, b in zip(piece.start, index, strict=False)), *piece.start[outer:]]
+        yield number * size, sum(place * stride for place, stride in zip(places, strides, strict=True)), size

@@ -1,0 +1,238 @@
+"""A checkpoint's image: the exact bytes of its files, one after another in a buffer, and where everything lies in it.
+
+Whoever saves copies tensors into the slices that a layout names; whoever writes needs no more than the buffer and the
+layout. Each file is a safetensors file, `state.json` excepted, and begins at a multiple of PAGE_BYTES.
+Pure. Knows nothing of torch, of storage or of time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from everstep.errors import UsageError
+
+PAGE_BYTES = 4096
+FILE_BYTES = 4 << 30  # a share larger than this is split over files, between tensors
+STATE_FILE = "state.json"
+FORMAT = 1
+
+ITEM_BYTES = {  # the types of safetensors
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+    "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+    "U32": 4, "I32": 4, "F32": 4,
+    "U64": 8, "I64": 8, "F64": 8, "C64": 8,
+}  # fmt: skip
+
+_HEAD_ALIGN = 64  # tensors begin at a cache line of the file, and of the buffer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """A block of a sharded tensor: where it begins in each dimension, and its shape."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def suffix(self) -> str:
+        """What is added to the tensor's name: `[0:128,0:64]`."""
+        return f"[{','.join(f'{at}:{at + size}' for at, size in zip(self.start, self.shape, strict=True))}]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorMeta:
+    """A tensor as safetensors knows it; complex128, which it lacks, is kept as pairs of F64.
+
+    A replicated tensor is written by the worker whose share it is in, a sharded one by all, each its piece; None: this
+    worker writes nothing of it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    is_complex_pairs: bool = False
+    is_sharded: bool = False
+    piece: Piece | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what this worker holds."""
+        return math.prod(self.written_shape) * ITEM_BYTES[self.dtype]
+
+    @property
+    def written_shape(self) -> tuple[int, ...]:
+        if not self.is_sharded:
+            return self.shape
+        return self.piece.shape if self.piece is not None else (0,)
+
+    @property
+    def written_name(self) -> str:
+        return f"{self.name}{self.piece.suffix}" if self.piece is not None else self.name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """Which part of a replicated state is ours to write."""
+
+    rank: int = 0
+    size: int = 1
+
+
+WHOLE = Share()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileLayout:
+    name: str
+    offset: int  # in the buffer
+    size_bytes: int
+    head: bytes = field(default=b"", repr=False)  # its first bytes, all for state.json; put_heads needs them
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slice:
+    """Where the bytes of a tensor go: [offset, offset + size_bytes) of the buffer."""
+
+    index: int  # of the tensor, as given to lay_out
+    file: str
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Ours of the files, one after another. `size_bytes` is what the buffer must hold."""
+
+    share: Share
+    files: tuple[FileLayout, ...]
+    slices: tuple[Slice, ...]  # of our share, in the order of the tensors
+    size_bytes: int
+    digest: str  # of all tensors' names, types and shapes: workers that differ in it must not share a checkpoint
+
+
+def lay_out(
+    skeleton: Any, tensors: Sequence[TensorMeta], share: Share = WHOLE, *, file_bytes: int = FILE_BYTES
+) -> Layout:
+    """Our share of a state's files. The first share also holds `state.json`: the skeleton and the list of all tensors.
+
+    The same arguments give the same layout on every worker, so each knows what the others write."""
+    _check_names(tensors)
+    files: list[FileLayout] = []
+    slices: list[Slice] = []
+    offset = 0
+    if share.rank == 0:
+        files.append(_state_file(skeleton, tensors))
+        offset = _aligned(files[0].size_bytes, PAGE_BYTES)
+    for number, group in enumerate(_groups(tensors, _ours(tensors, share), file_bytes)):
+        name = f"part-{share.rank:05d}-of-{share.size:05d}-{number:03d}.safetensors"
+        file, its_slices = _tensor_file(name, offset, tensors, group)
+        files.append(file)
+        slices += its_slices
+        offset = _aligned(offset + file.size_bytes, PAGE_BYTES)
+    slices.sort(key=lambda each: each.index)
+    return Layout(share=share, files=tuple(files), slices=tuple(slices), size_bytes=offset, digest=_digest(tensors))
+
+
+def lay_out_again(layout: Layout, skeleton: Any, tensors: Sequence[TensorMeta]) -> Layout:
+    """The layout of the same tensors with another skeleton, in a fraction of the time."""
+    if layout.share.rank > 0:
+        return layout
+    state = _state_file(skeleton, tensors)
+    shift = _aligned(state.size_bytes, PAGE_BYTES) - _aligned(layout.files[0].size_bytes, PAGE_BYTES)
+    if shift == 0:
+        return replace(layout, files=(state, *layout.files[1:]))
+    return replace(
+        layout,
+        files=(state, *(replace(file, offset=file.offset + shift) for file in layout.files[1:])),
+        slices=tuple(replace(each, offset=each.offset + shift) for each in layout.slices),
+        size_bytes=layout.size_bytes + shift,
+    )
+
+
+def put_heads(layout: Layout, image: memoryview) -> None:
+    """Copy into the buffer all that is not a tensor."""
+    for file in layout.files:
+        image[file.offset : file.offset + len(file.head)] = file.head
+
+
+def safetensors_head(tensors: Sequence[TensorMeta]) -> bytes:
+    """The head of a safetensors file that holds these tensors in this order."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    start = 0
+    for tensor in tensors:
+        end = start + tensor.size_bytes
+        shape = list(tensor.written_shape)
+        entries[tensor.written_name] = {"dtype": tensor.dtype, "shape": shape, "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % _HEAD_ALIGN)
+    return len(text).to_bytes(8, "little") + text
+
+
+def share_of(tensors: Sequence[TensorMeta], num_shares: int) -> list[int]:
+    """Whose each tensor is: runs of about equal bytes. Tensors are not cut: a file of ours is a file of safetensors."""
+    sizes = [0 if each.is_sharded else each.size_bytes for each in tensors]
+    total, before, owners = sum(sizes), 0, []
+    for size in sizes:
+        owners.append(min((2 * before + size) * num_shares // (2 * total), num_shares - 1) if total else 0)
+        before += size
+    return owners
+
+
+def _ours(tensors: Sequence[TensorMeta], share: Share) -> list[int]:
+    owners = share_of(tensors, share.size)
+    return [
+        index
+        for index, each in enumerate(tensors)
+        if (each.piece is not None if each.is_sharded else owners[index] == share.rank)
+    ]
+
+
+def _groups(tensors: Sequence[TensorMeta], ours: Sequence[int], file_bytes: int) -> list[list[int]]:
+    groups: list[list[int]] = []
+    room = 0
+    for index in ours:
+        if not groups or tensors[index].size_bytes > room:
+            groups.append([])
+            room = file_bytes
+        groups[-1].append(index)
+        room -= tensors[index].size_bytes
+    return groups
+
+
+def _tensor_file(
+    name: str, offset: int, tensors: Sequence[TensorMeta], group: Sequence[int]
+) -> tuple[FileLayout, list[Slice]]:
+    # Wide types first: safetensors allows no gaps, and each tensor must begin at a multiple of its item's size.
+    order = sorted(group, key=lambda index: -ITEM_BYTES[tensors[index].dtype])
+    head = safetensors_head([tensors[index] for index in order])
+    slices, at = [], offset + len(head)
+    for index in order:
+        slices.append(Slice(index=index, file=name, offset=at, size_bytes=tensors[index].size_bytes))
+        at += tensors[index].size_bytes
+    return FileLayout(name=name, offset=offset, size_bytes=at - offset, head=head), slices
+
+
+def _state_file(skeleton: Any, tensors: Sequence[TensorMeta]) -> FileLayout:
+    rows = [[each.name, each.dtype, list(each.shape), each.is_complex_pairs, each.is_sharded] for each in tensors]
+    text = json.dumps({"format": FORMAT, "tensors": rows, "skeleton": skeleton}, separators=(",", ":")).encode()
+    return FileLayout(name=STATE_FILE, offset=0, size_bytes=len(text), head=text)
+
+
+def _digest(tensors: Sequence[TensorMeta]) -> str:
+    text = json.dumps([[each.name, each.dtype, each.shape] for each in tensors])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_names(tensors: Sequence[TensorMeta]) -> None:
+    if len({each.name for each in tensors}) != len(tensors):
+        seen: set[str] = set()
+        twice = next(each.name for each in tensors if each.name in seen or seen.add(each.name))  # type: ignore[func-returns-value]
+        raise UsageError(f"two tensors are named {twice!r}", hint="give each tensor of a checkpoint a name of its own")
+
+
+def _aligned(size: int, to: int) -> int:
+    return -(-size // to) * to

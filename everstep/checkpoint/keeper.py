@@ -1,0 +1,322 @@
+"""The vault's process: holds the memory of a node's workers and writes it to storage, whoever dies.
+
+It is the agent's, but outlives it: when the agent is gone, in good order or by kill -9, it writes what was not written
+yet, and ends. One thread hears everybody and owns all that is known; each write has a thread of its own, which reads
+the slot and nothing else. A worker's end is seen by its process, not by its connection, which its children may hold
+too. Knows nothing of torch."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from everstep.checkpoint import slot
+from everstep.checkpoint.description import unpack
+from everstep.checkpoint.errand import (
+    KINDS,
+    ArenaOpened,
+    AskHeld,
+    Forget,
+    Held,
+    Message,
+    OpenArena,
+    Said,
+    SlotWritten,
+    WriteSlot,
+)
+from everstep.checkpoint.memory import shared_file
+from everstep.checkpoint.storage import Storage, open_storage
+from everstep.checkpoint.writer import write_and_prune
+from everstep.errors import CheckpointBroken, EverstepError
+from everstep.events import emit
+from everstep.packet import peer_process, peer_user, receive_packet, send_packet
+
+log = logging.getLogger("everstep")
+
+NUM_SLOTS = 2
+_NICENESS = 10  # training comes first
+_ORPHAN_PARTS_S = 20.0  # so long a share whose worker has died waits for those of the others
+
+
+@dataclass(kw_only=True, eq=False)
+class _Arena:
+    uri: str
+    place: str
+    files: list[int]
+    line: socket.socket | None  # of the worker that has it; None: it has died
+    durable: int = 0  # the newest state that is on storage
+    writing: dict[int, int] = field(default_factory=dict)  # slot: sequence
+    orphaned_at: float = 0.0
+    turn: threading.Lock = field(default_factory=threading.Lock)  # its states are written one after the other …
+    storage: Storage | None = None  # … to a storage that remembers whether its folder was there
+
+    def states(self) -> dict[int, slot.State]:
+        """The whole states, by slot."""
+        found = {}
+        for index, file in enumerate(self.files):
+            if (view := _view(file)) is not None and (state := slot.read(view)) is not None:
+                found[index] = state
+        return found
+
+
+@dataclass(kw_only=True, eq=False)
+class _Worker:
+    line: socket.socket
+    process: int  # pidfd
+    arenas: list[_Arena] = field(default_factory=list)
+
+
+class Keeper:
+    def __init__(self, listener: socket.socket, agent: socket.socket) -> None:
+        self._listener, self._agent = listener, agent
+        self._selector = selectors.DefaultSelector()
+        self._arenas: list[_Arena] = []
+        self._workers: list[_Worker] = []
+        self._asked: list[tuple[_Worker, AskHeld]] = []  # who waits until nothing is being written
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_ending = False
+        listener.setblocking(False)
+        self._selector.register(self._wake, selectors.EVENT_READ, self._empty_inbox)
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(agent, selectors.EVENT_READ, self._end)
+
+    def serve(self) -> None:
+        """Until the agent is gone, its workers are, and all is written."""
+        while not (self._is_ending and not self._workers and not self._is_writing()):
+            for key, _ in self._selector.select():
+                if key.fd in self._selector.get_map():  # what one act closes may have been next
+                    key.data()
+
+    # --- who comes and goes ---------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        try:
+            line, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        line.setblocking(True)
+        try:
+            if peer_user(line) != os.geteuid():
+                raise PermissionError
+            process = os.pidfd_open(peer_process(line))
+        except OSError:  # another user's, or one that has died already
+            line.close()
+            return
+        worker = _Worker(line=line, process=process)
+        self._workers.append(worker)
+        self._selector.register(line, selectors.EVENT_READ, lambda: self._hear(worker))
+        self._selector.register(process, selectors.EVENT_READ, lambda: self._bury(worker))
+
+    def _end(self) -> None:
+        self._selector.unregister(self._agent)
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        self._is_ending = True
+        for arena in self._arenas:
+            if arena.line is None:  # what failed before may succeed now
+                self._write_out(arena)
+
+    def _bury(self, worker: _Worker) -> None:
+        self._selector.unregister(worker.line)
+        self._selector.unregister(worker.process)
+        os.close(worker.process)
+        worker.line.close()
+        self._workers.remove(worker)
+        self._asked = [(who, asked) for who, asked in self._asked if who is not worker]
+        for arena in worker.arenas:
+            arena.line, arena.orphaned_at = None, time.monotonic()
+            self._write_out(arena)
+
+    # --- what they say --------------------------------------------------------------------------------
+
+    def _hear(self, worker: _Worker) -> None:
+        try:
+            received = receive_packet(worker.line, KINDS, 0.0)
+        except (EOFError, ValueError, KeyError, TypeError):
+            self._bury(worker)
+            return
+        if received is not None:
+            message, files = received
+            for file in files:
+                os.close(file)
+            self._do(worker, message)
+
+    def _do(self, worker: _Worker, message: Any) -> None:
+        if isinstance(message, OpenArena):
+            self._open_arena(worker, message)
+        elif isinstance(message, WriteSlot):
+            arena = worker.arenas[0] if worker.arenas else None
+            if arena is not None and 0 <= message.index < len(arena.files):
+                self._write(arena, message.index, message.sequence)
+        elif isinstance(message, AskHeld):
+            self._asked.append((worker, message))
+            self._answer()
+        elif isinstance(message, Forget):
+            self._forget(message)
+
+    def _open_arena(self, worker: _Worker, wish: OpenArena) -> None:
+        """The one that a dead worker of this place has left, else any that one has left, else a new one."""
+        left = [arena for arena in self._arenas if arena.line is None and arena.uri == wish.uri]
+        left.sort(key=lambda arena: arena.place != wish.place)
+        if left:
+            arena = left[0]
+            arena.line = worker.line
+        else:
+            files = [shared_file() for _ in range(NUM_SLOTS)]
+            arena = _Arena(uri=wish.uri, place=wish.place, files=files, line=worker.line)
+            self._arenas.append(arena)
+        arena.place = wish.place
+        worker.arenas.append(arena)
+        self._tell(worker.line, ArenaOpened(busy=list(arena.writing)), arena.files)
+
+    def _answer(self) -> None:
+        for worker, asked in list(self._asked):
+            if asked.is_patient and any(arena.writing for arena in self._arenas if arena.uri == asked.uri):
+                continue
+            self._asked.remove((worker, asked))
+            for arena in self._arenas:
+                if arena.uri == asked.uri:
+                    for index, state in arena.states().items():
+                        self._tell(worker.line, Held(sequence=state.sequence), [arena.files[index]])
+            self._tell(worker.line, Held(is_last=True))
+
+    def _forget(self, wish: Forget) -> None:
+        for arena in self._arenas:
+            if arena.uri == wish.uri:
+                for index, state in arena.states().items():
+                    is_meant = wish.step is None or wish.step == state.step
+                    if is_meant and index not in arena.writing and (view := _view(arena.files[index])) is not None:
+                        slot.clear(view)
+
+    def _tell(self, line: socket.socket | None, message: Message, files: list[int] | None = None) -> None:
+        if line is None:
+            return
+        try:
+            send_packet(line, message, files or [])
+        except OSError:  # it has died; that is seen elsewhere
+            pass
+
+    # --- writing --------------------------------------------------------------------------------------
+
+    def _is_writing(self) -> bool:
+        return any(arena.writing for arena in self._arenas)
+
+    def _write_out(self, arena: _Arena) -> None:
+        """All whole states of a dead worker that are newer than what is on storage: other workers' shares of the newest
+        may be missing, those of the one before are there."""
+        states = arena.states()
+        newest = max((state.sequence for state in states.values()), default=0)
+        for index, state in states.items():
+            is_news = state.sequence > arena.durable and index not in arena.writing
+            if is_news and (state.sequence == newest or _is_share(state)):
+                self._say(f"the state of step {state.step} is in memory only and is written to {arena.uri}")
+                self._write(arena, index, state.sequence)
+
+    def _write(self, arena: _Arena, index: int, sequence: int) -> None:
+        arena.writing[index] = sequence
+        thread = threading.Thread(
+            target=self._write_slot, args=(arena, index, sequence), name=f"write {index}", daemon=True
+        )
+        thread.start()
+
+    def _write_slot(self, arena: _Arena, index: int, sequence: int) -> None:
+        """In a thread of its own."""
+        try:
+            with arena.turn:
+                done = _write_slot(arena, index, sequence)
+            outcome = SlotWritten(index=index, sequence=sequence, **done)
+        except EverstepError as error:
+            cause = str(getattr(error, "kind", ""))
+            outcome = SlotWritten(
+                index=index, sequence=sequence, problem=error.message, hint=error.hint or "", cause=cause
+            )
+        except Exception as error:
+            log.exception("a write failed")
+            outcome = SlotWritten(index=index, sequence=sequence, problem=repr(error), cause=type(error).__name__)
+        self._inbox.append(lambda: self._note(arena, outcome))
+        os.eventfd_write(self._wake, 1)
+
+    def _note(self, arena: _Arena, outcome: SlotWritten) -> None:
+        arena.writing.pop(outcome.index, None)
+        if not outcome.problem:
+            arena.durable = max(arena.durable, outcome.sequence)
+        facts = {"uri": arena.uri, "step": outcome.step, "is_orphan": arena.line is None}
+        if outcome.problem:
+            emit("vault.failed", **facts, reason=outcome.problem)
+        else:
+            emit("vault.wrote", **facts, size_bytes=outcome.size_bytes)
+        if arena.line is None and outcome.problem:
+            self._say(outcome.problem)
+        elif arena.line is None:
+            self._say(f"written: {outcome.size_bytes / 1e6:.0f} MB in {outcome.seconds:.1f} s")
+        self._tell(arena.line, outcome)
+        self._answer()
+
+    def _empty_inbox(self) -> None:
+        os.eventfd_read(self._wake)
+        while self._inbox:
+            self._inbox.popleft()()
+
+    def _say(self, text: str) -> None:
+        self._tell(self._agent, Said(text=text))
+
+
+def _write_slot(arena: _Arena, index: int, sequence: int) -> dict[str, Any]:
+    """Write the state with this number that the slot holds; what is told of it."""
+    view = _view(arena.files[index])
+    state = slot.read(view) if view is not None else None
+    if view is None or state is None or state.sequence != sequence:
+        raise EverstepError(f"state {sequence} is not whole in memory")
+    what = unpack(state.description)
+    arena.storage = arena.storage or open_storage(arena.uri)
+    written = write_and_prune(
+        arena.storage,
+        what.layout,
+        state.image(view),
+        what.manifest,
+        is_abandoned=lambda: _has_waited_enough(arena),
+    )
+    return {
+        "step": state.step,
+        "size_bytes": written.size_bytes,
+        "seconds": written.seconds,
+        "has_manifest": written.manifest is not None,
+    }
+
+
+def _is_share(state: slot.State) -> bool:
+    try:
+        return unpack(state.description).layout.share.size > 1
+    except CheckpointBroken:
+        return False
+
+
+def _has_waited_enough(arena: _Arena) -> bool:
+    return arena.line is None and time.monotonic() - arena.orphaned_at > _ORPHAN_PARTS_S
+
+
+def _view(file: int) -> memoryview | None:
+    size = os.fstat(file).st_size
+    return memoryview(mmap.mmap(file, size)) if size else None
+
+
+def main() -> None:
+    """With the descriptors of the listening socket and of the agent's line as arguments."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # its agent decides when it ends
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(_NICENESS)
+    listener, agent = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
+    Keeper(listener, agent).serve()

@@ -1,0 +1,96 @@
+"""What became of the saves of this process: each kind of failure is told once, and all of them at the end.
+
+A process that tried to save and never could ends with exit code 74, unless an exception has told its script before: a
+run whose result is nowhere must not look like a success. Python offers no other way than os._exit to change the code of
+an interpreter that is ending; by then the script's own exit handlers have run and all output is flushed."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+from collections import Counter
+
+from everstep.errors import CheckpointFailed
+from everstep.events import emit
+
+EXIT_CODE = 74  # EX_IOERR
+
+log = logging.getLogger("everstep.checkpoint")
+
+_ledgers: list[Ledger] = []
+_owner = 0  # the process that the exit handler belongs to
+
+
+class Ledger:
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.num_written = 0
+        self.durable_step: int | None = None
+        self._failures: Counter[str] = Counter()
+        self._last: dict[str, CheckpointFailed] = {}
+        self._is_told = False
+        self._lock = threading.Lock()
+        _register(self)
+
+    def wrote(self, step: int, seconds: float, size_bytes: int) -> None:
+        with self._lock:
+            self.num_written += 1
+            self.durable_step = step
+        log.info("checkpoint of step %d: %.1f MB in %.2f s", step, size_bytes / 1e6, seconds)
+        emit("checkpoint.written", step=step, bytes=size_bytes, seconds=seconds)
+
+    def failed(self, step: int, failure: CheckpointFailed) -> None:
+        with self._lock:
+            self._failures[failure.kind] += 1
+            self._last[failure.kind] = failure
+            is_first = self._failures[failure.kind] == 1
+        if is_first:
+            log.error("%s\n  Training goes on; failures of this kind are not told again until the end.", failure)
+        emit("checkpoint.failed", step=step, kind=failure.kind, reason=failure.message)
+
+    def told(self) -> None:
+        """An exception with the failure has reached the script: what it ends with is its own decision."""
+        self._is_told = True
+
+    @property
+    def has_nothing(self) -> bool:
+        return bool(self._failures) and self.num_written == 0 and not self._is_told
+
+    def summary(self) -> str:
+        """One line per kind of failure; empty if there was none."""
+        with self._lock:
+            return "\n".join(
+                f"{count} of the saves to {self.uri} failed, at last: {self._last[kind].message}"
+                for kind, count in self._failures.items()
+            )
+
+
+def _register(ledger: Ledger) -> None:
+    global _owner
+    if _owner != os.getpid():  # a forked child tells of its own saves only
+        _owner = os.getpid()
+        _ledgers.clear()
+        atexit.unregister(_end)
+        atexit.register(_end)
+    _ledgers.append(ledger)
+
+
+def _end() -> None:
+    if _owner != os.getpid():
+        return
+    for ledger in _ledgers:
+        if summary := ledger.summary():
+            log.error("%s", summary)
+    if not any(ledger.has_nothing for ledger in _ledgers):
+        return
+    log.error("no checkpoint could be written: exit code %d", EXIT_CODE)
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):  # closed, or none
+            pass
+    os._exit(EXIT_CODE)

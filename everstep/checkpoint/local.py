@@ -1,0 +1,120 @@
+"""Storage in a local directory: what `put` has returned for is on the disk, even if the power goes.
+
+A file is written aside, synced, renamed, and its folder synced. Files are private to their owner."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from everstep.errors import UsageError
+
+_ASIDE = ".aside-"
+_WRITE_BYTES = 16 << 20
+_MOST_BUFFERS = 1024  # of one system call
+
+
+class Local:
+    file_bytes = 4 << 30
+
+    def __init__(self, path: str) -> None:
+        self.root = Path(path).expanduser().absolute()
+        self.uri = str(self.root)
+        self._was_there = False
+        if self.root.exists() and not self.root.is_dir():
+            raise UsageError(f"{self.root} is a file", hint="give a directory for checkpoints")
+
+    def put(self, name: str, data: memoryview | bytes) -> None:
+        path = self.root / name
+        self._make_folder(path.parent)
+        aside = path.with_name(f"{_ASIDE}{os.getpid()}-{path.name}")
+        try:
+            _write_durably(aside, memoryview(data))
+            os.rename(aside, path)
+        except BaseException:
+            with contextlib.suppress(OSError):  # a full disk gets its space back
+                aside.unlink()
+            raise
+        _sync_folder(path.parent)
+
+    def read(self, name: str, start: int = 0, size_bytes: int | None = None) -> bytes:
+        with open(self.root / name, "rb") as file:
+            file.seek(start)
+            return file.read(-1 if size_bytes is None else size_bytes)
+
+    def read_into(self, name: str, start: int, buffers: Sequence[memoryview]) -> int:
+        left = [buffer for buffer in buffers if len(buffer)]
+        done = 0
+        with open(self.root / name, "rb", buffering=0) as file:
+            while left and (got := os.preadv(file.fileno(), left[:_MOST_BUFFERS], start + done)):
+                done += got
+                while left and got >= len(left[0]):
+                    got -= len(left.pop(0))
+                if got:
+                    left[0] = left[0][got:]
+        return done
+
+    def list(self, folder: str = "") -> dict[str, int | None]:
+        found: dict[str, int | None] = {}
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.root / folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    found[entry.name] = None if entry.is_dir() else entry.stat().st_size
+        return found
+
+    def delete(self, name: str) -> None:
+        path = self.root / name
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+            _sync_folder(path.parent)
+
+    def close(self) -> None:
+        pass
+
+    def _make_folder(self, folder: Path) -> None:
+        """A root that was there and is gone is not made again: an unmounted disk would fill the one below it."""
+        if not self.root.is_dir():
+            if self._was_there:
+                raise FileNotFoundError(errno.ENOENT, "the directory of the checkpoints has vanished", str(self.root))
+            _make_durably(self.root)
+        self._was_there = True
+        if folder != self.root:
+            _make_durably(folder)
+
+
+def _make_durably(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    _make_durably(folder.parent)
+    with contextlib.suppress(FileExistsError):  # another worker was quicker
+        folder.mkdir(mode=0o700)
+    _sync_folder(folder.parent)
+
+
+def _write_durably(path: Path, data: memoryview) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        done = 0
+        while done < len(data):
+            done += os.write(descriptor, data[done : done + _WRITE_BYTES])
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems sync names by themselves
+            raise
+    finally:
+        os.close(descriptor)

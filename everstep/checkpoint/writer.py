@@ -1,0 +1,162 @@
+"""Who writes a filled slot to storage: here, a thread of this process.
+
+A writer takes slots one after another and never stops for a failure: it tells, and goes on with the next.
+Runs without torch."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+from everstep.checkpoint.catalog import prune
+from everstep.checkpoint.image import Layout
+from everstep.checkpoint.manifest import Manifest
+from everstep.checkpoint.storage import Storage
+from everstep.checkpoint.write import Written, failure, put_part, write_image
+from everstep.errors import CheckpointFailed
+
+log = logging.getLogger("everstep.checkpoint")
+
+
+class Slot(Protocol):
+    """Memory for one image. It is the writer's from `submit` on, who releases it."""
+
+    memory: memoryview
+
+    def release(self) -> None: ...
+
+
+class Arena(Protocol):
+    def begin(self, size_bytes: int) -> Slot:
+        """A slot of at least that size; waits until one of the two is free."""
+
+    def close(self) -> None: ...
+
+
+class Writer(Protocol):
+    def submit(self, slot: Slot, layout: Layout, manifest: Manifest) -> Future[Written]: ...
+
+    def skip(self, layout: Layout, manifest: Manifest) -> None:
+        """Tell the writer of the first share that ours will not come."""
+
+    def close(self) -> None:
+        """Returns when all that was submitted is written or has failed."""
+
+
+class PrivateArena:
+    """Two slots of this process's own memory, that grow and keep their pages."""
+
+    def __init__(self) -> None:
+        self._free = [_PrivateSlot(self), _PrivateSlot(self)]
+        self._changed = threading.Condition()
+
+    def begin(self, size_bytes: int) -> Slot:
+        with self._changed:
+            self._changed.wait_for(lambda: self._free)
+            slot = self._free.pop()
+        slot.fit(size_bytes)
+        return slot
+
+    def give_back(self, slot: _PrivateSlot) -> None:
+        with self._changed:
+            self._free.append(slot)
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            for slot in self._free:
+                slot.memory, slot.pages = memoryview(b""), None
+
+
+class _PrivateSlot:
+    def __init__(self, arena: PrivateArena) -> None:
+        self.memory = memoryview(b"")
+        self.pages: mmap.mmap | None = None
+        self._arena = arena
+
+    def fit(self, size_bytes: int) -> None:
+        if self.pages is None or len(self.pages) < size_bytes:
+            self.memory = memoryview(b"")
+            self.pages = mmap.mmap(-1, max(size_bytes, 1))
+        self.memory = memoryview(self.pages)
+
+    def release(self) -> None:
+        self._arena.give_back(self)
+
+
+class ThreadWriter:
+    """Writes in a thread of this process; the interpreter waits for it before it ends."""
+
+    def __init__(self, storage: Storage, is_abandoned: Callable[[Manifest], bool]) -> None:
+        _finish_at_exit(self)
+        self._storage = storage
+        self._is_abandoned = is_abandoned
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="everstep-checkpoint")
+
+    def submit(self, slot: Slot, layout: Layout, manifest: Manifest) -> Future[Written]:
+        return self._thread.submit(self._write, slot, layout, manifest)
+
+    def skip(self, layout: Layout, manifest: Manifest) -> None:
+        self._thread.submit(put_part, self._storage, layout, manifest, [], is_skipped=True)
+
+    def run(self, action: Callable[[], None]) -> Future[None]:
+        """Something else to do with the storage, in its turn."""
+        return self._thread.submit(action)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True)
+
+    def _write(self, slot: Slot, layout: Layout, manifest: Manifest) -> Written:
+        try:
+            return write_and_prune(
+                self._storage, layout, slot.memory, manifest, is_abandoned=lambda: self._is_abandoned(manifest)
+            )
+        finally:
+            slot.release()
+
+
+_writers: weakref.WeakSet[ThreadWriter] = weakref.WeakSet()
+_is_registered = False
+
+
+def _finish_at_exit(writer: ThreadWriter) -> None:
+    """Have all writing done while threads can still be started: storage drivers need some."""
+    global _is_registered
+    _writers.add(writer)
+    if not _is_registered:
+        _is_registered = True
+        # atexit would be too late: by then concurrent.futures takes no more work. Whoever registers last comes first.
+        threading._register_atexit(_finish)  # type: ignore[attr-defined]
+
+
+def _finish() -> None:
+    for writer in list(_writers):
+        writer.close()
+
+
+def write_and_prune(
+    storage: Storage,
+    layout: Layout,
+    image: memoryview,
+    manifest: Manifest,
+    *,
+    is_abandoned: Callable[[], bool] = lambda: False,
+) -> Written:
+    """Write, then delete what the manifest's policy does not keep. Raises CheckpointFailed and nothing else."""
+    try:
+        written = write_image(storage, layout, image, manifest, is_abandoned=is_abandoned)
+    except CheckpointFailed:
+        raise
+    except Exception as error:  # a driver's own; the next save may go well
+        raise failure(error, storage, manifest) from error
+    if written.manifest is not None:
+        try:
+            prune(storage, manifest.policy)
+        except Exception as error:  # the checkpoint is there; deleting is tried again after the next save
+            log.warning("old checkpoints in %s could not be deleted: %s", storage.uri, error)
+    return written

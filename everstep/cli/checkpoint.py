@@ -1,0 +1,223 @@
+"""`everstep checkpoint …`: look at checkpoints, check them, take one out, delete what is not kept. Without torch."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from everstep.checkpoint.catalog import Found, find, prune, standing, verify
+from everstep.checkpoint.export import export_safetensors, read_metas
+from everstep.checkpoint.image import TensorMeta
+from everstep.checkpoint.manifest import Policy, to_record
+from everstep.checkpoint.retention import Retention, best_first, decide_retention
+from everstep.checkpoint.storage import Storage, open_storage
+from everstep.errors import NoCheckpoint, UsageError
+
+_WIDE = 200  # columns, where the output is no terminal
+
+
+def list_checkpoints(uri: str, *, is_json: bool) -> int:
+    with closing(open_storage(uri)) as storage:
+        found = find(storage)
+    policy = policy_of(found)
+    kept = decide_retention([standing(each, policy) for each in found], policy)
+    if is_json:
+        _print_json([_row(each, kept) for each in found])
+        return 0
+    if not found:
+        typer.echo(f"no checkpoints in {uri}")
+        return 0
+    table = Table(title=f"checkpoints in {uri}, oldest first", title_justify="left")
+    for name in ("step", "generation", "saved", "size", "workers", "metrics", "state", "kept because"):
+        table.add_column(name, justify="right" if name in ("step", "generation", "size", "workers") else "left")
+    for each in found:
+        row = _row(each, kept)
+        metrics = ", ".join(f"{name} {value:.6g}" for name, value in each.metrics.items())
+        cells = (row["step"], row["generation"], _time(each), _size(row["size_bytes"]), row["workers"] or "", metrics)
+        table.add_row(*(str(cell) for cell in cells), row["problem"] or "whole", row["kept"])
+    _console().print(table)
+    return 0
+
+
+def show_checkpoint(uri: str, step: str, *, is_json: bool) -> int:
+    with closing(open_storage(uri)) as storage:
+        chosen = choose(find(storage), step, uri)
+        if chosen.manifest is None or chosen.problem:
+            raise NoCheckpoint(
+                f"step {chosen.step}: {chosen.problem}", hint="`everstep checkpoint list` shows the others"
+            )
+        metas = read_metas(storage, chosen.manifest)
+    record = to_record(chosen.manifest)
+    if is_json:
+        _print_json(record | {"tensors": [{"name": m.name, "type": m.dtype, "shape": list(m.shape)} for m in metas]})
+        return 0
+    console = _console()
+    facts = Table(title=f"{uri}/{chosen.key.folder}", title_justify="left", show_header=False)
+    for name, value in record.items():
+        if name not in ("files", "format"):
+            facts.add_row(name, value if isinstance(value, str) else json.dumps(value))
+    console.print(facts)
+    console.print(_files_table(chosen))
+    console.print(_tensors_table(metas))
+    return 0
+
+
+def verify_checkpoints(uri: str, step: str | None, *, is_json: bool) -> int:
+    """0 if all that claim to be whole are; an incomplete one is no lie."""
+    with closing(open_storage(uri)) as storage:
+        found = find(storage)
+        chosen = found if step is None else [choose(found, step, uri)]
+        problems = {each.key.folder: list(verify(storage, each)) for each in chosen}
+    incomplete = {each.key.folder for each in chosen if each.manifest is None and each.problem.startswith("incomplete")}
+    num_broken = sum(bool(each) for name, each in problems.items() if name not in incomplete)
+    if is_json:
+        _print_json([{"checkpoint": name, "problems": each} for name, each in problems.items()])
+    else:
+        for name, each in problems.items():
+            typer.echo(f"{name}: {'whole' if not each else ''}{'; '.join(each)}")
+        typer.echo(f"{len(problems)} checked, {num_broken} broken, {len(incomplete)} incomplete")
+    return int(num_broken > 0 or not chosen)
+
+
+def export_checkpoint(uri: str, target: Path, step: str, only: str) -> int:
+    if target.suffix not in (".safetensors", ".pt"):
+        raise UsageError(f"{target} is neither .safetensors nor .pt", hint="the name's ending chooses the format")
+    with closing(open_storage(uri)) as storage:
+        chosen = choose(find(storage), step, uri)
+        if target.suffix == ".safetensors":
+            export_safetensors(storage, chosen, target, only=only)
+        else:
+            _export_pt(storage, chosen, target, only)
+    typer.echo(f"step {chosen.step} → {target}, {_size(target.stat().st_size)}")
+    return 0
+
+
+def prune_checkpoints(
+    uri: str,
+    *,
+    keep_latest: int | None,
+    keep_best: int | None,
+    metric: str | None,
+    mode: str | None,
+    is_dry: bool,
+    is_json: bool,
+) -> int:
+    given: dict[str, Any] = {"keep_latest": keep_latest, "keep_best": keep_best, "metric": metric, "mode": mode}
+    with closing(open_storage(uri)) as storage:
+        policy = replace(
+            policy_of(find(storage)), **{name: value for name, value in given.items() if value is not None}
+        )
+        decision = prune(storage, policy, is_dry=is_dry)
+    if is_json:
+        _print_json(
+            {
+                "deleted": {key.folder: why for key, why in decision.delete.items()},
+                "kept": {key.folder: why for key, why in decision.keep.items()},
+                "dry_run": is_dry,
+            }
+        )
+        return 0
+    for key, why in decision.delete.items():
+        typer.echo(f"{'would delete' if is_dry else 'deleted'} {key.folder}: {why}")
+    for key, why in decision.keep.items():
+        typer.echo(f"kept {key.folder}: {why}")
+    return 0
+
+
+def choose(found: list[Found], step: str, uri: str) -> Found:
+    whole = [each for each in reversed(found) if each.is_whole]
+    if step == "latest":
+        chosen = whole
+    elif step == "best":
+        policy = policy_of(found)
+        order = best_first([standing(each, policy) for each in whole], policy)
+        chosen = [each for rated in order for each in whole if each.key == rated.key]
+    elif step.isdecimal():
+        chosen = [each for each in reversed(found) if each.step == int(step)]
+    else:
+        raise UsageError(f"--step {step}", hint="give latest, best or a number")
+    if not chosen:
+        steps = ", ".join(str(each.step) for each in whole) or "none"
+        raise NoCheckpoint(f"no checkpoint {step!r} in {uri}", hint=f"whole ones are there of steps: {steps}")
+    return chosen[0]
+
+
+def policy_of(found: list[Found]) -> Policy:
+    """What the newest checkpoint's own manifest asks to keep."""
+    return next((each.manifest.policy for each in reversed(found) if each.manifest is not None), Policy())
+
+
+def _export_pt(storage: Storage, chosen: Found, target: Path, only: str) -> None:
+    # By name, at the call: this is the one command that needs torch, and the others must start without it.
+    try:
+        module: Any = importlib.import_module("everstep.checkpoint.export_pt")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"a .pt file needs torch: {error}", hint="export to .safetensors, or pip install torch"
+        ) from error
+    module.export_pt(storage, chosen, target, only=only)
+
+
+def _row(found: Found, kept: Retention) -> dict[str, Any]:
+    manifest = found.manifest
+    return {
+        "step": found.step,
+        "generation": found.key.generation,
+        "time": manifest.time if manifest else None,
+        "size_bytes": manifest.size_bytes if manifest else None,
+        "workers": manifest.world_size if manifest else None,
+        "metrics": to_record(manifest)["metrics"] if manifest else {},
+        "problem": found.problem,
+        "kept": kept.keep.get(found.key, ""),
+    }
+
+
+def _files_table(found: Found) -> Table:
+    table = Table(title="files", title_justify="left")
+    table.add_column("name")
+    table.add_column("size", justify="right")
+    for file in found.manifest.files if found.manifest else ():
+        table.add_row(file.name, _size(file.size_bytes))
+    return table
+
+
+def _tensors_table(metas: list[TensorMeta]) -> Table:
+    table = Table(title=f"{len(metas)} tensors", title_justify="left")
+    for name in ("name", "type", "shape"):
+        table.add_column(name, overflow="fold")
+    for meta in metas:
+        table.add_row(meta.name, meta.dtype, "×".join(str(each) for each in meta.shape) or "scalar")
+    return table
+
+
+def _time(found: Found) -> str:
+    if found.manifest is None:
+        return ""
+    return datetime.fromtimestamp(found.manifest.time, timezone.utc).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _size(size_bytes: int | None) -> str:
+    if size_bytes is None:
+        return ""
+    size, units = float(size_bytes), ["B", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"
+
+
+def _console() -> Console:
+    console = Console(markup=False, highlight=False)
+    return console if console.is_terminal else Console(markup=False, highlight=False, width=_WIDE)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=1))

@@ -1,0 +1,266 @@
+"""Door 2, the controller: wrap the function that trains on one batch, and it is run again when a peer is lost.
+
+    service = everstep.RecordIndexService(batch_size=64, dataset_size=len(images), num_epochs=2, shuffle=True)
+    controller = everstep.AllReduceController(service)
+    controller.set_broadcast_model(model)
+    controller.set_broadcast_optimizer(optimizer)
+    train = controller.elastic_run(train_one_batch)
+    with controller.scope():
+        for data, target in loader:          # reads the records that the service leases
+            loss = train(model, optimizer, data, target)
+
+The optimizer steps on the mean over the records of all workers' batches. Each record is trained on exactly once per
+epoch, whoever dies: what a step used travels with it, and is reported once the next step proves that all hold it.
+A worker without samples for now takes part with a batch of no weight, so that nobody waits for it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from everstep.data.record_index import Batch, RecordIndexService
+from everstep.data.usage import Note, Usage
+from everstep.engine import current
+from everstep.engine.data_parallel import unwrap
+from everstep.engine.gates import Gate, explain
+from everstep.engine.pulse import PulseDecision
+from everstep.engine.settings import Settings
+from everstep.errors import PeerLost, UsageError
+from everstep.events import emit
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Call:
+    """One batch that the script has given, kept until its step is committed."""
+
+    run: Callable[[], Any]
+    batch: Batch | None
+    is_held: bool = False  # its gradients are in this worker's sum
+    is_used: bool = False  # they are in a committed step already: it is run again for its result alone
+    result: Any = None
+
+    @property
+    def weight(self) -> float:
+        if self.is_used or self.batch is None:
+            return 0.0 if self.is_used else 1.0
+        return 0.0 if self.batch.is_ghost else float(self.batch.num_records)
+
+
+class AllReduceController:
+    """
+    data_shard_service: where records come from; None: each batch is the script's own affair.
+    backward_passes_per_step: batches of each worker per step.
+    global_batch_num_per_step: batches of all workers together per step, whatever their number; quick ones do more."""
+
+    def __init__(
+        self,
+        data_shard_service: RecordIndexService | None = None,
+        *,
+        backward_passes_per_step: int = 1,
+        global_batch_num_per_step: int | None = None,
+    ) -> None:
+        if global_batch_num_per_step is not None and backward_passes_per_step != 1:
+            raise UsageError(
+                f"backward_passes_per_step={backward_passes_per_step} and "
+                f"global_batch_num_per_step={global_batch_num_per_step} at once",
+                hint="give one of them: batches of each worker per step, or of all workers together",
+            )
+        is_global = global_batch_num_per_step is not None
+        self._engine = current.current()
+        settings = Settings(
+            num_leaves=global_batch_num_per_step,
+            leaves_per_worker=None if is_global else backward_passes_per_step,
+            reduce="fast",
+            is_balanced=is_global,
+            counts_empty_steps=False,
+        )
+        self._engine.configure(settings)
+        self._gate = Gate(self._engine)
+        self._service = data_shard_service
+        self._usage = Usage()
+        self._calls: list[_Call] = []  # of the step under way
+        self._num_registered = 0
+        self._epoch = 0
+        self._is_in_scope = False
+        self._engine.on_commit.append(self._committed)
+        if data_shard_service is not None:
+            self._engine.registry.add("samples", self._usage)
+            self._engine.note = self._note
+            self._engine.on_empty.append(self._passed)
+            self._engine.on_settled.append(self._settled)
+
+    # --- what all workers hold ----------------------------------------------------------------------------
+
+    def set_broadcast_model(self, model: nn.Module) -> None:
+        """Newcomers get this model's parameters and buffers; its gradients are averaged over the group."""
+        self._engine.registry.add(self._name("model"), unwrap(model, self._engine))
+
+    def set_broadcast_optimizer(self, optimizer: Optimizer) -> None:
+        """Its step() takes the average over the group, once per step of all; newcomers get its state."""
+        self._engine.registry.add(self._name("optimizer"), optimizer)
+        self._gate.bind_optimizer(optimizer)
+
+    def set_broadcast_state(self, thing: Any) -> None:
+        """Anything with state_dict and load_state_dict. A scheduler steps once per step of all."""
+        name = self._name("state")
+        self._engine.registry.add(name, thing)
+        if isinstance(thing, LRScheduler):
+            self._gate.bind_scheduler(thing, name)
+
+    def _name(self, kind: str) -> str:
+        self._num_registered += 1
+        return f"{kind} {self._num_registered}"
+
+    @property
+    def num_steps(self) -> int:
+        """Committed steps."""
+        return self._engine.step
+
+    @property
+    def current_epoch(self) -> int:
+        """Of the latest batch."""
+        return self._epoch
+
+    # --- the loop -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def scope(self) -> Iterator[AllReduceController]:
+        """Be one of the workers that train together; also after an exception the others go on without this one."""
+        self._is_in_scope = True
+        if self._service is not None:
+            self._engine.join()
+            self._service.join_steps(is_newcomer=self._engine.is_newcomer)
+        self._engine.next_leaf()
+        try:
+            yield self
+            self._engine.conclude()
+        finally:
+            self._is_in_scope = False
+            self._engine.leave("it left its scope")
+
+    def elastic_run(self, function: Callable[P, R]) -> Callable[P, R]:
+        """The function with one batch, retried in the process when a peer is lost; its own errors rise."""
+
+        @functools.wraps(function)
+        def train(*args: P.args, **kwargs: P.kwargs) -> R:
+            if self._service is not None and not self._is_in_scope:
+                raise UsageError("elastic_run outside of the scope", hint="loop inside `with controller.scope():`")
+            batch = self._service.take() if self._service is not None else None
+            call = _Call(run=lambda: function(*args, **kwargs), batch=batch)
+            self._train(call)
+            result: R = call.result
+            return result
+
+        return train
+
+    def _train(self, call: _Call) -> None:
+        if call.batch is not None:
+            self._epoch = call.batch.epoch
+        self._calls.append(call)
+        while not call.is_held:
+            self._compute(next(each for each in self._calls if not each.is_held))
+
+    # --- checkpoints --------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What to save beside model and optimizer: steps, and the records that are in the model."""
+        state: dict[str, Any] = {"num_steps": self.num_steps}
+        if self._service is not None:
+            state["records"] = self._service.state_dict(self._usage.through(self.num_steps))
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on there, before the scope is entered. An empty state is a fresh start."""
+        if state:
+            self._engine.resume(state["num_steps"])
+            if self._service is not None and "records" in state:
+                self._service.load_state_dict(state["records"])
+
+    # --- a batch ------------------------------------------------------------------------------------------
+
+    def _compute(self, call: _Call) -> None:
+        """One call as one leaf of the step that is next."""
+        engine = self._engine
+        leaf = engine.next_leaf()
+        step = engine.step
+        self._start_over()
+        if call.weight and call.batch is not None:
+            self._usage.mine.extend(call.batch.parts)
+        self._gate.begin()
+        engine.begin_leaf(leaf, call.weight)
+        call.is_held = not leaf.is_ghost
+        try:
+            call.result = call.run()
+            self._gate.end()
+        except PeerLost as lost:
+            engine.abandon_leaf(lost)
+            if engine.step != step:  # the others have committed it, with this batch, and sent their state
+                call.is_held, call.is_used, self._calls = False, True, [call]
+            else:
+                self._start_over()
+        except BaseException as error:
+            engine.abandon_leaf(error)
+            self._calls.remove(call)
+            self._start_over()
+            if (better := explain(error)) is not error:
+                raise better from error
+            raise
+
+    def _start_over(self) -> None:
+        """If a leaf broke off half-way, it has spoilt the sum of those before it in this step."""
+        if self._engine.num_held == 0:
+            self._usage.mine.clear()
+            for each in self._calls:
+                each.is_held = False
+
+    def _committed(self, decision: PulseDecision) -> None:
+        self._calls = [call for call in self._calls if not call.is_held]
+        if self._service is not None:
+            notes = self._hear(decision)
+            self._usage.committed(self._engine.step, notes)
+            emit("samples.used", step=self._engine.step, parts=[[p.start, p.count] for n in notes for p in n.used])
+            self._report(self._engine.step - 1)  # which this step has proved
+
+    def _passed(self, decision: PulseDecision) -> None:
+        """A step without any weight: all were there, so all hold the last one that counted."""
+        self._calls = [call for call in self._calls if not call.is_held]
+        self._usage.heard(self._hear(decision))
+        self._report(self._engine.step)
+
+    # --- samples ------------------------------------------------------------------------------------------
+
+    def _note(self) -> bytes:
+        assert self._service is not None
+        return self._usage.note(is_end=self._service.is_end).pack()
+
+    def _hear(self, decision: PulseDecision) -> list[Note]:
+        notes = [Note.unpack(raw) for raw in decision.notes]
+        if self._service is not None and any(note.is_end for note in notes):
+            self._service.end()
+        return notes
+
+    def _report(self, step: int) -> None:
+        """One worker speaks for all; the others keep what it has not told yet, in case it is lost."""
+        parts = self._usage.through(step)
+        if parts and self._engine.world.rank == 0 and self._service is not None:
+            self._service.report(parts, self._engine.world.generation, lambda: self._usage.told(step))
+
+    def _settled(self) -> None:
+        """In a new generation all hold the same step: what was used so far is reported, also of those who are lost."""
+        assert self._service is not None
+        world, is_speaker = self._engine.world, self._engine.world.rank == 0
+        done = self._usage.through(self._engine.step) if is_speaker else []
+        self._service.regrouped(world.generation, done, settles=is_speaker)
+
+
+PyTorchAllReduceController = AllReduceController  # ElasticDL's name for it

@@ -1,0 +1,26 @@
+"""Token buckets by key: so many at once, so many per second after that. Pure but for what it counts; time comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+
+class Buckets:
+    """Remembers `max_keys` callers at most: those heard of longest ago are forgotten first, and start anew."""
+
+    def __init__(self, *, per_s: float, at_once: int, max_keys: int) -> None:
+        self._per_s, self._at_once, self._max_keys = per_s, at_once, max_keys
+        self._left: dict[Hashable, tuple[float, float]] = {}  # how many were left, and when; the latest at the end
+
+    def take(self, key: Hashable, now: float) -> float:
+        """One, or none: seconds until there will be one again; 0.0 means that it was taken."""
+        left, at = self._left.pop(key, (float(self._at_once), now))
+        left = min(float(self._at_once), left + (now - at) * self._per_s)
+        wait_s = 0.0 if left >= 1.0 else (1.0 - left) / self._per_s
+        if len(self._left) >= self._max_keys:
+            self._left.pop(next(iter(self._left)))
+        self._left[key] = (left - 1.0 if wait_s == 0.0 else left, now)
+        return wait_s
+
+    def __len__(self) -> int:
+        return len(self._left)

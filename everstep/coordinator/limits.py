@@ -1,0 +1,28 @@
+"""How many of each there may be: far more than anybody needs, few enough that no loop gone wrong fills the memory."""
+
+from __future__ import annotations
+
+from everstep.coordinator.roster import CONFLICT
+from everstep.errors import Refused
+
+MAX_JOBS = 10_000  # that are not over
+MAX_WORKERS = 1_000_000  # of a job, with all that it ever had
+MAX_NODES = 10_000  # of a job, likewise
+
+
+def check_jobs(num_open: int) -> None:
+    """Before one more is created."""
+    if num_open >= MAX_JOBS:
+        raise Refused(f"{num_open} jobs are not over, and {MAX_JOBS} may be: stop some of them", status=CONFLICT)
+
+
+def check_workers(num_workers: int) -> None:
+    if num_workers > MAX_WORKERS:
+        raise Refused(f"the job has had {num_workers - 1} workers, and may have {MAX_WORKERS}", status=CONFLICT)
+
+
+def check_nodes(num_nodes: int, num_workers: int) -> None:
+    """With one that comes, and its workers."""
+    if num_nodes > MAX_NODES:
+        raise Refused(f"the job has had {num_nodes - 1} nodes, and may have {MAX_NODES}", status=CONFLICT)
+    check_workers(num_workers)

@@ -1,0 +1,65 @@
+"""The coordinator's certificate and key, read before anything is bound, with every problem told as what it is."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import ssl
+from pathlib import Path
+
+from everstep.errors import UsageError
+
+
+def server_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """None without both: plain http."""
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise UsageError("TLS needs a certificate and its key", hint="--tls-cert FILE --tls-key FILE")
+    _check_readable(cert)
+    _check_private(key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key, password=lambda: _refuse_encrypted(key))
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise UsageError(
+                f"{key} is not the key of {cert}", hint="the first certificate in it must be ours"
+            ) from None
+        raise UsageError(f"{cert} and {key} are no certificate and key: {error.reason}", hint="PEM files") from None
+    return context
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _check_private(key: Path) -> None:
+    """As PostgreSQL has it: for its owner alone, or root's and for a group."""
+    _check_readable(key)
+    found = key.stat()
+    allowed = 0o640 if found.st_uid == 0 != os.geteuid() else 0o600
+    mode = found.st_mode & 0o777
+    if mode & ~allowed:
+        raise UsageError(f"key file {key} has mode {mode:04o}: others may read it", hint=f"chmod {allowed:o} {key}")
+
+
+def _refuse_encrypted(key: Path) -> str:
+    raise UsageError(
+        f"key file {key} wants a passphrase", hint=f"openssl pkey -in {key} -out PLAIN, with umask 077: nobody is asked"
+    )
+
+
+def is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def plain_warning(url: str) -> str:
+    return (
+        f"everstep: {url} is not only for this machine and has no TLS: whoever sees the network sees the tokens\n"
+        "  HINT: --tls-cert FILE --tls-key FILE, or a network that is yours alone"
+    )

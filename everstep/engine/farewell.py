@@ -1,0 +1,51 @@
+"""Leaving in good order: asked for behind the script's back, since what it does after its last step it may do together
+with all others; answered when nobody needs this worker's state any more."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+
+class Leaving(SystemExit):
+    """This worker was asked to go and has left in good order; ends the script with exit code 0."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class Farewell:
+    """A wish to leave after a step. `may_leave(reason)` asks, and takes long."""
+
+    def __init__(self, reason: str, may_leave: Callable[[str], bool]) -> None:
+        self.reason = reason
+        self._answer: Future[bool] = Future()
+        self._may_leave = may_leave
+        threading.Thread(target=self._ask, name="everstep-leave", daemon=True).start()
+
+    def is_granted(self) -> bool:
+        """Waits for the answer. False: the generation closed meanwhile, and this worker is needed in the next one."""
+        return self._answer.result()
+
+    def _ask(self) -> None:
+        try:
+            self._answer.set_result(self._may_leave(self.reason))
+        except BaseException as error:  # raised again where the answer is taken
+            self._answer.set_exception(error)
+
+
+def on_sigterm(wish: Callable[[], None]) -> None:
+    """SIGTERM means: leave after the step in progress. A second one ends the process as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, None):
+        return  # the script has its own idea
+
+    def leave(number: int, frame: Any) -> None:
+        wish()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, leave)

@@ -1,0 +1,106 @@
+"""States in memory outlive their worker: written when it dies, whoever else dies; loaded when it is back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from everstep.process import wait_for_end
+from everstep.testing import Cluster
+from saved import load_step
+from stage import SCRIPTS, Stage
+from terminal import Run
+
+IN_MEMORY = ["--every", 1000, "--memory-every", 1]  # storage gets nothing as long as all goes well
+
+
+def stage(folder: Path, *arguments: object, **settings: object) -> Stage:
+    return Stage(folder / "checkpoints", *arguments, script="save.py", workers=1, **settings)
+
+
+def vault_pid(cluster: Cluster) -> int:
+    return int(cluster.wait("vault.opened")["vault"])
+
+
+def test_the_newest_state_of_a_killed_worker_is_written(tmp_path: Path) -> None:
+    with stage(tmp_path, *IN_MEMORY, gates=[5]) as cluster:
+        cluster.wait("checkpoint.kept", step=5)
+        assert load_step(tmp_path / "checkpoints") == -1
+        cluster.kill("w0")
+        cluster.finish(check=False)
+        assert wait_for_end(vault_pid(cluster), 5.0)
+    assert load_step(tmp_path / "checkpoints") == 5
+
+
+def test_a_worker_that_is_started_again_loads_from_memory(tmp_path: Path) -> None:
+    with stage(tmp_path, *IN_MEMORY, "--steps", 8, gates=[5], max_restarts=1) as cluster:
+        cluster.wait("checkpoint.kept", step=5)
+        cluster.kill("w0")
+        loaded = cluster.wait("checkpoint.loaded")
+        cluster.open_gate(5)
+        cluster.finish()
+    assert (loaded["step"], loaded["is_from_memory"]) == (5, True)
+    assert load_step(tmp_path / "checkpoints") == 8  # what was only in memory at the end is written too
+
+
+@pytest.mark.parametrize("end", ["SIGTERM", "SIGKILL"])
+def test_the_newest_state_is_written_when_the_agent_ends(end: str, tmp_path: Path) -> None:
+    with stage(tmp_path, *IN_MEMORY, gates=[5], shutdown_s=1.0) as cluster:
+        cluster.wait("checkpoint.kept", step=5)
+        pid = vault_pid(cluster)
+        if end == "SIGTERM":
+            cluster.preempt_node("w0")
+            cluster.finish(check=False)
+        else:
+            cluster.kill_node("w0")
+        assert wait_for_end(pid, 20.0)
+    assert load_step(tmp_path / "checkpoints") == 5
+
+
+def test_a_half_filled_slot_is_never_taken_for_whole(tmp_path: Path) -> None:
+    """Killed at any moment of a copy: what is written is one of the states that were saved."""
+    with stage(tmp_path, *IN_MEMORY, "--steps", 100000, "--mb", 64) as cluster:
+        cluster.wait("saved", step=12)
+        cluster.kill("w0")
+        cluster.finish(check=False)
+        last = max(event["step"] for event in cluster.events("saved"))
+    assert last - 3 <= load_step(tmp_path / "checkpoints") <= last + 1
+
+
+def test_a_worker_writes_by_itself_when_its_vault_is_killed(tmp_path: Path) -> None:
+    with stage(tmp_path, "--steps", 8, gates=[3]) as cluster:
+        cluster.wait("checkpoint.written", step=3)
+        os.kill(vault_pid(cluster), signal.SIGKILL)
+        cluster.open_gate(3)
+        cluster.finish()
+    assert load_step(tmp_path / "checkpoints") == 8
+
+
+def test_a_job_that_saves_nothing_has_no_vault(tmp_path: Path) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text("import os; print('vault', os.path.exists(os.environ['EVERSTEP_VAULT']))\n")
+    with Run(script, directory=tmp_path) as run:
+        assert run.finish() == 0
+        assert "vault True" in run.said
+        assert not [event for event in run.tape.read() if event["event"] == "vault.opened"]
+    assert not list(tmp_path.rglob("*.vault"))
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
+def test_a_small_dev_shm_does_not_matter(tmp_path: Path) -> None:
+    run = f"{sys.executable} -m everstep run {SCRIPTS / 'save.py'} {tmp_path / 'checkpoints'} --steps 3 --mb 50"
+    command = f"mount -t tmpfs -o size=1m tmpfs /dev/shm && exec {run}"
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
+    environment = outer | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert load_step(tmp_path / "checkpoints") == 3

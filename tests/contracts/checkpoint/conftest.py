@@ -1,0 +1,161 @@
+"""Storages as users have them: a directory, fsspec's memory, and S3 by moto's server in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from everstep.checkpoint.storage import Storage, open_storage
+
+MOTO = """
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+server.stop()
+"""
+KEYS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@pytest.fixture(scope="session", autouse=True)  # before what a test leaves behind is looked at
+def moto_port() -> Iterator[int | None]:
+    """None where it is not installed."""
+    if not all(importlib.util.find_spec(name) for name in ("moto", "s3fs")):
+        yield None
+        return
+    import fsspec.asyn
+
+    loop = fsspec.asyn.get_loop()  # its threads stay for the life of the process
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    fsspec.asyn.sync(loop, lambda: loop.run_in_executor(None, int))
+    command = [sys.executable, "-c", MOTO]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes) as server:
+        assert server.stdout is not None and server.stdin is not None
+        line = server.stdout.readline()
+        yield int(line)
+        server.stdin.close()
+        server.wait(30)
+
+
+@pytest.fixture
+def bucket(moto_port: int | None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new bucket; its name."""
+    if moto_port is None:
+        pytest.skip("needs moto and s3fs")
+    import botocore.session
+
+    for name, value in (KEYS | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{moto_port}"}).items():
+        monkeypatch.setenv(name, value)
+    name = f"b{uuid.uuid4().hex}"
+    with closing(botocore.session.get_session().create_client("s3")) as client:
+        client.create_bucket(Bucket=name)
+    return name
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "s3":
+        return f"s3://{request.getfixturevalue('bucket')}/some/run"
+    return str(tmp_path / "ckpt") if request.param == "local" else f"memory://{uuid.uuid4()}/run"
+
+
+@pytest.fixture
+def storage(uri: str) -> Iterator[Storage]:
+    with closing(open_storage(uri)) as each:
+        yield each
+
+
+class Gateway:
+    """A TCP relay to S3 that can be down: then connections are cut as soon as they are made."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.is_down = threading.Event()
+        self.num_refused = 0
+        self.cut_after: int | None = None  # bytes from the client, once
+        self._refused = threading.Condition()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+        self._sockets: list[socket.socket] = []
+
+    def wait_refused(self, count: int) -> None:
+        with self._refused:
+            assert self._refused.wait_for(lambda: self.num_refused >= count, 60)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self.is_down.is_set():
+                client.close()
+                self._count()
+                continue
+            server = socket.create_connection(("127.0.0.1", self._target))
+            self._sockets += [client, server]
+            for one, other, is_up in ((client, server, True), (server, client, False)):
+                thread = threading.Thread(target=self._relay, args=(one, other, is_up))
+                self._threads.append(thread)
+                thread.start()
+
+    def _relay(self, source: socket.socket, target: socket.socket, is_up: bool) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                if is_up and self.cut_after is not None:
+                    self.cut_after -= len(data)
+                    if self.cut_after < 0:
+                        self.cut_after = None
+                        self._count()
+                        source.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        source.close()  # a reset, in the middle of a request
+                        break
+                target.sendall(data)
+        except OSError:
+            pass
+        for each in (source, target):
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def _count(self) -> None:
+        with self._refused:
+            self.num_refused += 1
+            self._refused.notify_all()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for each in self._sockets:
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+        for thread in self._threads:
+            thread.join(10)
+        for each in self._sockets:
+            each.close()
+
+
+@pytest.fixture
+def gateway(moto_port: int, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
+    with closing(Gateway(moto_port)) as each:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{each.port}")
+        yield each

@@ -1,0 +1,121 @@
+"""What each storage promises, and checkpoints on each of them."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+
+import everstep
+from everstep.checkpoint.remote import RETRY_S, Remote
+from everstep.checkpoint.storage import Storage, open_storage
+from everstep.errors import CheckpointFailed, StorageUnreachable
+
+
+def test_what_is_put_is_there(storage: Storage) -> None:
+    storage.put("a/b/c.bin", b"hello world")
+    storage.put("a/d.bin", b"")
+
+    assert storage.read("a/b/c.bin") == b"hello world"
+    assert storage.read("a/b/c.bin", 6, 3) == b"wor"
+    assert storage.read("a/d.bin") == b""
+    assert storage.read("a/b/c.bin", 9, 99) == b"ld" and storage.read("a/b/c.bin", 99, 9) == b""
+    assert storage.list("a") == {"b": None, "d.bin": 0}
+    assert storage.list("a/b") == {"c.bin": 11}
+    assert set(storage.list()) == {"a"}
+
+
+def test_a_put_replaces(storage: Storage) -> None:
+    storage.put("x", b"long content")
+    storage.put("x", b"short")
+
+    assert storage.read("x") == b"short" and storage.list() == {"x": 5}
+
+
+def test_many_buffers_are_filled_in_order(storage: Storage) -> None:
+    storage.put("x", bytes(range(100)))
+    buffers = [memoryview(bytearray(size)) for size in (3, 0, 50, 60)]
+
+    assert storage.read_into("x", 10, buffers) == 90
+    assert b"".join(buffers)[:90] == bytes(range(10, 100))
+
+
+def test_what_is_not_there(storage: Storage) -> None:
+    assert storage.list() == {} and storage.list("nothing") == {}
+    storage.delete("nothing")
+    with pytest.raises(FileNotFoundError):
+        storage.read("nothing")
+
+
+def test_deleting_a_folder_takes_all_that_is_in_it(storage: Storage) -> None:
+    for name in ("a/b/c", "a/d", "ab"):
+        storage.put(name, b"1")
+    storage.delete("a")
+
+    assert storage.list() == {"ab": 1}
+
+
+def test_a_large_file_arrives_whole(storage: Storage) -> None:
+    data = bytes(torch.randint(0, 256, (40 << 20,), dtype=torch.uint8).numpy())
+    storage.put("large", memoryview(data))
+
+    buffer = memoryview(bytearray(len(data)))
+    assert storage.read_into("large", 0, [buffer]) == len(data) and bytes(buffer) == data
+
+
+def test_checkpoints_are_saved_kept_and_loaded(uri: str) -> None:
+    with everstep.Checkpointer(uri, metric="loss") as checkpointer:
+        for step, loss in enumerate([3.0, 1.0, 2.0, 4.0]):
+            checkpointer.save(step, {"w": torch.full((1000,), step), "loss": loss}, metrics={"loss": loss})
+        checkpointer.wait()
+        assert [each.step for each in checkpointer.list()] == [1, 2, 3]
+        assert all(each.is_whole for each in checkpointer.list())
+    with everstep.Checkpointer(uri, metric="loss") as again:
+        assert again.load()["w"].unique().tolist() == [3]
+        assert again.load("best")["loss"] == 1.0
+        again.delete()
+        assert again.load() is None
+
+
+def test_an_upload_goes_on_when_the_storage_is_back(gateway: Any, bucket: str) -> None:
+    with everstep.Checkpointer(f"s3://{bucket}/run") as checkpointer:
+        checkpointer.save(1, {"w": torch.ones(10)}, wait=True)
+        gateway.is_down.set()
+        checkpointer._storage.close()  # the connections that are open would go on working
+        checkpointer.save(2, {"w": torch.ones(10) * 2})
+        gateway.wait_refused(2)
+        gateway.is_down.clear()
+        checkpointer.wait()
+
+        assert checkpointer.load()["w"].unique().tolist() == [2]
+
+
+def test_an_upload_that_is_cut_in_the_middle_is_made_again(gateway: Any, bucket: str) -> None:
+    data = bytes(torch.randint(0, 256, (40 << 20,), dtype=torch.uint8).numpy())
+    with closing(open_storage(f"s3://{bucket}/run")) as storage:
+        storage.put("small", b"1")
+        gateway.cut_after = 25 << 20
+        storage.put("large", memoryview(data))
+
+        assert gateway.num_refused == 1
+        assert storage.read("large") == data
+
+
+def test_a_storage_that_stays_away_is_an_error_in_words(gateway: Any, bucket: str) -> None:
+    gateway.is_down.set()
+    storage = Remote(f"s3://{bucket}/run", "s3", retry_s=0.0)
+    storage._files.retries = 1
+    with closing(storage), pytest.raises(StorageUnreachable, match="gave up after"):
+        storage.put("x", b"1")
+
+
+def test_a_missing_bucket_is_no_reason_to_wait(bucket: str) -> None:
+    with everstep.Checkpointer(f"s3://{bucket}-missing/run") as checkpointer:
+        began = time.monotonic()
+        with pytest.raises(CheckpointFailed, match="bucket does not exist"):
+            checkpointer.save(1, {}, wait=True)
+        assert time.monotonic() - began < RETRY_S / 2
+        checkpointer._pending = None

@@ -1,0 +1,167 @@
+"""Who holds which token may do what, and is told what is missing."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from everstep import wire
+from everstep.client import Coordinator
+from everstep.coordinator.door import needed_role
+from everstep.errors import CoordinatorUnreachable, Refused, UsageError
+from everstep.retry import patiently
+from everstep.tokens import ALL, READ_ONLY, ROLES, USER, WORKER, choose, new_tokens, only_for_workers, parse_tokens
+
+TOKENS = "# three people\nworker:wwww\nuser:uuuu\nread-only:rrrr\n"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory, server_class):
+    folder = tmp_path_factory.mktemp("roles")
+    (folder / "token").write_text(TOKENS)
+    (folder / "token").chmod(0o600)
+    server = server_class(folder, str(folder / "store.db"))
+    yield server
+    server.stop()
+
+
+def as_(server, text):
+    return Coordinator(server.url, text, "roles")
+
+
+def test_each_role_does_its_own_part(guarded):
+    with as_(guarded, "user:uuuu") as user, as_(guarded, "worker:wwww") as worker, as_(guarded, "rrrr") as reader:
+        user.create_job(wire.JobSpec())
+        slot = worker.reserve(wire.SlotRequest(agent="a", request="r"))
+        assert [each.worker for each in reader.view().workers] == [slot.worker]
+        assert worker.view() == user.view() == reader.view()
+        user.stop("enough")
+        assert reader.view().reason == "enough"
+
+
+@pytest.mark.parametrize(
+    ("text", "has", "call", "needs"),
+    [
+        ("worker:wwww", WORKER, lambda c: c.create_job(wire.JobSpec()), USER),
+        ("worker:wwww", WORKER, lambda c: c.stop("no"), USER),
+        ("user:uuuu", USER, lambda c: c.reserve(wire.SlotRequest(agent="a", request="r")), WORKER),
+        ("user:uuuu", USER, lambda c: c.exited("w0", wire.WorkerExit(exit_code=0)), WORKER),
+        ("read-only:rrrr", READ_ONLY, lambda c: c.create_job(wire.JobSpec()), USER),
+        ("read-only:rrrr", READ_ONLY, lambda c: c.exited("w0", wire.WorkerExit(exit_code=0)), WORKER),
+    ],
+)
+def test_another_role_is_refused_and_told_which_is_needed(guarded, text, has, call, needs):
+    with as_(guarded, text) as coordinator, pytest.raises(Refused) as refused:
+        call(coordinator)
+
+    assert refused.value.status == 403
+    assert f"403 the token's role is {has}, and this needs {needs}" in refused.value.message
+    assert "one token of each role" in refused.value.hint
+    assert text.partition(":")[2] not in str(refused.value)
+
+
+def test_the_text_before_the_colon_is_not_part_of_the_token(guarded):
+    for header in ("Bearer worker:wwww", "Bearer www", "Bearer wwwwuuuu", "bearer wwww"):
+        answer = httpx.get(f"{guarded.url}/v1/health", headers={"authorization": header}, trust_env=False)
+        assert answer.status_code == 401
+
+
+def test_a_client_with_all_tokens_sends_the_least_that_will_do():
+    tokens = parse_tokens(TOKENS)
+    assert {role: choose(tokens, role).word for role in ROLES} == {WORKER: "wwww", USER: "uuuu", READ_ONLY: "rrrr"}
+    assert choose(parse_tokens("worker:w user:u"), READ_ONLY).word == "w"
+    assert choose(parse_tokens("read-only:r"), USER) is None
+    assert choose(parse_tokens("one-for-all"), USER).role == ALL
+
+
+def test_workers_are_given_theirs_alone():
+    assert only_for_workers(TOKENS) == "worker:wwww"
+    assert only_for_workers("one-for-all") == "one-for-all"
+    assert only_for_workers("user:u") == "user:u"  # the coordinator will say what is missing
+
+
+@pytest.mark.parametrize("text", ["workers:secret", "secret:thing", "worker:", "se\u00e9cret", "sec\x07ret"])
+def test_a_token_that_cannot_be_one_is_refused_without_being_shown(text):
+    with pytest.raises(UsageError) as refused:
+        parse_tokens(text)
+    assert "secret" not in str(refused.value) and "ret" not in str(refused.value).replace("characters", "")
+
+
+def test_tokens_are_not_shown_by_accident():
+    assert "wwww" not in repr(parse_tokens(TOKENS))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "role"),
+    [
+        ("GET", "/v1/jobs/j", READ_ONLY),
+        ("GET", "/nowhere", READ_ONLY),
+        ("PUT", "/v1/jobs/j", USER),
+        ("POST", "/v1/jobs/j/stop", USER),
+        ("POST", "/v1/jobs/j/workers", WORKER),
+        ("POST", "/v1/jobs/j/workers/stop/leave", WORKER),
+        ("PUT", "/v1/jobs/j/anything/else", WORKER),
+        ("DELETE", "/", WORKER),
+    ],
+)
+def test_what_a_call_needs(method, path, role):
+    assert needed_role(method, path) == role
+
+
+def test_serve_makes_one_of_each_role_for_its_owner_alone(tmp_path):
+    path = tmp_path / "everstep.token"
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # so that it ends by itself, after making them
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "everstep", "serve", "--port", port, "--token-file", path]
+        done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True)
+
+    assert done.returncode == 2, done.stderr
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    tokens = parse_tokens(path.read_text())
+    assert [token.role for token in tokens] == list(ROLES)
+    assert len({token.word for token in tokens}) == 3
+    assert not any(token.word.encode() in done.stdout + done.stderr for token in tokens)
+    assert new_tokens() != new_tokens()
+
+
+# --- too many -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pestered(tmp_path, server_class):
+    server = server_class(tmp_path, str(tmp_path / "db"))
+    yield server
+    server.stop()
+
+
+def test_strangers_are_slowed_down_and_nobody_else(pestered):
+    with httpx.Client(base_url=pestered.url, trust_env=False) as stranger, as_(pestered, pestered.token) as friend:
+        statuses = [stranger.get("/v1/health").status_code for _ in range(150)]
+        last = stranger.get("/v1/health")
+
+        assert set(statuses) == {401, 429}
+        assert statuses[:100] == [401] * 100
+        assert (last.status_code, last.headers["retry-after"]) == (429, "1")
+        assert last.json() == {"detail": "too many calls without a valid token"}
+        assert friend.check().now > 0
+
+
+def test_a_client_that_is_told_to_wait_does_so(pestered):
+    with httpx.Client(base_url=pestered.url, trust_env=False) as stranger:
+        while stranger.get("/v1/health").status_code != 429:
+            pass
+    with as_(pestered, "not-the-token") as coordinator:
+        with pytest.raises(CoordinatorUnreachable, match="429 too many calls") as busy:
+            for _ in range(200):
+                try:
+                    coordinator.check()
+                except Refused:
+                    pass
+        assert busy.value.wait_s == 1.0
+        with pytest.raises(Refused, match="401"):  # after the pause there is an answer
+            patiently(coordinator.check, 10.0)

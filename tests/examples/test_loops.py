@@ -1,0 +1,29 @@
+"""The small loops: elastic_loop.py with several workers, fashion_mnist.py in each of the ways that it names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from typed import Typed
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FASHION = (EXAMPLES / "fashion_mnist.py", "--epochs=1")
+
+
+def test_the_elastic_loop_runs_with_two_workers(everstep_run: Callable[..., Typed]) -> None:
+    said = everstep_run("--nproc-per-node=2", EXAMPLES / "elastic_loop.py").finish()
+    losses = dict(re.findall(r"^\[(w\d)\] loss ([\d.]+)$", said, re.MULTILINE))
+    assert sorted(losses) == ["w0", "w1"]
+    assert all(float(loss) < 1.5 for loss in losses.values())  # from ln 10 = 2.3
+
+
+def test_fashion_mnist_ends_with_the_same_weights_in_all_three_ways(
+    python: Callable[..., str], torchrun: Callable[..., Typed], everstep_run: Callable[..., Typed]
+) -> None:
+    others = torchrun("--nproc-per-node=2", *FASHION), everstep_run("--nproc-per-node=3", *FASHION)
+    runs = [python(*FASHION), *(run.finish() for run in others)]
+    ends = [re.findall(r"test accuracy [\d.]+%, weights \w{16}$", said, re.MULTILINE) for said in runs]
+    assert ends == [ends[0]] * 3
+    assert len(ends[0]) == 1

@@ -1,0 +1,152 @@
+"""The arena and its slots: two states in turn, whole or nothing, in as much memory as there is."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from everstep.checkpoint import slot
+from everstep.checkpoint.arena import Arena, Filling
+from everstep.checkpoint.memory import Block, shared_file
+from everstep.checkpoint.room import Memory, decide_room, look_for_memory
+
+MB = 1 << 20
+PLENTY = Memory(free_bytes=1 << 40)
+
+
+def begin(arena: Arena, step: int, size: int = MB) -> Filling:
+    index = arena.reserve(may_wait=False)
+    assert index is not None
+    return arena.begin(index, generation=1, step=step, description=b"{}", image_bytes=size)
+
+
+def fill(arena: Arena, step: int, size: int = MB, *, will_be_written: bool = False) -> Filling:
+    filling = begin(arena, step, size)
+    filling.image[:] = bytes([step % 256]) * size
+    filling.commit(will_be_written=will_be_written)
+    return filling
+
+
+def newest_step(arena: Arena) -> int:
+    index = arena.newest()
+    assert index is not None
+    found = arena.state(index)
+    assert found is not None
+    state, view = found
+    assert set(state.image(view)) == {state.step % 256}
+    return state.step
+
+
+def test_the_last_state_stays_whole_while_the_next_is_filled() -> None:
+    arena = Arena(look=lambda: PLENTY)
+    for step in range(1, 6):
+        fill(arena, step)
+        begun = begin(arena, 100)
+        begun.image[:1000] = b"x" * 1000
+        assert newest_step(arena) == step
+        arena.cancel(begun.index)
+
+
+def test_a_slot_that_is_being_written_is_not_filled() -> None:
+    arena = Arena(look=lambda: PLENTY)
+    first = fill(arena, 1, will_be_written=True)
+    fill(arena, 2)
+    assert arena.reserve(may_wait=False) is None  # one is being written, the other is the newest
+    arena.release(first.index)
+    assert arena.reserve(may_wait=False) == first.index
+
+
+def test_states_grow_and_shrink() -> None:
+    arena = Arena([Block(shared_file()), Block(shared_file())], look=lambda: PLENTY)
+    for step, size in enumerate([MB, 80 * MB, 3 * MB, 200 * MB, 1], start=1):
+        fill(arena, step, size)
+        assert newest_step(arena) == step
+
+
+def test_who_comes_after_finds_the_state_in_the_same_files() -> None:
+    files = [shared_file(), shared_file()]
+    first = Arena([Block(os.dup(file)) for file in files], look=lambda: PLENTY)
+    fill(first, 7)
+    begin(first, 8)
+    first.close()
+    second = Arena([Block(file) for file in files], look=lambda: PLENTY)
+    assert newest_step(second) == 7
+    fill(second, 9)
+    assert newest_step(second) == 9
+
+
+def test_pages_are_there_before_the_first_state() -> None:
+    file = shared_file()
+    touched = threading.Event()
+    arena = Arena([Block(file), Block(shared_file())], prepare=lambda block: touched.set(), look=lambda: PLENTY)
+    arena.expect(32 * MB)
+    assert touched.wait(30)
+    assert os.fstat(file).st_blocks * 512 >= 32 * MB
+    arena.close()
+
+
+def test_little_memory_gives_one_slot_and_says_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    memory = Memory(free_bytes=150 * MB, bound="a limit", remedy="raise it")
+    arena = Arena(look=lambda: memory)
+    with caplog.at_level(logging.WARNING):
+        fill(arena, 1, 100 * MB)
+    assert arena.num_slots == 1
+    assert "raise it" in caplog.text
+    fill(arena, 2, 100 * MB)
+    assert newest_step(arena) == 2
+
+
+def test_no_memory_gives_a_file(caplog: pytest.LogCaptureFixture) -> None:
+    arena = Arena([Block(shared_file()), Block(shared_file())], look=lambda: Memory(free_bytes=10 * MB))
+    fill(arena, 1, 20 * MB)
+    assert not arena.is_shared
+    assert newest_step(arena) == 1
+    assert "not even one copy of 21 MB fits" in caplog.text
+
+
+def test_a_slot_that_was_never_ended_reads_as_nothing() -> None:
+    block = Block()
+    slot.begin(block, sequence=3, generation=0, step=1, description=b"d" * 5000, image_bytes=10)
+    assert slot.read(block.view) is None
+    slot.commit(block.view)
+    state = slot.read(block.view)
+    assert state is not None and (state.sequence, state.description) == (3, b"d" * 5000)
+    slot.begin(block, sequence=4, generation=0, step=2, description=b"", image_bytes=10)
+    assert slot.read(block.view) is None
+    assert not slot.is_still(block.view, state)
+
+
+@pytest.mark.parametrize(("free_mb", "held_mb", "num_slots"), [(1000, 0, 2), (200, 0, 1), (50, 0, 0), (150, 100, 2)])
+def test_room(free_mb: int, held_mb: int, num_slots: int) -> None:
+    room = decide_room(100 * MB, Memory(free_bytes=free_mb * MB), held_bytes=held_mb * MB)
+    assert room.num_slots == num_slots
+    assert room.reason
+
+
+@pytest.mark.parametrize("kind", ["unified", "classic"])
+def test_the_limit_of_a_container_counts(kind: str, tmp_path: Path) -> None:
+    """The files of /proc and /sys as a container with 512 MB has them, 100 MB of it cache."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 99999999 kB\nMemAvailable:   88888888 kB\n")
+    line, folder, limit, usage = {
+        "unified": ("0::/pod/one", "sys/fs/cgroup/pod", "memory.max", "memory.current"),
+        "classic": (
+            "4:memory:/pod/one",
+            "sys/fs/cgroup/memory/pod",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+        ),
+    }[kind]
+    (tmp_path / "proc/self/cgroup").write_text(f"9:name=systemd:/\n{line}\n")
+    group = tmp_path / folder  # the limit may be set further up
+    group.mkdir(parents=True)
+    (group / limit).write_text(f"{512 * MB}\n")
+    (group / usage).write_text(f"{300 * MB}\n")
+    (group / "memory.stat").write_text(f"inactive_file {60 * MB}\nactive_file {40 * MB}\nshmem {50 * MB}\n")
+    memory = look_for_memory(tmp_path)
+    assert memory.free_bytes == 312 * MB
+    assert "537 MB" in memory.bound

@@ -1,0 +1,207 @@
+"""The Checkpointer in one process: what is kept, what is skipped, what is told."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import everstep
+from everstep.checkpoint.code import take_snapshot
+from everstep.checkpoint.local import Local
+from everstep.errors import CheckpointFailed, NoCheckpoint, UsageError
+
+
+def steps(checkpointer: everstep.Checkpointer) -> list[int]:
+    return [each.step for each in checkpointer.list() if each.is_whole]
+
+
+def test_the_latest_two_and_the_best_are_kept(tmp_path: Path) -> None:
+    with everstep.Checkpointer(tmp_path, metric="loss") as checkpointer:
+        for step, loss in enumerate([5.0, 1.0, 4.0, 3.0, 2.0]):
+            checkpointer.save(step, {"loss": loss}, metrics={"loss": loss})
+        checkpointer.wait()
+
+        assert steps(checkpointer) == [1, 3, 4]
+        assert checkpointer.load("best") == {"loss": 1.0}
+        assert checkpointer.load(3) == {"loss": 3.0}
+        with pytest.raises(NoCheckpoint, match="no checkpoint of step 2"):
+            checkpointer.load(2)
+
+
+def test_only_due_steps_are_saved_unless_somebody_waits(tmp_path: Path) -> None:
+    with everstep.Checkpointer(tmp_path, every=10, keep_latest=None) as checkpointer:
+        assert [step for step in range(25) if checkpointer.save(step, {})] == [0, 10, 20]
+        assert checkpointer.save(24, {}, wait=True)
+        assert steps(checkpointer) == [0, 10, 20, 24]
+
+
+def test_going_back_to_an_older_step_begins_a_new_history(tmp_path: Path) -> None:
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        for step in (10, 20, 30):
+            checkpointer.save(step, {"run": 1, "step": step}, wait=True)
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        assert checkpointer.load(20)["step"] == 20
+        checkpointer.save(25, {"run": 2, "step": 25}, wait=True)
+
+        assert checkpointer.load() == {"run": 2, "step": 25}
+        assert [(each.key.generation, each.step) for each in checkpointer.list()] == [(0, 30), (1, 25)]
+        checkpointer.save(5, {"run": 3, "step": 5}, wait=True)
+        assert checkpointer.load() == {"run": 3, "step": 5}
+
+
+def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        for value in range(3):
+            checkpointer.save(7, {"value": value, "t": torch.ones(5) * value}, wait=True)
+        assert checkpointer.load()["value"] == 2
+        checkpointer.save(8, {}, wait=True)
+
+        assert checkpointer.load(7)["t"].tolist() == [2.0] * 5
+        assert len(list(tmp_path.glob("*-*7/*/state.json"))) == 1  # the others were swept
+
+
+class Gate(Local):
+    """A real directory whose writes wait until they may go on."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.may_go_on, self.has_begun = threading.Event(), threading.Event()
+
+    def put(self, name: str, data: Any) -> None:
+        self.has_begun.set()
+        assert self.may_go_on.wait(30)
+        super().put(name, data)
+
+
+def gated(folder: Path, **options: Any) -> tuple[everstep.Checkpointer, Gate]:
+    checkpointer = everstep.Checkpointer(folder, **options)
+    gate = Gate(str(folder))
+    checkpointer._storage = checkpointer._writer._storage = gate
+    return checkpointer, gate
+
+
+def test_a_save_is_skipped_and_says_so_while_the_last_is_being_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpointer, gate = gated(tmp_path, busy="skip")
+    with checkpointer, caplog.at_level(logging.WARNING):
+        assert checkpointer.save(1, {})
+        assert gate.has_begun.wait(30)
+        assert not checkpointer.save(2, {})
+        gate.may_go_on.set()
+        checkpointer.wait()
+        assert checkpointer.save(3, {})
+    assert "step 2 skipped: the last one is still being written" in caplog.text
+    assert steps(checkpointer) == [1, 3]
+
+
+def test_a_save_waits_for_memory_when_two_are_being_written(tmp_path: Path) -> None:
+    checkpointer, gate = gated(tmp_path, keep_latest=None)
+    with checkpointer:
+        checkpointer.save(1, {})
+        checkpointer.save(2, {})
+        third = threading.Thread(target=checkpointer.save, args=(3, {}))
+        third.start()
+        third.join(0.1)
+        assert third.is_alive()
+        gate.may_go_on.set()
+        third.join(30)
+    assert steps(checkpointer) == [1, 2, 3]
+
+
+def test_a_state_may_grow_and_shrink(tmp_path: Path) -> None:
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        for step, size in enumerate([10, 100_000, 3, 50_000]):
+            checkpointer.save(step, {"w": torch.full((size,), step)})
+            checkpointer.wait()
+            assert checkpointer.load()["w"].tolist() == [step] * size
+
+
+def test_a_failed_save_is_told_to_whoever_waits_and_the_next_one_goes_well(tmp_path: Path) -> None:
+    folder = tmp_path / "ckpt"
+    with everstep.Checkpointer(folder) as checkpointer:
+        checkpointer.save(1, {"a": 1}, wait=True)
+        folder.rename(tmp_path / "elsewhere")
+        with pytest.raises(CheckpointFailed, match="has vanished") as failed:
+            checkpointer.save(2, {"a": 2}, wait=True)
+        assert "mounted" in str(failed.value)
+        (tmp_path / "elsewhere").rename(folder)
+        checkpointer.save(3, {"a": 3}, wait=True)
+
+        assert checkpointer.load() == {"a": 3}
+
+
+def test_the_manifest_tells_what_a_person_wants_to_know(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text("print(1)\n")
+    with everstep.Checkpointer(tmp_path / "ckpt", hparams={"lr": 0.1}, code=code) as checkpointer:
+        checkpointer.save(3, {"loader": {"epoch": 1, "samples": 640}}, metrics={"loss": float("nan")}, wait=True)
+        (found,) = checkpointer.list()
+    manifest = found.manifest
+    assert manifest is not None
+    assert manifest.hparams == {"lr": 0.1} and manifest.data == {"epoch": 1, "samples": 640}
+    assert manifest.metrics["loss"] != manifest.metrics["loss"]
+    assert manifest.versions["torch"] == torch.__version__
+    assert manifest.code is not None
+    with zipfile.ZipFile(tmp_path / "ckpt" / manifest.code["archive"]) as archive:
+        assert archive.read("train.py") == b"print(1)\n"
+
+
+def test_the_code_snapshot_leaves_out_what_is_to_be_ignored(tmp_path: Path) -> None:
+    for name in ("a.py", "big.bin", "data/x.csv", "lib/b.py", "lib/__pycache__/b.pyc", ".git/config", "lib/data/y"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / ".everstepignore").write_text("# large\n*.bin\n/data/\nlib/data/*\n")
+    one = take_snapshot(tmp_path)
+    (tmp_path / "a.py").touch()
+
+    assert one.num_files == 2 and take_snapshot(tmp_path).sha256 == one.sha256
+    (tmp_path / "a.py").write_text("changed")
+    assert take_snapshot(tmp_path).sha256 != one.sha256
+
+
+def test_wrong_calls_say_what_to_change(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="mode='smallest'"):
+        everstep.Checkpointer(tmp_path, mode="smallest")
+    with pytest.raises(UsageError, match="keep_latest=0"):
+        everstep.Checkpointer(tmp_path, keep_latest=0)
+    with pytest.raises(UsageError, match="busy='drop'"):
+        everstep.Checkpointer(tmp_path, busy="drop")
+    with pytest.raises(UsageError, match="hparams cannot be kept as JSON"):
+        everstep.Checkpointer(tmp_path, hparams={"f": object()})
+    with pytest.raises(UsageError, match="pip install|known schemes"):
+        everstep.Checkpointer("nonsense://x")
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        with pytest.raises(UsageError, match="needs a metric"):
+            checkpointer.load("best")
+        with pytest.raises(UsageError, match=r"load\('newest'\)"):
+            checkpointer.load("newest")
+
+
+def test_files_are_private_and_plain_json_and_safetensors(tmp_path: Path) -> None:
+    folder = tmp_path / "ckpt"
+    with everstep.Checkpointer(folder) as checkpointer:
+        checkpointer.save(1, {"w": torch.ones(3)}, wait=True)
+    for path in (folder, *folder.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0
+    assert {path.suffix for path in folder.rglob("*.*")} == {".json", ".safetensors"}
+    (manifest,) = folder.glob("*/manifest.json")
+    assert json.loads(manifest.read_text())["step"] == 1
+
+
+def test_delete_takes_one_or_all(tmp_path: Path) -> None:
+    with everstep.Checkpointer(tmp_path, keep_latest=None) as checkpointer:
+        for step in range(3):
+            checkpointer.save(step, {})
+        checkpointer.delete(1)
+        assert steps(checkpointer) == [0, 2]
+        checkpointer.delete()
+        assert checkpointer.list() == [] and checkpointer.load() is None

@@ -1,0 +1,36 @@
+"""A trainer of its own for each test: one worker, alone, in this process."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch import nn
+
+from everstep.board import Board
+from everstep.engine.fixed import Alone
+from everstep.engine.step import Engine
+from everstep.native import ElasticTrainer
+
+_engines: list[Engine] = []
+
+
+def make_engine() -> Engine:
+    _engines.append(Engine(lambda board, closed: Alone(), Board()))
+    return _engines[-1]
+
+
+def make_trainer(model: nn.Module, loader: Any = None, leaves: int | None = 1, **more: Any) -> ElasticTrainer:
+    return ElasticTrainer(model, loader, leaves=leaves, engine=make_engine(), **more)
+
+
+@pytest.fixture(autouse=True)
+def ended_trainers() -> Iterator[None]:
+    yield
+    while _engines:
+        _engines.pop().close()
+    if multiprocessing.active_children():
+        gc.collect()  # loader processes end with what holds them

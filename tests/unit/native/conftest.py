@@ -1,0 +1,5 @@
+"""Trainers end with their tests."""
+
+from __future__ import annotations
+
+from alone import ended_trainers  # noqa: F401  for all tests here

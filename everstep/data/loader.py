@@ -15,7 +15,7 @@ from torch.utils import data
 
 from everstep.data.order import Key, Order, Schedule
 from everstep.data.position import Position
-from everstep.data.randomness import KeyedDataset, sample_seed
+from everstep.data.randomness import KeyedDataset, as_it_is, sample_seed
 from everstep.data.reader import Here, LeafReader, Requests
 from everstep.data.sampler import ElasticDistributedSampler
 from everstep.engine.seeds import seed_everything
@@ -86,6 +86,7 @@ class DataLoader(data.DataLoader[Any]):
         self._source: Iterable[Any] | None = None
         self._loop = _Loop()
         self._wanted_epoch: int | None = None  # by set_epoch
+        self._is_resumed = False  # in a later epoch than the first
         self._is_shuffled, self._seed = _shuffling(self.sampler, seed)
         self.position = Position(
             size=len(self.dataset),  # type: ignore[arg-type]
@@ -95,6 +96,7 @@ class DataLoader(data.DataLoader[Any]):
         self._next_epoch = 0  # of an iteration without set_epoch
         if isinstance(self.sampler, ElasticDistributedSampler):
             self.load_state_dict(self.sampler.state_dict())
+            self.set_epoch(self.position.epoch)
             self.sampler.bind(self)
         elif isinstance(self.sampler, data.DistributedSampler):
             self.sampler.set_epoch = self.set_epoch  # type: ignore[method-assign]
@@ -124,6 +126,15 @@ class DataLoader(data.DataLoader[Any]):
         self._source = self._make_source(self._requests)
         self.position.order = order
 
+    def leave_epoch(self, epoch: int) -> None:
+        """The loop is done with it, perhaps early."""
+        self._go_to(epoch + 1)
+
+    def _go_to(self, epoch: int) -> None:
+        assert self._engine is not None
+        if self.position.advance_to(epoch):
+            self._engine.forget_plan()  # leaves of the step that was left are not those of the step to come
+
     def take_offered(self) -> tuple[Leaf, float] | None:
         """The leaf whose batch the loop holds, and its weight: 1 for a full one."""
         leaf, self._loop.offered = self._loop.offered, None
@@ -134,14 +145,14 @@ class DataLoader(data.DataLoader[Any]):
         return leaf, samples / self._order.batch_size
 
     def _make_source(self, requests: Requests) -> Iterable[Any]:
-        keyed = KeyedDataset(self.dataset, self._seed)
+        keyed = KeyedDataset(self.dataset, self._seed, self.collate_fn)
         if not self.num_workers and not self.pin_memory:
-            return Here(keyed, requests, self.collate_fn)
+            return Here(keyed, requests)
         return data.DataLoader(
             keyed,
             batch_sampler=requests,  # type: ignore[arg-type]
             num_workers=self.num_workers,
-            collate_fn=self.collate_fn,
+            collate_fn=as_it_is,
             pin_memory=self.pin_memory,
             timeout=self.timeout,
             worker_init_fn=_WorkerInit(keyed, self.worker_init_fn) if self.num_workers else None,
@@ -168,6 +179,7 @@ class DataLoader(data.DataLoader[Any]):
         """Go on there. An empty state is a fresh start."""
         self.position.restore(state)
         self._next_epoch, self._wanted_epoch = self.position.epoch, None
+        self._is_resumed = self.position.epoch > 0
 
     def __len__(self) -> int:
         if self._order is None:
@@ -184,15 +196,19 @@ class DataLoader(data.DataLoader[Any]):
                 "this loader is not bound to a trainer, so it does not know which batches are this worker's",
                 hint="pass it on: everstep.ElasticTrainer(model, loader); to evaluate, use torch's own DataLoader",
             )
+        if self._wanted_epoch is None and self._is_resumed:
+            raise UsageError(
+                f"training was resumed in epoch {self.position.epoch}; which epoch this loop means is not known",
+                hint="call loader.set_epoch(epoch) before each epoch, or use `for epoch in trainer.epochs(n):`",
+            )
         epoch = self._next_epoch if self._wanted_epoch is None else self._wanted_epoch
         self._next_epoch, self._wanted_epoch, self._loop = epoch + 1, None, _Loop()
-        if self.position.advance_to(epoch):
-            engine.forget_plan()
+        self._go_to(epoch)
         return self._batches(engine, order, LeafReader(source, self._requests), epoch)
 
     def _batches(self, engine: Engine, order: Order, reader: LeafReader, epoch: int) -> Iterator[Any]:
         position, loop = self.position, self._loop
-        engine.is_catching_up = position.is_in_one = True
+        engine.is_catching_up = engine.is_in_loop = position.is_in_one = True
         try:
             while position.epoch == epoch:
                 loop.check_computed()
@@ -202,10 +218,10 @@ class DataLoader(data.DataLoader[Any]):
                 key = Key(epoch, position.samples, leaf.index)
                 batch = reader.get(key, engine.world.generation, lambda: self._schedule(engine, order))
                 seed_everything(sample_seed(self._seed, epoch, -1 - order.span(key.position, key.leaf).start))
-                loop.offered = leaf
+                loop.offered = engine.offered = leaf
                 yield batch
         finally:
-            position.is_in_one = False
+            position.is_in_one, engine.is_in_loop, engine.offered = False, False, None
             position.last_iterated = epoch
 
     def _schedule(self, engine: Engine, order: Order) -> Schedule:

@@ -8,6 +8,7 @@ from typing import Any
 
 from everstep.data.order import Order
 from everstep.data.sampler import resume_point
+from everstep.engine.pulse import Place
 from everstep.errors import UsageError
 
 
@@ -64,6 +65,10 @@ class Position:
             return False
         self._done_after[name] = self.last_iterated
         return True
+
+    def place(self) -> Place:
+        """Which data the step to come is made of."""
+        return Place(self.epoch, self.samples, self._known_order().samples_at(self.samples))
 
     def void_leaves(self) -> tuple[int, ...]:
         return self._known_order().void_leaves(self.samples)

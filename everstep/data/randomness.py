@@ -1,13 +1,15 @@
 """Random transforms that depend on the sample's place in the epoch, not on who loads it, or when.
 
-Before a sample is read, the random streams of Python, numpy and torch are set by (seed, epoch, position). Most datasets
-draw nothing; so a batch is first read without, and read again sample by sample if a stream has moved meanwhile; from
-then on they are always set. What does not draw from these streams, such as numpy.random.default_rng(), is its own."""
+Before a sample is read, the random streams of Python, numpy and torch are set by (seed, epoch, position); a random
+collate_fn goes on with those of the leaf's last sample. Most datasets draw nothing; so a batch is first read without,
+and read again sample by sample if a stream has moved meanwhile; from then on they are always set. What does not draw
+from these streams, such as numpy.random.default_rng(), is its own."""
 
 from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -29,23 +31,26 @@ def sample_seed(seed: int, epoch: int, position: int) -> int:
 
 
 class KeyedDataset(Dataset[Any]):
-    """A dataset that is read by Request, a leaf at a time."""
+    """A dataset that is read by Request: a leaf at a time, collated."""
 
-    def __init__(self, dataset: Any, seed: int) -> None:
+    def __init__(self, dataset: Any, seed: int, collate: Callable[[list[Any]], Any]) -> None:
         self.dataset = dataset
         self._seed = seed
-        self._is_random = False  # a sample has drawn from a stream
+        self._collate = collate
+        self._is_random = False  # a sample, or collating, has drawn from a stream
         self._reads_batches = bool(getattr(dataset, "__getitems__", None))
         self._streams = _Streams()
 
-    def __getitems__(self, request: Request) -> list[Any]:
-        indices, epoch, position = request
+    def __getitems__(self, request: Request) -> Any:
         if not self._is_random:
             self._streams.mark()
-            samples = self._read(indices)
+            batch = self._collate(self._read(request[0]))
             if self._streams.are_untouched():
-                return samples
+                return batch
             self._is_random = True
+        return self._collate(self._read_keyed(*request))
+
+    def _read_keyed(self, indices: list[int], epoch: int, position: int) -> list[Any]:
         if self._reads_batches:
             seed_everything(sample_seed(self._seed, epoch, position))
             return self._read(indices)
@@ -68,6 +73,11 @@ class KeyedDataset(Dataset[Any]):
         info = get_worker_info()
         # A worker_init_fn finds the user's own dataset, as with torch's loader. (It guards its attributes.)
         object.__setattr__(info, "dataset", self.dataset)
+
+
+def as_it_is(batch: Any) -> Any:
+    """torch's loader collates what a KeyedDataset has collated already."""
+    return batch
 
 
 class _Streams:

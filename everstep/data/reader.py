@@ -65,16 +65,15 @@ class Requests:
 class Here:
     """A source that reads in this process, when it is asked: torch's would do the same, with more ado."""
 
-    def __init__(self, dataset: KeyedDataset, requests: Requests, collate: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, dataset: KeyedDataset, requests: Requests) -> None:
         self._dataset = dataset
         self._requests = requests
-        self._collate = collate
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        return self._collate(self._dataset.__getitems__(next(self._requests)))
+        return self._dataset.__getitems__(next(self._requests))
 
 
 class LeafReader:

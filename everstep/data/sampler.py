@@ -136,6 +136,7 @@ class ElasticDistributedSampler(DistributedSampler[int]):
         self._go_to(epoch, position)
         if self._source is not None:
             self._source.load_state_dict({**state, "epoch": epoch, "position": position} if state else {})
+            self._source.set_epoch(epoch)  # a sampler's next iteration goes over the epoch that it was resumed in
 
     def bind(self, source: Source) -> None:
         """Leave the position to this loader from now on: it knows which steps were committed."""

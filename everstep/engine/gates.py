@@ -50,7 +50,10 @@ class Gate:
         def step(_: Optimizer, *args: Any, **kwargs: Any) -> Any:
             if not self.has_scaler and _is_called_by_scaler():
                 raise _unknown_scaler()
-            return self._pass(lambda: original(*args, **kwargs)) if self.is_open("optimizer.step()") else None
+            if not self.is_open("optimizer.step()"):
+                return None
+            self._check_known(optimizer)
+            return self._pass(lambda: original(*args, **kwargs))
 
         step.__dict__.update(getattr(original, "__dict__", {}))  # schedulers leave marks on what they wrapped
         optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
@@ -113,6 +116,17 @@ class Gate:
     def _pass(self, apply: Callable[[], Any]) -> Any:
         self._num_passed += 1
         return self._engine.update(apply, is_final=self._num_passed == self._num_optimizers)
+
+    def _check_known(self, optimizer: Optimizer) -> None:
+        """A gradient that the engine has not summed would make this worker's weights differ from the others'."""
+        known = self._engine.summed
+        unknown = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in known]
+        if local := [p for p in unknown if p.grad is not None]:
+            raise UsageError(
+                f"{len(local)} of the optimizer's parameters, one of shape {list(local[0].shape)} first, have "
+                "gradients of this worker alone: no registered model has them, or they were frozen at the first step",
+                hint='trainer.register("name", module) for all that is trained; freeze parameters after the first step',
+            )
 
     def begin(self) -> None:
         if not self._num_optimizers:

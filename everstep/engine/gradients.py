@@ -51,6 +51,7 @@ class Gradients:
         on_backward_end: Callable[[], None],
     ) -> None:
         self.parameters = list(parameters)
+        self.ids = frozenset(map(id, parameters))
         self.layout = layout
         self.fold = fold
         self.is_accumulating = False  # inside no_sync(): this backward is not the leaf's last

@@ -1,6 +1,7 @@
 """Model buffers such as batch-norm statistics: every leaf starts from the step's, and leaf 0's result is kept by all.
 
-So they depend neither on who computes a leaf nor on the order, and a retried step starts where the first try did."""
+So they depend neither on who computes a leaf nor on the order, and a retried step starts where the first try did. What
+the script itself changes between two steps, such as the count of an averaged model, is where the next one starts."""
 
 from __future__ import annotations
 
@@ -17,13 +18,25 @@ class ModuleBuffers:
         unique = {id(b): b for module in modules for b in module.buffers() if b.numel()}
         self._tensors = list(unique.values())
         self._base = [tensor.clone() for tensor in self._tensors]
+        self._is_in_step = False  # a leaf was begun since the last commit
         size = sum(tensor.numel() * tensor.element_size() for tensor in self._tensors)
         self.leaf_zero = torch.empty(size, dtype=torch.uint8) if size else None  # as bytes; None: no buffers
 
-    def restore(self) -> None:
+    def begin_leaf(self) -> None:
         """Before every leaf."""
+        self.restore()
+        self._is_in_step = True
+
+    def restore(self) -> None:
+        """As at the last commit, but for what the script has changed since then and before the first leaf."""
+        if not self._is_in_step:
+            self.rebase()
+            return
         for tensor, base in zip(self._tensors, self._base, strict=True):
             tensor.copy_(base)
+
+    def commit(self) -> None:
+        self._is_in_step = False
 
     def keep_leaf_zero(self) -> None:
         """After leaf 0."""
@@ -43,6 +56,7 @@ class ModuleBuffers:
 
     def rebase(self) -> None:
         """After the whole state was loaded."""
+        self._is_in_step = False
         for tensor, base in zip(self._tensors, self._base, strict=True):
             base.copy_(tensor)
 

@@ -1,20 +1,35 @@
 """What travels with every step besides gradients: the header at its start, the pulse at its end.
 
-The header says who is at which step and how much each leaf weighs. The pulse carries every decision that all
-workers must take together; all see the same pulses at the same step, so `decide_pulse` gives all the same answer.
-Fixed size, no pickle. Pure."""
+The header says who is at which step, of which data, and how much each leaf weighs. The pulse carries every decision
+that all workers must take together; all see the same pulses at the same step, so `decide_pulse` gives all the same
+answer. Fixed size, no pickle. Pure."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from everstep.errors import StateMismatch
 
-_HEADER = struct.Struct("<qqqqq")  # generation, step, kind, bytes of the note, number of leaves
+_HEADER = struct.Struct("<qqqqqqqq")  # generation, step, kind, epoch, position, samples, bytes of the note, leaves
 _PULSE = struct.Struct("<qqBBdq")  # generation, step, wants_regroup, is_leaving, leaf_s, bytes of used
 STEPS, ENDS = 0, 1
+
+
+class Place(NamedTuple):
+    """Which data a step is made of."""
+
+    epoch: int = 0
+    position: int = 0
+    samples: int = 0
+
+    def __str__(self) -> str:
+        return f"samples {self.position} to {self.position + self.samples} of epoch {self.epoch}"
+
+
+NOWHERE = Place()  # without a loader
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,18 +37,27 @@ class Header:
     generation: int
     step: int
     kind: int  # STEPS: a step follows; ENDS: this worker wants no further step
+    place: Place = NOWHERE
     weights: tuple[float, ...]  # by leaf; -1: computed by somebody else
     note_bytes: int = 0  # of the note that this worker's pulse will carry
 
     def pack(self) -> bytes:
-        head = _HEADER.pack(self.generation, self.step, self.kind, self.note_bytes, len(self.weights))
+        place = (self.generation, self.step, self.kind, *self.place)
+        head = _HEADER.pack(*place, self.note_bytes, len(self.weights))
         return head + struct.pack(f"<{len(self.weights)}d", *self.weights)
 
     @classmethod
     def unpack(cls, raw: bytes) -> Header:
-        generation, step, kind, note_bytes, num_leaves = _HEADER.unpack_from(raw)
+        generation, step, kind, epoch, position, samples, note_bytes, num_leaves = _HEADER.unpack_from(raw)
         weights = struct.unpack_from(f"<{num_leaves}d", raw, _HEADER.size)
-        return cls(generation=generation, step=step, kind=kind, weights=weights, note_bytes=note_bytes)
+        return cls(
+            generation=generation,
+            step=step,
+            kind=kind,
+            place=Place(epoch, position, samples),
+            weights=weights,
+            note_bytes=note_bytes,
+        )
 
 
 def header_bytes(num_leaves: int) -> int:
@@ -49,6 +73,12 @@ def total_weight(headers: Sequence[Header]) -> float:
             raise StateMismatch(
                 f"rank {rank} is at step {header.step} of generation {header.generation}, "
                 f"rank 0 at step {first.step} of generation {first.generation}"
+            )
+        if header.place != first.place:
+            raise StateMismatch(
+                f"in step {first.step}, rank {rank} trains on {header.place}, rank 0 on {first.place}",
+                hint="leave an epoch at the same step on all workers: by trainer.num_steps, or by a value that "
+                "everstep.reduce gave, not by counting batches; and use one batch_size",
             )
     for leaf in range(len(first.weights)):
         owners = [rank for rank, header in enumerate(headers) if header.weights[leaf] >= 0]

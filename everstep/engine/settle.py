@@ -26,6 +26,7 @@ class Hello:
     num_leaves: int
     is_exact: bool
     torch: str
+    is_agreeing: bool  # it came here while agreeing on a value: its script is between two steps
     held: list[int]  # leaves of the next step that it has computed
     reduced: list[float]  # values agreed on since its last commit, for whoever missed one
 

@@ -32,7 +32,17 @@ from everstep.engine.membership import Membership
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.pace import Pace
 from everstep.engine.plan import Plan, plan_step
-from everstep.engine.pulse import ENDS, STEPS, Header, Pulse, PulseDecision, decide_pulse, header_bytes, in_order
+from everstep.engine.pulse import (
+    ENDS,
+    STEPS,
+    Header,
+    Place,
+    Pulse,
+    PulseDecision,
+    decide_pulse,
+    header_bytes,
+    in_order,
+)
 from everstep.engine.registry import Registry
 from everstep.engine.seeds import leaf_seed, seed_everything
 from everstep.engine.settings import Settings
@@ -67,6 +77,8 @@ class Engine:
         self.world: World = ALONE
         self.step = 0  # committed steps
         self.is_leaving = False
+        self.offered: Leaf | None = None  # the script holds its data, and has not begun it yet
+        self.is_in_loop = False  # the script goes from leaf to leaf
         self.is_catching_up = False  # the script goes through what others have behind them: it agrees on nothing
         self.on_world: list[Callable[[Group], None]] = []  # told of each new world, in the script's thread
         self.on_closed: list[Callable[[int], None]] = []  # told of each closed generation, in any thread
@@ -75,6 +87,7 @@ class Engine:
         self.on_empty: list[Callable[[PulseDecision], None]] = []  # told of steps that had no weight and do not count
         self.note: Callable[[], bytes] = bytes  # what all are to know of this worker when the step is committed
         self.void_leaves: Callable[[], Collection[int]] = tuple  # of the step to come: those without samples
+        self.place: Callable[[], Place] = Place  # of the step to come, in the data
         self._membership = make_membership(board, self._generation_closed)
         self._board = board
         self._group: Group | None = None
@@ -92,6 +105,8 @@ class Engine:
         self._are_buffers_kept = False
         self._decision: PulseDecision | None = None  # of the step being committed
         self._must_regroup = False
+        self._must_settle = False  # once more, in the same generation: a newcomer came while others were between steps
+        self._is_agreeing = False
         self._farewell: Farewell | None = None  # it has asked to leave
         self._agreed = Agreed()
 
@@ -162,7 +177,12 @@ class Engine:
         if self._farewell is not None:
             self.leave("asked to end by SIGTERM")
             raise Leaving
-        if self._settled == 0 or self._must_regroup or self._membership.is_closed(self.world.generation):
+        while (
+            self._settled == 0
+            or self._must_regroup
+            or self._must_settle
+            or self._membership.is_closed(self.world.generation)
+        ):
             self._regroup()
         if self._is_dirty:
             raise PermanentError(f"the update of step {self.step} broke off half-way and no peer holds the state")
@@ -202,12 +222,12 @@ class Engine:
         if leaf.step != self.step or not is_mine:
             raise UsageError(f"leaf {leaf.index} of step {leaf.step} is not this worker's to compute now")
         gradients = self._build()
-        self.is_catching_up = False
+        self.is_catching_up, self.offered = False, None
         self._leaf, self._leaf_generation = leaf, self.world.generation
         self._membership.is_in_step = True
         self._decision = None
         self._are_buffers_kept = False
-        self._buffers.restore()
+        self._buffers.begin_leaf()
         seed_everything(leaf_seed(self.settings.seed, leaf.step, leaf.index))
         target = None
         if leaf.is_ghost:
@@ -230,6 +250,11 @@ class Engine:
     @property
     def is_in_leaf(self) -> bool:
         return self._leaf is not None
+
+    @property
+    def summed(self) -> Collection[int]:
+        """By id: the parameters whose gradients are the mean over all leaves."""
+        return self._build().ids
 
     @contextlib.contextmanager
     def in_phase(self, phase: str) -> Iterator[None]:
@@ -314,6 +339,7 @@ class Engine:
             generation=self.world.generation,
             step=self.step,
             kind=STEPS,
+            place=self.place(),
             weights=weights,
             note_bytes=len(self._note),
         )
@@ -408,6 +434,7 @@ class Engine:
         gradients.end()
         self._weights.clear()
         self._plan = None
+        self._buffers.commit()
         self._sum.forget()
         self._pace.committed(decision.leaf_s)
         for advance in self.on_commit if self._counts else self.on_empty:
@@ -488,7 +515,11 @@ class Engine:
                 self._load(receive_state(group, leadership.leader, self._membership.worker))
             gradients.clear()
             self._weights.clear()
-        self._settled = self.world.generation
+        is_amid = any(hello.is_agreeing for hello in hellos)
+        # What the script does between two steps, such as a scheduler's step after an epoch, is not in the state that a
+        # newcomer gets here: it stays unsettled, and gets the state again when the others are at their next leaf.
+        self._must_settle = is_amid and hellos[rank].settled > 0 and any(hello.settled == 0 for hello in hellos)
+        self._settled = 0 if is_amid and hellos[rank].settled == 0 else self.world.generation
         self._pace = Pace()
         self._membership.hold(self._settled, self.step, self._max_workers)
         self._membership.report_settled(self.world.generation, self.step)
@@ -525,6 +556,7 @@ class Engine:
             num_leaves=self.settings.num_leaves or 0,
             is_exact=self.settings.is_exact,
             torch=torch.__version__,
+            is_agreeing=self._is_agreeing,
             held=list(self._build().fold.held),
             reduced=self._agreed.values,
         )
@@ -543,7 +575,7 @@ class Engine:
         return frozenset(self.void_leaves())
 
     def _state(self) -> dict[str, Any]:
-        self._buffers.restore()  # a leaf computed since the last commit has changed them
+        self._buffers.restore()  # a leaf computed since the last commit may have changed them
         own = {"step": self.step, "seed": self.settings.seed, "threads": torch.get_num_threads()}
         return {"engine": own, "objects": self.registry.state()}
 
@@ -565,10 +597,23 @@ class Engine:
         """The weighted mean over all workers, retried when a peer is lost.
 
         A worker that is taken to a later step while it waits missed the answer: it gets its own value."""
+        if self._is_amid_step:
+            raise UsageError(
+                f"reduce() in the middle of step {self.step}: workers have different numbers of leaves, so some would "
+                "wait for the others for ever",
+                hint="ask between epochs; or once per step, after it: `if trainer.num_steps > before:`",
+            )
         if self.is_catching_up:
             return value
         self.join()
         step, number = self.step, self._agreed.ask()
+        self._is_agreeing = True
+        try:
+            return self._agree(step, number, value, weight)
+        finally:
+            self._is_agreeing = False
+
+    def _agree(self, step: int, number: int, value: float, weight: float) -> float:
         while self.step == step and not self._agreed.is_known(number):
             try:
                 assert self._group is not None
@@ -581,6 +626,12 @@ class Engine:
                 self._regroup(lost)
         return self._agreed.values[number] if self.step == step else value
 
+    @property
+    def _is_amid_step(self) -> bool:
+        if self.offered is not None or self.is_in_leaf:
+            return self._decision is None or not self.is_in_leaf
+        return self.is_in_loop and bool(self._todo) and not self._void.issuperset(self._build().fold.held)
+
     # --- the end ------------------------------------------------------------------------------------------
 
     def conclude(self) -> None:
@@ -589,7 +640,7 @@ class Engine:
             return
         while True:
             try:
-                if self._must_regroup or self._membership.is_closed(self.world.generation):
+                if self._must_regroup or self._must_settle or self._membership.is_closed(self.world.generation):
                     self._regroup()
                 self._swap_ends()
                 return

@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from everstep.engine.group import TAG_CHECKSUM, TAG_TRANSFER, Group
-from everstep.engine.shared import cut, needed_bytes
 from everstep.engine.state import as_bytes, checksum, decode, encode, tensor_sum
 from everstep.errors import StateMismatch
 from everstep.events import emit
@@ -94,15 +93,23 @@ def _chunks(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _aside(shapes: Sequence[tuple[list[int], torch.dtype]]) -> tuple[list[Tensor], Tensor]:
-    """Room for these tensors, and for the packed small ones, in huge pages: small ones cost more than the bytes."""
-    runs = [(torch.Size(shape).numel(), dtype) for shape, dtype in shapes]
-    small_bytes = sum(size for numel, dtype in runs if (size := numel * dtype.itemsize) < _SMALL_BYTES)
-    everything = [*runs, (small_bytes, torch.uint8)]
-    memory = mmap.mmap(-1, max(needed_bytes(everything), 1))
+    """Room for these tensors, and for the packed small ones.
+
+    Each in memory of its own: optimizers keep them, and torch.save writes, or refuses, all that shares a memory."""
+    tensors = [_room(torch.Size(shape), dtype) for shape, dtype in shapes]
+    small, _ = _sorted(tensors)
+    return tensors, _room(torch.Size([sum(_bytes(t) for t in small)]), torch.uint8)
+
+
+def _room(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Large ones in huge pages: to get small pages costs more than to fill them."""
+    size = shape.numel() * dtype.itemsize
+    if size < _SMALL_BYTES:
+        return torch.empty(shape, dtype=dtype)
+    memory = mmap.mmap(-1, size)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
-    *flat, packed = cut(torch.frombuffer(memory, dtype=torch.uint8), everything)
-    return [tensor.view(shape) for tensor, (shape, _) in zip(flat, shapes, strict=True)], packed
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 def _unpack(packed: Tensor, small: Sequence[Tensor]) -> None:

@@ -4,7 +4,7 @@
     model = everstep.DistributedDataParallel(model)
     trainer = everstep.ElasticTrainer(model, loader)
     optimizer = trainer.prepare(optimizer)
-    for epoch in range(10):
+    for epoch in trainer.epochs(10):
         for inputs, targets in loader:
             with trainer.step():
                 loss_fn(model(inputs), targets).backward()

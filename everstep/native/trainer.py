@@ -55,6 +55,7 @@ class ElasticTrainer:
             self._engine.registry.add("data", self._loader.position)
             self._engine.on_commit.append(self._loader.position.advance)  # with every step, empty or not
             self._engine.void_leaves = self._loader.position.void_leaves
+            self._engine.place = self._loader.position.place
 
     def _set_leaves(self, leaves: int) -> None:
         self._settings = replace(self._settings, num_leaves=leaves)
@@ -125,8 +126,7 @@ class ElasticTrainer:
         while epoch < number:
             loader.set_epoch(epoch)
             yield epoch
-            if loader.position.epoch == epoch:
-                loader.position.advance_to(epoch + 1)  # the loop has left it early
+            loader.leave_epoch(epoch)
             epoch = max(epoch + 1, loader.position.first_unfinished)
         self._engine.conclude()
 

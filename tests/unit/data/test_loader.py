@@ -113,13 +113,18 @@ def test_without_set_epoch_one_iteration_is_one_epoch() -> None:
     assert loop.loader.state_dict()["epoch"] == 3
 
 
-def test_without_set_epoch_a_resumed_loader_goes_on_in_its_epoch() -> None:
+def test_a_loader_that_was_resumed_in_a_later_epoch_wants_to_know_which_one_is_meant() -> None:
     first = Loop(everstep.DataLoader(Numbers(8), batch_size=2))
     first.epoch()
     first.epoch(stop_at=3)
     second = Loop(everstep.DataLoader(Numbers(8), batch_size=2))
     second.loader.load_state_dict(first.loader.state_dict())
-    assert samples(second.epoch()) == [4, 5, 6, 7]
+    with pytest.raises(
+        UsageError, match="resumed in epoch 1"
+    ) as caught:  # range(2) would train too much, or too little
+        second.epoch()
+    assert "set_epoch" in str(caught.value)
+    assert samples(second.epoch(1)) == [4, 5, 6, 7]
     assert second.loader.state_dict()["epoch"] == 2
 
 

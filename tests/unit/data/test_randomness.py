@@ -121,7 +121,7 @@ def test_a_dataset_that_seeds_by_itself_counts_as_random() -> None:
 
 
 def test_in_a_loader_process_nothing_is_seeded_until_something_draws() -> None:
-    keyed = KeyedDataset(Numbers(SIZE), 0)
+    keyed = KeyedDataset(Numbers(SIZE), 0, as_they_are)
     keyed._streams.are_ours = True
     for start in range(0, SIZE, 4):
         assert keyed.__getitems__(([*range(start, start + 4)], 0, start)) == [*range(start, start + 4)]

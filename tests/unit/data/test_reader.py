@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 from torch.utils import data
 
 from everstep.data.order import Key, Order, Schedule
-from everstep.data.randomness import KeyedDataset
+from everstep.data.randomness import KeyedDataset, as_it_is
 from everstep.data.reader import Here, LeafReader, Requests
 from everstep.engine.plan import plan_step
 from samples import Numbers, as_they_are
 
 
 def here(dataset: Any, requests: Requests) -> Iterable[Any]:
-    return Here(KeyedDataset(dataset, 0), requests, as_they_are)
+    return Here(KeyedDataset(dataset, 0, as_they_are), requests)
 
 
 def two_processes(dataset: Any, requests: Requests, is_persistent: bool = False) -> data.DataLoader[Any]:
     return data.DataLoader(
-        KeyedDataset(dataset, 0),
+        KeyedDataset(dataset, 0, as_they_are),
         batch_sampler=requests,  # type: ignore[arg-type]
         num_workers=2,
-        collate_fn=as_they_are,
+        collate_fn=as_it_is,
         persistent_workers=is_persistent,
     )
 

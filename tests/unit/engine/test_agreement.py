@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.engine.pulse import STEPS, Header, Pulse, decide_pulse, total_weight
+from everstep.engine.pulse import STEPS, Header, Place, Pulse, decide_pulse, total_weight
 from everstep.engine.settle import Hello, check_fit, decide_leader
 from everstep.errors import PeerLost, PermanentError, StateMismatch
 
 HELLO = Hello(
     worker="w0", settled=3, step=7, is_dirty=False, layout="abc", num_leaves=4, is_exact=True, torch="2", held=[],
-    reduced=[],
+    reduced=[], is_agreeing=False,
 )  # fmt: skip
 
 
@@ -39,6 +39,12 @@ def test_weights_are_summed_over_all_owners() -> None:
 def test_a_leaf_without_exactly_one_owner_or_another_step_is_an_error(other: Header) -> None:
     with pytest.raises(StateMismatch):
         total_weight([header(5, 1.0, -1.0), other])
+
+
+def test_workers_that_train_on_other_data_in_the_same_step_are_an_error() -> None:
+    here, there = replace(header(5, 1.0, -1.0), place=Place(1, 0, 12)), header(5, -1.0, 1.0)
+    with pytest.raises(StateMismatch, match="rank 1 trains on samples 60 to 72 of epoch 0, rank 0 on samples 0 to 12"):
+        total_weight([here, replace(there, place=Place(0, 60, 12))])
 
 
 def test_one_wish_makes_all_regroup() -> None:

@@ -7,8 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import TensorDataset
 
-from alone import make_trainer
+from alone import make_engine, make_trainer
+from everstep.data.loader import DataLoader
 from everstep.errors import UsageError
 from everstep.native import DistributedDataParallel, ElasticTrainer
 
@@ -151,3 +154,79 @@ def test_wrong_arguments_get_an_error() -> None:
         DistributedDataParallel(model)(torch.ones(1, 2))
     with pytest.raises(UsageError, match="no parameter"):
         make_trainer(nn.ReLU())._engine.next_leaf()
+
+
+def test_what_the_script_changes_in_buffers_between_two_steps_stays() -> None:
+    model = nn.Linear(2, 1)
+    trainer = make_trainer(model, leaves=2)
+    average = trainer.register("average", AveragedModel(model))
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in trainer.leaves(steps=3):
+        with trainer.step():
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            if trainer.is_last_leaf:
+                average.update_parameters(model)
+
+    assert average.n_averaged.item() == 3
+    assert not torch.equal(average.module.weight, model.weight)
+
+
+def train_unregistered(model: nn.Module, head: nn.Module) -> None:
+    trainer = make_trainer(model)
+    optimizer = trainer.prepare(torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1))
+    for _ in trainer.leaves(steps=2):
+        with trainer.step():
+            head(model(torch.ones(1, 2))).sum().backward()
+            optimizer.step()
+        model.requires_grad_()
+
+
+def test_a_gradient_that_no_other_worker_has_a_part_in_is_refused() -> None:
+    with pytest.raises(UsageError, match="2 of the optimizer's parameters, one of shape \\[1, 3\\] first"):
+        train_unregistered(nn.Linear(2, 3), nn.Linear(3, 1))
+    thawed = nn.Sequential(nn.Linear(2, 3).requires_grad_(False), nn.Linear(3, 1))
+    with pytest.raises(UsageError, match="2 of the optimizer's parameters, one of shape \\[3, 2\\] first"):
+        train_unregistered(thawed, nn.Identity())
+
+
+def test_leaves_of_an_epoch_that_was_left_early_are_not_those_of_the_next() -> None:
+    model = nn.Linear(1, 1)
+    loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=1)
+    trainer = ElasticTrainer(model, loader, leaves=4, engine=make_engine())
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    seen: dict[int, list[int]] = {}
+    for epoch in trainer.epochs(2):
+        for (sample,) in loader:
+            with trainer.step():
+                model(sample.view(1, 1).float()).sum().backward()
+                optimizer.step()
+            seen.setdefault(epoch, []).append(int(sample))
+            if epoch == 0 and len(seen[0]) == 6:
+                break
+
+    assert seen == {0: list(range(6)), 1: list(range(8))}
+
+
+def test_a_value_is_agreed_on_between_steps_and_not_amid_one() -> None:
+    model = nn.Linear(1, 1)
+    loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=1)
+    trainer = ElasticTrainer(model, loader, leaves=2, engine=(engine := make_engine()))
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    for (sample,) in loader:
+        with pytest.raises(UsageError, match="in the middle of step"):
+            engine.reduce(1.0, 1.0)
+        before = trainer.num_steps
+        with trainer.step():
+            with pytest.raises(UsageError, match="in the middle of step"):
+                engine.reduce(1.0, 1.0)
+            model(sample.view(1, 1).float()).sum().backward()
+            optimizer.step()
+        if trainer.num_steps > before:
+            assert engine.reduce(2.0, 1.0) == 2.0
+        else:
+            with pytest.raises(UsageError, match="in the middle of step"):
+                engine.reduce(1.0, 1.0)
+        if trainer.num_steps == 3:
+            break
+    assert engine.reduce(3.0, 1.0) == 3.0

@@ -64,7 +64,7 @@ def test_what_cannot_be_read_is_left_out_and_listed(make, num_workers):
     assert got == [[0, 2, 3], [8, 9, 10, 11]]
     (bad,) = dataset.state_dict()["checkpoint"]["bad_shards"]
     assert sorted(bad["skipped"]) == [[1, 2], [4, 5], [5, 6], [6, 7], [7, 8]]
-    assert bad["reason"] == "record 7: OSError: torn"
+    assert bad["reason"] in {f"record {torn}: OSError: torn" for torn in (1, 7)}  # whichever process was last
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

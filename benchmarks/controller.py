@@ -1,10 +1,12 @@
-"""The controller: kill -9 of one of four workers to the next committed step, and what a step costs over plain DDP.
+"""The controller: kill -9 of one of four workers to the next committed step, what a step costs over plain DDP, and what
+an epoch takes that a slow worker shares.
 
 Workers lease their records from a real coordinator and train a 20 MB model with steps of 50 ms (sleep stands for
 device time). For the overhead two workers run rounds of plain DDP and of the controller in turns, in the same
-processes. The last line is JSON: {"recovery_s": …, "overhead": …}.
+processes. For uneven speeds four workers, one of which takes four times as long for a batch, share steps of 13 batches;
+the ideal is an epoch in which nobody ever waits. The last line is JSON: {"recovery_s": …, "overhead": …}.
 
-    python benchmarks/controller.py [--kills 20] [--rounds 16]"""
+    python benchmarks/controller.py [--kills 20] [--rounds 16] [--epochs 3]"""
 
 from __future__ import annotations
 
@@ -23,6 +25,7 @@ from everstep.testing import Cluster
 
 JOB = SCRIPTS / "controller_job.py"
 WORKERS, HUNG_S = 4, 60.0
+SLOWER, GLOBAL_BATCHES, UNEVEN_STEPS, UNEVEN_S = 4, 13, 60, 0.1  # 13: what all of them do while the slow one does one
 
 
 def kills(number: int) -> tuple[list[float], int]:
@@ -50,10 +53,22 @@ def overhead(rounds: int) -> tuple[list[float], list[float]]:
     return told["controller"], told["ddp"]
 
 
+def uneven() -> float:
+    """The time of an epoch over the ideal, from the start of all to the last commit; the pace is learnt on the way."""
+    batches = UNEVEN_STEPS * GLOBAL_BATCHES
+    args = ["--uneven", UNEVEN_S, "--batches", batches, "--global-batches", GLOBAL_BATCHES]
+    with Cluster(JOB, [str(arg) for arg in args], workers=WORKERS) as cluster:
+        result = cluster.finish(300)
+    begun = max(event["t"] for event in result.events("regroup.settled"))
+    ended = max(event["t"] for event in result.events("step.committed"))
+    return (ended - begun) / (batches * UNEVEN_S / (WORKERS - 1 + 1 / SLOWER))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=16)
+    parser.add_argument("--epochs", type=int, default=3)
     args = parser.parse_args()
     taken, hung = kills(args.kills)
     print(
@@ -63,6 +78,11 @@ def main() -> None:
     ours, ddp = overhead(args.rounds)
     ratio = paired_ratio(ours, ddp)
     print(f"a step: plain DDP {statistics.median(ddp) * 1e3:.1f} ms, ratio {ratio}")
+    ratios = [uneven() for _ in range(args.epochs)]
+    print(
+        f"an epoch of {WORKERS} workers, one {SLOWER} times slower, over the ideal: "
+        f"median {statistics.median(ratios):.3f}, worst {max(ratios):.3f}, {len(ratios)} epochs"
+    )
     print(json.dumps({"recovery_s": round(statistics.median(taken), 3), "overhead": round(ratio.median, 3)}))
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from torch import nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -34,6 +35,8 @@ from everstep.engine.pulse import PulseDecision
 from everstep.engine.settings import Settings
 from everstep.errors import PeerLost, UsageError
 from everstep.events import emit
+from everstep.ranges import Ranges, merged
+from everstep.wire import Part
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,12 +72,7 @@ class AllReduceController:
         backward_passes_per_step: int = 1,
         global_batch_num_per_step: int | None = None,
     ) -> None:
-        if global_batch_num_per_step is not None and backward_passes_per_step != 1:
-            raise UsageError(
-                f"backward_passes_per_step={backward_passes_per_step} and "
-                f"global_batch_num_per_step={global_batch_num_per_step} at once",
-                hint="give one of them: batches of each worker per step, or of all workers together",
-            )
+        _check(data_shard_service, backward_passes_per_step, global_batch_num_per_step)
         is_global = global_batch_num_per_step is not None
         self._engine = current.current()
         settings = Settings(
@@ -88,10 +86,13 @@ class AllReduceController:
         self._gate = Gate(self._engine)
         self._service = data_shard_service
         self._usage = Usage()
-        self._calls: list[_Call] = []  # of the step under way
+        self._calls: list[_Call] = []  # of the step under way …
+        self._failed: list[tuple[Batch, str]] = []  # … in which the function failed, and why
+        self._step = 0  # … which is this one
         self._num_registered = 0
         self._epoch = 0
-        self._is_in_scope = False
+        self._elsewhere: Ranges = ()  # without a coordinator: what other workers have used
+        self._is_in_scope = self._has_left = False
         self._engine.on_commit.append(self._committed)
         if data_shard_service is not None:
             self._engine.registry.add("samples", self._usage)
@@ -111,11 +112,13 @@ class AllReduceController:
         self._gate.bind_optimizer(optimizer)
 
     def set_broadcast_state(self, thing: Any) -> None:
-        """Anything with state_dict and load_state_dict. A scheduler steps once per step of all."""
+        """Anything with state_dict and load_state_dict. Schedulers and a GradScaler act once per step of all."""
         name = self._name("state")
         self._engine.registry.add(name, thing)
         if isinstance(thing, LRScheduler):
             self._gate.bind_scheduler(thing, name)
+        elif isinstance(thing, GradScaler):
+            self._gate.bind_scaler(thing)
 
     def _name(self, kind: str) -> str:
         self._num_registered += 1
@@ -131,21 +134,30 @@ class AllReduceController:
         """Of the latest batch."""
         return self._epoch
 
+    @property
+    def rank(self) -> int:
+        """Of this worker among those that train now; one of them has 0."""
+        return self._engine.world.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._engine.world.size
+
     # --- the loop -----------------------------------------------------------------------------------------
 
     @contextmanager
     def scope(self) -> Iterator[AllReduceController]:
         """Be one of the workers that train together; also after an exception the others go on without this one."""
-        self._is_in_scope = True
-        if self._service is not None:
-            self._engine.join()
-            self._service.join_steps(is_newcomer=self._engine.is_newcomer)
-        self._engine.next_leaf()
+        self._check_not_left()
+        self._gate.check_ready()
+        self._engine.join()
         try:
+            self._engine.next_leaf()
+            self._is_in_scope = True
             yield self
             self._engine.conclude()
         finally:
-            self._is_in_scope = False
+            self._is_in_scope, self._has_left = False, True
             self._engine.leave("it left its scope")
 
     def elastic_run(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -153,8 +165,12 @@ class AllReduceController:
 
         @functools.wraps(function)
         def train(*args: P.args, **kwargs: P.kwargs) -> R:
+            self._check_not_left()
             if self._service is not None and not self._is_in_scope:
-                raise UsageError("elastic_run outside of the scope", hint="loop inside `with controller.scope():`")
+                raise UsageError(
+                    "a function of elastic_run was called outside of the scope",
+                    hint="loop inside `with controller.scope():`",
+                )
             batch = self._service.take() if self._service is not None else None
             call = _Call(run=lambda: function(*args, **kwargs), batch=batch)
             self._train(call)
@@ -162,6 +178,13 @@ class AllReduceController:
             return result
 
         return train
+
+    def _check_not_left(self) -> None:
+        if self._has_left:
+            raise UsageError(
+                "this worker has left its scope, and the others go on without it",
+                hint="enter controller.scope() once, around all epochs",
+            )
 
     def _train(self, call: _Call) -> None:
         if call.batch is not None:
@@ -176,15 +199,15 @@ class AllReduceController:
         """What to save beside model and optimizer: steps, and the records that are in the model."""
         state: dict[str, Any] = {"num_steps": self.num_steps}
         if self._service is not None:
-            state["records"] = self._service.state_dict(self._usage.through(self.num_steps))
+            elsewhere = [Part(lease=0, start=start, count=stop - start) for start, stop in self._elsewhere]
+            state["records"] = self._service.state_dict([*self._usage.through(self.num_steps), *elsewhere])
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there, before the scope is entered. An empty state is a fresh start."""
-        if state:
-            self._engine.resume(state["num_steps"])
-            if self._service is not None and "records" in state:
-                self._service.load_state_dict(state["records"])
+        """Go on there, before the scope is entered. An empty state is a fresh start: no record is in the model."""
+        self._engine.resume(state.get("num_steps", 0))
+        if self._service is not None and ("records" in state or not state):
+            self._service.load_state_dict(state.get("records", {}))
 
     # --- a batch ------------------------------------------------------------------------------------------
 
@@ -193,28 +216,51 @@ class AllReduceController:
         engine = self._engine
         leaf = engine.next_leaf()
         step = engine.step
-        self._start_over()
-        if call.weight and call.batch is not None:
+        self._sort_out(step)
+        is_in_step = not leaf.is_ghost  # else all its leaves are computed or others', and the call is for the next one
+        if is_in_step and call.weight and call.batch is not None:
             self._usage.mine.extend(call.batch.parts)
         self._gate.begin()
         engine.begin_leaf(leaf, call.weight)
-        call.is_held = not leaf.is_ghost
+        call.is_held = is_in_step
         try:
             call.result = call.run()
             self._gate.end()
         except PeerLost as lost:
             engine.abandon_leaf(lost)
-            if engine.step != step:  # the others have committed it, with this batch, and sent their state
-                call.is_held, call.is_used, self._calls = False, True, [call]
+            if engine.step != step:  # the others have committed it, with what was held here, and sent their state
+                call.is_held, call.is_used = False, call.is_held or call.is_used
+                self._calls = [*(each for each in self._calls if not each.is_held and each is not call), call]
             else:
                 self._start_over()
         except BaseException as error:
             engine.abandon_leaf(error)
-            self._calls.remove(call)
-            self._start_over()
+            self._drop(call, f"{type(error).__name__}: {error}")
             if (better := explain(error)) is not error:
                 raise better from error
             raise
+
+    def _drop(self, call: _Call, reason: str) -> None:
+        """Its function failed. If that was after the step's commit, the call is not of the step under way any more."""
+        if any(each is call for each in self._calls):
+            self._calls = [each for each in self._calls if each is not call]
+            if call.weight and call.batch is not None:
+                self._failed.append((call.batch, reason))
+            self._start_over()
+
+    def _sort_out(self, step: int) -> None:
+        """Which calls are in this step's sum: since the last leaf the step before may have been committed, or broken.
+
+        Of a call that failed, the gradients may have been complete. If they are in no sum, its records can be had."""
+        if step != self._step:
+            self._calls = [call for call in self._calls if not call.is_held]
+            self._failed = []
+        self._step = step
+        self._start_over()
+        for batch, reason in self._failed:
+            if self._service is not None and not set(batch.parts) <= set(self._usage.mine):
+                self._service.fail(batch, reason)
+        self._failed = [each for each in self._failed if set(each[0].parts) <= set(self._usage.mine)]
 
     def _start_over(self) -> None:
         """If a leaf broke off half-way, it has spoilt the sum of those before it in this step."""
@@ -229,13 +275,17 @@ class AllReduceController:
             notes = self._hear(decision)
             self._usage.committed(self._engine.step, notes)
             emit("samples.used", step=self._engine.step, parts=[[p.start, p.count] for n in notes for p in n.used])
-            self._report(self._engine.step - 1)  # which this step has proved
+            if self._service.is_shared:
+                self._report(self._engine.step - 1)  # which this step has proved
+            else:
+                self._keep(notes)
 
     def _passed(self, decision: PulseDecision) -> None:
         """A step without any weight: all were there, so all hold the last one that counted."""
         self._calls = [call for call in self._calls if not call.is_held]
         self._usage.heard(self._hear(decision))
-        self._report(self._engine.step)
+        if self._service is not None and self._service.is_shared:
+            self._report(self._engine.step)
 
     # --- samples ------------------------------------------------------------------------------------------
 
@@ -244,9 +294,9 @@ class AllReduceController:
         return self._usage.note(is_end=self._service.is_end).pack()
 
     def _hear(self, decision: PulseDecision) -> list[Note]:
-        notes = [Note.unpack(raw) for raw in decision.notes]
-        if self._service is not None and any(note.is_end for note in notes):
-            self._service.end()
+        notes, service = [Note.unpack(raw) for raw in decision.notes], self._service
+        if service is not None and (any if service.is_shared else all)(note.is_end for note in notes):
+            service.end()
         return notes
 
     def _report(self, step: int) -> None:
@@ -255,12 +305,37 @@ class AllReduceController:
         if parts and self._engine.world.rank == 0 and self._service is not None:
             self._service.report(parts, self._engine.world.generation, lambda: self._usage.told(step))
 
+    def _keep(self, notes: list[Note]) -> None:
+        """Without a coordinator each worker serves itself, and a loss ends all: what is committed is reported."""
+        assert self._service is not None
+        world, step = self._engine.world, self._engine.step
+        parts = [part for rank, note in enumerate(notes) if rank != world.rank for part in note.used]
+        self._elsewhere = merged([*self._elsewhere, *((part.start, part.start + part.count) for part in parts)])
+        self._service.report(notes[world.rank].used, world.generation, lambda: None)
+        self._usage.told(step)
+
     def _settled(self) -> None:
         """In a new generation all hold the same step: what was used so far is reported, also of those who are lost."""
         assert self._service is not None
         world, is_speaker = self._engine.world, self._engine.world.rank == 0
         done = self._usage.through(self._engine.step) if is_speaker else []
+        self._service.join_steps(is_newcomer=self._engine.came_late, generation=world.generation)
         self._service.regrouped(world.generation, done, settles=is_speaker)
+
+
+def _check(service: Any, backward_passes: int, global_batches: int | None) -> None:
+    if service is not None and not isinstance(service, RecordIndexService):
+        raise UsageError(
+            f"data_shard_service is a {type(service).__name__}", hint="pass an everstep.RecordIndexService, or None"
+        )
+    for name, number in ("backward_passes_per_step", backward_passes), ("global_batch_num_per_step", global_batches):
+        if number is not None and number < 1:
+            raise UsageError(f"{name}={number}: a step takes at least one batch", hint=f"use {name}=1 or more")
+    if global_batches is not None and backward_passes != 1:
+        raise UsageError(
+            f"backward_passes_per_step={backward_passes} and global_batch_num_per_step={global_batches} at once",
+            hint="give one of them: batches of each worker per step, or of all workers together",
+        )
 
 
 PyTorchAllReduceController = AllReduceController  # ElasticDL's name for it

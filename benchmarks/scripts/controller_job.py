@@ -1,11 +1,13 @@
 """The controller's job: batches of 50 ms of device time whose records are leased, for ever; or plain DDP beside it.
 
 With --rounds, rounds of plain DDP and of the controller take turns in the same processes, on the same batches, and
-rank 0 tells the seconds per step of each."""
+rank 0 tells the seconds per step of each. With --uneven, one epoch of --batches, shared out by pace: w1 takes four
+times as long for a batch as the others."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -23,10 +25,12 @@ from device_time import WIDTH, DeviceModel, batch
 STEP_S, BATCH = 0.05, 4
 
 
-def make_controller(model: torch.nn.Module, records: int) -> tuple[everstep.AllReduceController, Callable[[], None]]:
+def make_controller(
+    model: torch.nn.Module, records: int, global_batches: int | None = None
+) -> tuple[everstep.AllReduceController, Callable[[], None]]:
     """A function that trains on the next batch."""
     service = everstep.RecordIndexService(batch_size=BATCH, dataset_size=records, num_epochs=1, dataset_name="records")
-    controller = everstep.AllReduceController(service)
+    controller = everstep.AllReduceController(service, global_batch_num_per_step=global_batches)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     controller.set_broadcast_model(model)
     controller.set_broadcast_optimizer(optimizer)
@@ -78,13 +82,32 @@ def compare(controller: everstep.AllReduceController, ours: Callable[[], None], 
         dist.barrier()
 
 
+def run_uneven(step_s: float, batches: int, global_batches: int) -> None:
+    is_slow = os.environ["EVERSTEP_WORKER"] == "w1"
+    model = DeviceModel(4 * step_s if is_slow else step_s)
+    controller, train_next = make_controller(model, batches * BATCH, global_batches)
+    emit("script.ready")
+    with controller.scope():
+        try:
+            while True:
+                train_next()
+        except StopIteration:
+            emit("epoch.ended")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--uneven", type=float, metavar="STEP_S")
+    parser.add_argument("--batches", type=int, default=0)
+    parser.add_argument("--global-batches", type=int)
     args = parser.parse_args()
     emit("script.began")
     torch.set_num_threads(1)
+    if args.uneven:
+        run_uneven(args.uneven, args.batches, args.global_batches)
+        return
     controller, train_next = make_controller(DeviceModel(STEP_S), 1 << 40)
     emit("script.ready")
     if args.rounds:

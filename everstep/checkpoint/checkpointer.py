@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import operator
 import os
 import platform
 import time
@@ -93,6 +94,8 @@ class Checkpointer:
         self._bumps = 0  # how often this script has begun again at a lower step
         self._pending: Future[Written] | None = None
         self._has_code = False
+        self._owner = os.getpid()
+        self._is_closed = False
         self.loaded: Manifest | None = None  # of the state that load() gave last
 
     # --- saving ---
@@ -102,8 +105,8 @@ class Checkpointer:
 
         A failure to write does not raise here unless `wait` is set: it is logged, and told at the end. A state that
         cannot be saved at all is an error at once."""
-        if step < 0:
-            raise UsageError(f"step={step}", hint="steps are 0 or more")
+        self._check_open()
+        step = _step_number(step)
         due = decide_due(step, every=self._every, memory_every=self._memory_every, is_asked=wait)
         if not due.is_due:
             return False
@@ -123,13 +126,22 @@ class Checkpointer:
 
     def wait(self) -> None:
         """Return when the last save is durable; CheckpointFailed if it is not."""
-        if self._pending is None:
+        if self._pending is None or self._owner != os.getpid():
             return
         try:
             self._pending.result()
         except CheckpointFailed:
             self._ledger.told()
             raise
+
+    def _check_open(self) -> None:
+        if self._owner != os.getpid():
+            raise UsageError(
+                "save() in a fork of the process that made the Checkpointer: memory and threads are that one's",
+                hint="make a Checkpointer in each process that saves, or save in the one that has it",
+            )
+        if self._is_closed:
+            raise UsageError("save() after close()", hint="close it when the last checkpoint was saved")
 
     def _save(self, step: int, snapshot: Snapshot, draft: Manifest, *, will_be_written: bool) -> bool:
         place = place_now()
@@ -254,6 +266,7 @@ class Checkpointer:
 
         A broken checkpoint is named in a warning, and the next one is loaded; a step that was asked for by its number
         must be whole. `loaded` is the manifest of what was loaded."""
+        step = step if isinstance(step, str) else _step_number(step)
         number = self._num_loads = self._num_loads + 1 if self._agreement is not None else 1
         stored = self.list()
         with HeldStates(self._storage.uri, self._saver.held()) as held:
@@ -328,7 +341,7 @@ class Checkpointer:
                     hint=f"save(…, metrics={{{self._policy.metric!r}: …}})",
                 )
             return best
-        if not isinstance(step, int) or isinstance(step, bool):
+        if not isinstance(step, int):
             raise UsageError(f"load({step!r})", hint='give "latest", "best" or the number of a step')
         same = [each for each in reversed(found) if each.step == step and each.manifest is not None][:1]
         if not same:
@@ -344,8 +357,9 @@ class Checkpointer:
 
     def delete(self, step: int | None = None) -> None:
         """Delete the checkpoints of a step; without one, all of them."""
-        if self._pending is not None:
+        if self._pending is not None and self._owner == os.getpid():
             self._pending.exception()
+        step = None if step is None else _step_number(step)
         for each in self.list():
             if step is None or each.step == step:
                 catalog.delete(self._storage, each.key)
@@ -353,6 +367,9 @@ class Checkpointer:
 
     def close(self) -> None:
         """Wait for what is being written, and give back memory, threads and connections."""
+        self._is_closed = True
+        if self._owner != os.getpid():  # all that is the other process's
+            return
         self._saver.close()
         self._storage.close()
 
@@ -365,6 +382,17 @@ class Checkpointer:
         self.close()
         if error is None:
             self.wait()
+
+
+def _step_number(step: Any) -> int:
+    """As Python's own number: counters are often numpy's or tensors."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise UsageError(f"step={step!r}", hint="a step is a whole number") from None
+    if number < 0:
+        raise UsageError(f"step={step}", hint="steps are 0 or more")
+    return int(number)
 
 
 def _unforeseen(error: BaseException) -> CheckpointFailed:

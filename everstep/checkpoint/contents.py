@@ -100,8 +100,9 @@ def position_of(state: Any) -> Any:
         value: Any = state.get(name)
         own = value.state_dict() if callable(getattr(value, "state_dict", None)) else value
         try:
-            if own is not None and len(json.dumps(own, allow_nan=False)) <= _POSITION_BYTES:
-                return own
+            text = json.dumps(own, allow_nan=False)
+            if own is not None and len(text) <= _POSITION_BYTES:
+                return json.loads(text)  # as the manifest's reader will see it: its checksum must be that of ours
         except (TypeError, ValueError, RecursionError):
             continue
     return None

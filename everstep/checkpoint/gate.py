@@ -9,6 +9,7 @@ One gate for the process: it is hung when the first Checkpointer is made."""
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -48,6 +49,7 @@ class Gate:
             if self._is_hung:
                 return
             self._is_hung = True
+        os.register_at_fork(after_in_child=self._forget_copies)
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
 
@@ -84,6 +86,11 @@ class Gate:
         """Somebody is about to change parameters."""
         for copy in self._copies:
             copy.wait_for_change()
+
+    def _forget_copies(self) -> None:
+        """In a fork nobody copies, and memory is its own."""
+        self._lock = threading.Lock()
+        self._copies = []
 
     @torch._disable_dynamo
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -86,17 +86,15 @@ class Saver:
         done.add_done_callback(self._end)  # after it was noted
 
         def then(problem: BaseException | None) -> None:
-            if problem is not None:
-                self._arena.cancel(index)
-                done.set_exception(_failure(problem, self._storage.uri))
-                return
-            passage.snapshot = None
-            filling = passage.filling
-            filling.commit(will_be_written=will_be_written)
-            if will_be_written:
-                self._write(passage, done)
-            else:
-                done.set_result(Written(size_bytes=len(filling.image), seconds=0.0, manifest=None))
+            if problem is None:
+                try:
+                    self._hand_on(passage, done, will_be_written)
+                    return
+                except Exception as error:  # or whoever waits would wait forever, and so would the next save
+                    problem = error
+            self._arena.cancel(index)
+            self._arena.release(index)
+            done.set_exception(_failure(problem, self._storage.uri))
 
         copy = Copy(snapshot, lambda: self._begin(passage), then)
         self._copier.start(copy)
@@ -177,6 +175,14 @@ class Saver:
         )
         put_heads(layout, passage.filling.image)
         return self._draughtsman.pairs(drawing, passage.filling)
+
+    def _hand_on(self, passage: _Passage, done: Future[Written], will_be_written: bool) -> None:
+        passage.snapshot = None
+        passage.filling.commit(will_be_written=will_be_written)
+        if will_be_written:
+            self._write(passage, done)
+        else:
+            done.set_result(Written(size_bytes=len(passage.filling.image), seconds=0.0, manifest=None))
 
     def _write(self, passage: _Passage, done: Future[Written]) -> None:
         filling = passage.filling

@@ -46,6 +46,8 @@ def take(state: Any) -> Snapshot:
     except UsageError:
         take_apart(state)  # says the same, and where
         raise
+    except RecursionError:
+        raise UsageError("the state is nested too deeply", hint="does it hold itself?") from None
     return Snapshot(
         value=value,
         late=survey.late,
@@ -83,6 +85,7 @@ class _Survey:
             return self._walk_tensor(value)
         if _is_array(value):
             self.key.append((str(value.dtype), value.shape))
+            encode(sys.modules["numpy"].empty(0, value.dtype), [])
             return value.copy()
         GATE.meet(value)
         if (own := own_state(value)) is not None:
@@ -94,6 +97,8 @@ class _Survey:
         self.key.append(tuple(value))
         copied = kind()
         for name, item in value.items():
+            if type(name) not in _ATOMS:
+                _check_key(name)
             copied[name] = item if type(item) in _ATOMS else self.walk(item)
         if (metadata := getattr(value, "_metadata", None)) is not None:  # never changed in place
             copied._metadata = metadata
@@ -110,8 +115,8 @@ class _Survey:
             self.key.append("tied")
             return seen[1]
         if place in self._steady:
-            kept = tensor
-            self.late.append(tensor)
+            kept = tensor.detach() if tensor.requires_grad else tensor  # `parameter.data = …` gives it other memory
+            self.late.append(kept)
         else:
             kept = self._set_aside(tensor)
         if place[1]:
@@ -136,10 +141,20 @@ class _Survey:
         return tensor if self.is_in_haste else tensor.detach().clone()
 
 
+def _check_key(key: Any) -> None:
+    tensors: list[Tensor] = []
+    encode(key, tensors)
+    if tensors:
+        raise UsageError("a tensor is the key of a dict", hint="no other tensor will ever be equal to it: use a name")
+
+
 def _is_same(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and one.stride() == other.stride() and one.dtype == other.dtype
+    is_same_view = one.shape == other.shape and one.stride() == other.stride() and one.dtype == other.dtype
+    return is_same_view and one.is_conj() == other.is_conj() and one.is_neg() == other.is_neg()
 
 
 def _is_array(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray) and value.dtype != object
+    return (
+        numpy is not None and isinstance(value, numpy.ndarray) and value.dtype != object and not hasattr(value, "mask")
+    )

@@ -8,6 +8,7 @@ nothing, so that the others need not wait for it."""
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ log = logging.getLogger("everstep")
 GHOST_S = 0.02  # so long a batch is waited for before a ghost is handed out
 PATIENCE_S = 10.0  # then people are told what is waited for
 MANY = 1024  # batches: who has reported none of so many will report none
+TRAIN_ALL = "call the training function once for each batch that comes out of the loader, in that order"
 
 Key = tuple[int, int]  # the loader, and how often it has been iterated before
 
@@ -61,6 +63,7 @@ class Handout:
         self._coming: dict[int, Handed] = {}  # bound and not taken, by number
         self._last: Handed | None = None  # that was not a ghost
         self._taken_at = 0.0
+        self._trainer: int | None = None  # the thread that trains
         self._is_reported = self._is_told = self._is_end_told = False
 
     # --- whoever reads records ---
@@ -70,6 +73,7 @@ class Handout:
         asked_at, is_patient = time.monotonic(), True
         with self._leases.changed:
             self._begin(key)
+            self._check_taken()
             while (found := self._find(key, number, asked_at)) is None:
                 if self._is_over():
                     self._tell_left_out()
@@ -114,10 +118,10 @@ class Handout:
                 raise UsageError(
                     f"the training function was called, but every batch of dataset {self._dataset} that was handed "
                     f"out ({self._next}) has been trained on",
-                    hint="call it once for each batch that comes out of the loader, in that order",
+                    hint=TRAIN_ALL,
                 )
             handed = self._coming.pop(number)
-            self._taken_at = time.monotonic()
+            self._taken_at, self._trainer = time.monotonic(), threading.get_ident()
             leases.changed.notify_all()
             if not handed.is_ghost and not leases.holds(handed.parts):  # this worker was thought lost meanwhile
                 leases.put_back(handed.parts)
@@ -168,6 +172,20 @@ class Handout:
         self._coming.clear()
         self._leases.changed.notify_all()
 
+    def _check_taken(self) -> None:
+        """Who trains and reads in one thread has trained on all that came out, or has left a batch out: the next one
+        would be taken for it. With a loader's processes nobody can tell: they read ahead."""
+        if self.in_steps and self._trainer == threading.get_ident() and self._num_untaken:
+            raise UsageError(
+                f"the next batch of dataset {self._dataset} is asked for, and {self._num_untaken} that came out before "
+                "was not trained on",
+                hint=TRAIN_ALL,
+            )
+
+    @property
+    def _num_untaken(self) -> int:
+        return sum(not handed.is_void for handed in self._coming.values())
+
     def _find(self, key: Key, number: int, asked_at: float) -> Handed | None:
         self._leases.raise_failure()
         if key != self._key:
@@ -208,7 +226,7 @@ class Handout:
 
     def _may_haunt(self) -> bool:
         """One ghost at a time, and only if the training waits for a batch: all that was handed out is taken."""
-        return self.in_steps and self._leases.has_answer and all(each.is_void for each in self._coming.values())
+        return self.in_steps and self._leases.has_answer and not self._num_untaken
 
     def _ghost_at(self, asked_at: float) -> float:
         return max(asked_at, self._taken_at) + GHOST_S
@@ -238,8 +256,9 @@ class Handout:
             )  # fmt: skip
 
     def _tell_waiting(self, waited_s: float) -> None:
-        unreported = 0 if self.in_steps else sum(part.count for h in self._coming.values() for part in h.parts)
-        hint = f"; {unreported} were handed out here and not reported: report_batch_done()" if unreported else ""
+        unused = sum(part.count for handed in self._coming.values() for part in handed.parts)
+        way_out = f"not trained on: {TRAIN_ALL}" if self.in_steps else "not reported: report_batch_done()"
+        hint = f"; {unused} were handed out here and {way_out}" if unused else ""
         reason = self._leases.reason or "the next lease has been asked for"
         log.warning("dataset %s: no sample for %.0f s: %s%s", self._dataset, waited_s, reason, hint)
 

@@ -45,6 +45,16 @@ class Wants:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Call:
+    """What is said with one call, and in which generation: what one knows of a step is settled in no other."""
+
+    message: Message
+    generation: int
+    wants: int
+    is_held: bool  # at the coordinator, until something is free
+
+
 def decide_wants(num_whole: int, batches_per_lease: int, call_s: float, batch_s: float) -> Wants:
     """How many leases to ask for, so that the next batch is there when it is needed, and no more: others need them."""
     ahead = 1 + min(math.ceil(3 * call_s / max(batch_s, 1e-6)), 8 * batches_per_lease)
@@ -171,13 +181,13 @@ class Leases:
                 self.spec = spec
                 self.reason = "the first lease has been asked for"
             while (asked := self._await_call()) is not None:
-                self._make(*asked)
+                self._make(asked)
         except BaseException as error:
             if not (isinstance(error, Abandoned) and self._is_closing):
                 self.give_up(error)
 
-    def _await_call(self) -> tuple[Message, int, bool] | None:
-        """What to say, how many leases to ask for, and whether to wait for them; None: all is said and over."""
+    def _await_call(self) -> _Call | None:
+        """The next call to be made; None: all is said and over."""
         with self.changed:
             self._is_calling = False
             self.changed.notify_all()
@@ -202,7 +212,7 @@ class Leases:
             wants = 0 if self._is_closing else self._num_wanted()
             is_held = message.is_empty and wants > 0 and self._is_nothing_free and self._restore is None
             self._is_calling = not is_held
-            return message, wants, is_held
+            return _Call(message=message, generation=self.generation, wants=wants, is_held=is_held)
 
     def _is_due(self, now: float) -> bool:
         content = self._outbox.content
@@ -226,42 +236,41 @@ class Leases:
         pauses += [self._quiet_until - now] if self._quiet_until > now else []
         return max(0.001, min(pauses)) if pauses else None
 
-    def _make(self, message: Message, wants: int, is_held: bool) -> None:
+    def _make(self, call: _Call) -> None:
         restore = self._restore
         if restore is not None:
             self._desk.restore(restore)
-        request = self._request(message, wants, WAIT_S if is_held else 0.0)
+        request = self._request(call)
         began = time.monotonic()
-        answer = self._ask_and_wait(request) if is_held else self._ask(request, message)
+        answer = self._ask_and_wait(request) if call.is_held else self._ask(request, call.message)
         if answer is None:
             return
         with self.changed:
             self._called_at = time.monotonic()
-            if not is_held:
+            if not call.is_held:
                 self._call_s += 0.2 * (self._called_at - began - self._call_s)
             if restore is not None:
                 self._stock.forget()
                 self._restore = None if self._restore is restore else self._restore
             self._apply(answer, request)
-        self._settle_remainders(is_patient=is_held)
-        for call in message.on_durable:
-            call()
+        self._settle_remainders(is_patient=call.is_held)
+        for tell in call.message.on_durable:
+            tell()
 
-    def _request(self, message: Message, wants: int, wait_s: float) -> wire.LeaseRequest:
+    def _request(self, call: _Call) -> wire.LeaseRequest:
         name, number = self._desk.request()
-        with self.changed:
-            generation = self.generation
+        message = call.message
         return wire.LeaseRequest(
             incarnation=name,
             dataset=self._dataset,
             request=number,
-            generation=generation,
-            settles=message.settles and generation > 0,
+            generation=call.generation,
+            settles=message.settles and call.generation > 0,
             done=list(message.done),
             returned=list(message.returned),
             failed=list(message.failed),
-            wants=wants,
-            wait_s=wait_s,
+            wants=call.wants,
+            wait_s=WAIT_S if call.is_held else 0.0,
         )
 
     def _ask(self, request: wire.LeaseRequest, message: Message) -> wire.Leased | None:
@@ -275,7 +284,7 @@ class Leases:
         name, number = self._desk.request()
         answer = self._desk.call(replace(request, incarnation=name, request=number, done=[], settles=False, wants=0))
         with self.changed:
-            self._outbox.add(replace(message, returned=(), failed=()), time.monotonic())
+            self._outbox.add(replace(message, returned=(), failed=(), settles=False), time.monotonic())
             self._refused_in = request.generation
             self._apply(answer, replace(request, wants=0))
         return None

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from everstep import wire
-from everstep.errors import UsageError
+from everstep.errors import PermanentError, UsageError
 from everstep.ranges import Range, Ranges, gaps, merged, size, within, without
 
 MINIBATCHES_PER_SHARD = wire.Policy().minibatches_per_shard
+SHARD_FAILURES = wire.Policy().shard_failures
 
 
 class LocalDesk:
@@ -143,11 +144,20 @@ class LocalDesk:
         return wire.RefusedPart(lease=part.lease, start=part.start, count=part.count, reason=reason, is_done=is_done)
 
     def _fail(self, part: wire.FailedPart) -> None:
-        """Left out at once: there is no other machine that could try."""
+        """Left out at once, if that is wanted: no other machine could try. Else leased again, not for ever."""
         if not self._take_out(part):
             return
         stop, shard = part.start + part.count, part.start - part.start % self._spec.size % self._shard_size
-        bad = self._bad.get(shard) or wire.BadShard(start=shard, failures=0, reason="", skipped=[])
-        self._bad[shard] = replace(
-            bad, failures=bad.failures + 1, reason=part.reason, skipped=[*bad.skipped, [part.start, stop]]
-        )
+        known = self._bad.get(shard) or wire.BadShard(start=shard, failures=0, reason="", skipped=[])
+        bad = replace(known, failures=known.failures + 1, reason=part.reason)
+        if self._spec.on_bad_shard == wire.SKIP:
+            bad = replace(bad, skipped=[*bad.skipped, [part.start, stop]])
+        elif bad.failures < SHARD_FAILURES:
+            self._again.append((part.start, stop))
+        else:
+            raise PermanentError(
+                f"positions {part.start} to {stop} of dataset {self._dataset} failed {bad.failures} times, "
+                f"the last time because {part.reason}",
+                hint='on_bad_shard="skip" leaves such samples out, and lists them',
+            )
+        self._bad[shard] = bad

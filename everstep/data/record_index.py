@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from everstep import env, wire
@@ -77,7 +77,8 @@ class RecordIndexService:
         self._address = self._hatch.address
         self._leases: Leases | None = None
         self._handout: Handout | None = None
-        self._saved: wire.RestoreShards | None = None  # to be restored at the first use
+        self._saved: wire.ShardCheckpoint | None = None  # to be restored at the first use
+        self._first_generation = 0  # in which this worker took steps; 0: it takes none with others
         self._is_newcomer = self._in_steps = self._delivers_tail = self._is_closed = False
         self._taker: tuple[int, Taker] | None = None  # and the process that it serves
         atexit.register(self.close)
@@ -159,20 +160,16 @@ class RecordIndexService:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """From now on that is done and nothing else. A newcomer to a running job leaves it as it is."""
-        saved = wire.from_json(wire.ShardCheckpoint, dict(state["checkpoint"]))
+        """From now on that is done and nothing else. A newcomer to a running job leaves it as it is.
+
+        An empty state: nothing is done."""
+        spec = self._spec
+        saved = wire.ShardCheckpoint(size=spec.size, shuffle=spec.shuffle, seed=spec.seed, done=[], bad_shards=[])
+        if state:
+            saved = wire.from_json(wire.ShardCheckpoint, dict(state["checkpoint"]))
         usage = state.get("usage", [])
         done = merged((start, stop) for start, stop in [*saved.done, *usage])
-        checkpoint = wire.ShardCheckpoint(
-            size=saved.size,
-            shuffle=saved.shuffle,
-            seed=saved.seed,
-            done=[list(each) for each in done],
-            bad_shards=saved.bad_shards,
-        )
-        # All workers of a start restore the same: that has one effect. The next start may do so again.
-        text = f"{env.num_restarts()} {self.dataset_name} {json.dumps(asdict(checkpoint), sort_keys=True)}"
-        self._saved = wire.RestoreShards(request=hashlib.sha256(text.encode()).hexdigest(), checkpoint=checkpoint)
+        self._saved = replace(saved, done=[list(each) for each in done])
         if self._leases is not None:
             self._restore()
 
@@ -185,9 +182,10 @@ class RecordIndexService:
 
     # --- the controller's side ----------------------------------------------------------------------------
 
-    def join_steps(self, is_newcomer: bool) -> None:
+    def join_steps(self, is_newcomer: bool, generation: int = 0) -> None:
         """From now on records are used in steps that workers take together; one without records gets ghosts."""
         self._in_steps, self._is_newcomer = True, is_newcomer
+        self._first_generation = self._first_generation or generation
         if self._handout is not None and self._leases is not None:
             with self._leases.changed:
                 self._handout.in_steps = True
@@ -220,6 +218,19 @@ class RecordIndexService:
         assert self._leases is not None
         with self._leases.changed:
             self._leases.report(done, on_durable)
+
+    def fail(self, batch: Batch, reason: str) -> None:
+        """A batch that was taken could not be trained on: its samples are leased again, until they fail too often."""
+        self._work()
+        assert self._leases is not None
+        failed = [wire.FailedPart(lease=p.lease, start=p.start, count=p.count, reason=reason) for p in batch.parts]
+        with self._leases.changed:
+            self._leases.fail(failed)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether a coordinator leases to all workers; else each worker serves itself."""
+        return env.coordinator_url() is not None
 
     def end(self) -> None:
         """All have agreed that it is the end: StopIteration from now on. A ghost that is under way still comes out."""
@@ -283,8 +294,12 @@ class RecordIndexService:
         if self._is_newcomer:
             log.info("dataset %s: not restored: the job that this worker joins goes on", self.dataset_name)
             return
+        # All workers of a start restore the same: that has one effect. The next start may do so again.
+        start = f"{env.num_restarts()} {self._first_generation}"
+        text = f"{start} {self.dataset_name} {json.dumps(asdict(saved), sort_keys=True)}"
+        request = hashlib.sha256(text.encode()).hexdigest()
         with self._leases.changed:
-            self._leases.restore(saved)
+            self._leases.restore(wire.RestoreShards(request=request, checkpoint=saved))
 
     def _new_key(self) -> Key:
         return next(self._groups), 0

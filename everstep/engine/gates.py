@@ -78,12 +78,14 @@ class Gate:
 
         class Bound(kind):  # type: ignore[misc, valid-type]
             def unscale_(self, optimizer: Optimizer) -> None:
-                if gate.is_open("scaler.unscale_()"):
+                if gate.is_open("scaler.unscale_()") and not gate._engine.is_void:
                     super().unscale_(optimizer)
 
             def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
                 if not gate.is_open("scaler.step()"):
                     return None
+                if gate._engine.is_void:
+                    return gate._pass(lambda: None)
                 passed = gate._num_passed
                 result = super().step(optimizer, *args, **kwargs)
                 if gate._num_passed == passed:  # overflown: the same for all workers, whose gradients are the same
@@ -91,7 +93,7 @@ class Gate:
                 return result
 
             def update(self, new_scale: Any = None) -> None:
-                if gate.is_open("scaler.update()"):
+                if gate.is_open("scaler.update()") and not gate._engine.is_void:
                     super().update(new_scale)
 
         _disguise(Bound, kind)
@@ -101,7 +103,7 @@ class Gate:
         if not self._engine.is_in_leaf:
             raise UsageError(
                 f"{what} outside of a step would change this worker alone",
-                hint="call it inside `with trainer.step():`",
+                hint="call it inside `with trainer.step():`, or in the function given to elastic_run",
             )
         return self._engine.is_last_leaf
 
@@ -110,7 +112,7 @@ class Gate:
         if epochs is not None and self._engine.is_in_leaf:
             epochs.expect_in_steps(name)
         if self._engine.is_in_leaf or epochs is None or epochs.is_in_one:
-            return self.is_open("scheduler.step()")
+            return self.is_open("scheduler.step()") and not self._engine.is_void
         return epochs.is_first_after(name)
 
     def _pass(self, apply: Callable[[], Any]) -> Any:
@@ -128,9 +130,15 @@ class Gate:
                 hint='trainer.register("name", module) for all that is trained; freeze parameters after the first step',
             )
 
-    def begin(self) -> None:
+    def check_ready(self) -> None:
         if not self._num_optimizers:
-            raise UsageError("step() before prepare()", hint="call optimizer = trainer.prepare(optimizer) first")
+            raise UsageError(
+                "step() before prepare(): no optimizer is known",
+                hint="first call trainer.prepare(optimizer), or controller.set_broadcast_optimizer(optimizer)",
+            )
+
+    def begin(self) -> None:
+        self.check_ready()
         self._num_passed = 0
 
     def end(self) -> None:
@@ -164,7 +172,7 @@ def _is_called_by_scaler() -> bool:
 def _unknown_scaler() -> UsageError:
     return UsageError(
         "the trainer does not know this GradScaler, which must act once per global batch, not in every leaf",
-        hint="optimizer, scheduler, scaler = trainer.prepare(optimizer, scheduler, scaler)",
+        hint="trainer.prepare(optimizer, scheduler, scaler), or controller.set_broadcast_state(scaler)",
     )
 
 

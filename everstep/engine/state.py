@@ -93,10 +93,10 @@ def _numpy_value(value: Any, tensors: list[Tensor], where: str) -> Any:
         return None
     if isinstance(value, numpy.generic):
         return encode(value.item(), tensors, where)
-    if isinstance(value, numpy.ndarray) and value.dtype != object:
+    if isinstance(value, numpy.ndarray) and value.dtype != object and not hasattr(value, "mask"):
         try:
             tensors.append(torch.from_numpy(value.copy()))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:  # ValueError: of another byte order
             raise UsageError(
                 f"{where} is a numpy array of {value.dtype}: {error}", hint="keep it as numbers"
             ) from error

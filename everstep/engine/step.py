@@ -79,6 +79,7 @@ class Engine:
         self.is_leaving = False
         self.offered: Leaf | None = None  # the script holds its data, and has not begun it yet
         self.is_in_loop = False  # the script goes from leaf to leaf
+        self.came_late = False  # its first state was that of workers which were training
         self.is_catching_up = False  # the script goes through what others have behind them: it agrees on nothing
         self.on_world: list[Callable[[Group], None]] = []  # told of each new world, in the script's thread
         self.on_closed: list[Callable[[int], None]] = []  # told of each closed generation, in any thread
@@ -158,7 +159,10 @@ class Engine:
         if self._gradients is None:
             parameters = trainable(self.registry.modules)
             if not parameters:
-                raise UsageError("no parameter to train is registered", hint="pass the model to ElasticTrainer")
+                raise UsageError(
+                    "no parameter to train is registered",
+                    hint="pass the model to ElasticTrainer, or to controller.set_broadcast_model",
+                )
             settings, layout = self.settings, lay_out(parameters)
             if settings.is_exact:
                 fix_kernels(settings.threads, is_cuda=any(p.is_cuda for p in parameters))
@@ -192,11 +196,6 @@ class Engine:
 
     def _first_of(self, todo: Sequence[int]) -> Leaf:
         return Leaf(step=self.step, index=todo[0]) if todo else Leaf(step=self.step, index=0, is_ghost=True)
-
-    @property
-    def is_newcomer(self) -> bool:
-        """It came to a job under way."""
-        return self._membership.is_newcomer
 
     @property
     def num_held(self) -> int:
@@ -255,6 +254,11 @@ class Engine:
     def summed(self) -> Collection[int]:
         """By id: the parameters whose gradients are the mean over all leaves."""
         return self._build().ids
+
+    @property
+    def is_void(self) -> bool:
+        """Inside a leaf: the step has been summed, had no weight, and does not count."""
+        return self._decision is not None and not self._counts
 
     @contextlib.contextmanager
     def in_phase(self, phase: str) -> Iterator[None]:
@@ -519,6 +523,8 @@ class Engine:
         # What the script does between two steps, such as a scheduler's step after an epoch, is not in the state that a
         # newcomer gets here: it stays unsettled, and gets the state again when the others are at their next leaf.
         self._must_settle = is_amid and hellos[rank].settled > 0 and any(hello.settled == 0 for hello in hellos)
+        if hellos[rank].settled == 0:
+            self.came_late = hellos[leadership.leader].settled > 0
         self._settled = 0 if is_amid and hellos[rank].settled == 0 else self.world.generation
         self._pace = Pace()
         self._membership.hold(self._settled, self.step, self._max_workers)

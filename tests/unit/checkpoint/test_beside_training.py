@@ -148,6 +148,14 @@ def test_a_save_whose_copy_was_spoilt_says_so_and_is_not_there(
         assert (checkpointer.load()["weight"] == 1).all()
 
 
+def test_a_parameter_that_is_given_other_memory_is_saved_as_it_was() -> None:
+    training = Training()
+    snapshot = take({"parameters": list(training.model.parameters())})
+    training.model[0].weight.data = torch.ones(1, 1000)
+
+    assert not snapshot.value["parameters"][0].any()
+
+
 def test_tied_weights_are_kept_once(tmp_path: Path) -> None:
     one = nn.Linear(100, 100, bias=False)
     two = nn.Linear(100, 100, bias=False)

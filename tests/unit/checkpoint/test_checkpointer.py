@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 import threading
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -153,6 +156,72 @@ def test_the_manifest_tells_what_a_person_wants_to_know(tmp_path: Path) -> None:
     assert manifest.code is not None
     with zipfile.ZipFile(tmp_path / "ckpt" / manifest.code["archive"]) as archive:
         assert archive.read("train.py") == b"print(1)\n"
+
+
+def test_a_position_whose_keys_are_no_text_does_not_break_the_manifest(tmp_path: Path) -> None:
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        for step, position in enumerate([{1: "a", 2: "b", 10: "c"}, {1: "a", "b": 2}, {1: "a", "1": "b"}]):
+            checkpointer.save(step, {"data": position}, wait=True)
+
+            assert checkpointer.load() == {"data": position}
+
+
+@pytest.mark.parametrize("step", [np.int64(5), torch.tensor(5)])
+def test_a_step_may_be_any_whole_number(tmp_path: Path, step: Any) -> None:
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(step, {"x": 1}, wait=True)
+
+        assert checkpointer.load(step) == {"x": 1} and checkpointer.loaded.step == 5
+        checkpointer.delete(step)
+        assert checkpointer.list() == []
+        with pytest.raises(UsageError, match=r"step=5\.0"):
+            checkpointer.save(5.0, {"x": 1})
+
+
+def test_saving_after_close_is_an_error_and_training_goes_on(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    checkpointer = everstep.Checkpointer(tmp_path)
+    checkpointer.save(1, {"w": weight, "o": optimizer})
+    checkpointer.close()
+    with pytest.raises(UsageError, match="after close"):
+        checkpointer.save(2, {"w": weight, "o": optimizer})
+
+    weight.grad = torch.ones(3)
+    optimizer.step()
+    assert steps(checkpointer) == [1]
+
+
+_FORK = """
+import os, sys, torch, everstep
+from everstep.errors import UsageError
+
+torch.set_num_threads(1)
+weight = torch.nn.Parameter(torch.zeros(8 << 20))
+optimizer = torch.optim.SGD([weight], lr=1.0)
+weight.grad = torch.ones(8 << 20)
+optimizer.step()
+with everstep.Checkpointer(sys.argv[1]) as checkpointer:
+    checkpointer.save(1, {"w": weight, "o": optimizer})
+    if (child := os.fork()) == 0:
+        optimizer.step()
+        try:
+            checkpointer.save(2, {"w": weight})
+        except UsageError as error:
+            print(error.message, flush=True)
+        checkpointer.wait()
+        checkpointer.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_fork_trains_on_and_is_told_that_it_cannot_save(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", _FORK, tmp_path], timeout=120, capture_output=True, text=True)
+
+    assert ended.returncode == 0 and "save() in a fork" in ended.stdout, ended.stderr
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        assert (checkpointer.load(1)["w"] == -1).all() and steps(checkpointer) == [1]
 
 
 def test_the_code_snapshot_leaves_out_what_is_to_be_ignored(tmp_path: Path) -> None:

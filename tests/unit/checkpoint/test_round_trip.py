@@ -152,6 +152,15 @@ def test_tied_weights_are_kept_once_and_stay_tied() -> None:
     assert [meta.name for meta in contents.metas] == ["in", "part", "turned"]
 
 
+def test_views_of_one_memory_that_hold_other_values_are_not_taken_for_tied(checkpointer: everstep.Checkpointer) -> None:
+    plain = torch.tensor([1 + 2j, 3 - 4j])
+    state = {"plain": plain, "conjugate": plain.conj(), "negative": torch._neg_view(plain)}
+    checkpointer.save(1, state, wait=True)
+
+    saved = checkpointer.load()
+    assert {name: saved[name].tolist() for name in state} == {name: state[name].tolist() for name in state}
+
+
 def test_names_are_readable_and_different() -> None:
     contents = take_apart({"a": {"b": torch.ones(1)}, "a.b": torch.ones(1), "c": [torch.ones(1), (torch.ones(1),)]})
 
@@ -165,3 +174,17 @@ def test_what_cannot_be_saved_is_named_at_once(checkpointer: everstep.Checkpoint
         checkpointer.save(1, {"s": torch.eye(3).to_sparse()})
     with pytest.raises(UsageError, match="tensor m is meta"):
         checkpointer.save(1, {"m": torch.empty(3, device="meta")})
+    with pytest.raises(UsageError, match=r"state\['x'\] is a numpy array of <U1"):
+        checkpointer.save(1, {"x": np.array(["a"])})
+    with pytest.raises(UsageError, match=r"state\['x'\] is a numpy array of >i4"):
+        checkpointer.save(1, {"x": np.array([1], dtype=">i4")})
+    with pytest.raises(UsageError, match=r"state\['x'\] is a numpy.ma"):
+        checkpointer.save(1, {"x": np.ma.array([1.0, 2.0], mask=[0, 1])})
+    with pytest.raises(UsageError, match=r"key frozenset\(\{1\}\) is a builtins.frozenset"):
+        checkpointer.save(1, {"x": {frozenset([1]): 2}})
+    with pytest.raises(UsageError, match="a tensor is the key"):
+        checkpointer.save(1, {torch.ones(1): 2})
+    state: dict[str, Any] = {}
+    state["itself"] = state
+    with pytest.raises(UsageError, match="does it hold itself"):
+        checkpointer.save(1, state)

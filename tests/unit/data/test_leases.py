@@ -1,0 +1,43 @@
+"""The thread that leases ahead: what it says is said in the generation in which it was known."""
+
+from __future__ import annotations
+
+import queue
+
+from everstep.data.leases import Leases
+from everstep.data.local_desk import LocalDesk
+from everstep.wire import DatasetSpec, Leased, LeaseRequest
+
+SPEC = DatasetSpec(size=64, batch_size=8, epochs=1, shuffle=False, seed=0, minibatches_per_shard=1)
+
+
+class HastyDesk(LocalDesk):
+    """Generation 2 begins while the first call of generation 1 is being made."""
+
+    leases: Leases
+
+    def __init__(self) -> None:
+        super().__init__("records", SPEC)
+        self.heard: queue.Queue[LeaseRequest] = queue.Queue()
+
+    def request(self) -> tuple[str, int]:
+        with self.leases.changed:
+            if self.leases.generation == 1:
+                self.leases.regroup(2, [], settles=False)
+        return super().request()
+
+    def call(self, message: LeaseRequest) -> Leased:
+        self.heard.put(message)
+        return super().call(message)
+
+
+def test_a_generation_is_settled_by_its_own_word_alone() -> None:
+    desk = HastyDesk()
+    desk.leases = Leases(desk, "records", SPEC.batch_size)
+    with desk.leases.changed:
+        desk.leases.regroup(1, [], settles=True)
+    desk.leases.start()
+    first, second = desk.heard.get(timeout=10), desk.heard.get(timeout=10)
+    desk.leases.close()
+    assert (first.generation, first.settles) == (1, True)
+    assert (second.generation, second.settles) == (2, False)

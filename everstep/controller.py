@@ -163,6 +163,8 @@ class AllReduceController:
     def elastic_run(self, function: Callable[P, R]) -> Callable[P, R]:
         """The function with one batch, retried in the process when a peer is lost; its own errors rise."""
 
+        latest: list[Any] = [None]
+
         @functools.wraps(function)
         def train(*args: P.args, **kwargs: P.kwargs) -> R:
             self._check_not_left()
@@ -173,7 +175,11 @@ class AllReduceController:
                 )
             batch = self._service.take() if self._service is not None else None
             call = _Call(run=lambda: function(*args, **kwargs), batch=batch)
-            self._train(call)
+            if self._is_left_over(batch):
+                call.result = latest[-1]
+            else:
+                self._train(call)
+            latest[:] = [call.result]
             result: R = call.result
             return result
 
@@ -185,6 +191,10 @@ class AllReduceController:
                 "this worker has left its scope, and the others go on without it",
                 hint="enter controller.scope() once, around all epochs",
             )
+
+    def _is_left_over(self, batch: Batch | None) -> bool:
+        """A ghost that was read ahead when all agreed on the end: nobody else would take part in its step."""
+        return batch is not None and batch.is_ghost and self._service is not None and self._service.has_ended
 
     def _train(self, call: _Call) -> None:
         if call.batch is not None:

@@ -22,7 +22,8 @@ from everstep.events import emit
 
 log = logging.getLogger("everstep")
 
-WAIT_S = 1.0  # so long a call that finds nothing free is held
+WAIT_S = 1.0  # so long a call that finds nothing free is held …
+LOOK_S = 0.05  # … but if less than a batch is held, it may be the rest of an epoch soon
 REPORT_S = 0.25  # reports that nobody waits for are gathered so long
 RENEW_S = 2.0  # who holds leases makes a call at least so often: it may be asked to give back
 MODEST_S = 0.25  # who gave something back asks for nothing for so long: it would be the same
@@ -81,6 +82,7 @@ class Leases:
         self._refused_in: int | None = None  # reports wait for a generation after this
         self._is_closing = self._is_calling = False
         self._called_at = self._quiet_until = 0.0
+        self._stuck_since: float | None = None  # fewer samples than a batch, and no more to be had
         self._call_s, self._batch_s, self._cut_at = 0.01, 1.0, 0.0
         self._thread = threading.Thread(target=self._run, name=f"everstep-leases-{dataset}", daemon=True)
 
@@ -128,7 +130,7 @@ class Leases:
 
     def cut(self) -> Cut | None:
         if not self._desk.is_shared:
-            self._settle_remainders(is_patient=False)  # before anything of a later epoch is cut
+            self._settle_remainders()  # before anything of a later epoch is cut
         batch = self._stock.cut()
         if batch is not None:
             now = time.monotonic()
@@ -253,7 +255,7 @@ class Leases:
                 self._stock.forget()
                 self._restore = None if self._restore is restore else self._restore
             self._apply(answer, request)
-        self._settle_remainders(is_patient=call.is_held)
+        self._settle_remainders()
         for tell in call.message.on_durable:
             tell()
 
@@ -337,7 +339,7 @@ class Leases:
         if answer.is_stopped and not answer.is_end:
             raise JobStopped(answer.reason)
 
-    def _settle_remainders(self, *, is_patient: bool) -> None:
+    def _settle_remainders(self) -> None:
         """Fewer samples than a batch, and no more to be had: cut short, or left out, or given to who can use them."""
         with self.changed:
             epochs = [(epoch, self._stock.num_left(epoch)) for epoch in self._stuck()]
@@ -346,6 +348,8 @@ class Leases:
                     self._stock.end_epoch(epoch)
                 self.changed.notify_all()
                 return
+            now = time.monotonic()
+            self._stuck_since = (self._stuck_since or now) if epochs else None
         for epoch, number in epochs:
             is_rest = self._desk.is_rest(epoch, number)
             with self.changed:
@@ -353,7 +357,9 @@ class Leases:
                     continue
                 if is_rest:
                     self._leave_out(self._stock.take_remainder(epoch))
-                elif is_patient:  # others hold samples of this epoch, maybe as few: one of us gets all
+                elif self._stuck_since is not None and now >= self._stuck_since + WAIT_S:
+                    # Others hold samples of this epoch, maybe as few: one of us gets all.
+                    self._stuck_since = None
                     self._say(Message(returned=self._stock.take_remainder(epoch).parts, is_urgent=True))
 
     def _stuck(self) -> list[int]:

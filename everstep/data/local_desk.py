@@ -26,7 +26,7 @@ class LocalDesk:
         self._shard_size = spec.batch_size * (self._spec.minibatches_per_shard or 1)
         self._bad: dict[int, wire.BadShard] = {}
         self._done: Ranges = ()
-        self._next_lease, self._request = 1, 0
+        self._num_leases = self._request = 0
         self._restored = ""
         self._begin()
 
@@ -106,8 +106,10 @@ class LocalDesk:
     def _lease(self) -> bool:
         if self._is_exhausted():
             return False
-        self._out[self._next_lease] = ((self._again or self._ahead).pop(0),)
-        self._next_lease += 1
+        # No two ranks use the same number: whoever reports for all puts neighbouring parts of a lease together.
+        number = self._num_leases * self._num_workers + self._rank + 1
+        self._out[number] = ((self._again or self._ahead).pop(0),)
+        self._num_leases += 1
         return True
 
     def _view(self, lease: int) -> wire.Lease:
@@ -125,7 +127,7 @@ class LocalDesk:
         return True
 
     def _report(self, part: wire.Part) -> bool:
-        """Also of other ranks, whose leases have numbers of their own: so that a checkpoint knows of all."""
+        """Also of other ranks: so that a checkpoint knows of all."""
         is_known = not self._is_mine(part.start) or self._take_out(part)
         if is_known:
             self._done = merged([*self._done, (part.start, part.start + part.count)])

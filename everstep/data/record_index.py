@@ -232,6 +232,11 @@ class RecordIndexService:
         """Whether a coordinator leases to all workers; else each worker serves itself."""
         return env.coordinator_url() is not None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether all have agreed on it: a ghost that comes out after that is to be trained on by nobody."""
+        return self._handout is not None and self._handout.has_ended
+
     def end(self) -> None:
         """All have agreed that it is the end: StopIteration from now on. A ghost that is under way still comes out."""
         self._work().end()

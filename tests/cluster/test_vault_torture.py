@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -77,6 +78,22 @@ class Torture:
         durable = self.durable
         assert load_step(self.checkpoints) >= durable, run.said
 
+    def put_back(self, aside: Path) -> None:
+        """The folder that had vanished is there again; what was written meanwhile is newer, and stays."""
+        newer: list[Path] = []
+        while True:
+            try:
+                aside.rename(self.checkpoints)
+                break
+            except OSError:  # a new folder stands in its place, and is not empty
+                newer.append(aside.with_name(f"newer-{len(newer)}"))
+                self.checkpoints.rename(newer[-1])
+        for folder in newer:
+            for left in folder.iterdir():
+                if not (self.checkpoints / left.name).exists():
+                    left.rename(self.checkpoints / left.name)
+            shutil.rmtree(folder)
+
     @contextmanager
     def trouble(self, kind: str) -> Iterator[None]:
         if kind == "full":
@@ -98,12 +115,7 @@ class Torture:
             aside = self.checkpoints.with_name("aside")
             self.checkpoints.rename(aside)
             yield
-            self.checkpoints.mkdir(exist_ok=True)
-            for left in self.checkpoints.iterdir():  # what was written meanwhile is newer, and stays
-                if not (aside / left.name).exists():
-                    left.rename(aside / left.name)
-            subprocess.run(["rm", "-r", self.checkpoints], check=True)
-            aside.rename(self.checkpoints)
+            self.put_back(aside)
         else:
             yield
 

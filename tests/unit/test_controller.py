@@ -121,6 +121,20 @@ def batch(*values: float) -> Tensor:
 # --- steps ------------------------------------------------------------------------------------------------
 
 
+def test_a_ghost_that_was_read_ahead_when_all_agreed_on_the_end_is_no_step() -> None:
+    service = serve(4)
+    job = Job(service).broadcast()
+    with job.controller.scope():
+        come = iter(DataLoader(Numbers(service), batch_size=4, num_workers=1))
+        loss = job.train(next(come))
+        ghost = next(come)  # handed out because nothing else is left
+        service.end()
+        assert job.train(ghost) is loss
+        assert next(come, None) is None
+    assert len(job.seen) == job.controller.num_steps == 1
+    del come
+
+
 def test_without_a_service_each_call_is_a_step() -> None:
     job = Job().broadcast()
     with job.controller.scope():

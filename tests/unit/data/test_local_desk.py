@@ -8,6 +8,7 @@ import pytest
 
 from everstep import wire
 from everstep.data.local_desk import LocalDesk
+from everstep.data.outbox import joined
 from everstep.errors import UsageError
 
 SPEC = wire.DatasetSpec(size=10, batch_size=2, epochs=2, minibatches_per_shard=2)
@@ -71,9 +72,10 @@ def test_what_cannot_be_read_is_left_out_and_listed():
     assert call(desk, done=rest + pieces).is_end
 
 
-def test_what_other_ranks_have_done_is_part_of_what_is_saved():
-    desk = LocalDesk("d", SPEC, rank=0, num_workers=2)
-    call(desk, wants=9)
-    others = wire.Part(lease=1, start=4, count=4)  # a number that is also in use here
-    assert call(desk, done=[others, wire.Part(lease=1, start=0, count=4)]).refused == []
-    assert desk.checkpoint().done == [[0, 8]]
+def test_one_rank_can_report_for_all():
+    desks = [LocalDesk("d", SPEC, rank=rank, num_workers=2) for rank in range(2)]
+    leases = [lease for desk in desks for lease in call(desk, wants=9).leases]
+    assert len({each.lease for each in leases}) == 6
+    first = [whole(each) for each in leases if each.start < 8]
+    assert call(desks[0], done=joined(first)).refused == []
+    assert desks[0].checkpoint().done == [[0, 8]]

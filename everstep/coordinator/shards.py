@@ -230,6 +230,8 @@ class Shards:
     async def _in_line(self, name: str, key: Key, message: wire.LeaseRequest, now: float) -> str:
         """Wait for something to be free, the end, a deadline, or a later call of the same process."""
         await self._kept()  # what was reported is safe, however long the rest takes
+        if key not in self._ledgers[name].holders:
+            return "this process was given up meanwhile"
         loop = asyncio.get_running_loop()
         waiter = _Waiter(key, message.request, loop.create_future())
         self._lines[name].append(waiter)
@@ -262,7 +264,7 @@ class Shards:
             _wake(waiter.called)
 
     def _leave_line(self, name: str, key: Key) -> None:
-        """An earlier call of the same process is still held: it is answered now, and gets nothing."""
+        """A call of this process is still held, which has made another or is gone: it is answered now, with nothing."""
         for waiter in [each for each in self._lines[name] if each.key == key]:
             self._lines[name].remove(waiter)
             _wake(waiter.called)
@@ -309,6 +311,7 @@ class Shards:
                 is_free = True
             elif release.is_gone:
                 ledger.pending[key] = release.reason
+                self._leave_line(name, key)
             else:
                 ledger.pending.pop(key, None)
         if is_free:
@@ -316,6 +319,7 @@ class Shards:
 
     def _free(self, name: str, key: Key, reason: str) -> None:
         freed = self._ledgers[name].free(key)
+        self._leave_line(name, key)
         self._deadlines[name].pop(key, None)
         self._touch(name)
         if freed:

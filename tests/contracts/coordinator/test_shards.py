@@ -182,6 +182,20 @@ def test_a_dead_workers_samples_that_were_not_used_in_steps_are_leased_again_at_
     assert b.spans() == [(3, 10)]
 
 
+def test_a_worker_that_dies_while_it_waits_gets_nothing_and_its_samples_go_to_others(readers):
+    job, (a, b) = readers(2, size=10)
+    (lease,) = a.take()
+    held = threading.Thread(target=a.call, kwargs={"done": [part(lease, 0, 1)], "wants": 1, "wait_s": 1.0})
+    held.start()
+    deadline = time.monotonic() + 10
+    while view(job).done == 0:
+        assert time.monotonic() < deadline
+    a.puppet.exit(-9)
+    held.join()
+    assert b.take(wait_s=1.0)
+    assert b.spans() == [(1, 10)]
+
+
 def test_a_dead_members_samples_wait_until_the_survivors_have_said_what_was_committed(readers):
     job, (a, b) = readers(2, training=True)
     (lease,) = a.take(generation=1)

@@ -252,14 +252,14 @@ class AllReduceController:
         self._calls = [call for call in self._calls if not call.is_held]
         if self._service is not None:
             notes = self._hear(decision)
-            self._usage.committed(self._engine.step, notes)
+            self._usage.committed(self._engine.step, self._ours(notes))
             emit("samples.used", step=self._engine.step, parts=[[p.start, p.count] for n in notes for p in n.used])
             self._report(self._engine.step - 1)  # which this step has proved
 
     def _passed(self, decision: PulseDecision) -> None:
         """A step without any weight: all were there, so all hold the last one that counted."""
         self._calls = [call for call in self._calls if not call.is_held]
-        self._usage.heard(self._hear(decision))
+        self._usage.heard(self._ours(self._hear(decision)))
         self._report(self._engine.step)
 
     # --- samples ------------------------------------------------------------------------------------------
@@ -270,22 +270,32 @@ class AllReduceController:
 
     def _hear(self, decision: PulseDecision) -> list[Note]:
         notes = [Note.unpack(raw) for raw in decision.notes]
-        if self._service is not None and any(note.is_end for note in notes):
-            self._service.end()
+        if self._service is not None:
+            ends = [note.is_end for note in notes]
+            if any(ends) if self._service.is_shared else all(ends):
+                self._service.end()
         return notes
+
+    def _ours(self, notes: list[Note]) -> list[Note]:
+        """Those of whom this worker may have to tell: itself alone, where each has data of its own."""
+        is_shared = self._service is not None and self._service.is_shared
+        return notes if is_shared else [notes[self._engine.world.rank]]
+
+    @property
+    def _is_speaker(self) -> bool:
+        return self._engine.world.rank == 0 or (self._service is not None and not self._service.is_shared)
 
     def _report(self, step: int) -> None:
         """One worker speaks for all; the others keep what it has not told yet, in case it is lost."""
         parts = self._usage.through(step)
-        if parts and self._engine.world.rank == 0 and self._service is not None:
+        if parts and self._is_speaker and self._service is not None:
             self._service.report(parts, self._engine.world.generation, lambda: self._usage.told(step))
 
     def _settled(self) -> None:
         """In a new generation all hold the same step: what was used so far is reported, also of those who are lost."""
         assert self._service is not None
-        world, is_speaker = self._engine.world, self._engine.world.rank == 0
-        done = self._usage.through(self._engine.step) if is_speaker else []
-        self._service.regrouped(world.generation, done, settles=is_speaker)
+        done = self._usage.through(self._engine.step) if self._is_speaker else []
+        self._service.regrouped(self._engine.world.generation, done, settles=self._is_speaker)
 
 
 PyTorchAllReduceController = AllReduceController  # ElasticDL's name for it

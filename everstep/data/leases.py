@@ -112,6 +112,10 @@ class Leases:
     # Under `changed`:
 
     @property
+    def is_shared(self) -> bool:
+        return self._desk.is_shared
+
+    @property
     def is_current(self) -> bool:
         """Whether the desk has been asked, in this generation, what is held."""
         return self._restore is None and self.has_answer and self._answered == self.generation

@@ -3,16 +3,23 @@ and the weight tells that these very records were trained on."""
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from test_random_schedules import hurt, living
 
 from everstep.data.permutation import Permutation
+from everstep.process import Child
 from everstep.testing import Result
+from everstep.testing.tape import Tape
 from everstep.wire import Policy
-from stage import Stage
+from stage import SCRIPTS, Stage
+from terminal import ROOT
 
 SCRIPT = "controlled.py"
 QUICK = Policy(heartbeat_s=0.3, lease_s=2.0)
@@ -115,3 +122,24 @@ def test_a_slow_worker_does_less() -> None:
     commits = sorted(e["t"] for e in result.events("step.committed", worker="w0"))
     assert 3328 // 8 // 13 <= len(commits) <= 3328 // 8 // 13 + 4  # the last ones are not full
     assert commits[-1] - commits[0] < 2 * ideal_s  # by equal shares it would be 3.25 times; benchmarks have the goal
+
+
+def test_under_torchrun_each_worker_counts_its_own_records_and_the_quick_one_waits_for_the_end(tmp_path: Path) -> None:
+    """Without a coordinator each rank has a part of the data. One is four times slower: the other's part ends first."""
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", SCRIPTS / SCRIPT)
+    args = ("--records", 320, "--epochs", 1, "--batch-s", 0.01, "--slow", "1:4", "--global-batches", 6)
+    events, log = tmp_path / "events.jsonl", tmp_path / "terminal.log"
+    outer = {name: value for name, value in os.environ.items() if not name.startswith(("EVERSTEP_", "GATES"))}
+    given = {"PYTHONPATH": str(ROOT), "EVERSTEP_EVENTS": str(events), "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as output:
+        job = Child.start([sys.executable, *map(str, torchrun + args)], env=outer | given, output=output)
+    try:
+        ended = job.wait(60.0)
+        assert ended is not None and ended.code == 0, log.read_text()
+    finally:
+        job.signal(signal.SIGTERM)  # torchrun's workers are in sessions of their own
+        job.wait(10.0)
+        job.kill()
+    result = Result(exit_codes={}, all_events=list(Tape(events).read()))
+    audit(result, records=320, epochs=1)
+    assert result.events("report.refused") == []

@@ -78,7 +78,7 @@ def main() -> None:
                                              backward_passes_per_step=args.passes)  # fmt: skip
     controller.set_broadcast_model(model)
     controller.set_broadcast_optimizer(optimizer)
-    worker = os.environ.get("EVERSTEP_WORKER")
+    worker = os.environ.get("EVERSTEP_WORKER", os.environ.get("RANK"))
     factors = dict(each.split(":") for each in args.slow.split(",") if each)
     pause_s = args.batch_s * float(factors.get(worker or "", 1.0))
     troubled, trouble_at, trouble_where = args.trouble.split(":")

@@ -8,6 +8,7 @@ from everstep.errors import Refused
 MAX_JOBS = 10_000  # that are not over
 MAX_WORKERS = 1_000_000  # of a job, with all that it ever had
 MAX_NODES = 10_000  # of a job, likewise
+MAX_DATASETS = 10_000  # of a job
 
 
 def check_jobs(num_open: int) -> None:
@@ -26,3 +27,9 @@ def check_nodes(num_nodes: int, num_workers: int) -> None:
     if num_nodes > MAX_NODES:
         raise Refused(f"the job has had {num_nodes - 1} nodes, and may have {MAX_NODES}", status=CONFLICT)
     check_workers(num_workers)
+
+
+def check_datasets(num_datasets: int) -> None:
+    """With one that is new."""
+    if num_datasets > MAX_DATASETS:
+        raise Refused(f"the job has {num_datasets - 1} datasets, and may have {MAX_DATASETS}", status=CONFLICT)

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from everstep import wire
 from everstep.coordinator.leasing import Holder, Key, LeaseFacts, Leasing, decide_lease, decide_release
 from everstep.coordinator.ledger import Ledger, Leftover, Mark, Rows, check_same
+from everstep.coordinator.limits import check_datasets
 from everstep.coordinator.roster import CONFLICT, ID, UNKNOWN, Roster, Worker
 from everstep.coordinator.store import StoreError
 from everstep.coordinator.vital import die_if_failed
@@ -84,6 +85,7 @@ class Shards:
         if known := self._ledgers.get(name):
             check_same(name, spec, known.spec)
         else:
+            check_datasets(len(self._ledgers) + 1)
             self._ledgers[name] = Ledger(Rows(dataset=name, spec=spec, mark=Mark()))
             self._deadlines[name], self._lines[name] = {}, []
             self._touch(name)

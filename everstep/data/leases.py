@@ -29,6 +29,7 @@ RENEW_S = 2.0  # who holds leases makes a call at least so often: it may be aske
 MODEST_S = 0.25  # who gave something back asks for nothing for so long: it would be the same
 CLOSE_S = 5.0  # what is unsaid is said, for so long
 MOST_LEASES = 64
+MOST_REASON = 1000  # characters of an error that are told
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +153,8 @@ class Leases:
         self._say(Message(done=tuple(done), on_durable=(on_durable,) if on_durable else ()))
 
     def fail(self, failed: Iterable[wire.FailedPart]) -> None:
-        self._say(Message(failed=tuple(failed), is_urgent=True))
+        short = tuple(replace(each, reason=each.reason[:MOST_REASON]) for each in failed)
+        self._say(Message(failed=short, is_urgent=True))
 
     def regroup(self, generation: int, done: Iterable[wire.Part], *, settles: bool) -> None:
         self.generation = generation
@@ -232,9 +234,11 @@ class Leases:
         per_lease = self.spec.minibatches_per_shard or 1
         return decide_wants(self._stock.num_whole(), per_lease, self._call_s, self._batch_s).leases
 
-    def _pause_s(self, now: float) -> float | None:
-        pauses = [self._outbox.since + REPORT_S - now] if not self._outbox.content.is_empty else []
-        pauses += [self._called_at + RENEW_S - now] if self._stock.num_leases else []
+    def _pause_s(self, now: float, *, is_calling: bool = False) -> float | None:
+        """Until the next thing is due. While a call is held, none is made to renew."""
+        is_to_report = not self._outbox.content.is_empty and not self._must_wait_for_generation()
+        pauses = [self._outbox.since + REPORT_S - now] if is_to_report else []
+        pauses += [self._called_at + RENEW_S - now] if self._stock.num_leases and not is_calling else []
         pauses += [self._quiet_until - now] if self._quiet_until > now else []
         return max(0.001, min(pauses)) if pauses else None
 
@@ -310,7 +314,7 @@ class Leases:
                 now = time.monotonic()
                 if self._is_due(now) or self._is_closing or self._restore is not None or self.failure is not None:
                     return None
-                self.changed.wait(self._pause_s(now))
+                self.changed.wait(self._pause_s(now, is_calling=True))
         if isinstance(answers[0], TemporaryError):
             self._is_nothing_free = False  # ask again, patiently
             return None

@@ -14,6 +14,7 @@ from everstep.errors import CoordinatorUnreachable, Refused
 TIGHT = """
 import everstep.coordinator.connection as connection, everstep.coordinator.limits as limits
 connection.REQUEST_S, limits.MAX_JOBS, limits.MAX_WORKERS, limits.MAX_NODES = 1.0, 2, 3, 2
+limits.MAX_DATASETS = 2
 """
 FEW_FILES = """
 import everstep.coordinator.server as server, resource
@@ -108,7 +109,7 @@ def test_a_url_that_is_too_long_is_refused(tight):
     assert (answer.status_code, answer.json()) == (414, {"detail": "the URL is longer than 8192 bytes"})
 
 
-def test_there_are_so_many_jobs_workers_and_nodes_and_no_more(tight):
+def test_there_are_so_many_jobs_workers_nodes_and_datasets_and_no_more(tight):
     def job(name):
         return Coordinator(tight.url, tight.token, name)
 
@@ -120,6 +121,13 @@ def test_there_are_so_many_jobs_workers_and_nodes_and_no_more(tight):
         assert two.create_job(wire.JobSpec()).job == "two"  # is there already
         two.stop("to make room")
         three.create_job(wire.JobSpec())
+
+        spec = wire.DatasetSpec(size=8, batch_size=1)
+        one.register_dataset("train", spec)
+        one.register_dataset("test", spec)
+        with pytest.raises(Refused, match="409 the job has 2 datasets, and may have 2"):
+            one.register_dataset("more", spec)
+        assert one.register_dataset("test", spec).dataset == "test"  # is there already
 
         for number in range(3):
             one.reserve(wire.SlotRequest(agent="a", request=str(number)))

@@ -135,12 +135,6 @@ class RecordIndexService:
         """All samples of all epochs are done: the coordinator's word. Without one, those of this worker."""
         return self._leases is not None and self._leases.is_end
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether all workers take from one place, the coordinator; else each has its own part of the data."""
-        self._work()
-        return self._leases is not None and self._leases.is_shared
-
     def close(self) -> None:
         """Report what is to be reported, give back what is not used, end."""
         if not self._is_owner or self._is_closed:

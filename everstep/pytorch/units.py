@@ -1,0 +1,118 @@
+"""Lengths and periods of training: in batches, epochs, records or seconds. Pure.
+
+A number is a period ("every so many"), a collection is a schedule ("at these counts"). What is due is decided from the
+progress before and after a batch, which is the same on all workers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar
+
+from everstep.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far training has come, by committed batches of all workers together."""
+
+    batches: int = 0
+    epochs: int = 0  # finished ones
+    records: int = 0
+    seconds: float = 0.0  # of training, in this run and those that it continues
+
+
+class TrainUnit:
+    """Of which Batch, Epoch, Record and Seconds are made."""
+
+    noun: ClassVar[str] = ""
+
+    def __init__(self, value: int | float | Collection[int | float]) -> None:
+        self.value = value
+        self._schedule = None if isinstance(value, int | float) else frozenset(value)
+        for each in [value] if self._schedule is None else self._schedule:
+            self._check(each)
+
+    def _check(self, value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UsageError(f"{self}: not a whole number of {self.noun}, 1 or more", hint=f"{type(self).__name__}(10)")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.value!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, TrainUnit) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._key))
+
+    @property
+    def _key(self) -> object:
+        return self.value if self._schedule is None else self._schedule
+
+    @property
+    def is_schedule(self) -> bool:
+        return self._schedule is not None
+
+    def of(self, progress: Progress) -> float:
+        """How far it has come in this unit."""
+        return float(getattr(progress, self.noun))
+
+    def is_due(self, before: Progress, after: Progress) -> bool:
+        """Whether a period ended, or a count of the schedule was reached, with the batch between."""
+        start, end = self.of(before), self.of(after)
+        if self._schedule is not None:
+            return any(start < count <= end for count in self._schedule)
+        assert isinstance(self.value, int | float)
+        return start // self.value < end // self.value
+
+    def share(self, progress: Progress) -> float:
+        """As a length: the part of it that is done, at most 1."""
+        assert isinstance(self.value, int | float)
+        return min(1.0, self.of(progress) / self.value)
+
+
+class Batch(TrainUnit):
+    """Global batches: steps of all workers together."""
+
+    noun = "batches"
+
+
+class Epoch(TrainUnit):
+    noun = "epochs"
+
+
+class Record(TrainUnit):
+    """Samples, of all workers together. Due with the first batch that reaches the count."""
+
+    noun = "records"
+
+
+class Seconds(TrainUnit):
+    """Of training, by the clock of the slowest worker. Due with the first batch that ends after that."""
+
+    noun = "seconds"
+
+    def _check(self, value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise UsageError(f"{self}: not a time above 0", hint="Seconds(60)")
+
+
+def check_length(length: object) -> TrainUnit:
+    """max_length: one count."""
+    if not isinstance(length, TrainUnit) or type(length) is TrainUnit or length.is_schedule:
+        raise UsageError(
+            f"max_length={length!r} is no length", hint="give Batch(n), Epoch(n), Record(n) or Seconds(n), one number"
+        )
+    return length
+
+
+def check_period(name: str, period: object) -> TrainUnit | None:
+    if period is None:
+        return None
+    if not isinstance(period, TrainUnit) or type(period) is TrainUnit:
+        raise UsageError(
+            f"{name}={period!r} is no period",
+            hint="give Batch, Epoch, Record or Seconds of a number, or of a collection of counts: Batch([2, 5])",
+        )
+    return period

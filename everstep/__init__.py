@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+LOG_FORMAT = "%(asctime)s %(levelname)s: %(name)s: %(message)s"  # for logging.basicConfig
+
 if TYPE_CHECKING:
+    from everstep import core, experimental, pytorch
     from everstep.checkpoint.checkpointer import Checkpointer
+    from everstep.cluster_info import get_cluster_info
     from everstep.controller import AllReduceController, PyTorchAllReduceController
     from everstep.data.loader import DataLoader  # type: ignore[import-not-found,unused-ignore]
     from everstep.data.record_index import RecordIndexService  # type: ignore[import-not-found,unused-ignore]
     from everstep.data.sampler import ElasticDistributedSampler  # type: ignore[import-not-found,unused-ignore]
     from everstep.data.shard_dataset import ShardDataset  # type: ignore[import-not-found,unused-ignore]
+    from everstep.import_path import import_from_path
     from everstep.native import (  # type: ignore[import-not-found,unused-ignore]
         DistributedDataParallel,
         ElasticTrainer,
@@ -33,9 +38,12 @@ _HOMES = {  # public name: the module that defines it
     "PyTorchAllReduceController": "everstep.controller",
     "RecordIndexService": "everstep.data.record_index",
     "ShardDataset": "everstep.data.shard_dataset",
+    "get_cluster_info": "everstep.cluster_info",
+    "import_from_path": "everstep.import_path",
     "init_process_group": "everstep.native",
     "reduce": "everstep.native",
 }
+_PACKAGES = ("core", "experimental", "pytorch")
 
 __all__ = [
     "AllReduceController",
@@ -44,16 +52,24 @@ __all__ = [
     "DistributedDataParallel",
     "ElasticDistributedSampler",
     "ElasticTrainer",
+    "LOG_FORMAT",
     "PyTorchAllReduceController",
     "RecordIndexService",
     "ShardDataset",
     "__version__",
+    "core",
+    "experimental",
+    "get_cluster_info",
+    "import_from_path",
     "init_process_group",
+    "pytorch",
     "reduce",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"everstep.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'everstep' has no attribute {name!r}")

@@ -21,6 +21,8 @@ MAX_WORKERS = "EVERSTEP_MAX_WORKERS"  # the largest number of workers that the j
 VAULT = "EVERSTEP_VAULT"  # socket of the node's vault, which keeps and writes checkpoints; absent: workers write
 NURSERY = "EVERSTEP_NURSERY"  # "off": every worker is started plainly
 COORDINATOR_DEADLINE = "EVERSTEP_COORDINATOR_DEADLINE_S"  # how long a worker waits for a coordinator that is away
+EXPERIMENT = "EVERSTEP_EXPERIMENT"  # file with the job file's content, as JSON: hyperparameters, searcher, name, …
+HOME = "EVERSTEP_HOME"  # folder where this user's checkpoints are remembered
 
 
 def coordinator_url() -> str | None:
@@ -63,9 +65,35 @@ def vault_path() -> Path | None:
     return Path(path) if path else None
 
 
+def experiment_path() -> Path | None:
+    path = os.environ.get(EXPERIMENT)
+    return Path(path) if path else None
+
+
+def home() -> Path:
+    """What this user's programs remember from one to the next; the folder may not exist yet."""
+    return Path(os.environ.get(HOME) or "~/.local/share/everstep").expanduser().absolute()
+
+
 def place_on_node() -> str:
     """Which of its node's workers this is, by torchrun's counting."""
     return os.environ.get("LOCAL_RANK", "0")
+
+
+def node_size() -> int | None:
+    """How many workers this node has, by torchrun's counting; None where nobody has counted."""
+    size = os.environ.get("LOCAL_WORLD_SIZE")
+    return int(size) if size else None
+
+
+def node_rank() -> int:
+    """Which node of the job this is, by torchrun's counting."""
+    return int(os.environ.get("GROUP_RANK", "0"))
+
+
+def chief_address() -> str:
+    """Where rank 0 is, by torchrun's environment; without it, here."""
+    return os.environ.get("MASTER_ADDR") or "127.0.0.1"
 
 
 def is_one_node() -> bool:

@@ -18,6 +18,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
+from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
@@ -103,6 +104,11 @@ class Checkpointer:
         self._is_closed = False
         self.loaded: Manifest | None = None  # of the state that load() gave last
 
+    @property
+    def uri(self) -> str:
+        """Where they are."""
+        return self._storage.uri
+
     # --- saving ---
 
     def save(self, step: int, state: Any, *, metrics: Mapping[str, float] | None = None, wait: bool = False) -> bool:
@@ -129,15 +135,18 @@ class Checkpointer:
             self.wait()
         return is_saved
 
-    def wait(self) -> None:
-        """Return when the last save is durable; CheckpointFailed if it is not."""
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Return True when the last save is durable, False if it is not within the time; CheckpointFailed if it cannot
+        be."""
         if self._pending is None or self._owner != os.getpid():
-            return
-        try:
-            self._pending.result()
-        except CheckpointFailed:
-            self._ledger.told()
-            raise
+            return True
+        done, _ = futures.wait([self._pending], timeout_s)
+        if not done:
+            return False
+        if (error := self._pending.exception()) is None:
+            return True
+        self._ledger.told()
+        raise error if isinstance(error, CheckpointFailed) else _unforeseen(error) from error
 
     def _check_open(self) -> None:
         if self._owner != os.getpid():

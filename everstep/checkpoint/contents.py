@@ -62,6 +62,8 @@ def copy_into(contents: Contents, layout: Layout, image: memoryview) -> None:
 
 def targets(contents: Contents, layout: Layout, image: memoryview) -> list[Tensor]:
     """Our share of the tensors as they will lie in the image, to be copied to."""
+    if not layout.slices:  # fewer tensors than workers: nothing is ours
+        return []
     whole = torch.frombuffer(image, dtype=torch.uint8)
     views = []
     for each in layout.slices:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from everstep.errors import UsageError
@@ -54,3 +55,12 @@ def open_storage(uri: str | os.PathLike[str]) -> Storage:
     from everstep.checkpoint.remote import Remote
 
     return Remote(text, match[1].lower())
+
+
+def full_uri(uri: str | os.PathLike[str]) -> str:
+    """The `uri` that the storage will have, without opening it: the same from every directory."""
+    text = os.fspath(uri)
+    match = _SCHEME.match(text)
+    if match is not None and match[1].lower() not in ("file", "local"):
+        return text.rstrip("/")
+    return str(Path(text[match.end() :] if match else text).expanduser().absolute())

@@ -141,8 +141,12 @@ class DataLoader(data.DataLoader[Any]):
         if leaf is None:
             return None
         assert self._order is not None
-        samples = len(self._order.span(self.position.samples, leaf.index))
-        return leaf, samples / self._order.batch_size
+        return leaf, self.num_samples(leaf) / self._order.batch_size
+
+    def num_samples(self, leaf: Leaf) -> int:
+        """Of a leaf of the step to come."""
+        assert self._order is not None
+        return len(self._order.span(self.position.samples, leaf.index))
 
     def _make_source(self, requests: Requests) -> Iterable[Any]:
         keyed = KeyedDataset(self.dataset, self._seed, self.collate_fn)

@@ -35,6 +35,11 @@ class Order:
         left = max(0, self.size - position)
         return 0 if self.drop_last and left < self.global_batch else min(left, self.global_batch)
 
+    def records(self, epoch: int, position: int) -> int:
+        """Samples of all global batches up to there, from the first epoch on."""
+        per_epoch = self.num_batches * self.global_batch if self.drop_last else self.size
+        return epoch * per_epoch + position
+
     def span(self, position: int, leaf: int) -> range:
         """The places in the epoch of one leaf of the global batch that begins at `position`."""
         samples = self.samples_at(position)

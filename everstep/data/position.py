@@ -70,6 +70,11 @@ class Position:
         """Which data the step to come is made of."""
         return Place(self.epoch, self.samples, self._known_order().samples_at(self.samples))
 
+    @property
+    def records(self) -> int:
+        """All that were trained on, from the first epoch on."""
+        return self._known_order().records(self.epoch, self.samples)
+
     def void_leaves(self) -> tuple[int, ...]:
         return self._known_order().void_leaves(self.samples)
 

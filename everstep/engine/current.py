@@ -51,6 +51,11 @@ def follow_world(*, wants_nccl: bool = False) -> Engine:
     return engine
 
 
+def is_default_group_ours() -> bool:
+    """Whether torch.distributed's default group follows the world."""
+    return _default_group is not None
+
+
 def close() -> None:
     """End the engine of this process; the next use makes a new one."""
     global _engine, _default_group

@@ -53,15 +53,18 @@ class Gate:
             if not self.is_open("optimizer.step()"):
                 return None
             self._check_known(optimizer)
-            return self._pass(lambda: original(*args, **kwargs))
+            return self.act(lambda: original(*args, **kwargs))
 
         step.__dict__.update(getattr(original, "__dict__", {}))  # schedulers leave marks on what they wrapped
         optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
 
-    def bind_scheduler(self, scheduler: Any, name: str) -> None:
-        """By a subclass: an attribute of the instance would become part of the scheduler's state_dict."""
+    def bind_scheduler(self, scheduler: Any, name: str | None) -> None:
+        """By a subclass: an attribute of the instance would become part of the scheduler's state_dict.
+
+        `name`: it is stepped in steps, or once after each epoch. None: between steps, at any time that all have in
+        common."""
         gate, kind = self, type(scheduler)
-        if self._epochs is not None:
+        if self._epochs is not None and name is not None:
             self._epochs.expect_after(name)
 
         class Bound(kind):  # type: ignore[misc, valid-type]
@@ -85,11 +88,11 @@ class Gate:
                 if not gate.is_open("scaler.step()"):
                     return None
                 if gate._engine.is_void:
-                    return gate._pass(lambda: None)
+                    return gate.act(lambda: None)
                 passed = gate._num_passed
                 result = super().step(optimizer, *args, **kwargs)
                 if gate._num_passed == passed:  # overflown: the same for all workers, whose gradients are the same
-                    gate._pass(lambda: None)
+                    gate.act(lambda: None)
                 return result
 
             def update(self, new_scale: Any = None) -> None:
@@ -107,7 +110,9 @@ class Gate:
             )
         return self._engine.is_last_leaf
 
-    def _is_open_for_scheduler(self, name: str) -> bool:
+    def _is_open_for_scheduler(self, name: str | None) -> bool:
+        if name is None:
+            return self._engine.is_last_leaf if self._engine.is_in_leaf else True
         epochs = self._epochs
         if epochs is not None and self._engine.is_in_leaf:
             epochs.expect_in_steps(name)
@@ -115,7 +120,7 @@ class Gate:
             return self.is_open("scheduler.step()") and not self._engine.is_void
         return epochs.is_first_after(name)
 
-    def _pass(self, apply: Callable[[], Any]) -> Any:
+    def act(self, apply: Callable[[], Any]) -> Any:
         self._num_passed += 1
         return self._engine.update(apply, is_final=self._num_passed == self._num_optimizers)
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from everstep.board import Board
-from everstep.engine.agreed import Agreed
+from everstep.engine.agreed import Agreed, weighted_mean
 from everstep.engine.buckets import Flats, lay_out, trainable
 from everstep.engine.determinism import fix_kernels
 from everstep.engine.farewell import Farewell, Leaving, on_sigterm
@@ -247,6 +247,16 @@ class Engine:
         return not leaf.is_ghost and self._todo == [leaf.index]
 
     @property
+    def is_over(self) -> bool:
+        """The present generation is closed: the next one comes with the next leaf, or the next answer."""
+        return self._membership.is_closed(self.world.generation)
+
+    @property
+    def is_whole(self) -> bool:
+        """No update broke off half-way: what is registered is the state after `step` steps."""
+        return not self._is_dirty
+
+    @property
     def is_in_leaf(self) -> bool:
         return self._leaf is not None
 
@@ -411,12 +421,17 @@ class Engine:
 
     # --- the update ---------------------------------------------------------------------------------------
 
-    def update(self, apply: Callable[[], Any], *, is_final: bool) -> Any:
-        """Run one optimizer's step on the summed gradients; the final one commits the step."""
+    def await_sum(self) -> bool:
+        """In the last leaf: whether the gradients are the mean over all now. False: a peer was lost, and this leaf was
+        not the last one after all."""
         if self._decision is None:
             self._complete_last_leaf()  # backward touched no parameter of ours
-        if self._decision is None:
-            return None  # a peer was lost, and this leaf was not the last one after all
+        return self._decision is not None
+
+    def update(self, apply: Callable[[], Any], *, is_final: bool) -> Any:
+        """Run one optimizer's step on the summed gradients; the final one commits the step."""
+        if not self.await_sum():
+            return None
         self._is_dirty = True
         result = apply() if self._counts else None
         if is_final:
@@ -530,7 +545,7 @@ class Engine:
         self._membership.hold(self._settled, self.step, self._max_workers)
         self._membership.report_settled(self.world.generation, self.step)
         current = [rank for rank in range(self.world.size) if rank not in leadership.receivers]
-        self._agreed.values = max((hellos[rank].reduced for rank in current), key=len)
+        self._agreed.answers = max((hellos[rank].answers for rank in current), key=len)
         if hellos[leadership.leader].settled > 0:  # a newcomer begins with a leaf: it asks for no value of this step
             self._agreed.ranks = [rank for rank, hello in enumerate(hellos) if hello.settled > 0]
         self._make_plan([hello.held if rank in current else [] for rank, hello in enumerate(hellos)])
@@ -564,7 +579,7 @@ class Engine:
             torch=torch.__version__,
             is_agreeing=self._is_agreeing,
             held=list(self._build().fold.held),
-            reduced=self._agreed.values,
+            answers=self._agreed.answers,
         )
 
     def _make_plan(self, held: Sequence[Sequence[int]] | None) -> None:
@@ -597,12 +612,18 @@ class Engine:
         self._is_dirty = False
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
 
-    # --- values that all agree on -------------------------------------------------------------------------
+    # --- what all agree on -------------------------------------------------------------------------
 
     def reduce(self, value: float, weight: float) -> float:
-        """The weighted mean over all workers, retried when a peer is lost.
+        """The weighted mean over all workers; who missed it gets its own value."""
+        said = self.gather([value, weight])
+        return value if said is None else weighted_mean(said)
 
-        A worker that is taken to a later step while it waits missed the answer: it gets its own value."""
+    def gather(self, value: Any) -> list[Any] | None:
+        """What all workers say here, plain data by rank, retried when a peer is lost.
+
+        None: this worker missed the answer, because it was taken to a later step while it waited, or because it goes
+        through what the others have behind them."""
         if self._is_amid_step:
             raise UsageError(
                 f"reduce() in the middle of step {self.step}: workers have different numbers of leaves, so some would "
@@ -610,16 +631,16 @@ class Engine:
                 hint="ask between epochs; or once per step, after it: `if trainer.num_steps > before:`",
             )
         if self.is_catching_up:
-            return value
+            return None
         self.join()
         step, number = self.step, self._agreed.ask()
         self._is_agreeing = True
         try:
-            return self._agree(step, number, value, weight)
+            return self._agree(step, number, value)
         finally:
             self._is_agreeing = False
 
-    def _agree(self, step: int, number: int, value: float, weight: float) -> float:
+    def _agree(self, step: int, number: int, value: Any) -> list[Any] | None:
         while self.step == step and not self._agreed.is_known(number):
             try:
                 assert self._group is not None
@@ -627,10 +648,18 @@ class Engine:
                     raise PeerLost(f"the group of generation {self.world.generation} is broken")
                 # A generation closed in good order serves until the next leaf: there all workers are at one place.
                 with self.in_phase(WAITING):
-                    self._agreed.agree(value, weight, self._group)
+                    self._agreed.agree(value, self._group)
             except PeerLost as lost:
                 self._regroup(lost)
-        return self._agreed.values[number] if self.step == step else value
+        return self._agreed.answers[number] if self.step == step else None
+
+    @property
+    def agreeing(self) -> tuple[int, int]:
+        """This worker's place among those who ask for answers now, and their number."""
+        ranks = self._agreed.ranks
+        if ranks is None or self.world.rank not in ranks:
+            return self.world.rank, self.world.size
+        return ranks.index(self.world.rank), len(ranks)
 
     @property
     def _is_amid_step(self) -> bool:

@@ -42,31 +42,31 @@ class ElasticTrainer:
         engine: Engine | None = None,
     ) -> None:
         _check_device(model)
-        self._engine = engine or current.current(is_fixed=is_classic(model))
+        self.engine = engine or current.current(is_fixed=is_classic(model))
         self._are_leaves_given = leaves is not None
         self._settings = Settings(reduce=reduce, seed=seed, threads=threads)
         self._loader = DataLoader.adopt(dataloader) if dataloader is not None else None
         self._set_leaves(env.max_workers() if leaves is None else leaves)
-        self._gate = Gate(self._engine, self._loader.position if self._loader is not None else None)
+        self.gate = Gate(self.engine, self._loader.position if self._loader is not None else None)
         self._num_named: dict[str, int] = {}
         self._leaf: Leaf | None = None
         self.register("model", model)
         if self._loader is not None:
-            self._engine.registry.add("data", self._loader.position)
-            self._engine.on_commit.append(self._loader.position.advance)  # with every step, empty or not
-            self._engine.void_leaves = self._loader.position.void_leaves
-            self._engine.place = self._loader.position.place
+            self.engine.registry.add("data", self._loader.position)
+            self.engine.on_commit.append(self._loader.position.advance)  # with every step, empty or not
+            self.engine.void_leaves = self._loader.position.void_leaves
+            self.engine.place = self._loader.position.place
 
     def _set_leaves(self, leaves: int) -> None:
         self._settings = replace(self._settings, num_leaves=leaves)
-        self._engine.configure(self._settings)
+        self.engine.configure(self._settings)
         if self._loader is not None:
-            self._loader.bind(self._engine, leaves)
+            self._loader.bind(self.engine, leaves)
 
     @property
     def num_steps(self) -> int:
         """Committed steps."""
-        return self._engine.step
+        return self.engine.step
 
     @property
     def num_leaves(self) -> int:
@@ -77,33 +77,33 @@ class ElasticTrainer:
     @property
     def is_last_leaf(self) -> bool:
         """Inside a step: this is the worker's last leaf, the one with which optimizer.step() acts."""
-        return self._engine.is_last_leaf
+        return self.engine.is_last_leaf
 
     @property
     def rank(self) -> int:
-        return self._engine.world.rank
+        return self.engine.world.rank
 
     @property
     def world_size(self) -> int:
-        return self._engine.world.size
+        return self.engine.world.size
 
     def register(self, name: str, thing: T) -> T:
         """Make an object with state_dict and load_state_dict part of the state that newcomers receive."""
-        self._engine.registry.add(name, unwrap(thing, self._engine) if isinstance(thing, nn.Module) else thing)
+        self.engine.registry.add(name, unwrap(thing, self.engine) if isinstance(thing, nn.Module) else thing)
         return thing
 
     def prepare(self, optimizer: Any, scheduler: Any = None, scaler: Any = None) -> Any:
         """Bind optimizers, schedulers (one or a list of each) and a GradScaler; returns what it was given."""
         for each in _listed(optimizer):
             self.register(self._numbered("optimizer"), each)
-            self._gate.bind_optimizer(each)
+            self.gate.bind_optimizer(each)
         for each in _listed(scheduler):
             name = self._numbered("scheduler")
             self.register(name, each)
-            self._gate.bind_scheduler(each, name)
+            self.gate.bind_scheduler(each, name)
         for each in _listed(scaler):
             self.register(self._numbered("scaler"), each)
-            self._gate.bind_scaler(each)
+            self.gate.bind_scaler(each)
         given = tuple(things for things in (scheduler, scaler) if things is not None)
         return (optimizer, *given) if given else optimizer
 
@@ -121,30 +121,30 @@ class ElasticTrainer:
         loader = self._loader
         if loader is None:
             raise UsageError("epochs() without a loader", hint="ElasticTrainer(model, dataloader)")
-        self._engine.next_leaf()
+        self.engine.next_leaf()
         epoch = loader.position.first_unfinished
         while epoch < number:
             loader.set_epoch(epoch)
             yield epoch
             loader.leave_epoch(epoch)
             epoch = max(epoch + 1, loader.position.first_unfinished)
-        self._engine.conclude()
+        self.engine.conclude()
 
     def leaves(self, steps: int) -> Iterator[Leaf]:
         """Without a loader: the leaves that this worker computes until `steps` steps are committed; then all end."""
-        while self._engine.step < steps:
-            leaf = self._engine.next_leaf()
-            if self._engine.step < steps:
+        while self.engine.step < steps:
+            leaf = self.engine.next_leaf()
+            if self.engine.step < steps:
                 self._leaf = leaf
                 yield leaf
-        self._engine.conclude()
+        self.engine.conclude()
 
     def step(self, weight: float | None = None) -> _Step:
         """One leaf. `weight`: its share in the mean, such as its number of tokens; else its number of samples."""
         return _Step(self, weight)
 
     def _begin(self, weight: float | None) -> None:
-        self._gate.begin()
+        self.gate.begin()
         leaf, self._leaf = self._leaf, None
         usual = 1.0
         if self._loader is not None:
@@ -155,7 +155,7 @@ class ElasticTrainer:
                     hint="loop over the loader that was given to ElasticTrainer; one step() for each batch",
                 )
             leaf, usual = offered
-        self._engine.begin_leaf(leaf or self._engine.next_leaf(), usual if weight is None else weight)
+        self.engine.begin_leaf(leaf or self.engine.next_leaf(), usual if weight is None else weight)
 
     # --- checkpoints --------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class ElasticTrainer:
             )
         self._settings = replace(self._settings, seed=seed)
         self._set_leaves(leaves)
-        self._engine.resume(state["num_steps"])
+        self.engine.resume(state["num_steps"])
         if self._loader is not None:
             self._loader.load_state_dict(state.get("data", {}))
 
@@ -196,11 +196,11 @@ class _Step:
     ) -> bool:
         if error is None:
             try:
-                self._trainer._gate.end()
+                self._trainer.gate.end()
             except PeerLost as lost:
-                self._trainer._engine.abandon_leaf(lost)
+                self._trainer.engine.abandon_leaf(lost)
             return False
-        self._trainer._engine.abandon_leaf(error)
+        self._trainer.engine.abandon_leaf(error)
         if (better := explain(error)) is not error:
             raise better from error
         return isinstance(error, PeerLost)

@@ -153,7 +153,7 @@ def test_wrong_arguments_get_an_error() -> None:
     with pytest.raises(UsageError, match="not bound to a trainer"):
         DistributedDataParallel(model)(torch.ones(1, 2))
     with pytest.raises(UsageError, match="no parameter"):
-        make_trainer(nn.ReLU())._engine.next_leaf()
+        make_trainer(nn.ReLU()).engine.next_leaf()
 
 
 def test_what_the_script_changes_in_buffers_between_two_steps_stays() -> None:

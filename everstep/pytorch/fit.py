@@ -1,0 +1,323 @@
+"""The loop of a trial: leaves, batches, and what is due between them.
+
+All workers run it. What is due after a batch is decided from the tally, which is the same on all of them; so all report,
+validate and save at the same step. A worker that was overtaken leaves what it was about, and goes on with the others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from typing import Any
+
+from everstep.data.loader import DataLoader
+from everstep.engine.pulse import PulseDecision
+from everstep.native import ElasticTrainer
+from everstep.pytorch.callbacks import Callbacks
+from everstep.pytorch.context import Now, PyTorchTrialContext
+from everstep.pytorch.metrics import TrainingMetrics
+from everstep.pytorch.plain import listed
+from everstep.pytorch.plan import Due, FitPlan, decide_due, is_done
+from everstep.pytorch.profiling import Profiler
+from everstep.pytorch.reporting import Reporter
+from everstep.pytorch.saving import TrialCheckpoints, contents
+from everstep.pytorch.tally import Tally
+from everstep.pytorch.trial import PyTorchTrial
+from everstep.pytorch.units import Progress, Seconds
+from everstep.pytorch.validation import Overtaken, Sharing, Validation
+
+log = logging.getLogger("everstep")
+
+MOST_TRIES = 5  # to write the last checkpoint, while workers come and go
+
+
+class Loop:
+    """One trial, from its first fit to its last."""
+
+    def __init__(
+        self,
+        trial: PyTorchTrial,
+        context: PyTorchTrialContext,
+        trainer: ElasticTrainer,
+        loader: DataLoader,
+        validation: Validation,
+        callbacks: Callbacks,
+    ) -> None:
+        self.trial, self.context, self.trainer, self.loader = trial, context, trainer, loader
+        self.validation, self.callbacks = validation, callbacks
+        self.tally, self.metrics = Tally(), TrainingMetrics(context.reducers)
+        self._engine = trainer.engine
+        self._has_batch_hooks = callbacks.has_batch_hooks
+        self._at: Now | None = None  # the batch in progress
+        self._first = 0
+        self._seconds = 0.0  # of training, by this worker's clock
+        self._since: float | None = None  # the clock runs
+        self._last_metrics: dict[str, float] = {}  # of the last validation
+        self._is_timed = False
+        trainer.register("tally", self.tally)
+        trainer.register("metrics", self.metrics)
+        trainer.register("callbacks", callbacks)
+        self._engine.note = self._note
+        self._engine.on_commit.append(self._committed)
+        context.now = self._now
+
+    # --- a fit --------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        plan: FitPlan,
+        reporter: Reporter,
+        checkpoints: TrialCheckpoints,
+        profiler: Profiler,
+        *,
+        first: int,
+        validates_first: bool,
+    ) -> str:
+        """Until the plan's end; returns why it ended."""
+        self._plan, self._reporter, self._checkpoints, self._profiler = plan, reporter, checkpoints, profiler
+        self._first = first
+        self._is_timed = any(
+            isinstance(u, Seconds) for u in (plan.length, plan.reporting, plan.validation, plan.checkpoint)
+        )
+        self._engine.next_leaf()  # all workers are there, and a newcomer has the others' state
+        for model in self.context.models:
+            model.train()
+        self.callbacks.tell("on_training_start")
+        if validates_first and not self._engine.came_late and self.tally.now.batches == 0:
+            with contextlib.suppress(Overtaken):
+                self._validate()
+        reason = ""
+        while not reason:
+            if is_done(plan.length, self.tally.now) or self.tally.is_stopping:  # while this worker was overtaken
+                reason = "the others have come to the end"
+                break
+            reason = self._epoch_through()
+        self._engine.conclude()
+        return reason
+
+    def _epoch_through(self) -> str:
+        """What is left of the epoch; the reason if the fit ends in it."""
+        epoch = self.loader.position.epoch
+        self.callbacks.tell("on_training_epoch_start", epoch)
+        self.loader.set_epoch(epoch)
+        self._start_clock()
+        for batch in self.loader:
+            if reason := self._leaf(batch, epoch):
+                return reason
+        return ""
+
+    def _leaf(self, batch: Any, epoch: int) -> str:
+        engine = self._engine
+        leaf, step = engine.offered, engine.step
+        assert leaf is not None
+        if self._at is None or self._at.batch != step:
+            self._at = self._next()
+            if self._has_batch_hooks:
+                self.callbacks.tell("on_training_batch_start", epoch, step)
+        samples = self.loader.num_samples(leaf)
+        batch = self.context.prepare(batch)
+        self.context.reducers.reset()
+        with self.trainer.step():
+            with self.context.autocast() if self.context.is_amp else contextlib.nullcontext():
+                result = self.trial.train_batch(batch, epoch, step)
+            self.context.after_train_batch()
+            if not leaf.is_ghost:
+                self.metrics.record(step, leaf.index, samples, result)
+        return self._after_batch(epoch) if engine.step > step else ""
+
+    # --- the pulse ----------------------------------------------------------------------------------------
+
+    def _note(self) -> bytes:
+        """To all others, with each step: what is known of the last one, a wish to stop, the clock."""
+        note = [self.metrics.known(), self.context.wants_stop, self._clock() if self._is_timed else 0.0]
+        return json.dumps(note, separators=(",", ":")).encode()
+
+    def _committed(self, decision: PulseDecision) -> None:
+        notes = [json.loads(note) for note in decision.notes]
+        before, position = self.tally.now, self.loader.position
+        for known, wants_stop, _ in notes:
+            self.metrics.hear(known)
+            self.tally.is_stopping |= wants_stop
+        records = position.records
+        self.metrics.committed(self._engine.step - 1, records - before.records)
+        self.tally.is_preempted = len(decision.leavers) == self._engine.world.size
+        seconds = max((clock for *_, clock in notes), default=0.0)
+        self.tally.advance(
+            Progress(
+                batches=self._engine.step, epochs=position.epoch, records=records, seconds=max(before.seconds, seconds)
+            )
+        )
+
+    # --- between two steps --------------------------------------------------------------------------------
+
+    def _after_batch(self, epoch: int) -> str:
+        """The reason, if the fit ends with this batch."""
+        tally = self.tally
+        before, now = tally.before, tally.now
+        tally.once("schedulers", lambda: self._step_schedulers(before, now))
+        if self._has_batch_hooks:
+            mine = self.metrics.mine(now.batches - 1)
+            tally.once("batch", lambda: self.callbacks.tell("on_training_batch_end", epoch, now.batches - 1, mine))
+        self._profiler.step(now.batches)
+        self._reporter.batch(now, self.metrics.last, now.records - before.records)
+        due = decide_due(self._plan, before, now, is_stopping=tally.is_stopping, is_preempted=tally.is_preempted)
+        is_epoch_end = now.epochs > before.epochs
+        if not due.is_anything and not is_epoch_end:
+            return ""
+        self._stop_clock()
+        try:
+            return self._between(due, epoch, is_epoch_end=is_epoch_end)
+        except Overtaken:
+            log.info("overtaken at batch %d: the others are at batch %d", now.batches, self._engine.step)
+            return ""
+        finally:
+            self._start_clock()
+
+    def _between(self, due: Due, epoch: int, *, is_epoch_end: bool) -> str:
+        tally = self.tally
+        if tally.is_preempted:  # there may be little time
+            self._save()
+            self._checkpoints.finish()
+            return due.reason
+        if is_epoch_end:
+            tally.once("epoch", lambda: self.callbacks.tell("on_training_epoch_end", epoch))
+        if due.is_anything:
+            for known in self._gather(self.metrics.known()):
+                self.metrics.hear(known)
+        if due.report:
+            tally.once("report", self._report)
+        if due.validate and tally.validated_at != tally.now.batches:
+            self._validate()
+        if due.checkpoint and tally.saved_at != tally.now.batches:
+            self._save()
+        if not due.is_end and any(self._gather(self.context.wants_stop)):  # by a callback: at once
+            tally.is_stopping = True
+            return self._between(
+                decide_due(self._plan, tally.before, tally.now, is_stopping=True, is_preempted=False),
+                epoch,
+                is_epoch_end=False,
+            )
+        if due.is_end:
+            self._finish_saving()
+        return due.reason
+
+    def _step_schedulers(self, before: Progress, now: Progress) -> None:
+        for each in self.context.lr_schedulers:
+            if each.is_due(before, now, self.context.aggregation_frequency):
+                each.scheduler.step()
+
+    def _report(self) -> None:
+        window = self.metrics.take()
+        if window.batches:
+            self.callbacks.tell("on_training_workload_end", window.average, window.batches)
+            self._reporter.trained(self.tally.now, _plain(window.average), [_plain(each) for each in window.batches])
+
+    def _validate(self) -> None:
+        tally, plan = self.tally, self._plan
+        tally.once("validation starts", lambda: self._tell("on_validation_start", "on_validation_epoch_start"))
+        sharing = Sharing(lambda: self._engine.agreeing, self._gather)
+        with self.context.autocast() if self.context.is_amp else contextlib.nullcontext():
+            outcome = self.validation.run(self.context.models, sharing, 1 if plan.is_test else None)
+        self._last_metrics = _scalars(outcome.metrics)
+        tally.once("validation", lambda: self._validated(outcome.metrics, outcome.outputs))
+        is_best = tally.best_at == tally.now.batches
+        if plan.policy == "all" or (plan.policy == "best" and (is_best or plan.metric is None)):
+            self._save()
+
+    def _validated(self, metrics: dict[str, Any], outputs: list[Any]) -> None:
+        tally, plan = self.tally, self._plan
+        tally.validated_at = tally.now.batches
+        value = self._last_metrics.get(plan.metric or "")
+        if value is not None and plan.is_better(value, tally.best):
+            tally.best, tally.best_at = value, tally.now.batches
+        self.callbacks.tell("on_validation_epoch_end", outputs)
+        self.callbacks.tell("on_validation_end", metrics)
+        self._reporter.validated(tally.now, _plain(metrics), tally.best_at == tally.now.batches)
+
+    def _save(self) -> None:
+        tally = self.tally
+        if tally.saved_at == tally.now.batches:
+            return
+        state = self._contents()
+        tally.once("save starts", lambda: self.callbacks.tell("on_checkpoint_save_start", state))
+        tally.saved_at = tally.now.batches  # in what is saved, too
+        state["tally"] = tally.state_dict()
+        is_current = tally.validated_at == tally.now.batches
+        self._checkpoints.save(tally.now.batches, state, self._last_metrics if is_current else {})
+
+    def _finish_saving(self) -> None:
+        """The last checkpoint must be there: if a worker is lost while it is written, it is written again."""
+        for _ in range(MOST_TRIES):
+            generation = self._engine.world.generation
+            is_there = self._checkpoints.finish()
+            if all(self._gather(is_there)) or self._engine.world.generation == generation:
+                return
+            self.tally.saved_at = -1
+            self._save()
+
+    def save_after(self, error: BaseException) -> None:
+        """What is in memory, before an exception ends it: by the chief, if its state is whole."""
+        batches = self.tally.now.batches
+        if self._engine.world.rank or not self._engine.is_whole or batches in (self._first, self.tally.saved_at):
+            return
+        uuid = self._checkpoints.save_alone(batches, self._contents(), {})
+        log.error("%s at batch %d: saved as checkpoint %s first", type(error).__name__, batches, uuid)
+
+    def _contents(self) -> dict[str, Any]:
+        return contents(
+            self.trial,
+            self.context,
+            loop=self.trainer.state_dict(),
+            data=self.loader.state_dict(),
+            tally=self.tally.state_dict(),
+            metrics=self.metrics.state_dict(),
+            callbacks=self.callbacks.state_dict(),
+        )
+
+    def _gather(self, value: Any) -> list[Any]:
+        said = self._engine.gather(value)
+        if said is None:
+            raise Overtaken
+        return said
+
+    def _tell(self, *hooks: str) -> None:
+        for hook in hooks:
+            self.callbacks.tell(hook)
+
+    # --- where we are -------------------------------------------------------------------------------------
+
+    def _now(self) -> Now:
+        return self._at if self._at is not None and self._engine.is_in_leaf else self._next()
+
+    def _next(self) -> Now:
+        """The batch that is to come, or begins."""
+        position, order = self.loader.position, self.loader.position.order
+        assert order is not None
+        end = position.samples + order.samples_at(position.samples)
+        return Now(
+            first=self._first,
+            batch=self._engine.step,
+            epoch=position.epoch,
+            is_epoch_start=position.samples == 0,
+            is_epoch_end=order.samples_at(end) == 0,
+        )
+
+    def _clock(self) -> float:
+        return self._seconds + (time.monotonic() - self._since if self._since is not None else 0.0)
+
+    def _start_clock(self) -> None:
+        if self._since is None:
+            self._seconds = max(self._seconds, self.tally.now.seconds)
+            self._since = time.monotonic()
+
+    def _stop_clock(self) -> None:
+        self._seconds, self._since = self._clock(), None
+
+
+def _plain(metrics: dict[str, Any]) -> dict[str, Any]:
+    return {name: listed(value) for name, value in metrics.items()}
+
+
+def _scalars(metrics: dict[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}

@@ -1,0 +1,89 @@
+"""`everstep.pytorch.init()`: the context of a trial, under `python`, `torchrun`, `everstep run` or in a job alike."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from everstep import env
+from everstep.cluster_info import experiment_config
+from everstep.core import DistributedContext
+from everstep.engine import current
+from everstep.engine.seeds import seed_everything
+from everstep.errors import UsageError
+from everstep.pytorch.context import PyTorchTrialContext
+from everstep.pytorch.ours import EngineSource
+
+
+@contextlib.contextmanager
+def init(
+    *,
+    hparams: Mapping[str, Any] | None = None,
+    exp_conf: Mapping[str, Any] | None = None,
+    distributed: Any = None,
+    aggregation_frequency: int = 1,
+    enable_tensorboard_logging: bool = True,
+    leaves: int | None = None,
+    reduce: str = "exact",
+    seed: int | None = None,
+    threads: int = 1,
+    checkpoints: str | os.PathLike[str] | None = None,
+) -> Iterator[PyTorchTrialContext]:
+    """A context for a PyTorchTrial and its Trainer; both live inside the `with`.
+
+    hparams, exp_conf: those of the job file, if there is one. distributed: not needed; the workers find each other.
+    leaves: parts of a global batch; defaults to the job file's slots_per_trial, else to the largest number of workers.
+    reduce: "exact" gives the same bits for every number of workers, "fast" does not. threads: of torch, in exact mode.
+    seed: of the model's first weights and all that is random. checkpoints: a directory or URL for them."""
+    exp_conf = dict(experiment_config() if exp_conf is None else exp_conf)
+    hparams = dict((exp_conf.get("hyperparameters") or {}) if hparams is None else hparams)
+    if seed is None:
+        seed = int((exp_conf.get("reproducibility") or {}).get("experiment_seed") or 0)
+    is_several = env.coordinator_url() is not None or env.torchrun_size() > 1
+    has_torchs_group = dist.is_available() and dist.is_initialized() and not current.is_default_group_ours()
+    engine = current.current(is_fixed=has_torchs_group)
+    if is_several and not has_torchs_group:
+        current.follow_world()
+    else:
+        engine.join()
+    seed_everything(seed)
+    context = PyTorchTrialContext(
+        engine=engine,
+        hparams=hparams,
+        exp_conf=exp_conf,
+        distributed=DistributedContext(EngineSource(engine)) if distributed is None else distributed,
+        device=_device(),
+        leaves=_leaves(leaves, exp_conf),
+        aggregation_frequency=aggregation_frequency,
+        enable_tensorboard_logging=enable_tensorboard_logging,
+        seed=seed,
+        reduce=reduce,
+        threads=threads,
+        checkpoints=os.fspath(checkpoints) if checkpoints is not None else None,
+    )
+    try:
+        yield context
+    finally:
+        if not is_several:
+            current.close()  # the next context of this process has an engine of its own
+
+
+def _leaves(given: int | None, exp_conf: Mapping[str, Any]) -> int:
+    configured = (exp_conf.get("resources") or {}).get("slots_per_trial")
+    leaves = given if given is not None else configured if configured is not None else env.max_workers()
+    if isinstance(leaves, bool) or not isinstance(leaves, int) or leaves < 1:
+        raise UsageError(f"leaves={leaves!r}: a global batch has at least one leaf", hint="a whole number, 1 or more")
+    return leaves
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(env.place_on_node()) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device

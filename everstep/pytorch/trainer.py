@@ -1,0 +1,242 @@
+"""`Trainer`: fits a trial, wherever it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from everstep import checkpoint_index
+from everstep.checkpoint.checkpointer import Checkpointer
+from everstep.data.loader import DataLoader
+from everstep.errors import UsageError
+from everstep.native import ElasticTrainer
+from everstep.pytorch import run_folder
+from everstep.pytorch.callbacks import Callbacks
+from everstep.pytorch.context import PyTorchTrialContext
+from everstep.pytorch.fit import Loop
+from everstep.pytorch.place import Place, decide_place
+from everstep.pytorch.plan import FitPlan, check_policy, configured_length, is_done, length_in_batches
+from everstep.pytorch.profiling import Profiler
+from everstep.pytorch.reporting import Reporter
+from everstep.pytorch.saving import TrialCheckpoints, restore
+from everstep.pytorch.trial import PyTorchTrial, check_trial
+from everstep.pytorch.units import Batch, TrainUnit, check_length, check_period
+from everstep.pytorch.validation import Validation
+
+log = logging.getLogger("everstep")
+
+
+class Trainer:
+    """Of one trial in one context. `fit` may be called again, to go on for longer."""
+
+    def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
+        check_trial(trial)
+        if not isinstance(context, PyTorchTrialContext):
+            raise UsageError(f"Trainer got a {type(context).__name__} as context", hint="use that of pytorch.init()")
+        self._trial, self._context = trial, context
+        self._loop: Loop | None = None
+        self._profiler = Profiler()
+
+    def configure_profiler(
+        self,
+        sync_timings: bool = True,
+        enabled: bool = False,
+        begin_on_batch: int = 0,
+        end_after_batch: int | None = None,
+    ) -> None:
+        """Trace the batches from begin_on_batch to end_after_batch with torch.profiler, for TensorBoard."""
+        self._profiler.configure(
+            sync_timings=sync_timings, enabled=enabled, begin_on_batch=begin_on_batch, end_after_batch=end_after_batch
+        )
+
+    def fit(
+        self,
+        checkpoint_period: TrainUnit | None = None,
+        validation_period: TrainUnit | None = None,
+        max_length: TrainUnit | None = None,
+        reporting_period: TrainUnit = Batch(100),  # noqa: B008
+        checkpoint_policy: str = "best",
+        latest_checkpoint: str | None = None,
+        step_zero_validation: bool = False,
+        test_mode: bool = False,
+        profiling_enabled: bool = False,
+    ) -> None:
+        """Train until `max_length`; then validate and save, whatever the periods say.
+
+        Goes on from the newest checkpoint of this run by itself; `latest_checkpoint` names another one. After a
+        validation `checkpoint_policy` saves "all", the "best" by the searcher's metric (all, if none is known), or
+        "none". `test_mode`: one training batch, one validation batch, one checkpoint."""
+        context = self._context
+        plan = self._plan(
+            max_length, checkpoint_period, validation_period, reporting_period, checkpoint_policy, is_test=test_mode
+        )
+        place = decide_place(
+            checkpoints=context.checkpoints,
+            exp_conf=context.get_experiment_config(),
+            hparams=context.get_hparams(),
+            length=plan.length,
+            is_test=test_mode,
+            agree=context.agree,
+        )
+        checkpoints = TrialCheckpoints(
+            place.checkpoints,
+            hparams=context.get_hparams(),
+            metric=plan.metric,
+            smaller_is_better=plan.smaller_is_better,
+            keep_latest=place.keep_latest,
+            keep_best=place.keep_best,
+            told=self._saved,
+            is_void=lambda: context.engine.is_over,
+        )
+        self._checkpoints = checkpoints
+        try:
+            self._fit(plan, place, latest_checkpoint, step_zero_validation, profiling_enabled)
+        finally:
+            checkpoints.close()
+
+    def _plan(
+        self, length: Any, checkpoint: Any, validation: Any, reporting: Any, policy: Any, *, is_test: bool
+    ) -> FitPlan:
+        exp_conf = self._context.get_experiment_config()
+        searcher = exp_conf.get("searcher") or {}
+        if length is None:
+            length = configured_length(exp_conf)
+        if length is None and not is_test:
+            raise UsageError(
+                "fit() without max_length", hint="give max_length=Epoch(1), or searcher.max_length in the job file"
+            )
+        metric = searcher.get("metric")
+        checked = check_policy(policy)
+        if checked == "best" and metric is None:
+            log.info('checkpoint_policy="best" saves after every validation: no searcher.metric says which is better')
+        reporting = check_period("reporting_period", reporting)
+        if reporting is None:
+            raise UsageError("reporting_period=None", hint="leave it out for Batch(100)")
+        return FitPlan(
+            length=Batch(1) if is_test else check_length(length),
+            reporting=reporting,
+            validation=check_period("validation_period", validation),
+            checkpoint=check_period("checkpoint_period", checkpoint),
+            policy=checked,
+            metric=metric,
+            smaller_is_better=bool(searcher.get("smaller_is_better", True)),
+            is_test=is_test,
+        )
+
+    def _fit(
+        self,
+        plan: FitPlan,
+        place: Place,
+        latest_checkpoint: str | None,
+        validates_first: bool,
+        is_profiled: bool,
+    ) -> None:
+        context, uuid = self._context, None
+        if self._loop is None:
+            state, uuid = self._find(plan, latest_checkpoint)
+            self._loop = self._make_loop(state, uuid)
+        loop = self._loop
+        first = loop.tally.now.batches
+        context.wants_stop = loop.tally.is_stopping = False
+        if is_done(plan.length, loop.tally.now):
+            log.warning("nothing to train: %s is reached already, at batch %d", plan.length, first)
+            return
+        reporter = self._reporter = self._make_reporter(plan, place, loop)
+        with self._telling(loop):
+            reporter.began(loop.tally.now, uuid)
+            profiler = self._profiler.started(place.folder, context, samples_system=is_profiled, reporter=reporter)
+            try:
+                reason = loop.run(
+                    plan, reporter, self._checkpoints, profiler, first=first, validates_first=validates_first
+                )
+                tally = loop.tally
+                best = (
+                    None if tally.best is None else (self._checkpoints.uuid(tally.best_at), tally.best_at, tally.best)
+                )
+                reporter.ended(tally.now, reason, best)
+                if context.is_chief:
+                    run_folder.mark_finished(place.folder, tally.now)
+            finally:
+                profiler.close()
+                reporter.close()
+
+    @contextlib.contextmanager
+    def _telling(self, loop: Loop) -> Iterator[None]:
+        """Callbacks hear of the end, and of an exception before what is in memory is saved."""
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            loop.callbacks.tell_all("on_exception", error)
+            loop.save_after(error)
+            self._reporter.failed(error)
+            raise
+        finally:
+            loop.callbacks.tell_all("on_trial_shutdown")
+
+    def _find(self, plan: FitPlan, latest_checkpoint: str | None) -> tuple[dict[str, Any] | None, str | None]:
+        """The state to go on from, and its uuid."""
+        if latest_checkpoint is not None:
+            uri, step = checkpoint_index.find(latest_checkpoint)
+            with Checkpointer(uri) as checkpointer:
+                state: dict[str, Any] = checkpointer.load(step)
+            return state, latest_checkpoint
+        found = None if plan.is_test else self._checkpoints.load()
+        return found, None if found is None else self._checkpoints.uuid(found["tally"]["now"]["batches"])
+
+    def _make_loop(self, state: dict[str, Any] | None, uuid: str | None) -> Loop:
+        trial, context = self._trial, self._context
+        if not context.models or not context.optimizers:
+            missing = "wrap_optimizer" if context.models else "wrap_model"
+            raise UsageError(f"nothing was given to context.{missing}", hint=f"context.{missing}(…) before fit()")
+        if state is not None:
+            context.leaves = state["loop"]["leaves"]  # a global batch stays what it was
+        callbacks = Callbacks(trial.build_callbacks())
+        callbacks.tell("on_trial_startup", 0 if state is None else state["tally"]["now"]["batches"], uuid)
+        loader = DataLoader.adopt(trial.build_training_data_loader())
+        validation = Validation(
+            trial, trial.build_validation_data_loader(), context.reducers, context.prepare, context.seed
+        )
+        trainer = ElasticTrainer(
+            context.models[0],
+            loader,
+            leaves=context.leaves,
+            reduce=context.reduce,
+            seed=context.seed,
+            threads=context.threads,
+            engine=context.engine,
+        )
+        context.attach(trainer)
+        loop = Loop(trial, context, trainer, loader, validation, callbacks)
+        if state is not None:
+            callbacks.tell("on_checkpoint_load_start", state)
+            restore(state, context, f"checkpoint {uuid}")
+            trainer.load_state_dict(state["loop"] | {"data": state["data"]})
+            callbacks.load_state_dict(state["callbacks"])
+            loop.tally.resume(state["tally"])
+            loop.metrics.load_state_dict(state["metrics"])
+        return loop
+
+    def _make_reporter(self, plan: FitPlan, place: Place, loop: Loop) -> Reporter:
+        order = loop.loader.position.order
+        assert order is not None
+        return Reporter(
+            folder=place.folder,
+            is_chief=lambda: self._context.is_chief,
+            length=plan.length,
+            length_batches=length_in_batches(plan.length, per_epoch=order.num_batches, global_batch=order.global_batch),
+            has_tensorboard=self._context.has_tensorboard,
+            metric=plan.metric,
+            job_metrics=None,
+        )
+
+    def _saved(self, uuid: str, step: int) -> None:
+        """A checkpoint has become durable."""
+        assert self._loop is not None
+        callbacks = self._loop.callbacks
+        if self._context.is_chief:
+            self._checkpoints.record(step)
+            callbacks.tell("on_checkpoint_write_end", self._checkpoints.uri)
+        callbacks.tell("on_checkpoint_upload_end", uuid)
+        self._reporter.saved(uuid, step, self._checkpoints.uri)

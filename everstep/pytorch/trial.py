@@ -1,0 +1,89 @@
+"""`PyTorchTrial`: what a user writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy
+import torch
+from torch.utils import data
+
+from everstep.errors import UsageError
+from everstep.pytorch.callbacks import PyTorchCallback
+from everstep.pytorch.reducers import Reducer
+
+TorchData = dict[str, torch.Tensor] | Sequence[torch.Tensor] | torch.Tensor
+
+
+class PyTorchTrial:
+    """Subclass it. `__init__` takes the context first, and whatever else you like; wrap models and optimizers there, or
+    before.
+
+    `train_batch` is called once for each leaf (a part of the global batch) that this worker computes, with the same
+    batch_idx; the indexes count through the whole training. Give either evaluate_batch, which is shared out over the
+    workers, or evaluate_full_dataset, which the chief alone runs."""
+
+    trial_context_class: ClassVar[Any] = None
+
+    def __init__(self, context: Any, *args: Any, **kwargs: Any) -> None: ...
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> torch.Tensor | dict[str, Any]:
+        raise NotImplementedError
+
+    def build_training_data_loader(self) -> data.DataLoader[Any]:
+        raise NotImplementedError
+
+    def build_validation_data_loader(self) -> data.DataLoader[Any]:
+        raise NotImplementedError
+
+    def build_callbacks(self) -> dict[str, PyTorchCallback]:
+        return {}
+
+    def evaluate_batch(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def evaluate_full_dataset(self, data_loader: data.DataLoader[Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def evaluation_reducer(self) -> Reducer | dict[str, Reducer]:
+        return Reducer.AVG
+
+    def get_batch_length(self, batch: Any) -> int:
+        """How many samples a batch has, where it cannot be known from the dataset."""
+        return batch_length(batch)
+
+
+def batch_length(batch: Any) -> int:
+    if isinstance(batch, torch.Tensor | numpy.ndarray):
+        if batch.ndim == 0:
+            raise UsageError("a batch that is a single number has no length", hint="override get_batch_length")
+        return len(batch)
+    if isinstance(batch, Mapping) and batch:
+        return batch_length(next(iter(batch.values())))
+    if isinstance(batch, list | tuple) and batch:
+        return len(batch) if isinstance(batch[0], int | float | str) else batch_length(batch[0])
+    raise UsageError(
+        f"how many samples a batch has cannot be seen from a {type(batch).__name__}"
+        + (" that is empty" if isinstance(batch, Mapping | list | tuple) else ""),
+        hint="override get_batch_length",
+    )
+
+
+def overrides(trial: PyTorchTrial, method: str) -> bool:
+    return getattr(type(trial), method, None) is not getattr(PyTorchTrial, method)
+
+
+def check_trial(trial: Any) -> None:
+    if not isinstance(trial, PyTorchTrial):
+        raise UsageError(f"Trainer got a {type(trial).__name__}", hint="subclass everstep.pytorch.PyTorchTrial")
+    for method in ("train_batch", "build_training_data_loader", "build_validation_data_loader"):
+        if not overrides(trial, method):
+            raise UsageError(f"{type(trial).__name__} has no {method}", hint=f"define {method}()")
+    number = overrides(trial, "evaluate_batch") + overrides(trial, "evaluate_full_dataset")
+    if number != 1:
+        raise UsageError(
+            f"{type(trial).__name__} defines {'both' if number else 'neither'} of evaluate_batch and "
+            "evaluate_full_dataset",
+            hint="define evaluate_batch (shared out over the workers) or evaluate_full_dataset (the chief alone)",
+        )

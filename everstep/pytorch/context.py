@@ -178,7 +178,7 @@ class PyTorchTrialContext:
         auto_zero_grads: bool = True,
         scaler: GradScaler | None = None,
     ) -> None:
-        """Call it in every train_batch; it acts with the last leaf of the batch, in every aggregation_frequency-th batch.
+        """Call it in every train_batch; it acts with the batch's last leaf, in every aggregation_frequency-th batch.
         `clip_grads` gets the parameters, whose gradients are the mean over all workers by then.
 
         Every batch's gradients begin at zero; `auto_zero_grads=False` keeps nothing for the next one."""

@@ -1,7 +1,8 @@
 """The loop of a trial: leaves, batches, and what is due between them.
 
-All workers run it. What is due after a batch is decided from the tally, which is the same on all of them; so all report,
-validate and save at the same step. A worker that was overtaken leaves what it was about, and goes on with the others."""
+All workers run it. What is due after a batch is decided from the tally, which is the same on all of them; so all
+report, validate and save at the same step. A worker that was overtaken leaves what it was about, and goes on with the
+others."""
 
 from __future__ import annotations
 

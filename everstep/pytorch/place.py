@@ -37,7 +37,7 @@ def decide_place(
 ) -> Place:
     """`checkpoints` or the job file's checkpoint_storage, else in the run's folder.
 
-    `agree`: gives all workers of a fixed world what the first of them says; those of a job find it by the job's name."""
+    `agree` gives all workers of a fixed world what the first of them says; those of a job find it by its name."""
     name = str(exp_conf.get("name") or _script_name()) + ("-test" if is_test else "")
     job = env.job() if env.coordinator_url() else None
     folder = Path(

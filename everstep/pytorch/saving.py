@@ -37,16 +37,21 @@ class TrialCheckpoints:
         told: Callable[[str, int], None],
         is_void: Callable[[], bool],
     ) -> None:
-        self._make = lambda: Checkpointer(
-            uri,
-            keep_latest=keep_latest,
-            keep_best=keep_best,
-            metric=metric,
-            mode="min" if smaller_is_better else "max",
-            hparams=hparams,
-            code=_code_folder(),
-        )
-        self._checkpointer = self._make()
+        code = _code_folder()
+
+        def make() -> Checkpointer:
+            return Checkpointer(
+                uri,
+                keep_latest=keep_latest,
+                keep_best=keep_best,
+                metric=metric,
+                mode="min" if smaller_is_better else "max",
+                hparams=hparams,
+                code=code,
+            )
+
+        self._make = make
+        self._checkpointer = make()
         self.uri = self._checkpointer.uri
         self._told, self._is_void = told, is_void
         self._pending: int | None = None  # step of a save that nobody was told of yet

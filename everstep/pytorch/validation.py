@@ -185,7 +185,7 @@ class _Batches:
         num_workers = min(old.num_workers, len(samples))
         return data.DataLoader(
             old.dataset,
-            batch_sampler=samples,  # type: ignore[arg-type]
+            batch_sampler=samples,
             num_workers=num_workers,
             collate_fn=old.collate_fn,
             pin_memory=old.pin_memory,

@@ -1,4 +1,4 @@
-"""The lower half of Determined's API, as far as it means something here: who the workers are, and plain data between them."""
+"""What Determined calls its Core API, as far as it means something here: who the workers are, what they tell others."""
 
 from everstep.core.distributed import DistributedContext
 

@@ -42,9 +42,10 @@ class Alone:
 
 
 class DistributedContext:
-    """As Determined's. The chief is rank 0; `gather`, `allgather` and `broadcast` are called by all workers alike, and
-    take what JSON can hold: None, truths, numbers, text, lists, and dicts with text for keys. A tuple arrives as a list.
-    """
+    """As Determined's. The chief is rank 0; `gather`, `allgather` and `broadcast` are called by all workers alike.
+
+    They take what JSON can hold: None, truths, numbers, text, lists, dicts with text for keys. A tuple arrives as a
+    list."""
 
     def __init__(self, source: Source, *, chief_ip: str | None = None) -> None:
         self._source = source
@@ -122,11 +123,11 @@ class DistributedContext:
         return self._source.gather(plain("broadcast", value) if self.is_chief else None)[0]
 
     def allgather_local(self, value: Any) -> list[Any]:
-        """The values of this node's workers by rank, on all of them. Workers of other nodes call it too."""
+        """The values of this node's workers by local rank, on all of them. Those of other nodes call it too."""
         return self._gather_local(plain("allgather_local", value))
 
     def gather_local(self, value: Any) -> list[Any] | None:
-        """The values of this node's workers by rank, on the first of them; None on the others."""
+        """The values of this node's workers by local rank, on the first of them; None on the others."""
         found = self._gather_local(plain("gather_local", value))
         return found if self.is_local_chief else None
 
@@ -136,12 +137,9 @@ class DistributedContext:
 
     def _gather_local(self, value: Any) -> list[Any]:
         here = _node()
-        # By local rank: newcomers of a node may have any rank.
-        told = sorted((place, value) for node, place, value in self._told(here, value) if node == here)
-        return [value for _, value in told]
-
-    def _told(self, here: str, value: Any) -> list[Any]:
-        return self._source.gather([here, self.local_rank, value])
+        told = [each for each in self._source.gather([here, self.local_rank, value]) if each[0] == here]
+        told.sort(key=lambda each: each[1])  # the node's first worker may have a higher rank than its second
+        return [each[2] for each in told]
 
     # --- where it comes from ---
 

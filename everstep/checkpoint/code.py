@@ -9,12 +9,16 @@ import fnmatch
 import hashlib
 import io
 import os
+import re
+import stat
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from everstep.checkpoint import strict
 from everstep.errors import UsageError
 
 IGNORE_FILE = ".everstepignore"
@@ -59,6 +63,58 @@ def take_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
             count += 1
     return Snapshot(sha256=digest.hexdigest(), num_files=count, archive=buffer.getvalue())
+
+
+def archive_name(record: Any, where: str) -> str:
+    """The name of the archive that a manifest's record of code refers to. Anybody may have written the record."""
+    sha256 = strict.field(record, "sha256", str, where)
+    name = strict.field(record, "archive", str, where)
+    if not re.fullmatch("[0-9a-f]{64}", sha256) or name != f"{FOLDER}/{sha256[:16]}.zip":
+        strict.broken(where, f"{strict.shown(name)} is no archive of code with the checksum {strict.shown(sha256)}")
+    return name
+
+
+def unpack(archive: bytes, folder: Path, *, sha256: str, where: str) -> None:
+    """Write the files of a snapshot into an empty folder, private to this user.
+
+    Anybody may have written the archive: what leads out of the folder, is no plain file, or is not what was taken is
+    CheckpointBroken, and nothing of an archive is believed but what is read."""
+    digest, total = hashlib.sha256(), 0
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as files:
+            for entry in files.infolist():
+                _check_entry(entry, where)
+                with files.open(entry) as file:
+                    content = file.read(MOST_BYTES - total + 1)
+                total += len(content)
+                if total > MOST_BYTES:
+                    strict.broken(where, f"more than {MOST_BYTES >> 20} MB, counted up to {entry.filename}")
+                digest.update(f"{entry.filename}\0{len(content)}\0".encode() + content)
+                _write_new(folder / entry.filename, content, where)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:  # by zipfile
+        strict.broken(where, f"no archive that can be read: {error}")
+    if digest.hexdigest() != sha256:
+        strict.broken(where, f"its files have the checksum {digest.hexdigest()[:16]}, expected {sha256[:16]}")
+
+
+def _check_entry(entry: zipfile.ZipInfo, where: str) -> None:
+    parts = PurePosixPath(entry.filename).parts
+    is_inside = bool(parts) and "/".join(parts) == entry.filename and not {"..", "/"} & set(parts)
+    if not is_inside or "\\" in entry.filename or "\0" in entry.orig_filename:
+        strict.broken(where, f"{strict.shown(entry.filename)} is no name of a file inside the folder")
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG):
+        strict.broken(where, f"{strict.shown(entry.filename)} is no plain file")
+
+
+def _write_new(path: Path, content: bytes, where: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        strict.broken(where, f"{path.name} is in it twice")
+    with open(descriptor, "wb") as file:
+        file.write(content)
 
 
 def _patterns(path: Path) -> list[str]:

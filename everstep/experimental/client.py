@@ -1,0 +1,109 @@
+"""`client.get_checkpoint(uuid)`: a checkpoint's code as a local folder, wherever the checkpoint is stored.
+
+    path = client.get_checkpoint(uuid)
+    with everstep.import_from_path(path + "/code/"):
+        import model_def
+
+The folder is made once for each checkpoint, aside, and then put in its place. Its `checkpoint.json` says where the
+state is: `everstep.Checkpointer(path.uri).load(path.step)`. Runs without torch."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from everstep import checkpoint_index, env, private_file
+from everstep.checkpoint import code
+from everstep.checkpoint.storage import Storage, open_storage
+from everstep.errors import CheckpointBroken
+
+DESCRIPTION = "checkpoint.json"
+
+log = logging.getLogger("everstep.checkpoint")
+
+
+class CheckpointPath(str):
+    """The path of a local folder with `code/` and `checkpoint.json`, and what checkpoint it is."""
+
+    uuid: str
+    uri: str
+    step: int
+
+    def __new__(cls, path: str | os.PathLike[str], *, uuid: str, uri: str, step: int) -> CheckpointPath:
+        self = super().__new__(cls, os.fspath(path))
+        self.uuid, self.uri, self.step = uuid, uri, step
+        return self
+
+    def download(self, path: str | os.PathLike[str] | None = None) -> CheckpointPath:
+        """Nothing is left to do: it is here. Into a `path`, a copy."""
+        if path is None:
+            return self
+        shutil.copytree(self, path, dirs_exist_ok=True)
+        return CheckpointPath(path, uuid=self.uuid, uri=self.uri, step=self.step)
+
+
+def get_checkpoint(uuid: str) -> CheckpointPath:
+    """The checkpoint of that uuid, which the training has printed; NoCheckpoint if it is not known or there no more."""
+    uuid = checkpoint_index.check_uuid(uuid)
+    uri, step = checkpoint_index.find(uuid)
+    storage = open_storage(uri)
+    try:
+        manifest = checkpoint_index.newest_of_step(storage, step, uuid).manifest
+        assert manifest is not None
+        wanted = {"uuid": uuid, "uri": uri, "step": step, "code": (manifest.code or {}).get("sha256")}
+        folder = env.home() / "cache" / uuid
+        if _description(folder) != wanted:
+            _materialise(folder, wanted, storage, manifest.code)
+    finally:
+        storage.close()
+    return CheckpointPath(folder, uuid=uuid, uri=uri, step=step)
+
+
+def _description(folder: Path) -> Any:
+    try:
+        return json.loads((folder / DESCRIPTION).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _materialise(folder: Path, wanted: dict[str, Any], storage: Storage, record: dict[str, Any] | None) -> None:
+    aside = private_file.make_folder(folder.parent) / f".{folder.name}.{os.getpid()}-{os.urandom(4).hex()}"
+    aside.mkdir(mode=0o700)
+    try:
+        (aside / code.FOLDER).mkdir(mode=0o700)
+        if record is None:
+            log.warning("checkpoint %s was saved without code: its code/ is empty", wanted["uuid"])
+        else:
+            _unpack(aside / code.FOLDER, storage, record)
+        private_file.write_json(aside / DESCRIPTION, wanted)
+        with private_file.locked(folder.parent / "lock"):
+            if _description(folder) != wanted:  # else another was quicker
+                _put_in_place(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _unpack(folder: Path, storage: Storage, record: dict[str, Any]) -> None:
+    name = code.archive_name(record, f"{storage.uri}: the record of its code")
+    where = f"{storage.uri}/{name}"
+    try:
+        archive = storage.read(name)
+    except FileNotFoundError:
+        raise CheckpointBroken(
+            f"{where} is missing: the checkpoint's code is lost", hint="its state can still be loaded"
+        ) from None
+    code.unpack(archive, folder, sha256=record["sha256"], where=where)
+
+
+def _put_in_place(aside: Path, folder: Path) -> None:
+    """One that was made of another checkpoint, saved at the same place with the same step before, goes away."""
+    former = aside.with_name(f"{aside.name}-former")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(folder, former)
+    os.rename(aside, folder)
+    shutil.rmtree(former, ignore_errors=True)

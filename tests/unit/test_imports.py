@@ -101,6 +101,19 @@ def test_public_names_have_a_home(name: str) -> None:
     assert name in dir(everstep)
 
 
+def test_packages_are_loaded_when_they_are_first_used() -> None:
+    code = """
+import sys, logging
+import everstep as det
+assert not {"everstep.core", "everstep.experimental", "everstep.pytorch"} & set(sys.modules)
+det.core.DistributedContext, det.experimental.client.get_checkpoint, det.import_from_path
+logging.basicConfig(format=det.LOG_FORMAT)
+logging.getLogger("story").error("once upon a time")
+print(det.get_cluster_info(), "torch" in sys.modules)
+"""
+    assert in_fresh_python(code).split() == ["None", "False"]
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Trainr'"):
         _ = everstep.Trainr

@@ -83,7 +83,7 @@ class Bar:
         from rich.console import Console
         from rich.live import Live
 
-        self._console = Console(stderr=True, highlight=False, soft_wrap=False)
+        self._console = Console(stderr=True, highlight=False)
         self._live: Live | None = Live(
             console=self._console, auto_refresh=False, vertical_overflow="crop", transient=True
         )
@@ -99,7 +99,7 @@ class Bar:
         self._guarded(lambda live: live.update(_render(status), refresh=True))
 
     def say(self, line: str) -> None:
-        self._guarded(lambda live: live.console.print(line, markup=False, highlight=False))
+        self._guarded(lambda live: live.console.print(line, markup=False, soft_wrap=True))
 
     def close(self) -> None:
         for each in self._redirected:

@@ -25,16 +25,12 @@ class TensorBoard:
     def __init__(self, folder: Path, is_chief: Callable[[], bool], *, is_enabled: bool) -> None:
         self._folder, self._is_chief, self._is_enabled = folder, is_chief, is_enabled
         self._writer: SummaryWriter | None = None
-        self._first_step: int | None = None
         self._step = 0
 
     def began(self, step: int) -> None:
-        """Training goes on from here. Who is not the chief then, and becomes it, goes on from where it is."""
+        """Training goes on from here. The chief opens its file now: the import takes longer than many batches."""
         self._step = step
-        self._first_step = step + 1 if self._is_chief() else None
-
-    def at(self, step: int) -> None:
-        self._step = step
+        self.call("flush")
 
     def scalars(self, prefix: str, metrics: Mapping[str, Any], step: int) -> None:
         self._step = step
@@ -61,8 +57,8 @@ class TensorBoard:
 
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         is_going_on = any(self._folder.glob("events.out.tfevents.*"))
-        first_step = self._step + 1 if self._first_step is None else self._first_step
-        return SummaryWriter(str(self._folder), purge_step=first_step if is_going_on else None, flush_secs=_FLUSH_S)
+        purge_step = self._step + 1 if is_going_on else None
+        return SummaryWriter(str(self._folder), purge_step=purge_step, flush_secs=_FLUSH_S)
 
     def _give_up(self, why: str) -> None:
         self._is_enabled = False

@@ -218,7 +218,8 @@ class Loop:
         tally, plan = self.tally, self._plan
         tally.once("validation starts", lambda: self._tell("on_validation_start", "on_validation_epoch_start"))
         sharing = Sharing(lambda: self._engine.agreeing, self._gather)
-        with self.context.autocast() if self.context.is_amp else contextlib.nullcontext():
+        amp = self.context.autocast() if self.context.is_amp else contextlib.nullcontext()
+        with self._reporter.aside("validating"), amp:
             outcome = self.validation.run(self.context.models, sharing, 1 if plan.is_test else None)
         self._last_metrics = _scalars(outcome.metrics)
         tally.once("validation", lambda: self._validated(outcome.metrics, outcome.outputs))

@@ -2,55 +2,57 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import logging
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from everstep import env
 from everstep.errors import UsageError
 from everstep.pytorch import run_folder
-from everstep.pytorch.units import TrainUnit
+from everstep.pytorch.context import PyTorchTrialContext
+from everstep.pytorch.plan import FitPlan
+from everstep.pytorch.run_folder import RunFolder
+from everstep.pytorch.units import Progress, TrainUnit
+
+log = logging.getLogger("everstep")
 
 RUNS = "runs"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    folder: Path
-    checkpoints: str
-    keep_latest: int | None
-    keep_best: int
+    """In use by this process until it is closed."""
+
+    def __init__(self, folder: Path, checkpoints: str, storage: Mapping[str, Any], run: RunFolder | None) -> None:
+        self.folder, self.checkpoints = folder, checkpoints
+        self.keep_latest: int | None = storage.get("save_trial_latest", 2)
+        self.keep_best: int = storage.get("save_trial_best", 1)
+        self._run = run
+
+    def finished(self, progress: Progress, length: TrainUnit) -> None:
+        run_folder.mark_finished(self.folder, progress, length)
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.close()
 
 
-def decide_place(
-    *,
-    checkpoints: str | None,
-    exp_conf: Mapping[str, Any],
-    hparams: Mapping[str, Any],
-    length: TrainUnit,
-    is_test: bool,
-    agree: Callable[[Any], Any],
-) -> Place:
-    """`checkpoints` or the job file's checkpoint_storage, else in the run's folder.
+def decide_place(context: PyTorchTrialContext, plan: FitPlan, nth: int) -> Place:
+    """For the nth fit of this process: where the context or the job file says, else in the run's folder.
 
-    `agree` gives all workers of a fixed world what the first of them says; those of a job find it by its name."""
-    name = str(exp_conf.get("name") or _script_name()) + ("-test" if is_test else "")
-    job = env.job() if env.coordinator_url() else None
-    folder = Path(
-        agree(str(run_folder.choose(Path(RUNS), name=_clean(name), digest=_digest(hparams), job=job, length=length)))
-    )
+    Workers of a job find the folder by the job's name; in a world that does not change, the chief chooses."""
+    exp_conf, job = context.get_experiment_config(), env.job() if env.coordinator_url() else None
+    name = str(exp_conf.get("name") or _script_name()) + ("-test" if plan.is_test else "")
+    run = None
+    if job is not None or context.is_chief:
+        digest = run_folder.digest_of(context.get_hparams())
+        run = run_folder.choose(RUNS, name=name, digest=digest, length=plan.length, job=job, nth=nth)
+        log.debug("%s: %s", run.path, run.reason)
+    folder = Path(context.agree(None if run is None else str(run.path)))
     storage = exp_conf.get("checkpoint_storage") or {}
-    uri = checkpoints or (None if is_test else _configured(storage)) or str(folder.resolve() / "checkpoints")
-    return Place(
-        folder=folder,
-        checkpoints=uri,
-        keep_latest=storage.get("save_trial_latest", 2),
-        keep_best=storage.get("save_trial_best", 1),
-    )
+    uri = context.checkpoints or (None if plan.is_test else _configured(storage)) or str(folder / "checkpoints")
+    return Place(folder, uri, storage if isinstance(storage, Mapping) else {}, run)
 
 
 def _configured(storage: Any) -> str | None:
@@ -70,12 +72,3 @@ def _configured(storage: Any) -> str | None:
 def _script_name() -> str:
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(main).stem if main else "notebook"
-
-
-def _clean(name: str) -> str:
-    return "".join(each if each.isalnum() or each in "._-" else "-" for each in name).strip(".-") or "run"
-
-
-def _digest(hparams: Mapping[str, Any]) -> str:
-    """Other hyperparameters are another run."""
-    return hashlib.sha256(json.dumps(dict(hparams), sort_keys=True, default=repr).encode()).hexdigest()[:6]

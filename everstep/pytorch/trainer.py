@@ -12,7 +12,6 @@ from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.data.loader import DataLoader
 from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
-from everstep.pytorch import run_folder
 from everstep.pytorch.callbacks import Callbacks
 from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.fit import Loop
@@ -37,6 +36,7 @@ class Trainer:
             raise UsageError(f"Trainer got a {type(context).__name__} as context", hint="use that of pytorch.init()")
         self._trial, self._context = trial, context
         self._loop: Loop | None = None
+        self._num_fits = 0
         self._profiler = Profiler()
 
     def configure_profiler(
@@ -72,15 +72,12 @@ class Trainer:
         plan = self._plan(
             max_length, checkpoint_period, validation_period, reporting_period, checkpoint_policy, is_test=test_mode
         )
-        place = decide_place(
-            checkpoints=context.checkpoints,
-            exp_conf=context.get_experiment_config(),
-            hparams=context.get_hparams(),
-            length=plan.length,
-            is_test=test_mode,
-            agree=context.agree,
-        )
-        checkpoints = TrialCheckpoints(
+        if self._loop is not None and is_done(plan.length, self._loop.tally.now):
+            self._warn_of_nothing(plan, self._loop)
+            return
+        self._num_fits += 1
+        place = decide_place(context, plan, self._num_fits)
+        self._checkpoints = TrialCheckpoints(
             place.checkpoints,
             hparams=context.get_hparams(),
             metric=plan.metric,
@@ -90,11 +87,11 @@ class Trainer:
             told=self._saved,
             is_void=lambda: context.engine.is_over,
         )
-        self._checkpoints = checkpoints
         try:
             self._fit(plan, place, latest_checkpoint, step_zero_validation, profiling_enabled)
         finally:
-            checkpoints.close()
+            self._checkpoints.close()
+            place.close()
 
     def _plan(
         self, length: Any, checkpoint: Any, validation: Any, reporting: Any, policy: Any, *, is_test: bool
@@ -141,9 +138,10 @@ class Trainer:
         first = loop.tally.now.batches
         context.wants_stop = loop.tally.is_stopping = False
         if is_done(plan.length, loop.tally.now):
-            log.warning("nothing to train: %s is reached already, at batch %d", plan.length, first)
+            self._warn_of_nothing(plan, loop)
             return
         reporter = self._reporter = self._make_reporter(plan, place, loop)
+        context.writer = reporter.get_writer
         with self._telling(loop):
             reporter.began(loop.tally.now, uuid)
             profiler = self._profiler.started(place.folder, context, samples_system=is_profiled, reporter=reporter)
@@ -157,10 +155,13 @@ class Trainer:
                 )
                 reporter.ended(tally.now, reason, best)
                 if context.is_chief:
-                    run_folder.mark_finished(place.folder, tally.now)
+                    place.finished(tally.now, plan.length)
             finally:
                 profiler.close()
                 reporter.close()
+
+    def _warn_of_nothing(self, plan: FitPlan, loop: Loop) -> None:
+        log.warning("nothing to train: %s is reached already, at batch %d", plan.length, loop.tally.now.batches)
 
     @contextlib.contextmanager
     def _telling(self, loop: Loop) -> Iterator[None]:

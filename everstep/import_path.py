@@ -196,7 +196,8 @@ def _install() -> Callable[[], None]:
     def scoped_import_module(name: str, package: str | None = None) -> ModuleType:
         scope = _scope.get()
         if scope is None or name.startswith("."):
-            return ordinary_whole(name, package)
+            found: ModuleType = ordinary_whole(name, package)
+            return found
         return scope.import_whole(ordinary_whole, name)
 
     def uninstall() -> None:

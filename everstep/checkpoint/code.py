@@ -68,7 +68,7 @@ def take_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
 def archive_name(record: Any, where: str) -> str:
     """The name of the archive that a manifest's record of code refers to. Anybody may have written the record."""
     sha256 = strict.field(record, "sha256", str, where)
-    name = strict.field(record, "archive", str, where)
+    name: str = strict.field(record, "archive", str, where)
     if not re.fullmatch("[0-9a-f]{64}", sha256) or name != f"{FOLDER}/{sha256[:16]}.zip":
         strict.broken(where, f"{strict.shown(name)} is no archive of code with the checksum {strict.shown(sha256)}")
     return name

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +132,10 @@ def _finish(folder: Path) -> Progress | None:
     path = folder / FINISH
     try:
         told = json.loads(path.read_bytes())["progress"]
-        return replace(
-            Progress(), **{name: float(value) if name == "seconds" else int(value) for name, value in told.items()}
-        )
+        counts: dict[str, Any] = {
+            name: float(value) if name == "seconds" else int(value) for name, value in told.items()
+        }
+        return Progress(**counts)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:

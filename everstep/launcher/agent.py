@@ -36,9 +36,10 @@ from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
 from everstep.launcher.vault import Vault
 from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
+from everstep.launcher.waiting import whom_we_wait_for
 from everstep.launcher.worker_files import WorkerFiles, open_log
 from everstep.process import RUNNING, STOPPED, Child, ending_code
-from everstep.wire import AgentOrders, AgentReport, AttemptOrder, KillOrder, Slot, WorkerExit, WorkerState
+from everstep.wire import AgentOrders, AgentReport, AttemptOrder, JobView, KillOrder, Slot, WorkerExit, WorkerState
 
 log = logging.getLogger("everstep")
 
@@ -88,6 +89,7 @@ class Agent:
             ),
             on_failure=lambda error: loop.post(lambda: self._give_up(error)),
             say=say,
+            on_view=lambda view: loop.post(lambda: self._tell_wait(view)),
         )
         self._workers: dict[str, Worker] = {}
         self._ends: list[WorkerEnd] = []
@@ -97,6 +99,8 @@ class Agent:
         self._is_ending_attempt = False
         self._is_regrouping = False
         self._told_why = ""
+        self._ended_at = 0.0  # when the last thing ended here, worker or job …
+        self._told_wait = ""  # … and what was said since of those who have not
         self._listened_to: set[str] = set()  # workers whose end is heard before it is seen …
         self._told: set[str] = set()  # … and told already
         self._condemned: set[str] = set()
@@ -141,7 +145,8 @@ class Agent:
 
     def _job_end(self) -> JobEnd:
         """How the job ended, asked for if all workers ended before we heard of it, or if we had to give up."""
-        if self._job is not None or self._signal_number is not None:
+        is_clear = self._job is not None and not any(end.exit.signal for end in self._ends)
+        if is_clear or self._signal_number is not None:
             return self._job or JobEnd()
         gave_up = self._failure.message if self._failure else ""
         try:
@@ -149,10 +154,11 @@ class Agent:
                 view = coordinator.view()
         except EverstepError as error:
             log.warning("the coordinator could not be asked how the job ended: %s", error.message)
-            return JobEnd(stop_reason=gave_up)
+            return self._job or JobEnd(stop_reason=gave_up)
+        outlived = frozenset(each.worker for each in view.workers if each.status in ("dead", "lost"))
         if view.is_finished:  # and whoever comes after its end is refused
-            return JobEnd(is_finished=True)
-        return JobEnd(stop_reason=view.reason if view.is_stopped else gave_up)
+            return JobEnd(is_finished=True, outlived=outlived)
+        return JobEnd(stop_reason=view.reason if view.is_stopped else gave_up, outlived=outlived)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -251,6 +257,7 @@ class Agent:
             self._line.tell_exit(name, WorkerExit(exit_code=ended.code, step=progress.step, leaf=progress.leaf))
         self._broom.forget(worker.child.pid)
         del self._workers[name]
+        self._note_end()
         attempt = worker.place.attempt
         end = WorkerEnd(
             worker=name,
@@ -337,6 +344,7 @@ class Agent:
         self._follow_attempt(orders)
         if orders.is_ended and self._job is None and self._signal_number is None:
             self._is_ending = True
+            self._note_end()
             self._job = JobEnd(is_finished=not orders.reason, stop_reason=orders.reason)
             if orders.reason:
                 self._say(f"the job was stopped: {orders.reason}")
@@ -360,12 +368,30 @@ class Agent:
             if is_news and not self._workers:
                 self._starter.when_settled(self._begin_due)
 
+    def _note_end(self) -> None:
+        self._ended_at, self._told_wait = time.monotonic(), ""
+
+    def _tell_wait(self, view: JobView) -> None:
+        """Once after each end."""
+        is_waiting = self._job is not None or any(end.attempt == self._attempt for end in self._ends)
+        if self._told_wait or not is_waiting or self._awaited or self._due or self._is_ending_attempt:
+            return
+        self._told_wait = whom_we_wait_for(
+            view,
+            agent=self._node.agent,
+            running={name: worker.child.pid for name, worker in self._workers.items()},
+            is_regrouping=self._is_regrouping,
+            since_s=time.monotonic() - self._ended_at,
+        )
+        if self._told_wait:
+            self._say(self._told_wait)
+
     def _dismiss_late(self) -> None:
         """The job is done. Whoever is still on its way, having done no step while others have, need not come."""
         steps = {name: read_board(worker.board).step for name, worker in self._workers.items()}
         if any(steps.values()) or any(end.step for end in self._ends):
             for name in [name for name, step in steps.items() if step == 0]:
-                self._workers[name].child.signal(signal.SIGTERM, is_for_group=False)
+                self._terminate(self._workers[name])
 
     def _kill_on_order(self, order: KillOrder) -> None:
         worker = self._workers.get(order.worker)

@@ -72,8 +72,10 @@ class Display:
         self._thread.join(5.0)  # longer only if the terminal is stopped
 
     def say(self, line: str) -> None:
-        """One event, for people."""
+        """One event, for people; also after `close`."""
         self._said.append(f"everstep: {line}")
+        if self._is_closing.is_set() and not self._thread.is_alive():
+            self._console.print(err=[self._said.popleft()])
 
     def follow(self, worker: str, local_rank: int, files: WorkerFiles, is_alive: Callable[[], bool]) -> None:
         """Show a worker whose log files exist, until it is no longer alive."""

@@ -124,21 +124,26 @@ def host_or_join(
         else:
             share_token(job, token)
             open_things.callback(unshare_token, job, token)
-            open_things.callback(_await_others, endpoint, job, token)
+            open_things.callback(_await_others, endpoint, job, token, say)
         yield endpoint.url, files.token
 
 
-def _await_others(endpoint: Endpoint, job: str, token: str) -> None:
+def _await_others(endpoint: Endpoint, job: str, token: str, say: Callable[[str], None]) -> None:
     """The job is over for us, but other nodes may still have to hear of it from the coordinator that we host."""
-    deadline = time.monotonic() + OTHERS_S
+    began, is_told = time.monotonic(), False
+    deadline = began + OTHERS_S
     with _connect(endpoint, token, job) as coordinator:
         while time.monotonic() < deadline:
             try:
                 view = coordinator.view()
             except EverstepError:  # there was no such job, or the coordinator is away
                 return
-            if not any(node.is_present for node in view.nodes):
+            present = [node.agent for node in view.nodes if node.is_present]
+            if not present:
                 return
+            if not is_told and time.monotonic() - began > _TOLD_AFTER_S:
+                is_told = True
+                say(f"waiting, {OTHERS_S:.0f} s at most, for {', '.join(present)} to hear of the end from us")
             time.sleep(0.05)
 
 

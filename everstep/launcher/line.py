@@ -21,7 +21,7 @@ from everstep import env
 from everstep.client import Coordinator
 from everstep.errors import Abandoned, EverstepError, Refused, TemporaryError
 from everstep.retry import patiently
-from everstep.wire import AgentLeave, AgentOrders, AgentReport, Slot, SlotRequest, WorkerExit
+from everstep.wire import AgentLeave, AgentOrders, AgentReport, JobView, Slot, SlotRequest, WorkerExit
 
 T = TypeVar("T")
 
@@ -45,8 +45,10 @@ class Line:
         on_slot: Callable[[str, Slot | None], None],
         on_failure: Callable[[EverstepError], None],
         say: Callable[[str], None],
+        on_view: Callable[[JobView], None] = lambda view: None,
     ) -> None:
-        self._connect = connect
+        """`on_view`: what the coordinator knows of the job, every few seconds while there is nothing to tell it."""
+        self._connect, self._on_view = connect, on_view
         self._agent, self._incarnation, self._heartbeat_s = agent, incarnation, heartbeat_s
         self._look, self._on_orders, self._on_slot, self._on_failure = look, on_orders, on_slot, on_failure
         self._say = say
@@ -113,7 +115,7 @@ class Line:
             try:
                 call = self._deaths.get(timeout=_WARM_S)
             except queue.Empty:
-                self._ask(coordinator.view)
+                self._on_view(self._ask(coordinator.view))
                 continue
             self._ask(partial(call, coordinator))
             with self._all_told:

@@ -63,30 +63,41 @@ class JobEnd:
 
     is_finished: bool = False
     stop_reason: str = ""
+    outlived: frozenset[str] = frozenset()  # workers that went before the job was done with them
 
 
 def decide_verdict(ends: Sequence[WorkerEnd], job: JobEnd, *, signal_number: int | None) -> Verdict:
-    """`ends` in order of time. A worker that failed is forgiven if another one finished after it: the job went on."""
+    """`ends` in order of time, which decides no more than whom to name: ends that are near each other are seen in any
+    order."""
     if signal_number is not None:
         reason = f"stopped by {signal.Signals(signal_number).name}"
         return Verdict(exit_code=128 + signal_number, reason=reason, was_interrupted=True)
     if job.stop_reason:
         return Verdict(exit_code=1, reason=job.stop_reason, first_failure=_first_failure(ends))
     num_restarts = max((end.attempt for end in ends), default=0)
-    ends = [end for end in ends if end.attempt == num_restarts]
-    if job.is_finished:
-        ends = _without_late(ends)
-    if ends[-1].exit.is_good if ends else job.is_finished:
-        reason = "finished" if job.is_finished else "left in good order, the job goes on elsewhere"
-        num_survived = sum(not end.exit.is_good for end in ends)
-        return Verdict(exit_code=0, reason=reason, num_survived=num_survived, num_restarts=num_restarts)
-    return Verdict(exit_code=1, reason="no worker is left", first_failure=_first_failure(ends))
+    ends = [end for end in ends if end.attempt == num_restarts and not (job.is_finished and _is_late(end))]
+    good, bad = [end for end in ends if end.exit.is_good], [end for end in ends if not end.exit.is_good]
+    if not (good or (job.is_finished and not any(end.step for end in bad))):
+        return Verdict(exit_code=1, reason="no worker is left", first_failure=_first_failure(ends))
+    failed = [end for end in bad if not _is_survived(end, good, job)]
+    if failed:
+        reason = f"{failed[0].worker} failed after the last step" if job.is_finished else "no worker is left"
+        return Verdict(exit_code=1, reason=reason, first_failure=failed[0])
+    reason = "finished" if job.is_finished else "left in good order, the job goes on elsewhere"
+    return Verdict(exit_code=0, reason=reason, num_survived=len(bad), num_restarts=num_restarts)
 
 
-def _without_late(ends: Sequence[WorkerEnd]) -> list[WorkerEnd]:
-    """Whoever came too late to do a step of a finished job was turned away: no failure."""
-    first_good = next((number for number, end in enumerate(ends) if end.exit.is_good), 0)
-    return [end for number, end in enumerate(ends) if end.exit.is_good or end.step > 0 or number < first_good]
+def _is_late(end: WorkerEnd) -> bool:
+    """Whoever came too late to do a step of a finished job was turned away: no failure, and no death."""
+    return not end.exit.is_good and end.step == 0 and (end.was_asked or not end.exit.signal)
+
+
+def _is_survived(end: WorkerEnd, good: Sequence[WorkerEnd], job: JobEnd) -> bool:
+    """Whether the others did what was left to do. They did if they took steps after its last one. What a script does
+    after its last step, such as saving the model, nobody does in its place: an error there is the job's. A worker that
+    was killed there is survived if that was before all had agreed on the end."""
+    last_step = max((each.step for each in good), default=1)
+    return end.step < last_step or (bool(end.exit.signal) and end.worker in job.outlived)
 
 
 def _first_failure(ends: Sequence[WorkerEnd]) -> WorkerEnd | None:

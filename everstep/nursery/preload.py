@@ -108,11 +108,8 @@ def _rehearse() -> None:
         os.environ.pop(name, None)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    theirs = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-    optimizer = torch.optim.AdamW(theirs.parameters())
-    theirs(torch.randn(2, 4)).sum().backward()
-    optimizer.step()
-    dist.destroy_process_group()
+    _step_of_torchs()
+    dist.destroy_process_group()  # when no DDP is left: one that outlives its group may hang when it goes
     ours = torch.nn.Linear(4, 4)
     trainer = everstep.ElasticTrainer(ours, leaves=1)
     optimizer = trainer.prepare(torch.optim.SGD(ours.parameters(), lr=0.1))
@@ -120,6 +117,15 @@ def _rehearse() -> None:
         with trainer.step():
             ours(torch.randn(2, 4)).sum().backward()
             optimizer.step()
+
+
+def _step_of_torchs() -> None:
+    import torch
+
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
 
 
 def _problem() -> str:

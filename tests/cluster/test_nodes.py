@@ -71,6 +71,18 @@ def test_the_first_host_may_come_last_and_the_same_command_starts_a_new_job() ->
     assert len(result.events("step.committed", step=3)) == 4
 
 
+def test_a_node_whose_workers_have_ended_says_for_whom_it_waits() -> None:
+    with Nodes(script="linger.py", options=["--nnodes=2"], env={"EVERSTEP_NURSERY": "off"}, hosts=2) as nodes:
+        first, second = nodes.run(1, 2)
+        nodes.until(lambda: "w0 finished" in nodes.said(first) + nodes.said(second), "the first worker's end")
+        waits, lingers = (first, second) if "w0 finished" in nodes.said(first) else (second, first)
+        agent = next(each.agent for each in nodes.view().workers if each.worker == "w1")
+        nodes.wait_said(waits, f"waiting for w1 on {agent} to end")
+        nodes.open_gate("end")
+        result = nodes.finish()
+    assert result.exit_codes == {waits: 0, lingers: 0}
+
+
 # --- torch's DDP ------------------------------------------------------------------------------------
 
 

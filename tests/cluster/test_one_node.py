@@ -103,6 +103,13 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 """
 
 
+def test_a_worker_that_does_not_end_with_the_others_is_named(tmp_path: Path) -> None:
+    with Run("--nproc-per-node=2", SCRIPTS / "linger.py", directory=tmp_path) as run:
+        run.wait_said(r"waiting for w1 \(pid \d+\) to end")
+        (tmp_path / "gate-end").touch()
+        assert run.finish() == 0, run.said
+
+
 def test_classic_workers_that_hang_show_their_stacks_and_are_restarted(tmp_path: Path) -> None:
     options = ["--nproc-per-node=2", "--max-restarts=1", "--hang-timeout=1"]
     with Run(*options, script(tmp_path, HANGS_ONCE), directory=tmp_path) as run:

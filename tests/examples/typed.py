@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,8 +20,9 @@ PATIENCE_S = 10.0
 class Typed:
     """A command that was typed; `finish` gives all that it said."""
 
-    def __init__(self, command: list[str], log: Path, env: dict[str, str]) -> None:
-        self._command, self._log = command, log
+    def __init__(self, command: list[str], log: Path, env: dict[str, str], others: Sequence[Typed] = ()) -> None:
+        """`others`: what else was typed; if this one fails, the reason may be there."""
+        self._command, self._log, self._others = command, log, others
         with log.open("wb") as output:
             self.process = Child.start(command, env=env, output=output, cwd=log.parent)
 
@@ -29,13 +30,18 @@ class Typed:
     def said(self) -> str:
         return self._log.read_text(errors="replace")
 
+    def _story(self) -> str:
+        """What all have said, this one first."""
+        all_ = [self, *(each for each in self._others if each is not self)]
+        return "\n".join(f"{each._command} said\n{each.said}" for each in all_)
+
     def wait_said(self, pattern: str) -> re.Match[str]:
         until(
             lambda: re.search(pattern, self.said) is not None or self.process.wait(0) is not None,
-            lambda: f"{self._command} did not say {pattern!r} in time\n{self.said}",
+            lambda: f"{self._command} did not say {pattern!r} in time\n{self._story()}",
         )
         found = re.search(pattern, self.said)
-        assert found is not None, f"{self._command} ended without saying {pattern!r}\n{self.said}"
+        assert found is not None, f"{self._command} ended without saying {pattern!r}\n{self._story()}"
         return found
 
     def kill(self, *workers: str) -> None:
@@ -45,8 +51,8 @@ class Typed:
 
     def finish(self, *, is_good: bool = True) -> str:
         ended = self.process.wait(DEADLINE_S)
-        assert ended is not None, f"{self._command} did not end within {DEADLINE_S:.0f} s\n{self.said}"
-        assert ended.is_good == is_good, f"{self._command}: {ended}\n{self.said}"
+        assert ended is not None, f"{self._command} did not end within {DEADLINE_S:.0f} s\n{self._story()}"
+        assert ended.is_good == is_good, f"{self._command}: {ended}\n{self._story()}"
         return self.said
 
     def end(self) -> None:
@@ -65,7 +71,7 @@ def keyboard(home: Path) -> Iterator[Callable[..., Typed]]:
 
     def start(*command: object, **env: str) -> Typed:
         log = home / f"terminal-{len(typed)}.log"
-        typed.append(Typed([str(each) for each in command], log, outer | given | env))
+        typed.append(Typed([str(each) for each in command], log, outer | given | env, typed))
         return typed[-1]
 
     try:

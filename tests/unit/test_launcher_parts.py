@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import time
@@ -22,10 +23,11 @@ from everstep.launcher.progress import Goodput, Pace, Progress, clock, progress_
 from everstep.launcher.report import LastWords, failure_report, summary
 from everstep.launcher.streams import BOTH, STDERR, STDOUT, Shown, Streams
 from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
+from everstep.launcher.waiting import whom_we_wait_for
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.process import Exit
 from everstep.testing.tape import Tape, is_match
-from everstep.wire import OUTSIDE
+from everstep.wire import OUTSIDE, JobView, NodeView, WorkerView
 
 GOOD, BAD, KILLED = Exit(code=0), Exit(code=1), Exit(code=-9)
 
@@ -52,34 +54,60 @@ def ends(*exits: Exit) -> list[WorkerEnd]:
 
 
 @pytest.mark.parametrize(
-    ("exits", "exit_code", "first"),
+    ("exits", "outlived", "exit_code", "first"),
     [
-        ([GOOD, GOOD], 0, None),
-        ([KILLED, GOOD], 0, None),  # the job went on without it
-        ([GOOD, BAD], 1, "w1"),
-        ([GOOD, KILLED, BAD], 1, "w1"),
-        ([BAD, BAD], 1, "w0"),
-        ([], 1, None),
+        ([GOOD, GOOD], "", 0, None),
+        ([KILLED, GOOD], "w0", 0, None),  # the job went on without it
+        ([GOOD, KILLED], "w1", 0, None),
+        ([GOOD, KILLED], "", 1, "w1"),  # it was killed when all had agreed on the end
+        ([GOOD, BAD], "", 1, "w1"),
+        ([BAD, GOOD], "", 1, "w0"),
+        ([GOOD, KILLED, BAD], "w1", 1, "w2"),
+        ([BAD, BAD], "", 1, "w0"),
+        ([], "", 1, None),
     ],
 )
-def test_how_a_job_went(exits: list[Exit], exit_code: int, first: str | None) -> None:
-    verdict = decide_verdict(ends(*exits), JobEnd(), signal_number=None)
+def test_how_a_job_went(exits: list[Exit], outlived: str, exit_code: int, first: str | None) -> None:
+    verdict = decide_verdict(ends(*exits), JobEnd(outlived=frozenset({outlived})), signal_number=None)
     assert verdict.exit_code == exit_code
     assert (verdict.first_failure.worker if verdict.first_failure else None) == first
 
 
+def in_any_order(*ends: WorkerEnd, outlived: str = "") -> Verdict:
+    """How a finished job went, whatever was seen first."""
+    job = JobEnd(is_finished=True, outlived=frozenset({outlived}))
+    (verdict,) = {decide_verdict(order, job, signal_number=None) for order in itertools.permutations(ends)}
+    return verdict
+
+
 def test_who_came_too_late_for_a_finished_job_did_not_fail() -> None:
     late = WorkerEnd(worker="w2", exit=BAD, step=0)
+    dismissed = WorkerEnd(worker="w3", exit=Exit(code=-15), was_asked=True)
     finished = WorkerEnd(worker="w0", exit=GOOD, step=9)
-    assert decide_verdict([finished, late], JobEnd(is_finished=True), signal_number=None).exit_code == 0
-    assert decide_verdict([late], JobEnd(is_finished=True), signal_number=None).exit_code == 0
+    assert in_any_order(finished, late, dismissed) == Verdict(exit_code=0, reason="finished")
+    assert in_any_order(late).exit_code == 0
     assert decide_verdict([late], JobEnd(), signal_number=None).exit_code == 1
+
+
+def test_who_failed_before_the_others_last_step_was_survived() -> None:
+    finished = [WorkerEnd(worker=worker, exit=GOOD, step=9) for worker in ("w0", "w2")]
+    for exit in (BAD, KILLED):
+        failed = WorkerEnd(worker="w1", exit=exit, step=8)
+        assert in_any_order(failed, *finished) == Verdict(exit_code=0, reason="finished", num_survived=1)
 
 
 def test_who_failed_after_the_last_step_did_fail() -> None:
     failed = WorkerEnd(worker="w1", exit=BAD, step=9)
     finished = WorkerEnd(worker="w0", exit=GOOD, step=9)
-    assert decide_verdict([finished, failed], JobEnd(is_finished=True), signal_number=None).first_failure == failed
+    verdict = in_any_order(finished, failed, outlived="w1")
+    assert (verdict.first_failure, verdict.reason) == (failed, "w1 failed after the last step")
+
+
+def test_who_was_killed_after_the_last_step_did_fail_if_all_had_agreed_on_the_end() -> None:
+    killed = WorkerEnd(worker="w1", exit=KILLED, step=9)
+    finished = WorkerEnd(worker="w0", exit=GOOD, step=9)
+    assert in_any_order(finished, killed, outlived="w1").exit_code == 0
+    assert in_any_order(finished, killed).first_failure == killed
 
 
 def test_a_death_that_was_survived_is_not_the_one_to_look_at() -> None:
@@ -136,6 +164,37 @@ def test_the_summary_of_a_good_end() -> None:
     told = summary(good, num_steps=30, elapsed_s=12.0, good_s=9.0)
     assert told == "finished: 30 steps in 12.0 s, goodput 75%, 1 death survived"
     assert summary(good, num_steps=0, elapsed_s=2.0, good_s=None) == "finished in 2.0 s, 1 death survived"
+
+
+def test_whom_a_node_waits_for() -> None:
+    statuses = {"w0": ("left", "a"), "w1": ("starting", "b"), "w2": ("dead", "b"), "w3": ("starting", "gone")}
+    going_on = JobView(
+        job="j",
+        generation=0,
+        is_closed=False,
+        is_stopped=False,
+        is_finished=False,
+        reason="",
+        workers=[
+            WorkerView(worker=worker, status=status, agent=agent, reason="", pid=0, step=0, generation=0, rank=-1)
+            for worker, (status, agent) in statuses.items()
+        ],
+        nodes=[
+            NodeView(agent=agent, address="", num_workers=1, is_present=agent != "gone", node_rank=0, reason="")
+            for agent in ("a", "b", "gone")
+        ],
+    )
+    finished = replace(going_on, is_finished=True)
+
+    def said(view: JobView, *, since_s: float = 5.0, is_regrouping: bool = False, **running: int) -> str:
+        return whom_we_wait_for(view, agent="a", running=running, is_regrouping=is_regrouping, since_s=since_s)
+
+    assert said(going_on) == "waiting for w1 on b to end"
+    assert said(going_on, w4=77) == "waiting for w4 (pid 77), w1 on b to end"
+    assert said(going_on, since_s=4.9) == ""
+    assert said(going_on, is_regrouping=True, w4=77) == ""  # it trains on
+    assert said(finished, is_regrouping=True, w4=77) == "waiting for w4 (pid 77) to end"
+    assert said(finished) == ""
 
 
 # --- environment ----------------------------------------------------------------------------------

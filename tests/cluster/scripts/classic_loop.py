@@ -48,7 +48,12 @@ def main() -> None:
     is_distributed = "RANK" in os.environ
     if is_distributed:
         dist.init_process_group("gloo")
+    train(args, is_distributed)
+    if is_distributed:
+        dist.destroy_process_group()  # when no DDP is left: one that outlives its group may hang when it goes
 
+
+def train(args: argparse.Namespace, is_distributed: bool) -> None:
     train_data = Samples(args.samples)
     #  Setup sampler for elastic training.
     sampler = ElasticDistributedSampler(dataset=train_data)
@@ -101,8 +106,6 @@ def main() -> None:
     emit(
         "result", weights_digest=digest.hexdigest(), steps=elastic_trainer.num_steps, leaves=elastic_trainer.num_leaves
     )
-    if is_distributed:
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

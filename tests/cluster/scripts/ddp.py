@@ -51,6 +51,15 @@ class Trainer:
             aside.replace(self.checkpoint)
 
 
+def train(checkpoint: Path, steps: int, step_s: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    trainer = Trainer(model, optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss(), checkpoint)
+    trainer.fit(steps, step_s)
+    digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values()))
+    emit("result", weights_digest=digest.hexdigest(), steps=trainer.step)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("checkpoint", type=Path)
@@ -58,13 +67,8 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, default=0.02)
     args = parser.parse_args()
     dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
-    trainer = Trainer(model, optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss(), args.checkpoint)
-    trainer.fit(args.steps, args.step_s)
-    digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values()))
-    emit("result", weights_digest=digest.hexdigest(), steps=trainer.step)
-    dist.destroy_process_group()
+    train(args.checkpoint, args.steps, args.step_s)
+    dist.destroy_process_group()  # when no DDP is left: one that outlives its group may hang when it goes
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ Does not retry, and does not interpret the answers."""
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, TypeVar
@@ -40,6 +41,9 @@ from everstep.wire import (
     LeaseRequest,
     Leave,
     Left,
+    MetricReport,
+    MetricReports,
+    MetricsView,
     RestoreShards,
     Settled,
     ShardCheckpoint,
@@ -165,6 +169,16 @@ class Coordinator:
 
     def restore_shards(self, dataset: str, message: RestoreShards) -> DatasetView:
         return self._ask("POST", _of_dataset(dataset) + "/restore", message, DatasetView)
+
+    # --- metrics ---
+
+    def report_metrics(self, reports: Sequence[MetricReport]) -> None:
+        """Durable when it returns. Of one kind and batch, the last word counts."""
+        self._call("POST", "/metrics", MetricReports(reports=list(reports)))
+
+    def metrics(self, since: int = 0, limit: int = 100) -> MetricsView:
+        """Those kept after `since` (a view's `last`), oldest first; the last ones if it is negative."""
+        return self._ask("GET", f"/metrics?since={since}&limit={limit}", None, MetricsView, role=READ_ONLY)
 
     # --- the wire ---
 

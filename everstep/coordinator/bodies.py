@@ -5,6 +5,7 @@ A body that is too long is refused without being read to its end."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
@@ -42,11 +43,14 @@ POSITIVE = {
 }
 MOST_LEASES = 64  # that one call may ask for …
 MOST_PARTS = 8192  # … and parts that it may bring
+MOST_REPORTS = 1000  # of metrics, in one call …
+MAX_REPORT_BYTES = 1 << 16  # … and as JSON, each
+MAX_DEPTH = 8
 PHASES = (wire.COMPUTING, wire.WAITING, wire.OUTSIDE)
 
 MAX_TEXT = 1 << 16
 MAX_NAME = 256
-NAMES = {"agent", "incarnation", "node", "request", "worker", "address"}
+NAMES = {"agent", "incarnation", "kind", "node", "request", "worker", "address"}
 MOST = {"num_workers": 4096, "store_port": 65535, "probe_port": 65535, "free_port": 65535}
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, str_max_length=MAX_TEXT)
@@ -55,14 +59,20 @@ _KINDS: tuple[type[Any], ...] = (
     wire.SlotRequest, wire.WorkerExit,
     wire.Announce, wire.Watch, wire.Arrive, wire.Broken, wire.Settled, wire.Leave,
     wire.DatasetSpec, wire.Part, wire.FailedPart, wire.LeaseRequest, wire.BadShard, wire.ShardCheckpoint,
-    wire.RestoreShards,
+    wire.RestoreShards, wire.MetricReport, wire.MetricReports,
 )  # fmt: skip
+
+
+def _must_be_positive(kind: type[Any], name: str) -> bool:
+    return name in POSITIVE and kind is not wire.MetricReport  # a fit begins with no epoch done
+
+
 ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {kind: TypeAdapter(with_config(_STRICT)(kind)) for kind in _KINDS}
 NUMBERS: dict[type[Any], tuple[tuple[str, int, int], ...]] = {
     kind: tuple(
         (
             each.name,
-            LEAST.get(each.name, int(each.name in POSITIVE and each.type != "float")),
+            LEAST.get(each.name, int(_must_be_positive(kind, each.name) and each.type != "float")),
             MOST.get(each.name, MAX_INT if str(each.type).startswith("int") else MAX_FLOAT),
         )
         for each in fields(kind)
@@ -130,10 +140,14 @@ def parse(kind: type[T], body: bytes) -> T:
 
 
 def _check_names(kind: type[Any], message: Any) -> None:
+    for problem in _name_problems(kind, message):
+        raise Refused(f"{kind.__name__}: {problem}", status=422)
+
+
+def _name_problems(kind: type[Any], message: Any) -> Iterator[str]:
     for name in _NAMES[kind]:
-        if len(getattr(message, name)) > MAX_NAME:
-            num = len(getattr(message, name))
-            raise Refused(f"{kind.__name__}: {name} has {num} characters, more than {MAX_NAME}", status=422)
+        if (num := len(getattr(message, name))) > MAX_NAME:
+            yield f"{name} has {num} characters, more than {MAX_NAME}"
 
 
 def _problems(message: Any) -> Iterator[str]:
@@ -162,6 +176,8 @@ def _problems(message: Any) -> Iterator[str]:
         yield from _problems(message.checkpoint)
         for bad in message.checkpoint.bad_shards:
             yield from _problems(bad)
+    elif isinstance(message, wire.MetricReports):
+        yield from _reports_problems(message)
     assert is_dataclass(message)
 
 
@@ -182,3 +198,33 @@ def _dataset_problems(spec: wire.DatasetSpec) -> Iterator[str]:
         yield f"size={spec.size} times epochs={spec.epochs} is more than 2^53"
     if spec.on_bad_shard not in (wire.STOP, wire.SKIP):
         yield f"on_bad_shard is neither {wire.STOP} nor {wire.SKIP}"
+
+
+def _reports_problems(message: wire.MetricReports) -> Iterator[str]:
+    if len(message.reports) > MOST_REPORTS:
+        yield f"{len(message.reports)} reports are more than {MOST_REPORTS}"
+    for report in message.reports:
+        yield from _problems(report)
+        yield from _name_problems(wire.MetricReport, report)
+        yield from _value_problems(report.metrics, MAX_DEPTH)
+        yield from _value_problems(report.facts, MAX_DEPTH)
+        if (num_bytes := len(wire.to_json(report))) > MAX_REPORT_BYTES:
+            yield f"{report.kind} of batch {report.batches} has {num_bytes} bytes, more than {MAX_REPORT_BYTES}"
+
+
+def _value_problems(value: Any, depth: int) -> Iterator[str]:
+    """Of what may be any JSON."""
+    if depth == 0:
+        yield f"values are nested more than {MAX_DEPTH} deep"
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            if len(name) > MAX_NAME:
+                yield f"a name has {len(name)} characters, more than {MAX_NAME}"
+            yield from _value_problems(each, depth - 1)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _value_problems(each, depth - 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{value} is not finite"
+    elif isinstance(value, int) and abs(value) > MAX_INT:
+        yield f"{value.bit_length()} bits are too many for a whole number"

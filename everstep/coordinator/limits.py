@@ -9,6 +9,7 @@ MAX_JOBS = 10_000  # that are not over
 MAX_WORKERS = 1_000_000  # of a job, with all that it ever had
 MAX_NODES = 10_000  # of a job, likewise
 MAX_DATASETS = 10_000  # of a job
+MAX_REPORTS = 1_000_000  # of a job's metrics
 
 
 def check_jobs(num_open: int) -> None:
@@ -33,3 +34,11 @@ def check_datasets(num_datasets: int) -> None:
     """With one that is new."""
     if num_datasets > MAX_DATASETS:
         raise Refused(f"the job has {num_datasets - 1} datasets, and may have {MAX_DATASETS}", status=CONFLICT)
+
+
+def check_reports(num_reports: int) -> None:
+    """With those that are new."""
+    if num_reports > MAX_REPORTS:
+        raise Refused(
+            f"with these, the job has reported metrics {num_reports} times, and may {MAX_REPORTS}", status=CONFLICT
+        )

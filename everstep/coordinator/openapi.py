@@ -12,7 +12,16 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from everstep import __version__, wire
-from everstep.coordinator.bodies import ADAPTERS, MAX_NAME, MAX_TEXT, NAMES, NUMBERS, PHASES
+from everstep.coordinator.bodies import (
+    ADAPTERS,
+    MAX_INT,
+    MAX_NAME,
+    MAX_TEXT,
+    MOST_REPORTS,
+    NAMES,
+    NUMBERS,
+    PHASES,
+)
 from everstep.coordinator.door import needed_role
 from everstep.coordinator.roster import ID
 
@@ -53,6 +62,11 @@ def _call(
     return Operation(method=method, path=path, takes=takes, gives=gives, summary=summary)
 
 
+def _in_query(name: str, default: int, least: int, most: int) -> dict[str, Any]:
+    schema = {"type": "integer", "minimum": least, "maximum": most, "default": default}
+    return {"name": name, "in": "query", "required": False, "schema": schema}
+
+
 OPERATIONS = (
     _call("GET", "/v1/health", "is it up, and what time is it there", gives=wire.Health),
     _call("GET", "/v1/openapi.json", "this document"),
@@ -75,6 +89,8 @@ OPERATIONS = (
     _call("PUT", _OF_A_DATASET, "register it, or find it as it is", wire.DatasetSpec, wire.DatasetView),
     _call("GET", f"{_OF_A_DATASET}/checkpoint", "what is done", gives=wire.ShardCheckpoint),
     _call("POST", f"{_OF_A_DATASET}/restore", "from now on this is done", wire.RestoreShards, wire.DatasetView),
+    _call("POST", f"{_OF_A_JOB}/metrics", "what a fit has found out", wire.MetricReports),
+    _call("GET", f"{_OF_A_JOB}/metrics", "what was kept after `since`", gives=wire.MetricsView),
 )  # fmt: skip
 
 _PARAMETERS: dict[str, dict[str, Any]] = {
@@ -83,6 +99,12 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
     "agent": {"type": "string", "minLength": 1, "maxLength": MAX_NAME},
     "worker": {"type": "string", "minLength": 1, "maxLength": MAX_NAME},
     "number": {"type": "integer", "minimum": 0},
+}
+_QUERIES: dict[str, list[dict[str, Any]]] = {
+    f"get {_OF_A_JOB}/metrics": [
+        _in_query("since", 0, -MOST_REPORTS, MAX_INT),
+        _in_query("limit", 100, 1, MOST_REPORTS),
+    ]
 }
 
 
@@ -115,7 +137,10 @@ def _operation(each: Operation) -> dict[str, Any]:
         "operationId": each.id,
         "summary": each.summary,
         "description": f"Needs a token whose role may do what `{role}` may.",
-        "parameters": [{"name": name, "in": "path", "required": True, "schema": _PARAMETERS[name]} for name in names],
+        "parameters": [
+            *({"name": name, "in": "path", "required": True, "schema": _PARAMETERS[name]} for name in names),
+            *_QUERIES.get(each.id, []),
+        ],
         "responses": {
             "200": {"description": "done", "content": _json(each.gives.__name__ if each.gives else "Done")},
             **{str(status): _refused(status) for status in statuses},

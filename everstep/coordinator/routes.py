@@ -6,10 +6,10 @@ import json
 import time
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from everstep import wire
-from everstep.coordinator.bodies import check_name, parse, read_body
+from everstep.coordinator.bodies import MAX_INT, MOST_REPORTS, check_name, parse, read_body
 from everstep.coordinator.express import encode
 from everstep.coordinator.job import Job
 from everstep.coordinator.openapi import document
@@ -106,3 +106,21 @@ async def restore(
     job: JobOf, dataset: str, message: Annotated[wire.RestoreShards, _body(wire.RestoreShards)]
 ) -> Response:
     return _reply(await job.shards.restore(dataset, message))
+
+
+@router.post("/jobs/{job}/metrics")
+async def keep_metrics(
+    job: str, service: ServiceOf, message: Annotated[wire.MetricReports, _body(wire.MetricReports)]
+) -> Response:
+    await service.keep_metrics(job, message.reports)
+    return _reply()
+
+
+@router.get("/jobs/{job}/metrics")
+async def metrics(
+    job: str,
+    service: ServiceOf,
+    since: Annotated[int, Query(ge=-MOST_REPORTS, le=MAX_INT)] = 0,
+    limit: Annotated[int, Query(ge=1, le=MOST_REPORTS)] = 100,
+) -> Response:
+    return _reply(await service.metrics(job, since, limit))

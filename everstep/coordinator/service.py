@@ -66,6 +66,14 @@ class Service:
             raise Refused(f"job {name} has no generation {number}", status=UNKNOWN)
         return generation_view(found)
 
+    async def keep_metrics(self, name: str, reports: Sequence[wire.MetricReport]) -> None:
+        await self.job(name)
+        await self._in_thread(lambda: self._store.save_reports(name, reports))
+
+    async def metrics(self, name: str, since: int, limit: int) -> wire.MetricsView:
+        await self.job(name)
+        return await self._in_thread(lambda: self._store.load_reports(name, since, limit))
+
     async def _load(self, name: str) -> Job | None:
         async with self._opening:
             if name in self._jobs:

@@ -20,13 +20,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from everstep.coordinator.ledger import Rows
+from everstep.coordinator.metric_rows import load_reports, save_reports
 from everstep.coordinator.roster import Attempt, Generation, Node, Roster, Seat, Worker
 from everstep.coordinator.schema import bring_up_to_date
 from everstep.coordinator.shard_rows import load_ledgers, save_ledger
 from everstep.coordinator.tables import GENERATIONS, JOBS, WORKERS
 from everstep.coordinator.upsert import upsert
 from everstep.errors import TemporaryError, UsageError
-from everstep.wire import Member, Policy
+from everstep.wire import Member, MetricReport, MetricsView, Policy
 
 ADVISORY_LOCK = 0x45564552  # "EVER": one coordinator per PostgreSQL database
 
@@ -148,6 +149,21 @@ class Store:
         try:
             with self._engine.begin() as connection:
                 return load_ledgers(connection, job)
+        except SQLAlchemyError as error:
+            raise StoreError(f"the store cannot be read: {_words(error)}") from None
+
+    def save_reports(self, job: str, reports: Sequence[MetricReport]) -> None:
+        """Of metrics; all of them or none."""
+        try:
+            with self._engine.begin() as connection:
+                save_reports(connection, job, reports)
+        except SQLAlchemyError as error:
+            raise StoreError(f"the store did not keep a change: {_words(error)}") from None
+
+    def load_reports(self, job: str, since: int, limit: int) -> MetricsView:
+        try:
+            with self._engine.begin() as connection:
+                return load_reports(connection, job, since, limit)
         except SQLAlchemyError as error:
             raise StoreError(f"the store cannot be read: {_words(error)}") from None
 

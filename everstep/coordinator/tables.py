@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, MetaData, String, Table, Text
 
 from everstep.coordinator.roster import Worker
 
@@ -92,4 +92,18 @@ BAD_SHARDS = Table(
     Column("failures", BigInteger, nullable=False),
     Column("reason", Text, nullable=False),
     Column("skipped", Text, nullable=False),
+)
+METRICS = Table(
+    "metrics",
+    TABLES,
+    Column("job", String, primary_key=True),
+    Column("kind", String, primary_key=True),
+    Column("batches", BigInteger, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("time", Float, nullable=False),
+    Column("epochs", BigInteger),
+    Column("records", BigInteger),
+    Column("metrics", Text, nullable=False),
+    Column("facts", Text, nullable=False),
+    Index("metrics_by_number", "job", "number"),
 )

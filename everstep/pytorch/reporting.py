@@ -123,7 +123,7 @@ class Reporter:
     def aside(self, doing: str) -> Iterator[None]:
         """While validating or saving: this time is not training's, and the display says what is being done."""
         self._doing = doing
-        self._draw(time.monotonic(), is_boundary=True)
+        self._draw(time.monotonic())
         try:
             yield
         finally:
@@ -186,7 +186,9 @@ class Reporter:
 
     def _draw(self, now: float, *, is_boundary: bool = False) -> None:
         display = self._shown()
-        if display is None or not display.is_due(now - self._drawn_at, is_boundary=is_boundary):
+        if display is None:
+            return
+        if not self._doing and not display.is_due(now - self._drawn_at, is_boundary=is_boundary):
             return
         if not self._doing:
             self._drawn_at = now

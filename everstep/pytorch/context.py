@@ -19,6 +19,7 @@ from everstep.engine.step import Engine
 from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
 from everstep.pytorch.aggregation import Gathered
+from everstep.pytorch.profiling import ProfilerSettings, profiler_arguments
 from everstep.pytorch.reducers import MetricReducer, Reducers
 from everstep.pytorch.schedulers import LRScheduler, StepMode
 from everstep.pytorch.to_device import ToDevice
@@ -66,7 +67,7 @@ class PyTorchTrialContext:
         self.wants_stop = False
         self.to_device = ToDevice(device)
         self.moves_batches = True
-        self.profiler_arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.profiling: ProfilerSettings | None = None
         self.writer: Callable[[], Any] | None = None
         self.now: Callable[[], _Now] | None = None  # while training
         self.amp_scaler: GradScaler | None = None
@@ -329,7 +330,7 @@ class PyTorchTrialContext:
 
     def set_profiler(self, *args: Any, **kwargs: Any) -> None:
         """Takes the arguments of torch.profiler.profile; its traces are shown by TensorBoard."""
-        self.profiler_arguments = (args, kwargs)
+        self.profiling = profiler_arguments(*args, **kwargs)
 
     def get_tensorboard_writer(self) -> Any:
         """A torch.utils.tensorboard.SummaryWriter in the run's folder; on workers other than the chief, of nothing."""

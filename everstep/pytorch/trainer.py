@@ -15,11 +15,14 @@ from everstep.native import ElasticTrainer
 from everstep.pytorch.callbacks import Callbacks
 from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.fit import Loop
+from everstep.pytorch.job_metrics import job_metrics
 from everstep.pytorch.place import Place, decide_place
 from everstep.pytorch.plan import FitPlan, check_policy, configured_length, is_done, length_in_batches
-from everstep.pytorch.profiling import Profiler
+from everstep.pytorch.profiling import Profiler, configure_profiler
 from everstep.pytorch.reporting import Reporter
 from everstep.pytorch.saving import TrialCheckpoints, restore
+from everstep.pytorch.system import SystemSampler
+from everstep.pytorch.tensorboard import FOLDER as TENSORBOARD
 from everstep.pytorch.trial import PyTorchTrial, check_trial
 from everstep.pytorch.units import Batch, TrainUnit, check_length, check_period
 from everstep.pytorch.validation import Validation
@@ -37,7 +40,7 @@ class Trainer:
         self._trial, self._context = trial, context
         self._loop: Loop | None = None
         self._num_fits = 0
-        self._profiler = Profiler()
+        self._profiling = configure_profiler()
 
     def configure_profiler(
         self,
@@ -47,7 +50,7 @@ class Trainer:
         end_after_batch: int | None = None,
     ) -> None:
         """Trace the batches from begin_on_batch to end_after_batch with torch.profiler, for TensorBoard."""
-        self._profiler.configure(
+        self._profiling = configure_profiler(
             sync_timings=sync_timings, enabled=enabled, begin_on_batch=begin_on_batch, end_after_batch=end_after_batch
         )
 
@@ -142,23 +145,22 @@ class Trainer:
             return
         reporter = self._reporter = self._make_reporter(plan, place, loop)
         context.writer = reporter.get_writer
-        with self._telling(loop):
+        with contextlib.ExitStack() as stack:
+            stack.callback(reporter.close)
+            profiler = Profiler(context.profiling or self._profiling, place.folder / TENSORBOARD)
+            stack.callback(profiler.close)
+            if is_profiled:
+                stack.enter_context(SystemSampler(reporter.system))
+            stack.enter_context(self._telling(loop))
             reporter.began(loop.tally.now, uuid)
-            profiler = self._profiler.started(place.folder, context, samples_system=is_profiled, reporter=reporter)
-            try:
-                reason = loop.run(
-                    plan, reporter, self._checkpoints, profiler, first=first, validates_first=validates_first
-                )
-                tally = loop.tally
-                best = (
-                    None if tally.best is None else (self._checkpoints.uuid(tally.best_at), tally.best_at, tally.best)
-                )
-                reporter.ended(tally.now, reason, best)
-                if context.is_chief:
-                    place.finished(tally.now, plan.length)
-            finally:
-                profiler.close()
-                reporter.close()
+            profiler.step(first)
+            reason = loop.run(plan, reporter, self._checkpoints, profiler, first=first, validates_first=validates_first)
+            tally = loop.tally
+            best_uuid = self._checkpoints.uuid(tally.best_at)
+            best = None if tally.best is None else (best_uuid, tally.best_at, tally.best)
+            reporter.ended(tally.now, reason, best)
+            if context.is_chief:
+                place.finished(tally.now, plan.length)
 
     def _warn_of_nothing(self, plan: FitPlan, loop: Loop) -> None:
         log.warning("nothing to train: %s is reached already, at batch %d", plan.length, loop.tally.now.batches)
@@ -229,7 +231,7 @@ class Trainer:
             length_batches=length_in_batches(plan.length, per_epoch=order.num_batches, global_batch=order.global_batch),
             has_tensorboard=self._context.has_tensorboard,
             metric=plan.metric,
-            job_metrics=None,
+            job_metrics=job_metrics(),
         )
 
     def _saved(self, uuid: str, step: int) -> None:

@@ -195,10 +195,12 @@ def _install() -> Callable[[], None]:
 
     def scoped_import_module(name: str, package: str | None = None) -> ModuleType:
         scope = _scope.get()
+        found: ModuleType
         if scope is None or name.startswith("."):
-            found: ModuleType = ordinary_whole(name, package)
-            return found
-        return scope.import_whole(ordinary_whole, name)
+            found = ordinary_whole(name, package)
+        else:
+            found = scope.import_whole(ordinary_whole, name)
+        return found
 
     def uninstall() -> None:
         if builtins.__import__ is scoped_import:  # else somebody has put theirs around ours

@@ -170,7 +170,7 @@ class PyTorchTrialContext:
     ) -> None:
         if self.amp_scaler is not None:
             loss = self.amp_scaler.scale(loss)
-        loss.backward(gradient=gradient, retain_graph=retain_graph, create_graph=create_graph)  # type: ignore[no-untyped-call]
+        loss.backward(gradient=gradient, retain_graph=retain_graph, create_graph=create_graph)
 
     def step_optimizer(
         self,

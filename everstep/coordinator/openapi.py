@@ -196,5 +196,7 @@ def _say_limits(kind: type[Any], properties: dict[str, Any]) -> None:
     for name, described in properties.items():
         if described.get("type") == "string":
             described["maxLength"] = MAX_NAME if name in NAMES else MAX_TEXT
+        if described.get("type") == "object":
+            described["propertyNames"] = {"maxLength": MAX_NAME}
         if name == "phase":
             described["enum"] = list(PHASES)

@@ -455,6 +455,7 @@ class LeaseRequest:
     returned: list[Part] = field(default_factory=list)  # not used, and will not be
     failed: list[FailedPart] = field(default_factory=list)
     wants: int = 1  # so many more leases
+    batch_s: float = 0.0  # so long a batch takes here; 0: not known yet
     wait_s: float = 1.0
 
 

@@ -30,10 +30,7 @@ def make_controller(
     model: torch.nn.Module, records: int, global_batches: int | None = None, width: int = WIDTH
 ) -> tuple[everstep.AllReduceController, Callable[[], None]]:
     """A function that trains on the next batch."""
-    per_shard = 1 if global_batches else None  # a shard that a slow worker has begun is its own to end
-    service = everstep.RecordIndexService(
-        batch_size=BATCH, dataset_size=records, dataset_name="records", num_minibatches_per_shard=per_shard
-    )
+    service = everstep.RecordIndexService(batch_size=BATCH, dataset_size=records, dataset_name="records")
     controller = everstep.AllReduceController(service, global_batch_num_per_step=global_batches)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     controller.set_broadcast_model(model)

@@ -1,8 +1,8 @@
 """Decide what a worker that asks for samples gets, and when a lost worker's samples may be given to another.
 
-Samples of lost workers go first, then shards that were never leased, then what a silent worker holds; at the very end
-a slow worker is asked to give back what it has not begun. Nothing is taken from a worker that may still commit it: an
-exact count needs the owner's word, or the proof that it has none.
+Samples of lost workers go first, then shards that were never leased, then what a silent worker holds. Towards the end
+leases are smaller (`share`); at the very end a slow worker is asked to give back what it has not begun. Nothing is
+taken from a worker that may still commit it: an exact count needs the owner's word, or the proof that it has none.
 Pure: facts and `now` in, a value with its reason out."""
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from everstep.coordinator.roster import ALIVE, Roster, listed
-from everstep.ranges import Range, Ranges
+from everstep.coordinator.share import Load, Pace, Share, decide_share, is_expected, is_plenty
+from everstep.ranges import Range, Ranges, size
 from everstep.wire import RefusedPart
 
 FEWEST_DURATIONS = 3  # before that nobody knows what is slow
@@ -50,6 +51,15 @@ class Holder:
     def key(self) -> Key:
         return self.worker, self.incarnation
 
+    @property
+    def num_held(self) -> int:
+        return sum(size(lease.left) for lease in self.leases.values())
+
+    @property
+    def num_leased(self) -> int:
+        """With what is done of these leases."""
+        return sum(lease.stop - lease.start for lease in self.leases.values())
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseFacts:
@@ -60,18 +70,25 @@ class LeaseFacts:
     fresh: Range | None  # the next shard that was never leased
     num_before: int  # samples that must be done before an epoch that `fresh` would begin
     num_out: int  # samples that were leased once and are not done
+    num_free: int  # samples that can be leased before others must be done
+    batch_size: int
+    shard_size: int
     holders: Mapping[Key, Holder]
     pending: Mapping[Key, str]  # lost workers whose samples are not free yet, and why
     deadlines: Mapping[Key, float]  # of workers whose life nobody else watches
     durations_s: Collection[float]  # of the last leases
     straggler_factor: float
+    paces: Mapping[Key, Pace]  # of holders
+    per_s_of_all: float  # the sum of them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leasing:
     reason: str
-    again: int | None = None  # this lease, once more
+    again: int | None = None  # this lease, once more …
+    most: int = 0  # … so many samples of it
     fresh: Range | None = None
+    is_spared: bool = False  # something is free, but the others are through with it sooner
     silent: Key | None = None  # this worker's leases are void; decide again
     asked: tuple[Key, int] | None = None  # this worker is to give back what it has not begun of this lease
     is_end: bool = False
@@ -86,10 +103,8 @@ class Release:
 
 
 def decide_lease(facts: LeaseFacts, now: float) -> Leasing:
-    if facts.again is not None:
-        return Leasing(reason="samples of a lost or returned lease go first", again=facts.again.lease)
-    if facts.fresh is not None and facts.num_before == 0:
-        return Leasing(reason="the next shard", fresh=facts.fresh)
+    if facts.again is not None or (facts.fresh is not None and facts.num_before == 0):
+        return _decide_free(facts, _share(facts, now))
     if facts.fresh is None and facts.num_out == 0:
         return Leasing(reason="all samples of all epochs are done", is_end=True)
     deadlines = {key: at for key, at in facts.deadlines.items() if key != facts.asker and _holds(facts, key)}
@@ -97,6 +112,33 @@ def decide_lease(facts: LeaseFacts, now: float) -> Leasing:
     if silent:
         return Leasing(reason=f"{silent[0][0]} gave no sign of life for too long", silent=silent[0])
     return _decide_straggler(facts, now, min(deadlines.values(), default=None))
+
+
+def _decide_free(facts: LeaseFacts, share: Share) -> Leasing:
+    if not share.most:
+        return Leasing(reason=share.reason, is_spared=True)
+    if facts.again is not None:
+        reason = "samples of a lost or returned lease go first"
+        return Leasing(reason=reason, again=facts.again.lease, most=share.most)
+    assert facts.fresh is not None
+    start, stop = facts.fresh
+    return Leasing(reason="the next shard", fresh=(start, min(stop, start + share.most)))
+
+
+def _share(facts: LeaseFacts, now: float) -> Share:
+    pace, whole = facts.paces.get(facts.asker), facts.shard_size
+    if pace is None:
+        return Share(most=whole, reason="its pace is not known")
+    own = Load(per_s=pace.per_s, num_held=facts.holders[facts.asker].num_held)
+    if is_plenty(own, facts.per_s_of_all, num_free=facts.num_free, shard_size=whole):
+        return Share(most=whole, reason="there is plenty")
+    others = [
+        Load(per_s=pace.per_s, num_held=facts.holders[key].num_held)
+        for key, pace in facts.paces.items()
+        if key != facts.asker and key not in facts.pending
+        if is_expected(pace, facts.holders[key].num_leased, now)
+    ]
+    return decide_share(own, others, num_free=facts.num_free, batch_size=facts.batch_size, shard_size=whole)
 
 
 def _decide_straggler(facts: LeaseFacts, now: float, next_look: float | None) -> Leasing:

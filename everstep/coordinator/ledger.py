@@ -17,10 +17,12 @@ from typing import NamedTuple
 from everstep import wire
 from everstep.coordinator.leasing import Holder, Key, Lease, LeaseFacts
 from everstep.coordinator.roster import CONFLICT
+from everstep.coordinator.share import Pace
 from everstep.errors import Refused
 from everstep.ranges import Range, Ranges, gaps, merged, size, within, without
 
 KNOWN_DURATIONS = 64  # of leases, for what is usual
+QUICKEST_S = 1e-6  # for a batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +84,9 @@ class Ledger:
         self.waiting = {each.lease: each for each in rows.waiting}
         self.bad = {each.start: each for each in rows.bad}
         self.pending: dict[Key, str] = {}
+        self._paces: dict[Key, Pace] = {}  # not kept: soon said again
+        self._per_s_of_all = 0.0
+        self._num_waiting = sum(size(each.left) for each in rows.waiting)
         self._touched = _Touched()
         self._durations_s: deque[float] = deque(maxlen=KNOWN_DURATIONS)
         self._holder_of = {lease: each.key for each in self.holders.values() for lease in each.leases}
@@ -123,12 +128,23 @@ class Ledger:
             fresh=fresh,
             num_before=self.num_out if is_strict else 0,
             num_out=self.num_out,
+            num_free=self._num_waiting + (0 if fresh is None or (is_strict and self.num_out) else self._num_fresh),
+            batch_size=self.spec.batch_size,
+            shard_size=self._shard_size,
             holders=self.holders,
             pending=self.pending,
             deadlines=deadlines,
             durations_s=self._durations_s,
             straggler_factor=straggler_factor,
+            paces=self._paces,
+            per_s_of_all=self._per_s_of_all,
         )
+
+    @property
+    def _num_fresh(self) -> int:
+        """Never leased, and not behind the end of an epoch that must be done first."""
+        stop = self.total if self.spec.is_overlapping else (self.epoch(self.next) + 1) * self.spec.size
+        return stop - self.next
 
     def epochs(self) -> list[wire.EpochView]:
         """Those that have begun and not ended."""
@@ -178,6 +194,16 @@ class Ledger:
         known = self.holder(key)
         generation = max(known.generation, generation)
         self._put(replace(known, request=request, generation=generation, refused=tuple(refused)))
+
+    def pace(self, key: Key, batch_s: float, now: float) -> None:
+        """This process asks for more, and so long it takes for a batch."""
+        self._forget_pace(key)
+        self._paces[key] = Pace(per_s=self.spec.batch_size / max(batch_s, QUICKEST_S), asked_at=now)
+        self._per_s_of_all += self._paces[key].per_s
+
+    def _forget_pace(self, key: Key) -> None:
+        if known := self._paces.pop(key, None):
+            self._per_s_of_all -= known.per_s
 
     def report(self, part: wire.Part, by: Key, now: float, *, may_speak_for_others: bool) -> list[Leftover]:
         """Done. What does not count is left over, to be explained when all has been worked in."""
@@ -242,15 +268,17 @@ class Ledger:
         )
         return [_explained(each, out) for each in leftovers]
 
-    def grant_again(self, number: int, key: Key, request: int, now: float) -> None:
-        """Of samples that wait, at most up to the end of their shard."""
-        lease, stop = self.waiting[number], self._shard_stop(self.waiting[number].start)
+    def grant_again(self, number: int, key: Key, request: int, now: float, most: int) -> None:
+        """Of samples that wait, so many, at most up to the end of their shard."""
+        lease = self.waiting[number]
+        stop = min(self._shard_stop(lease.start), lease.start + most)
         self._touched.waiting.add(number)
         if stop < lease.stop:
             self.waiting[number] = replace(lease, start=stop, left=((stop, lease.stop),))
         else:
             del self.waiting[number]
         stop = min(stop, lease.stop)
+        self._num_waiting -= stop - lease.start
         given = self._new(lease.start, stop, request=request, since=now, is_takeover=lease.is_takeover)
         self._hold(key, given)
 
@@ -270,6 +298,7 @@ class Ledger:
         holder = self.holders.pop(key)
         self._touched.holders.add(key)
         self.pending.pop(key, None)
+        self._forget_pace(key)
         for lease in holder.leases.values():
             del self._holder_of[lease.lease]
             for start, stop in lease.left:
@@ -303,7 +332,7 @@ class Ledger:
         self._touched.bad.update(self.bad, bad)
         for holder in list(self.holders.values()):
             self._put(replace(holder, leases={}))
-        self.waiting, self.bad, self.pending = {}, bad, {}
+        self.waiting, self.bad, self.pending, self._num_waiting = {}, bad, {}, 0
         self._holder_of, self._out = {}, Counter()
         over = merged([*done, *self.skipped()])
         self.next, self.restored = over[-1][1] if over else 0, request
@@ -384,6 +413,7 @@ class Ledger:
     def _wait(self, start: int, stop: int, *, is_takeover: bool = False) -> None:
         lease = self._new(start, stop, is_takeover=is_takeover)
         self.waiting[lease.lease] = lease
+        self._num_waiting += stop - start
         self._touched.waiting.add(lease.lease)
 
     def _open(self, start: int, stop: int) -> None:

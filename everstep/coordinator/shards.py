@@ -134,6 +134,8 @@ class Shards:
             self._take_in(ledger, key, message, now)
         self._renew(name, key, now)
         self._leave_line(name, key)
+        if message.wants and message.batch_s and key in ledger.holders:
+            ledger.pace(key, message.batch_s, now)
         reason = self._grant(name, key, message, now)
         if message.wants and not self._has_answer(ledger, key, message):
             reason = await self._in_line(name, key, message, now)
@@ -194,10 +196,14 @@ class Shards:
         self._serve(ledger.dataset)
 
     def _grant(self, name: str, key: Key, message: wire.LeaseRequest, now: float) -> str:
-        """Give as many leases as are wanted and there are; why there are none, if so. Nobody overtakes who waits."""
+        """Give as many leases as are wanted and there are; why there are none, if so.
+
+        Nobody overtakes who waits, unless that one is spared."""
+        if message.wants and self._lines[name]:
+            self._serve(name)
         for _ in range(message.wants - _num_granted(self._ledgers[name], key, message.request)):
             decision = self._decide(name, key, now)
-            if self._lines[name] or not self._carry_out(name, key, message.request, decision, now):
+            if not self._carry_out(name, key, message.request, decision, now):
                 return decision.reason
         return ""
 
@@ -214,7 +220,7 @@ class Shards:
         """Whether a lease was given."""
         ledger = self._ledgers[name]
         if decision.again is not None:
-            ledger.grant_again(decision.again, key, request, now)
+            ledger.grant_again(decision.again, key, request, now, decision.most)
         elif decision.fresh is not None:
             ledger.grant_fresh(decision.fresh, key, request, now)
         else:
@@ -254,16 +260,18 @@ class Shards:
         line, now, loop = self._lines[name], time.monotonic(), asyncio.get_running_loop()
         if timer := self._timers.pop(name, None):
             timer.cancel()
-        while line:
-            waiter = line[0]
+        for waiter in list(line):
             decision = self._decide(name, waiter.key, now)
+            if waiter not in line:
+                continue
             is_served = self._carry_out(name, waiter.key, waiter.request, decision, now)
-            if not (is_served or decision.is_end or self._roster.is_over):
+            if is_served or decision.is_end or self._roster.is_over:
+                line.remove(waiter)
+                _wake(waiter.called)
+            elif not decision.is_spared:
                 if decision.next_look is not None:
                     self._timers[name] = loop.call_at(decision.next_look, self._serve, name)
                 break
-            line.pop(0)
-            _wake(waiter.called)
 
     def _leave_line(self, name: str, key: Key) -> None:
         """A call of this process is still held, which has made another or is gone: it is answered now, with nothing."""

@@ -29,6 +29,8 @@ RENEW_S = 2.0  # who holds leases makes a call at least so often: it may be aske
 MODEST_S = 0.25  # who gave something back asks for nothing for so long: it would be the same
 CLOSE_S = 5.0  # what is unsaid is said, for so long
 MOST_LEASES = 64
+LONGEST_BATCH_S = 10.0  # a longer pause is not a batch's: a validation, say
+UNKNOWN_BATCH_S = 1.0
 MOST_REASON = 1000  # characters of an error that are told
 
 
@@ -84,7 +86,9 @@ class Leases:
         self._is_closing = self._is_calling = False
         self._called_at = self._quiet_until = 0.0
         self._stuck_since: float | None = None  # fewer samples than a batch, and no more to be had
-        self._call_s, self._batch_s, self._cut_at = 0.01, 1.0, 0.0
+        self._call_s = 0.01
+        self._batch_s = 0.0  # from one batch to the next, if there is one; 0: not known yet
+        self._cut_at: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"everstep-leases-{dataset}", daemon=True)
 
     # --- called by others ---------------------------------------------------------------------------------
@@ -133,14 +137,17 @@ class Leases:
         if not self._desk.is_shared:
             self._settle_remainders()  # before anything of a later epoch is cut
         batch = self._stock.cut()
-        if batch is not None:
-            now = time.monotonic()
-            if self._cut_at:
-                self._batch_s += 0.2 * (min(now - self._cut_at, 10.0) - self._batch_s)
-            self._cut_at = now
-            if self._num_wanted() or not self._outbox.content.is_empty:
-                self.changed.notify_all()
+        self._time_cut(time.monotonic() if batch is not None else None)
+        if batch is not None and (self._num_wanted() or not self._outbox.content.is_empty):
+            self.changed.notify_all()
         return batch
+
+    def _time_cut(self, now: float | None) -> None:
+        """None: there is nothing to cut, and the time until there is says nothing about how long a batch takes."""
+        if now is not None and self._cut_at is not None:
+            newest = min(now - self._cut_at, LONGEST_BATCH_S)
+            self._batch_s += (0.2 if self._batch_s else 1.0) * (newest - self._batch_s)
+        self._cut_at = now
 
     def holds(self, parts: Iterable[wire.Part]) -> bool:
         return self._stock.holds(parts)
@@ -232,7 +239,8 @@ class Leases:
         if self.is_end or self._is_closing or self.spec is None or time.monotonic() < self._quiet_until:
             return 0
         per_lease = self.spec.minibatches_per_shard or 1
-        return decide_wants(self._stock.num_whole(), per_lease, self._call_s, self._batch_s).leases
+        batch_s = self._batch_s or UNKNOWN_BATCH_S
+        return decide_wants(self._stock.num_whole(), per_lease, self._call_s, batch_s).leases
 
     def _pause_s(self, now: float, *, is_calling: bool = False) -> float | None:
         """Until the next thing is due. While a call is held, none is made to renew."""
@@ -276,6 +284,7 @@ class Leases:
             returned=list(message.returned),
             failed=list(message.failed),
             wants=call.wants,
+            batch_s=self._batch_s,
             wait_s=WAIT_S if call.is_held else 0.0,
         )
 

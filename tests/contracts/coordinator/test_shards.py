@@ -270,6 +270,36 @@ def test_a_classic_worker_takes_samples_without_announcing_itself(readers):
 # --- slow workers ---
 
 
+def test_leases_are_smaller_towards_the_end(readers):
+    _, (quick, slow) = readers(2, size=60, minibatches_per_shard=4)
+    assert [each.stop - each.start for each in quick.take(batch_s=1.0)] == [20]  # of the other nothing is known
+    assert [each.stop - each.start for each in slow.take(batch_s=3.0)] == [5]  # a quarter of all is 15
+    quick.call(done=[part(each) for each in quick.answer.leases])
+    assert [each.stop - each.start for each in quick.take(batch_s=1.0)] == [15]
+
+
+def test_a_quick_worker_overtakes_a_slow_one_that_all_would_wait_for(readers):
+    _, (quick, slow) = readers(2, size=10, minibatches_per_shard=1)
+    (first,) = quick.take(batch_s=0.5)
+    waiting = threading.Thread(target=slow.take, kwargs={"wait_s": 1.0, "batch_s": 600.0})
+    waiting.start()
+    assert [(each.start, each.stop) for each in quick.take(done=[part(first)], batch_s=0.5)] == [(5, 10)]
+    waiting.join()
+    assert slow.answer.leases == []
+
+
+def test_a_slow_worker_gets_the_rest_if_the_quick_ones_do_not_ask(readers):
+    _, (quick, slow) = readers(2, size=10, minibatches_per_shard=1)
+    (first,) = quick.take(batch_s=0.01)
+    quick.call(done=[part(first)])
+    assert not slow.take(batch_s=600.0)
+    assert "with one batch more this worker would take 600.00 s" in slow.answer.reason
+    deadline = time.monotonic() + 20
+    while not slow.take(wait_s=1.0, batch_s=600.0):
+        assert time.monotonic() < deadline
+    assert slow.spans() == [(5, 10)]
+
+
 def test_a_slow_worker_is_asked_to_give_back_what_it_has_not_begun(readers):
     _, (slow, fast, other) = readers(3)
     slow.take()

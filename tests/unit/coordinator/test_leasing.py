@@ -23,7 +23,8 @@ def holding(key, *leases, **more):
 def facts(**given):
     usual = {
         "asker": W0, "again": None, "fresh": None, "num_before": 0, "num_out": 0, "holders": {}, "pending": {},
-        "deadlines": {}, "durations_s": [1.0, 1.0, 1.0], "straggler_factor": 4.0,
+        "deadlines": {}, "durations_s": [1.0, 1.0, 1.0], "straggler_factor": 4.0, "num_free": 0, "batch_size": 5,
+        "shard_size": 10, "paces": {}, "per_s_of_all": 0.0,
     }  # fmt: skip
     return LeaseFacts(**(usual | given))
 

@@ -37,7 +37,7 @@ def take(ledger, key, request=1, now=0.0):
     before = set(ledger.holders[key].leases)
     decision = decide_lease(ledger.facts(key, {}, 4.0), now)
     if decision.again is not None:
-        ledger.grant_again(decision.again, key, request, now)
+        ledger.grant_again(decision.again, key, request, now, decision.most)
     elif decision.fresh is not None:
         ledger.grant_fresh(decision.fresh, key, request, now)
     return next((ledger.holders[key].leases[each] for each in set(ledger.holders[key].leases) - before), None)

@@ -41,6 +41,7 @@ class Gate:
         self._num_optimizers = 0
         self._num_passed = 0
         self.has_scaler = False
+        self.is_gathering: Callable[[], bool] = lambda: False  # this step only adds to gradients: no optimizer steps
 
     def bind_optimizer(self, optimizer: Optimizer) -> None:
         """As a method: a scheduler that is made later wraps it once more, and takes it for one."""
@@ -96,7 +97,7 @@ class Gate:
                 return result
 
             def update(self, new_scale: Any = None) -> None:
-                if gate.is_open("scaler.update()") and not gate._engine.is_void:
+                if gate.is_open("scaler.update()") and not gate._engine.is_void and not gate.is_gathering():
                     super().update(new_scale)
 
         _disguise(Bound, kind)

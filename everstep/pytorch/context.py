@@ -48,8 +48,8 @@ class PyTorchTrialContext:
         threads: int = 1,
         checkpoints: str | None = None,
     ) -> None:
-        if isinstance(aggregation_frequency, bool) or aggregation_frequency < 1:
-            raise UsageError(f"aggregation_frequency={aggregation_frequency}", hint="a number of batches, 1 or more")
+        if type(aggregation_frequency) is not int or aggregation_frequency < 1:
+            raise UsageError(f"aggregation_frequency={aggregation_frequency!r}", hint="a number of batches, 1 or more")
         self.models: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
         self.lr_schedulers: list[LRScheduler] = []
@@ -145,6 +145,7 @@ class PyTorchTrialContext:
     def attach(self, trainer: ElasticTrainer) -> None:
         """Training begins: what was wrapped becomes part of the state of all workers."""
         self._trainer = trainer
+        trainer.gate.is_gathering = lambda: not self._is_stepping
         for number, model in enumerate(self.models[1:], start=1):
             trainer.register(f"model{number}", model)
         for number, optimizer in enumerate(self.optimizers):
@@ -236,7 +237,7 @@ class PyTorchTrialContext:
 
     def after_train_batch(self) -> None:
         """At the end of a leaf's body: automatic mixed precision has to be told of the end of the batch."""
-        if self.amp_scaler is not None and self._is_stepping:
+        if self.amp_scaler is not None:
             self.amp_scaler.update()
 
     @property

@@ -260,6 +260,7 @@ class Loop:
 
     def save_after(self, error: BaseException) -> None:
         """What is in memory, before an exception ends it: by the chief, if its state is whole."""
+        self._checkpoints.finish()  # one that is being written is told of, too
         batches = self.tally.now.batches
         if self._engine.world.rank or not self._engine.is_whole or batches in (self._first, self.tally.saved_at):
             return

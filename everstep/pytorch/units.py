@@ -29,7 +29,7 @@ class TrainUnit:
 
     def __init__(self, value: int | float | Collection[int | float]) -> None:
         self.value = value
-        self._schedule = None if isinstance(value, int | float) else frozenset(value)
+        self._schedule = frozenset(value) if isinstance(value, Collection) else None
         for each in [value] if self._schedule is None else self._schedule:
             self._check(each)
 

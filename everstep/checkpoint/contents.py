@@ -5,7 +5,7 @@ A tensor that is there twice, as tied weights are, is kept once. Of a sharded on
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,12 +63,22 @@ def copy_into(contents: Contents, layout: Layout, image: memoryview) -> None:
 def targets(contents: Contents, layout: Layout, image: memoryview) -> list[Tensor]:
     """Our share of the tensors as they will lie in the image, to be copied to."""
     whole = torch.frombuffer(image, dtype=torch.uint8)
+    typed: dict[torch.dtype, Tensor] = {}  # the image as items of each type: one view more for a tensor, not three
     views = []
     for each in layout.slices:
         source = contents.tensors[each.index]
-        raw = whole[each.offset : each.offset + each.size_bytes]
-        views.append(raw.view(source.dtype).view(source.shape))
+        if (items := typed.get(source.dtype)) is None:
+            items = typed[source.dtype] = whole.view(source.dtype)
+        views.append(items.as_strided(source.shape, _strides(source.shape), each.offset // source.itemsize))
     return views
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    """Of a tensor of this shape that has no gaps."""
+    strides = [1] * len(shape)
+    for dimension in range(len(shape) - 1, 0, -1):
+        strides[dimension - 1] = strides[dimension] * shape[dimension]
+    return strides
 
 
 def sources(contents: Contents, layout: Layout) -> list[Tensor]:

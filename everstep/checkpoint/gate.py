@@ -25,6 +25,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 _NUM_LOOKS = 3  # an optimizer has all its state after its first steps
 
+_PLAIN = (Tensor, nn.Parameter)
+
 Place = tuple[int, int]  # address, which no two devices share, and bytes
 
 
@@ -147,12 +149,9 @@ def _tensors_of(optimizer: Optimizer) -> list[Tensor]:
     """Parameters and state. A step that is replayed as a CUDA graph calls no hook: then none."""
     if any(group.get("capturable") for group in optimizer.param_groups):
         return []
-    tensors = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    values = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for state in optimizer.state.values():
         if isinstance(state, dict):
-            tensors += [value for value in state.values() if isinstance(value, Tensor)]
-    return [tensor for tensor in tensors if _is_plain(tensor)]
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    return type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided and not tensor.is_inference()
+            values += state.values()
+    strided = torch.strided
+    return [each for each in values if type(each) in _PLAIN and each.layout is strided and not each.is_inference()]

@@ -101,8 +101,10 @@ class _Survey:
             its = type(item)
             if its in _ATOMS:
                 copied[name] = item
+            elif its in _PLAIN_TENSORS:
+                copied[name] = self._walk_tensor(item)
             else:
-                copied[name] = self._walk_tensor(item) if its in _PLAIN_TENSORS else self.walk(item)
+                copied[name] = self._walk_dict(item, dict) if its is dict else self.walk(item)
         if kind is not dict and (metadata := getattr(value, "_metadata", None)) is not None:  # never changed in place
             copied._metadata = metadata
         return copied
@@ -128,7 +130,8 @@ class _Survey:
         """To be copied late."""
         kept = tensor.detach() if tensor.requires_grad else tensor  # `parameter.data = …` gives it other memory
         self.late.append(kept)
-        self._note_device(tensor)
+        if self._has_gpu:
+            self._note_device(tensor)
         return kept
 
     def _walk_odd_tensor(self, tensor: Tensor) -> Tensor:
@@ -137,7 +140,7 @@ class _Survey:
         return self._set_aside(tensor)
 
     def _note_device(self, tensor: Tensor) -> None:
-        if self._has_gpu and tensor.is_cuda:
+        if tensor.is_cuda:
             self.devices.add(tensor.device)
 
     def _set_aside(self, tensor: Tensor) -> Tensor:

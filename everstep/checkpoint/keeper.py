@@ -54,6 +54,7 @@ class _Arena:
     uri: str
     place: str
     files: list[int]
+    views: list[memoryview] = field(default_factory=lambda: [memoryview(b"")] * NUM_SLOTS)  # of their memory, kept: …
     line: socket.socket | None  # of the worker that has it; None: it has died
     durable: int = 0  # the newest state that is on storage
     writing: dict[int, int] = field(default_factory=dict)  # slot: sequence
@@ -64,10 +65,17 @@ class _Arena:
     def states(self) -> dict[int, slot.State]:
         """The whole states, by slot."""
         found = {}
-        for index, file in enumerate(self.files):
-            if (view := _view(file)) is not None and (state := slot.read(view)) is not None:
+        for index in range(len(self.files)):
+            if (state := slot.read(self.view(index))) is not None:
                 found[index] = state
         return found
+
+    def view(self, index: int) -> memoryview:
+        """… finding all its pages anew takes as long as half of the writing."""
+        size = os.fstat(self.files[index]).st_size
+        if len(self.views[index]) < size:
+            self.views[index] = memoryview(mmap.mmap(self.files[index], size))
+        return self.views[index]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -197,8 +205,8 @@ class Keeper:
             if arena.uri == wish.uri:
                 for index, state in arena.states().items():
                     is_meant = wish.step is None or wish.step == state.step
-                    if is_meant and index not in arena.writing and (view := _view(arena.files[index])) is not None:
-                        slot.clear(view)
+                    if is_meant and index not in arena.writing:
+                        slot.clear(arena.view(index))
 
     def _tell(self, line: socket.socket | None, message: Message, files: list[int] | None = None) -> None:
         if line is None:
@@ -275,9 +283,9 @@ class Keeper:
 
 def _write_slot(arena: _Arena, index: int, sequence: int) -> dict[str, Any]:
     """Write the state with this number that the slot holds; what is told of it."""
-    view = _view(arena.files[index])
-    state = slot.read(view) if view is not None else None
-    if view is None or state is None or state.sequence != sequence:
+    view = arena.view(index)
+    state = slot.read(view)
+    if state is None or state.sequence != sequence:
         raise EverstepError(f"state {sequence} is not whole in memory")
     what = unpack(state.description)
     arena.storage = arena.storage or open_storage(arena.uri)
@@ -305,11 +313,6 @@ def _is_share(state: slot.State) -> bool:
 
 def _has_waited_enough(arena: _Arena) -> bool:
     return arena.line is None and time.monotonic() - arena.orphaned_at > _ORPHAN_PARTS_S
-
-
-def _view(file: int) -> memoryview | None:
-    size = os.fstat(file).st_size
-    return memoryview(mmap.mmap(file, size)) if size else None
 
 
 def main() -> None:

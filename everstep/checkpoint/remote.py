@@ -1,7 +1,8 @@
 """Storage behind fsspec: s3, gcs, memory and whatever else has a driver.
 
-A failed call is made again, ever more slowly, until a deadline; what no retry can mend rises at once. An upload that
-fails half-way is discarded, never closed: closing would publish what there is of it."""
+A failed call is made again, ever more slowly, until a deadline; what no retry can mend rises at once. A call that gets
+nowhere is given up and made once more, over another connection. An upload that fails half-way is discarded, never
+closed: closing would publish what there is of it."""
 
 from __future__ import annotations
 
@@ -10,12 +11,14 @@ import errno
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from everstep.checkpoint.stall import GotOn, Stalled, watched
 from everstep.errors import StorageUnreachable, TemporaryError, UsageError
 from everstep.retry import patiently
 
 T = TypeVar("T")
 
 RETRY_S = 60.0
+STALL_S = 90.0  # for one block of an upload, or for any other call
 
 _WRITE_BYTES = 16 << 20
 _FINAL = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError, TypeError, ValueError, ImportError)
@@ -32,11 +35,11 @@ _PACKAGES = {
 class Remote:
     file_bytes = 256 << 20
 
-    def __init__(self, uri: str, scheme: str, *, retry_s: float = RETRY_S) -> None:
+    def __init__(self, uri: str, scheme: str, *, retry_s: float = RETRY_S, stall_s: float = STALL_S) -> None:
         import fsspec
 
         self.uri = uri.rstrip("/")
-        self._retry_s = retry_s
+        self._retry_s, self._stall_s = retry_s, stall_s
         options: dict[str, Any] = {} if scheme == "memory" else {"skip_instance_cache": True}
         try:
             self._files, root = fsspec.core.url_to_fs(self.uri, use_listings_cache=False, **options)
@@ -51,11 +54,13 @@ class Remote:
     def put(self, name: str, data: memoryview | bytes) -> None:
         whole = memoryview(data)
 
-        def upload() -> None:
+        def upload(got_on: GotOn) -> None:
             file = self._files.open(self._path(name), "wb", block_size=_WRITE_BYTES)
             try:
                 for start in range(0, len(whole), _WRITE_BYTES):
+                    got_on()
                     file.write(bytes(whole[start : start + _WRITE_BYTES]))
+                got_on()  # given up: the memory may hold another state by now
                 file.close()
             except BaseException:
                 _discard(file)
@@ -71,7 +76,7 @@ class Remote:
             return b""
         where = {} if size_bytes is None else {"start": start, "end": start + size_bytes}
 
-        def fetch() -> bytes:
+        def fetch(got_on: GotOn) -> bytes:
             try:
                 return bytes(self._files.cat_file(self._path(name), **where))
             except OSError as error:
@@ -91,7 +96,7 @@ class Remote:
         return done
 
     def list(self, folder: str = "") -> dict[str, int | None]:
-        def look() -> dict[str, int | None]:
+        def look(got_on: GotOn) -> dict[str, int | None]:
             self._files.invalidate_cache()
             path = self._path(folder)
             try:
@@ -108,7 +113,7 @@ class Remote:
         return self._patiently(look, f"list {folder or self.uri}")
 
     def delete(self, name: str) -> None:
-        def remove() -> None:
+        def remove(got_on: GotOn) -> None:
             self._files.invalidate_cache()
             with contextlib.suppress(FileNotFoundError):
                 self._files.rm(self._path(name), recursive=True)
@@ -125,10 +130,13 @@ class Remote:
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/")
 
-    def _patiently(self, call: Callable[[], T], what: str) -> T:
+    def _patiently(self, call: Callable[[GotOn], T], what: str) -> T:
         def once() -> T:
             try:
-                return call()
+                try:
+                    return watched(call, self._stall_s)
+                except Stalled:  # its time was not that of a storage that says no: it has another try
+                    return watched(call, self._stall_s)
             except _FINAL:
                 raise
             except Exception as error:  # drivers have exceptions of their own, without a common base

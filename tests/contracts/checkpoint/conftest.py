@@ -89,6 +89,8 @@ class Gateway:
         self.is_down = threading.Event()
         self.num_refused = 0
         self.cut_after: int | None = None  # bytes from the client, once
+        self.freeze_after: int | None = None  # the same; then nothing is heard of that connection, until …
+        self.may_thaw = threading.Event()  # … this, which ends it
         self._refused = threading.Condition()
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
@@ -123,8 +125,14 @@ class Gateway:
                     if self.cut_after < 0:
                         self.cut_after = None
                         self._count()
-                        source.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                        source.close()  # a reset, in the middle of a request
+                        _reset(source)  # in the middle of a request
+                        break
+                if is_up and self.freeze_after is not None:
+                    self.freeze_after -= len(data)
+                    if self.freeze_after < 0:
+                        self.freeze_after = None
+                        self.may_thaw.wait(60)
+                        _reset(source)
                         break
                 target.sendall(data)
         except OSError:
@@ -141,6 +149,7 @@ class Gateway:
             self._refused.notify_all()
 
     def close(self) -> None:
+        self.may_thaw.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for each in self._sockets:
@@ -152,6 +161,11 @@ class Gateway:
             thread.join(10)
         for each in self._sockets:
             each.close()
+
+
+def _reset(line: socket.socket) -> None:
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    line.close()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import closing
 from typing import Any
@@ -13,6 +14,7 @@ import everstep
 from everstep.checkpoint.remote import RETRY_S, Remote
 from everstep.checkpoint.storage import Storage, open_storage
 from everstep.errors import CheckpointFailed, StorageUnreachable
+from terminal import until
 
 
 def test_what_is_put_is_there(storage: Storage) -> None:
@@ -102,6 +104,22 @@ def test_an_upload_that_is_cut_in_the_middle_is_made_again(gateway: Any, bucket:
 
         assert gateway.num_refused == 1
         assert storage.read("large") == data
+
+
+def test_an_upload_over_a_connection_that_has_died_silently_is_made_again(gateway: Any, bucket: str) -> None:
+    data = bytes(torch.randint(0, 256, (40 << 20,), dtype=torch.uint8).numpy())
+    with closing(Remote(f"s3://{bucket}/run", "s3", stall_s=5.0)) as storage:
+        storage.put("small", b"1")
+        gateway.freeze_after = 25 << 20
+        storage.put("large", memoryview(data))
+        gateway.may_thaw.set()
+        until(lambda: not _calls_under_way(), lambda: f"given up, and still there: {_calls_under_way()}")
+
+        assert storage.read("large") == data
+
+
+def _calls_under_way() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "everstep storage call"]
 
 
 def test_a_storage_that_stays_away_is_an_error_in_words(gateway: Any, bucket: str) -> None:

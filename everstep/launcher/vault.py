@@ -20,6 +20,7 @@ from everstep.packet import listen, pair, receive_packet
 from everstep.process import reap_detached, start_detached
 
 WRITE_OUT_S = 600.0  # an agent waits so long for the last states to be written; its vault goes on after that
+_PATIENCE_S = 3.0  # after this it says what it waits for
 _MAX_STARTS = 8  # of its process; after that, workers write for themselves
 
 # The folder that it is started in must not be on its path: what lies there is the user's.
@@ -114,8 +115,15 @@ class Vault:
     def _await_end(self, deadline: float) -> None:
         assert self._line is not None
         self._loop.forget(self._line)
-        while (left_s := deadline - time.monotonic()) > 0:
-            if not self._take(left_s):
+        speak_at = time.monotonic() + _PATIENCE_S
+        while (left_s := deadline - (now := time.monotonic())) > 0:
+            if now >= speak_at:
+                self._say(
+                    f"waiting up to {left_s:.0f} s for the vault (pid {self._pid}), which writes the last checkpoints; "
+                    "it goes on if this agent is killed"
+                )
+                speak_at = deadline
+            if not self._take(min(left_s, max(0.0, speak_at - now))):
                 self._bury()
                 return
         self._say(f"the vault (pid {self._pid}) is still writing after {WRITE_OUT_S:.0f} s and goes on without us")

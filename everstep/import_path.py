@@ -91,7 +91,7 @@ class _Scope:
             module = ordinary(f"{owner._package}.{name}", globals, locals, fromlist, 0)
             return module if fromlist else sys.modules[f"{owner._package}.{top}"]
 
-    def import_whole(self, ordinary: Import, name: str) -> Any:
+    def import_whole(self, ordinary: Callable[[str], ModuleType], name: str) -> ModuleType:
         """As importlib.import_module: the module itself, not the package that it is in."""
         owner = self._owner(name.partition(".")[0])
         if owner is None:

@@ -94,8 +94,11 @@ class Loop:
                 reason = "the others have come to the end"
                 break
             reason = self._epoch_through()
-        self._engine.conclude()
         return reason
+
+    def conclude(self) -> None:
+        """Make sure that all hold the last step before anybody goes."""
+        self._engine.conclude()
 
     def _epoch_through(self) -> str:
         """What is left of the epoch; the reason if the fit ends in it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,11 @@ class Place:
             self._run.close()
 
 
-def decide_place(context: PyTorchTrialContext, plan: FitPlan, nth: int) -> Place:
-    """For the nth fit of this process: where the context or the job file says, else in the run's folder.
+_fits: Counter[tuple[str, str]] = Counter()  # of this process, by name and hyperparameters
+
+
+def decide_place(context: PyTorchTrialContext, plan: FitPlan) -> Place:
+    """For the next fit of this process: where the context or the job file says, else in the run's folder.
 
     Workers of a job find the folder by the job's name; in a world that does not change, the chief chooses."""
     exp_conf, job = context.get_experiment_config(), env.job() if env.coordinator_url() else None
@@ -47,6 +51,8 @@ def decide_place(context: PyTorchTrialContext, plan: FitPlan, nth: int) -> Place
     run = None
     if job is not None or context.is_chief:
         digest = run_folder.digest_of(context.get_hparams())
+        _fits[name, digest] += 1
+        nth = _fits[name, digest]
         run = run_folder.choose(RUNS, name=name, digest=digest, length=plan.length, job=job, nth=nth)
         log.debug("%s: %s", run.path, run.reason)
     folder = Path(context.agree(None if run is None else str(run.path)))

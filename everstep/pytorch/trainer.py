@@ -39,7 +39,6 @@ class Trainer:
             raise UsageError(f"Trainer got a {type(context).__name__} as context", hint="use that of pytorch.init()")
         self._trial, self._context = trial, context
         self._loop: Loop | None = None
-        self._num_fits = 0
         self._profiling = configure_profiler()
 
     def configure_profiler(
@@ -78,8 +77,7 @@ class Trainer:
         if self._loop is not None and is_done(plan.length, self._loop.tally.now):
             self._warn_of_nothing(plan, self._loop)
             return
-        self._num_fits += 1
-        place = decide_place(context, plan, self._num_fits)
+        place = decide_place(context, plan)
         self._checkpoints = TrialCheckpoints(
             place.checkpoints,
             hparams=context.get_hparams(),
@@ -142,6 +140,7 @@ class Trainer:
         context.wants_stop = loop.tally.is_stopping = False
         if is_done(plan.length, loop.tally.now):
             self._warn_of_nothing(plan, loop)
+            self._mark(place, plan, loop)
             return
         reporter = self._reporter = self._make_reporter(plan, place, loop)
         context.writer = reporter.get_writer
@@ -159,8 +158,11 @@ class Trainer:
             best_uuid = self._checkpoints.uuid(tally.best_at)
             best = None if tally.best is None else (best_uuid, tally.best_at, tally.best)
             reporter.ended(tally.now, reason, best)
-            if context.is_chief:
-                place.finished(tally.now, plan.length)
+
+    def _mark(self, place: Place, plan: FitPlan, loop: Loop) -> None:
+        """The run has come to its end: before any worker goes on, and asks for the next one's folder."""
+        if self._context.is_chief:
+            place.finished(loop.tally.now, plan.length)
 
     def _warn_of_nothing(self, plan: FitPlan, loop: Loop) -> None:
         log.warning("nothing to train: %s is reached already, at batch %d", plan.length, loop.tally.now.batches)

@@ -205,5 +205,7 @@ def training_losses(trial: OneWeight) -> list[float]:
 
 def reported(kind: str, folder: Path = Path("runs")) -> list[dict[str, Any]]:
     """The lines of this kind in all metrics.jsonl under the folder."""
-    lines = [json.loads(line) for path in sorted(folder.rglob("metrics.jsonl")) for line in path.read_text().splitlines()]
+    lines = [
+        json.loads(line) for path in sorted(folder.rglob("metrics.jsonl")) for line in path.read_text().splitlines()
+    ]
     return [line for line in lines if line["kind"] == kind]

@@ -1,4 +1,4 @@
-"""Checkpoints of a trial: when there is one, what is in it, and that a trial which goes on from it is the same trial."""
+"""Checkpoints of a trial: when there is one, what is in it, and that a trial which goes on from it is the same."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from one_weight import OneWeight, Target, Weight, fit, reported, trainer, training_losses
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR
 
 import everstep
 from everstep.errors import CheckpointBroken, EverstepError, NoCheckpoint, StateMismatch, UsageError
 from everstep.pytorch import Batch, Epoch, LRScheduler
+from one_weight import OneWeight, Target, Weight, fit, reported, trainer, training_losses
 
 KEPT = {"checkpoints": "kept"}
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from one_weight import OneWeight, fit
 from torch import Tensor
 from torch.amp import GradScaler
 
 from everstep.errors import StateMismatch, UsageError
 from everstep.pytorch import Batch
+from one_weight import OneWeight, fit
 
 FIRST = 2.0**4
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from one_weight import OneWeight, fit, reported, trainer, training_losses
 
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, Epoch, Record, Seconds
+from one_weight import OneWeight, fit, reported, trainer, training_losses
 
 EPOCH = 8  # batches: 16 samples in leaves of 2, one leaf per batch
 
@@ -33,9 +33,7 @@ def test_periods_in_batches() -> None:
 
 
 def test_a_length_in_epochs_with_periods_in_batches_that_do_not_fit_ends_with_one_more_of_each() -> None:
-    trial = fit(
-        max_length=Epoch(2), checkpoint_period=Batch(5), validation_period=Batch(6), checkpoint_policy="none"
-    )
+    trial = fit(max_length=Epoch(2), checkpoint_period=Batch(5), validation_period=Batch(6), checkpoint_policy="none")
 
     assert len(trial.weights) == 2 * EPOCH
     assert batches_of("validation") == [6, 12, 16]

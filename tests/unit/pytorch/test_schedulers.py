@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from one_weight import OneWeight, fit
 from torch.optim.lr_scheduler import ExponentialLR, LambdaLR, ReduceLROnPlateau
 
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, LRScheduler, PyTorchCallback
+from one_weight import OneWeight, fit
 
 Mode = LRScheduler.StepMode
 

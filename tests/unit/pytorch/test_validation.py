@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from one_weight import OneWeight, Ones, fit, reported
 from torch import Tensor
 from torch.utils import data
 
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, MetricReducer, PyTorchTrial, Reducer
+from one_weight import Ones, OneWeight, fit, reported
 
 
 def validated(trial: OneWeight) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from everstep.pytorch.place import Place, decide_place
 from everstep.pytorch.plan import FitPlan, check_policy, configured_length, is_done, length_in_batches
 from everstep.pytorch.profiling import Profiler
 from everstep.pytorch.reporting import Reporter
-from everstep.pytorch.saving import TrialCheckpoints, restore
+from everstep.pytorch.saving import TrialCheckpoints, check_format, restore
 from everstep.pytorch.trial import PyTorchTrial, check_trial
 from everstep.pytorch.units import Batch, TrainUnit, check_length, check_period
 from everstep.pytorch.validation import Validation
@@ -89,6 +89,7 @@ class Trainer:
             keep_best=place.keep_best,
             told=self._saved,
             is_void=lambda: context.engine.is_over,
+            is_chief=lambda: context.is_chief,
         )
         self._checkpoints = checkpoints
         try:
@@ -181,9 +182,13 @@ class Trainer:
             uri, step = checkpoint_index.find(latest_checkpoint)
             with Checkpointer(uri) as checkpointer:
                 state: dict[str, Any] = checkpointer.load(step)
+            check_format(state, f"checkpoint {latest_checkpoint}")
             return state, latest_checkpoint
         found = None if plan.is_test else self._checkpoints.load()
-        return found, None if found is None else self._checkpoints.uuid(found["tally"]["now"]["batches"])
+        if found is None:
+            return None, None
+        check_format(found, f"the newest checkpoint in {self._checkpoints.uri}")
+        return found, self._checkpoints.uuid(found["tally"]["now"]["batches"])
 
     def _make_loop(self, state: dict[str, Any] | None, uuid: str | None) -> Loop:
         trial, context = self._trial, self._context

@@ -262,13 +262,17 @@ class Loop:
             self._save()
 
     def save_after(self, error: BaseException) -> None:
-        """What is in memory, before an exception ends it: by the chief, if its state is whole."""
-        self._checkpoints.finish()  # one that is being written is told of, too
-        batches = self.tally.now.batches
-        if self._engine.world.rank or not self._engine.is_whole or batches in (self._first, self.tally.saved_at):
-            return
-        uuid = self._checkpoints.save_alone(batches, self._contents(), {})
-        log.error("%s at batch %d: saved as checkpoint %s first", type(error).__name__, batches, uuid)
+        """What is in memory, before an exception ends it: by the chief, if its state is whole. Raises nothing: that
+        exception is what the script has to hear of."""
+        try:
+            self._checkpoints.finish()  # one that is being written is told of, too
+            batches = self.tally.now.batches
+            if self._engine.world.rank or not self._engine.is_whole or batches in (self._first, self.tally.saved_at):
+                return
+            uuid = self._checkpoints.save_alone(batches, self._contents(), {})
+            log.error("%s at batch %d: saved as checkpoint %s first", type(error).__name__, batches, uuid)
+        except Exception as failed:
+            log.error("what was in memory at batch %d could not be saved: %s", self.tally.now.batches, failed)
 
     def _contents(self) -> dict[str, Any]:
         return contents(

@@ -20,7 +20,7 @@ from everstep.errors import UsageError
 from everstep.import_path import import_from_path
 from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.ours import EngineSource
-from everstep.pytorch.saving import restore
+from everstep.pytorch.saving import check_format, restore
 from everstep.pytorch.trial import PyTorchTrial
 
 log = logging.getLogger("everstep")
@@ -62,6 +62,7 @@ def load_trial_from_checkpoint_path(
         state = checkpointer.load(origin["step"])
         assert checkpointer.loaded is not None
         hparams = checkpointer.loaded.hparams
+    check_format(state, f"checkpoint {origin.get('uuid', folder)}")
     if trial_class is None:
         trial_class = _trial_class(state["trial"], folder / "code")
     context = CheckpointLoadContext(hparams=hparams, exp_conf=state["experiment"])

@@ -23,7 +23,7 @@ LOOK_S = 0.1  # at the world, while a save is waited for
 
 class TrialCheckpoints:
     """In one place, by one Checkpointer. `told` hears the uuid and step of each one that has become durable; `is_void`
-    says whether the world in which a save was begun is over."""
+    says whether the world in which a save was begun is over, `is_chief` whether nothing is saved without this worker."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class TrialCheckpoints:
         keep_best: int,
         told: Callable[[str, int], None],
         is_void: Callable[[], bool],
+        is_chief: Callable[[], bool],
     ) -> None:
         code = _code_folder()
 
@@ -53,7 +54,7 @@ class TrialCheckpoints:
         self._make = make
         self._checkpointer = make()
         self.uri = self._checkpointer.uri
-        self._told, self._is_void = told, is_void
+        self._told, self._is_void, self._is_chief = told, is_void, is_chief
         self._pending: int | None = None  # step of a save that nobody was told of yet
 
     def uuid(self, step: int) -> str:
@@ -66,8 +67,8 @@ class TrialCheckpoints:
     def save(self, step: int, state: dict[str, Any], metrics: Mapping[str, float]) -> str:
         """Returns when the state is copied; the rest goes on beside the training."""
         self.finish()
-        self._checkpointer.save(step, state, metrics=metrics)
-        self._pending = step
+        if self._checkpointer.save(step, state, metrics=metrics) or not self._is_chief():
+            self._pending = step
         return self.uuid(step)
 
     def save_alone(self, step: int, state: dict[str, Any], metrics: Mapping[str, float]) -> str:
@@ -126,13 +127,17 @@ def contents(trial: PyTorchTrial, context: PyTorchTrialContext, **parts: Any) ->
     }
 
 
-def restore(state: dict[str, Any], context: PyTorchTrialContext, name: str) -> None:
-    """Models, optimizers, schedulers and the scaler, as they were."""
-    if state.get("format") != FORMAT:
+def check_format(state: Any, name: str) -> None:
+    found = state.get("format") if isinstance(state, dict) else None
+    if found != FORMAT:
         raise UsageError(
-            f"{name} was not saved by a Trainer of this version (format {state.get('format')!r}, not {FORMAT})",
+            f"{name} was not saved by a Trainer of this version (format {found!r}, not {FORMAT})",
             hint="everstep.Checkpointer(uri).load() gives its state",
         )
+
+
+def restore(state: dict[str, Any], context: PyTorchTrialContext, name: str) -> None:
+    """Models, optimizers, schedulers and the scaler, as they were."""
     for kind, objects in (
         ("models", context.models),
         ("optimizers", context.optimizers),

@@ -20,7 +20,7 @@ from everstep.pytorch.place import Place, decide_place
 from everstep.pytorch.plan import FitPlan, check_policy, configured_length, is_done, length_in_batches
 from everstep.pytorch.profiling import Profiler, configure_profiler
 from everstep.pytorch.reporting import Reporter
-from everstep.pytorch.saving import TrialCheckpoints, restore
+from everstep.pytorch.saving import TrialCheckpoints, check_format, restore
 from everstep.pytorch.system import SystemSampler
 from everstep.pytorch.tensorboard import FOLDER as TENSORBOARD
 from everstep.pytorch.trial import PyTorchTrial, check_trial
@@ -87,6 +87,7 @@ class Trainer:
             keep_best=place.keep_best,
             told=self._saved,
             is_void=lambda: context.engine.is_over,
+            is_chief=lambda: context.is_chief,
         )
         try:
             self._fit(plan, place, latest_checkpoint, step_zero_validation, profiling_enabled)
@@ -186,9 +187,13 @@ class Trainer:
             uri, step = checkpoint_index.find(latest_checkpoint)
             with Checkpointer(uri) as checkpointer:
                 state: dict[str, Any] = checkpointer.load(step)
+            check_format(state, f"checkpoint {latest_checkpoint}")
             return state, latest_checkpoint
         found = None if plan.is_test else self._checkpoints.load()
-        return found, None if found is None else self._checkpoints.uuid(found["tally"]["now"]["batches"])
+        if found is None:
+            return None, None
+        check_format(found, f"the newest checkpoint in {self._checkpoints.uri}")
+        return found, self._checkpoints.uuid(found["tally"]["now"]["batches"])
 
     def _make_loop(self, state: dict[str, Any] | None, uuid: str | None) -> Loop:
         trial, context = self._trial, self._context

@@ -348,6 +348,13 @@ def test_a_damaged_checkpoint_that_was_asked_for_by_its_uuid_is_an_error() -> No
         fit(context=KEPT, latest_checkpoint=uuid)
 
 
+@pytest.fixture
+def is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That a process could save nothing is told by its exit code; this one has other things to tell."""
+    monkeypatch.setattr("everstep.checkpoint.ledger._ledgers", [])
+
+
+@pytest.mark.usefixtures("is_forgotten")
 def test_a_checkpoint_that_cannot_be_written_does_not_end_the_training() -> None:
     class Full(OneWeight):
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
@@ -358,3 +365,17 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_training() -> None
     trial = fit(Full, context=KEPT, checkpoint_period=Batch(2))
     assert trial.w == 2.0**-8
     assert trial.diary.count("on_checkpoint_upload_end") == 0
+
+
+@pytest.mark.usefixtures("is_forgotten")
+def test_a_last_word_that_cannot_be_written_does_not_hide_the_exception() -> None:
+    class Broken(OneWeight):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            if batch_idx == 3:
+                Path("kept").write_text("a file where a folder should be")
+                raise ZeroDivisionError
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    with pytest.raises(ZeroDivisionError):
+        fit(Broken, context=KEPT)
+    assert reported("failure")[0]["error"].startswith("ZeroDivisionError")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 NAMES = (
     "recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "leases", "transfer",
-    "sampler", "loader", "controller", "checkpoint",
+    "sampler", "loader", "controller", "checkpoint", "trainer",
 )  # fmt: skip
 
 

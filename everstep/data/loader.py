@@ -63,7 +63,7 @@ class DataLoader(data.DataLoader[Any]):
         self._follow_sampler(seed)
 
     @classmethod
-    def adopt(cls, loader: data.DataLoader[Any]) -> DataLoader:
+    def adopt(cls, loader: data.DataLoader[Any], seed: int = 0) -> DataLoader:
         """Make a loader of torch's one of these, in place."""
         if isinstance(loader, cls):
             return loader
@@ -74,10 +74,10 @@ class DataLoader(data.DataLoader[Any]):
             )
         is_own = type(loader.batch_sampler) is not data.BatchSampler
         _check(loader.dataset, loader.batch_size, loader.batch_sampler if is_own else None, loader.in_order)
-        _shuffling(loader.sampler, 0)  # may refuse it, and then it must stay what it was
+        _shuffling(loader.sampler, seed)  # may refuse it, and then it must stay what it was
         loader.__class__ = cls
         assert isinstance(loader, cls)
-        loader._follow_sampler(0)
+        loader._follow_sampler(seed)
         return loader
 
     def _follow_sampler(self, seed: int) -> None:

@@ -25,8 +25,9 @@ class Entry(NamedTuple):
     metrics: dict[str, Any]
     slots: list[Any]  # of the user's reducers, packed
 
-    def plain(self) -> list[Any]:
-        return [self.samples, {name: listed(number(name, value)) for name, value in self.metrics.items()}, self.slots]
+    def plain(self) -> Entry:
+        """As JSON can hold it: numbers and lists in place of tensors."""
+        return self._replace(metrics={name: listed(number(name, value)) for name, value in self.metrics.items()})
 
 
 class Window(NamedTuple):
@@ -61,7 +62,9 @@ class TrainingMetrics:
     def known(self) -> list[Any]:
         """Of the last committed step, what is known here; for `hear` at the others."""
         last = max(self._samples, default=-1)
-        return [last, {str(leaf): entry.plain() for leaf, entry in self._open.get(last, {}).items()}]
+        if last in self._open:
+            self._open[last] = {leaf: entry.plain() for leaf, entry in self._open[last].items()}
+        return [last, {str(leaf): list(entry) for leaf, entry in self._open.get(last, {}).items()}]
 
     def hear(self, said: list[Any]) -> None:
         step, leaves = said
@@ -102,7 +105,7 @@ class TrainingMetrics:
     def state_dict(self) -> dict[str, Any]:
         return {
             "open": [
-                [step, {str(leaf): entry.plain() for leaf, entry in leaves.items()}]
+                [step, {str(leaf): list(entry.plain()) for leaf, entry in leaves.items()}]
                 for step, leaves in self._open.items()
             ],
             "samples": [list(each) for each in self._samples.items()],

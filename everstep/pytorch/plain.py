@@ -37,7 +37,11 @@ def unpack(packed: Any) -> Any:
 
 def number(name: str, value: Any) -> Number:
     """A metric's value: a number, or an array of numbers."""
+    if isinstance(value, float):
+        return float(value)  # numpy has one of its own
     if isinstance(value, torch.Tensor):
+        if value.ndim == 0 and not value.is_complex():
+            return float(value.item())
         value = value.detach().cpu()
         value = value.float().numpy() if value.dtype is torch.bfloat16 else value.numpy()
     try:
@@ -60,9 +64,9 @@ def mean(pairs: Iterable[tuple[float, Any]]) -> Number:
     total: Any = None
     weights = 0.0
     for weight, value in pairs:
-        part = numpy.asarray(value, dtype=numpy.float64) * weight
+        part = (value if isinstance(value, float) else numpy.asarray(value, dtype=numpy.float64)) * weight
         total, weights = part if total is None else total + part, weights + weight
     if total is None or not weights:
         return float("nan")
     result = total / weights
-    return float(result) if numpy.ndim(result) == 0 else result
+    return result if isinstance(result, numpy.ndarray) else float(result)

@@ -204,7 +204,7 @@ class Trainer:
             context.leaves = state["loop"]["leaves"]  # a global batch stays what it was
         callbacks = Callbacks(trial.build_callbacks())
         callbacks.tell("on_trial_startup", 0 if state is None else state["tally"]["now"]["batches"], uuid)
-        loader = DataLoader.adopt(trial.build_training_data_loader())
+        loader = DataLoader.adopt(trial.build_training_data_loader(), context.seed)
         validation = Validation(
             trial, trial.build_validation_data_loader(), context.reducers, context.prepare, context.seed
         )

@@ -134,6 +134,40 @@ def test_the_loop_of_the_controllers_guide_runs_and_resumes(tmp_path: Path) -> N
     assert told[-1] == ("1", "60")  # 30 steps to an epoch
 
 
+def test_the_trial_of_the_guide_goes_on_where_it_was_until_it_is_done(tmp_path: Path) -> None:
+    trial, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "trials.md").read_text(), re.DOTALL)
+    outer = {key: value for key, value in os.environ.items() if not key.startswith("EVERSTEP_")}
+
+    def fit(num_epochs: int) -> str:
+        (tmp_path / "train.py").write_text(trial.replace("Epoch(3)", f"Epoch({num_epochs})"))
+        done = subprocess.run(
+            [sys.executable, "train.py"],
+            env=outer | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    begun, ended, again = fit(2), fit(3), fit(3)
+    assert "validation at batch 64: accuracy" in begun
+    assert "going on from batch 64" in ended
+    assert "Epoch(3) reached: 96 batches, 3 epochs, 3,000 records" in ended
+    assert "going on" not in again
+    assert "Epoch(3) reached: 96 batches" in again
+    assert len(list(tmp_path.glob("runs/train-*/[0-9]"))) == 2
+
+
+def test_each_argument_of_fit_is_documented() -> None:
+    page = (ROOT / "docs" / "trials.md").read_text()
+    for name, parameter in inspect.signature(everstep.pytorch.Trainer.fit).parameters.items():
+        if name != "self":
+            row = rf"^\| `{name}` \| `{re.escape(repr(parameter.default))}` \|"
+            assert re.search(row, page, re.MULTILINE), name
+
+
 def test_each_argument_of_the_controller_is_documented() -> None:
     page = (ROOT / "docs" / "controller.md").read_text()
     for name, parameter in inspect.signature(everstep.AllReduceController).parameters.items():

@@ -23,7 +23,7 @@ LOOK_S = 0.1  # at the world, while a save is waited for
 
 class TrialCheckpoints:
     """In one place, by one Checkpointer. `told` hears the uuid and step of each one that has become durable; `is_void`
-    says whether the world in which a save was begun is over, `is_chief` whether nothing is saved without this worker."""
+    says whether the world in which a save was begun is over, `is_chief` whether all depends on this worker."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""The scripts of the guide to Determined's PyTorch Trainer run after changing their imports: alone, in worlds of several
-workers, in test mode, and out of a checkpoint."""
+"""The scripts of the guide to Determined's PyTorch Trainer run after changing their imports: alone, in worlds of
+several workers, in test mode, and out of a checkpoint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def lines(folder: Path, kind: str) -> list[dict[str, Any]]:
-    found = [json.loads(line) for path in folder.glob("runs/*/*/metrics.jsonl") for line in path.read_text().splitlines()]
+    found = [
+        json.loads(line) for path in folder.glob("runs/*/*/metrics.jsonl") for line in path.read_text().splitlines()
+    ]
     return [line for line in found if line["kind"] == kind]
 
 

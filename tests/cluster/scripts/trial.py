@@ -2,7 +2,7 @@
 callback with state, reducers, validations, checkpoints. Tells the weights after each batch and all that is reported.
 
 Gates by number: a batch in train_batch, 1000 + batches in evaluate_batch, 2000 + batches in on_validation_end, 3000 +
-batches in on_checkpoint_save_start. With --gate-worker they hold that worker alone. Works in the folder of its events."""
+batches in on_checkpoint_save_start. With --gate-worker they hold that worker alone. Works where its events are."""
 
 from __future__ import annotations
 

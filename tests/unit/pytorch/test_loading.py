@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from one_weight import OneWeight, fit
 
 import everstep
 from everstep.errors import UsageError
 from everstep.experimental import client
 from everstep.pytorch import Batch, CheckpointLoadContext, load_trial_from_checkpoint_path
+from one_weight import OneWeight, fit
 
 SCRIPT = """
 import torch

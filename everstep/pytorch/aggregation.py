@@ -35,10 +35,16 @@ class Gathered:
                 self._sums[place] = parameter.grad.clone()
 
     def give(self) -> None:
-        """Put the sums, or their mean, where the optimizer looks for gradients, and begin anew."""
+        """Put the sums with this batch's, or their mean, where the optimizer looks for gradients. They are kept until
+        it has stepped: the step may break off, and be done again from a checkpoint."""
         for place, parameter in enumerate(self.parameters):
-            if (gradient := self._sums.get(place)) is not None:
-                parameter.grad = gradient.div_(self.num_batches) if self._is_mean else gradient
+            gradient, gathered = parameter.grad, self._sums.get(place)
+            if gradient is None and gathered is None:
+                continue
+            total = gathered if gradient is None else gradient if gathered is None else gathered + gradient
+            parameter.grad = total / (self.num_batches + 1) if self._is_mean else total.clone()
+
+    def clear(self) -> None:
         self._sums, self.num_batches = {}, 0
 
     def state_dict(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from everstep import env
 from everstep.engine.step import Engine
+from everstep.engine.world import ALONE
 from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
 from everstep.pytorch.aggregation import Gathered
@@ -204,7 +205,6 @@ class PyTorchTrialContext:
             if not self._is_stepping:
                 trainer.gate.act(gathered.add)
                 return
-            gathered.add()
             gathered.give()
         if clip_grads is not None:
             if scaler is not None:
@@ -214,6 +214,7 @@ class PyTorchTrialContext:
             optimizer.step()
         else:
             scaler.step(optimizer)
+        gathered.clear()
 
     @property
     def _is_stepping(self) -> bool:
@@ -242,8 +243,8 @@ class PyTorchTrialContext:
 
     @property
     def is_chief(self) -> bool:
-        """The one worker of the moment that writes for all."""
-        return self.engine.world.rank == 0
+        """The one worker of the moment that writes for all; never a newcomer that the others have not let in yet."""
+        return self.engine.world.rank == 0 and self.engine.world is not ALONE
 
     def agree(self, value: Any) -> Any:
         """In a world that does not change: what the first worker says. Elsewhere each must find the same by itself."""

@@ -88,22 +88,30 @@ class Loop:
         if validates_first and not self._engine.came_late and self.tally.now.batches == 0:
             with contextlib.suppress(Overtaken):
                 self._validate()
-        reason = ""
+        reason = self._make_up() if self.tally.is_cut and not self._engine.came_late else ""
         while not reason:
             if is_done(plan.length, self.tally.now) or self.tally.is_stopping:  # while this worker was overtaken
                 reason = "the others have come to the end"
                 break
             reason = self._epoch_through()
+        self._stop_clock()
         return reason
 
     def conclude(self) -> None:
         """Make sure that all hold the last step before anybody goes."""
         self._engine.conclude()
 
+    def _make_up(self) -> str:
+        """Do what was due after the last batch, and was not done when it was saved."""
+        self.tally.is_cut, self.tally.saved_at = False, -1
+        return self._after_batch(self.tally.before.epochs)
+
     def _epoch_through(self) -> str:
         """What is left of the epoch; the reason if the fit ends in it."""
         epoch = self.loader.position.epoch
-        self.callbacks.tell("on_training_epoch_start", epoch)
+        if self.tally.epoch_begun < epoch:  # else it is in the state: of a checkpoint, or of a peer
+            self.tally.epoch_begun = epoch
+            self.callbacks.tell("on_training_epoch_start", epoch)
         self.loader.set_epoch(epoch)
         self._start_clock()
         for batch in self.loader:
@@ -118,7 +126,7 @@ class Loop:
         if self._at is None or self._at.batch != step:
             self._at = self._next()
             if self._has_batch_hooks:
-                self.callbacks.tell("on_training_batch_start", epoch, step)
+                self.tally.once("batch starts", lambda: self.callbacks.tell("on_training_batch_start", epoch, step))
         samples = self.loader.num_samples(leaf)
         batch = self.context.prepare(batch)
         self.context.reducers.reset()
@@ -181,6 +189,7 @@ class Loop:
     def _between(self, due: Due, epoch: int, *, is_epoch_end: bool) -> str:
         tally = self.tally
         if tally.is_preempted:  # there may be little time
+            tally.is_cut = True
             self._save()
             self._checkpoints.finish()
             return due.reason
@@ -269,6 +278,7 @@ class Loop:
             batches = self.tally.now.batches
             if self._engine.world.rank or not self._engine.is_whole or batches in (self._first, self.tally.saved_at):
                 return
+            self.tally.is_cut = True
             uuid = self._checkpoints.save_alone(batches, self._contents(), {})
             log.error("%s at batch %d: saved as checkpoint %s first", type(error).__name__, batches, uuid)
         except Exception as failed:

@@ -158,10 +158,15 @@ def _remember(runs: Path, job: str, nth: int, number: int) -> None:
 
 
 def _choices(runs: Path, job: str) -> dict[str, int]:
+    path = _path_of_job(runs, job)
     try:
-        return {str(nth): int(number) for nth, number in json.loads(_path_of_job(runs, job).read_bytes()).items()}
+        return {str(nth): int(number) for nth, number in json.loads(path.read_bytes()).items()}
     except FileNotFoundError:
         return {}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path} cannot be read: {type(error).__name__}: {error}", hint="delete it: the newest run is continued"
+        ) from error
 
 
 def _path_of_job(runs: Path, job: str) -> Path:

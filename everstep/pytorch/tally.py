@@ -22,6 +22,8 @@ class Tally:
         self.best_at = -1  # … and when
         self.is_stopping = False  # somebody has asked for it
         self.is_preempted = False  # all workers were asked to go
+        self.is_cut = False  # saved before all was done that is due after the last batch
+        self.epoch_begun = -1  # callbacks have heard of its start
         self._journal: list[str] = []
 
     def advance(self, now: Progress) -> None:
@@ -44,6 +46,8 @@ class Tally:
             "best_at": self.best_at,
             "is_stopping": self.is_stopping,
             "is_preempted": self.is_preempted,
+            "is_cut": self.is_cut,
+            "epoch_begun": self.epoch_begun,
             "journal": list(self._journal),
         }
 
@@ -52,6 +56,7 @@ class Tally:
         self.validated_at, self.saved_at = state["validated_at"], state["saved_at"]
         self.best, self.best_at = state["best"], state["best_at"]
         self.is_stopping, self.is_preempted = state["is_stopping"], state["is_preempted"]
+        self.is_cut, self.epoch_begun = state["is_cut"], state["epoch_begun"]
         self._journal = list(state["journal"])
 
     def resume(self, state: dict[str, Any]) -> None:

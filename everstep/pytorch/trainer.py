@@ -74,7 +74,7 @@ class Trainer:
         plan = self._plan(
             max_length, checkpoint_period, validation_period, reporting_period, checkpoint_policy, is_test=test_mode
         )
-        if self._loop is not None and is_done(plan.length, self._loop.tally.now):
+        if self._loop is not None and _has_nothing_left(plan, self._loop):
             self._warn_of_nothing(plan, self._loop)
             return
         place = decide_place(context, plan)
@@ -139,7 +139,7 @@ class Trainer:
         loop = self._loop
         first = loop.tally.now.batches
         context.wants_stop = loop.tally.is_stopping = False
-        if is_done(plan.length, loop.tally.now):
+        if _has_nothing_left(plan, loop):
             self._warn_of_nothing(plan, loop)
             self._mark(place, plan, loop)
             return
@@ -174,7 +174,8 @@ class Trainer:
         try:
             yield
         except (Exception, KeyboardInterrupt) as error:
-            loop.callbacks.tell_all("on_exception", error)
+            with _said("on_exception"):
+                loop.callbacks.tell_all("on_exception", error)
             loop.save_after(error)
             self._reporter.failed(error)
             raise
@@ -250,3 +251,16 @@ class Trainer:
             callbacks.tell("on_checkpoint_write_end", self._checkpoints.uri)
         callbacks.tell("on_checkpoint_upload_end", uuid)
         self._reporter.saved(uuid, step, self._checkpoints.uri)
+
+
+@contextlib.contextmanager
+def _said(what: str) -> Iterator[None]:
+    """A second exception, while the first one is dealt with: it does not hide that one, nor keep the rest undone."""
+    try:
+        yield
+    except Exception as error:
+        log.error("%s failed: %s: %s", what, type(error).__name__, error, exc_info=error)
+
+
+def _has_nothing_left(plan: FitPlan, loop: Loop) -> bool:
+    return is_done(plan.length, loop.tally.now) and not loop.tally.is_cut

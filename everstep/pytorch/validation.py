@@ -1,7 +1,8 @@
 """Validation: the batches shared out over the workers, their results put together in the order of the data.
 
 So the metrics are the same for every number of workers, and after a loss only the lost worker's batches are evaluated
-again. Randomness is set for each batch by itself, and that of training by each leaf: neither touches the other's."""
+again. Randomness is set for each batch by itself, and that of training by each leaf: neither touches the other's. Nor
+does it change the models' buffers, which would differ from worker to worker."""
 
 from __future__ import annotations
 
@@ -52,6 +53,7 @@ class Validation:
 
     def run(self, models: Sequence[nn.Module], sharing: Sharing, max_batches: int | None = None) -> Outcome:
         were_training = [(module, module.training) for model in models for module in model.modules()]
+        buffers = [(buffer, buffer.clone()) for model in models for buffer in model.buffers()]
         for model in models:
             model.eval()
         try:
@@ -59,9 +61,14 @@ class Validation:
                 if overrides(self._trial, "evaluate_full_dataset"):
                     return self._full(sharing)
                 return self._shared(sharing, max_batches)
+        except Overtaken:
+            buffers = []  # the others' have been put in their place
+            raise
         finally:
             for module, was_training in were_training:
                 module.training = was_training
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
     def _full(self, sharing: Sharing) -> Outcome:
         """By the chief; if it is lost, by the next one."""

@@ -155,6 +155,9 @@ class Trainer:
             reporter.began(loop.tally.now, uuid)
             profiler.step(first)
             reason = loop.run(plan, reporter, self._checkpoints, profiler, first=first, validates_first=validates_first)
+            self._mark(place, plan, loop)
+            loop.conclude()
+            self._mark(place, plan, loop)  # who did it may have been lost, and another is the chief
             tally = loop.tally
             best_uuid = self._checkpoints.uuid(tally.best_at)
             best = None if tally.best is None else (best_uuid, tally.best_at, tally.best)

@@ -98,7 +98,8 @@ class Worker:
         deadline = time.monotonic() + 60
         with self.changed:
             while len(self.printed) < number:
-                assert self.changed.wait(deadline - time.monotonic()), self.errors
+                is_told = self.changed.wait(deadline - time.monotonic())
+                assert is_told, (len(self.printed), self.printed[-1:], self.process.poll(), self.errors)
 
     def join(self):
         for thread in self.threads:
@@ -149,13 +150,13 @@ def test_two_workers_share_a_dataset_each_record_once(cast, num_workers):
 def test_a_coordinator_that_is_killed_and_comes_back_loses_nothing(cast, server_class, tmp_path):
     frail = server_class(tmp_path, str(tmp_path / "db"))
     try:
-        _, workers = cast(2, on=frail, dataset_size=400, num_workers=1)
+        _, workers = cast(2, on=frail, dataset_size=1200, num_workers=1)  # enough for one that starts late
         for times in range(1, 4):
             workers[0].wait_for_batches(6 * times)
             frail.kill()
             frail.start()
         counts = Counter(record for worker in workers for record in worker.finish().records)
-        assert counts == Counter(range(400))
+        assert counts == Counter(range(1200))
     finally:
         frail.kill()
 

@@ -38,11 +38,10 @@ class Gathered:
         """Put the sums with this batch's, or their mean, where the optimizer looks for gradients. They are kept until
         it has stepped: the step may break off, and be done again from a checkpoint."""
         for place, parameter in enumerate(self.parameters):
-            gradient, gathered = parameter.grad, self._sums.get(place)
-            if gradient is None and gathered is None:
-                continue
-            total = gathered if gradient is None else gradient if gathered is None else gathered + gradient
-            parameter.grad = total / (self.num_batches + 1) if self._is_mean else total.clone()
+            parts = [each for each in (self._sums.get(place), parameter.grad) if each is not None]
+            if parts:
+                total = parts[0] + parts[1] if len(parts) > 1 else parts[0].clone()
+                parameter.grad = total.div_(self.num_batches + 1) if self._is_mean else total
 
     def clear(self) -> None:
         self._sums, self.num_batches = {}, 0

@@ -37,9 +37,9 @@ def warm_nursery(environment: Mapping[str, str], kind: str, *, may_start: bool) 
     if not may_start and not path.exists():
         return None
     with _locked(path):
-        line = _connect(path)
+        line = connect(path)
         if line is None and may_start:
-            line = _start(path, environment, kind)
+            line = start_at(path, environment, kind)
     return Nursery(line) if line is not None else None
 
 
@@ -63,7 +63,8 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _connect(path: Path) -> socket.socket | None:
+def connect(path: Path) -> socket.socket | None:
+    """To the nursery that listens there, if there is one and it is this user's."""
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         line.connect(str(path))
@@ -75,7 +76,8 @@ def _connect(path: Path) -> socket.socket | None:
     return None
 
 
-def _start(path: Path, environment: Mapping[str, str], kind: str) -> socket.socket | None:
+def start_at(path: Path, environment: Mapping[str, str], kind: str) -> socket.socket | None:
+    """One that listens there, and the first connection to it."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         try:
@@ -87,7 +89,7 @@ def _start(path: Path, environment: Mapping[str, str], kind: str) -> socket.sock
         with open(os.open(f"{path}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as log:
             command = nursery_command(listener.fileno(), kind)
             start_detached(command, env=environment, output=log, descriptors=[listener.fileno()])
-        return _connect(path)
+        return connect(path)
 
 
 def _digest(environment: Mapping[str, str], kind: str) -> str:

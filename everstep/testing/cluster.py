@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import everstep
 from everstep import env as names
@@ -223,9 +223,19 @@ class Cluster:
         if self._network is not None:
             host, inside = self._network.address(0), self._network.inside(0)
         self._coordinator, url = start_coordinator(
-            self._files, host=host, port=self._port, inside=inside, env=self._environment()
+            self._files,
+            host=host,
+            port=self._port,
+            inside=inside,
+            env=self._environment(),
+            start=self._start_service,
         )
         self._port = int(url.rstrip("/").rsplit(":", 1)[1])
+
+    def _start_service(
+        self, command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int | None
+    ) -> Child:
+        return Child.start(command, env=env, output=output)
 
     def kill_coordinator(self) -> None:
         """SIGKILL, in the middle of whatever it does."""

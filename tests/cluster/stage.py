@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import everstep
+import nest
+from everstep.process import Child
 from everstep.testing import Cluster, ClusterError, Result
 from everstep.testing.tape import Event
 
@@ -35,6 +36,22 @@ class Stage(Cluster):
         if kept := os.environ.get("STAGE_KEEP"):  # to look at what is left of a story
             settings["directory"] = Path(tempfile.mkdtemp(dir=kept))
         super().__init__(SCRIPTS / script, self._given[1:], env=env, **settings)
+
+    def _agent_command(self, name: str, num_workers: int) -> list[str]:
+        command = super()._agent_command(name, num_workers)
+        after = command.index("agent") + 1
+        shared = nest.AGENT_OPTIONS if self._network is None else ()
+        return [*command[:after], *shared, *command[after:]]
+
+    def _environment(self) -> dict[str, str]:
+        shared = nest.ONE_THREAD if self._network is None else {}
+        return super()._environment() | shared | self._given_env
+
+    def _start_service(
+        self, command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int | None
+    ) -> Child:
+        start = nest.start_service if self._network is None else super()._start_service
+        return start(command, env=env, output=output)
 
     # --- gates ----------------------------------------------------------------------------------------
 
@@ -96,16 +113,13 @@ def undisturbed_events(script: str, *args: str) -> list[Event]:
         events = Path(directory) / "events.jsonl"
         plain = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
         path = str(Path(everstep.__file__).parents[1])
-        done = subprocess.run(
-            [sys.executable, str(SCRIPTS / script), *args],
-            env=plain | {"EVERSTEP_EVENTS": str(events), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=100,
-        )
-        if done.returncode != 0:
-            raise ClusterError(f"the undisturbed run failed\n{done.stdout}{done.stderr}")
+        with (Path(directory) / "log").open("w+b") as log:
+            env = plain | {"EVERSTEP_EVENTS": str(events), "PYTHONPATH": path} | nest.ONE_THREAD
+            with nest.start_script([sys.executable, "-u", str(SCRIPTS / script), *args], env=env, output=log) as child:
+                ended = child.wait(100)
+            if ended is None or not ended.is_good:
+                log.seek(0)
+                raise ClusterError(f"the undisturbed run failed: {ended}\n{log.read().decode(errors='replace')}")
         return [json.loads(line) for line in events.read_text().splitlines()]
 
 

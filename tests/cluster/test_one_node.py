@@ -146,12 +146,12 @@ def test_what_workers_have_started_ends_with_them(end: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("arguments", "num_workers", "has_nursery"),
-    [(("--no-python", "/bin/false"), 220, False), (("fails.py",), 40, True)],
+    [(("--no-python", "/bin/false"), 120, False), (("fails.py",), 20, True)],
 )
 def test_restarts_leak_nothing(arguments: tuple[str, ...], num_workers: int, has_nursery: bool, tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text("print('once more')\nraise SystemExit(3)\n")
     with Run("--max-restarts=1000", *arguments, directory=tmp_path, has_nursery=has_nursery) as run:
-        before, after = (measure_at(run, num) for num in (10, num_workers))
+        before, after = (measure_at(run, num) for num in (5, num_workers))
         assert len(children(run.agent.pid)) <= 3  # the coordinator, the broom, the worker or the nursery
         run.signal(signal.SIGTERM)
         run.finish()
@@ -165,6 +165,7 @@ def test_restarts_leak_nothing(arguments: tuple[str, ...], num_workers: int, has
 
 def measure_at(run: Run, num_workers: int) -> dict[int, tuple[int, int, float]]:
     """Descriptors, threads and memory of agent, coordinator and nursery when so many workers have been started."""
-    run.wait_said(r"w\d+ started", num_times=num_workers)
+    for num in range(1, num_workers + 1):  # each in time: how many there are takes as long as it takes
+        run.wait_said(r"w\d+ started", num_times=num)
     pids = [run.agent.pid, coordinator_of(run.agent.pid), *nurseries_of(run.agent.pid)]
     return {pid: (num_descriptors(pid), num_threads(pid), memory_mb(pid)) for pid in pids}

@@ -159,7 +159,7 @@ class DataLoader(data.DataLoader[Any]):
             collate_fn=as_it_is,
             pin_memory=self.pin_memory,
             timeout=self.timeout,
-            worker_init_fn=_WorkerInit(keyed, self.worker_init_fn) if self.num_workers else None,
+            worker_init_fn=WorkerInit(keyed, self.worker_init_fn) if self.num_workers else None,
             multiprocessing_context=self.multiprocessing_context,
             generator=self.generator,
             prefetch_factor=self.prefetch_factor,
@@ -247,7 +247,7 @@ class _Loop:
             )
 
 
-class _WorkerInit:
+class WorkerInit:
     """Runs in each loader process first."""
 
     def __init__(self, keyed: KeyedDataset, inner: Callable[[int], None] | None) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils import data
 
-from everstep.data.randomness import sample_seed
+from everstep.data.loader import WorkerInit
+from everstep.data.randomness import KeyedDataset, as_it_is, sample_seed
 from everstep.engine.seeds import seed_everything
 from everstep.errors import UsageError
 from everstep.pytorch.plain import listed, number, pack, unpack
@@ -49,7 +51,7 @@ class Validation:
         self._trial, self._reducers = trial, reducers
         self._prepare, self._seed = prepare, seed
         self._takes_index = len(inspect.signature(trial.evaluate_batch).parameters) > 1
-        self._batches = _Batches(loader)
+        self._batches = _Batches(loader, seed)
 
     def run(self, models: Sequence[nn.Module], sharing: Sharing, max_batches: int | None = None) -> Outcome:
         were_training = [(module, module.training) for model in models for module in model.modules()]
@@ -145,32 +147,43 @@ class Validation:
 class _Batches:
     """Of a loader of torch's or ours: any of them by index, unless its dataset can only be gone through."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, seed: int) -> None:
         if not isinstance(loader, data.DataLoader):
             raise UsageError(
                 f"build_validation_data_loader returned a {type(loader).__name__}", hint="return a DataLoader"
             )
-        self._loader = loader
+        self._loader, self._seed = loader, seed
         self._is_map = not isinstance(loader.dataset, data.IterableDataset) and loader.batch_sampler is not None
         self.number: int | None = None if not self._is_map else len(self._samples())
 
     def whole(self) -> Any:
         """A loader of all samples, as evaluate_full_dataset gets it."""
-        return self._remade(self._samples()) if self._is_map else self._loader
+        samples = self._samples() if self._is_map else []
+        return self._remade(samples, list(range(len(samples)))) if self._is_map else self._loader
 
     def take(self, wanted: list[int] | None) -> Iterator[tuple[int, Any, int | None]]:
         """Those of `wanted`, or all: index, batch, number of samples where it is known."""
         if wanted is None or not self._is_map:
-            index = -1
-            for index, batch in enumerate(self._loader):
-                if wanted is None or index in wanted:
-                    yield index, batch, None
-            self.number = index + 1
+            yield from self._pass_through(wanted)
             return
         samples = self._samples()
-        mine = [samples[index] for index in wanted]
-        for index, indices, batch in zip(wanted, mine, self._remade(mine), strict=True):
-            yield index, batch, len(indices)
+        for index, batch in zip(wanted, self._remade(samples, wanted), strict=True):
+            yield index, batch, len(samples[index])
+
+    def _pass_through(self, wanted: list[int] | None) -> Iterator[tuple[int, Any, int | None]]:
+        """What is random in an iterable dataset is set before each batch: what was evaluated since does not matter."""
+        seed_everything(sample_seed(self._seed, _SEED, -1))
+        batches, index = iter(self._loader), 0
+        while True:
+            seed_everything(sample_seed(self._seed, _SEED, -2 - index))
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            if wanted is None or index in wanted:
+                yield index, batch, None
+            index += 1
+        self.number = index
 
     def _samples(self) -> list[list[int]]:
         """Of each batch. A sampler that is random, or one of many workers' own, stands for all samples in order: who
@@ -184,20 +197,22 @@ class _Batches:
         seed_everything(0)  # the same for all workers
         return [list(indices) for indices in sampler or ()]
 
-    def _remade(self, samples: list[list[int]]) -> Any:
-        """The same loader over these batches."""
+    def _remade(self, samples: list[list[int]], wanted: list[int]) -> Any:
+        """The same loader over these batches. What is random in a sample depends on its place alone."""
         old = self._loader
-        if not samples:
+        if not wanted:
             return []
-        num_workers = min(old.num_workers, len(samples))
+        starts = [0, *accumulate(len(indices) for indices in samples)]
+        keyed = KeyedDataset(old.dataset, self._seed, old.collate_fn)
+        num_workers = min(old.num_workers, len(wanted))
         return data.DataLoader(
-            old.dataset,
-            batch_sampler=samples,
+            keyed,
+            batch_sampler=[(samples[index], _SEED, starts[index]) for index in wanted],  # type: ignore[arg-type]
             num_workers=num_workers,
-            collate_fn=old.collate_fn,
+            collate_fn=as_it_is,
             pin_memory=old.pin_memory,
             timeout=old.timeout,
-            worker_init_fn=old.worker_init_fn,
+            worker_init_fn=WorkerInit(keyed, old.worker_init_fn) if num_workers else None,
             multiprocessing_context=old.multiprocessing_context if num_workers else None,
             generator=old.generator,
             prefetch_factor=old.prefetch_factor if num_workers else None,

@@ -185,6 +185,37 @@ def test_how_often_is_validated_does_not_change_the_training() -> None:
     assert outcome(None) == outcome(Batch(1)) == outcome(Batch(3))
 
 
+class NoisyOnes(Ones):
+    """With a random transform."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return super().__getitem__(index) | {"noise": torch.rand(())}
+
+
+class Streamed(data.IterableDataset):
+    def __iter__(self) -> Any:
+        return (NoisyOnes()[index] for index in range(6))
+
+
+@pytest.mark.parametrize("dataset", [NoisyOnes(6), Streamed()])
+def test_what_is_random_in_the_data_does_not_depend_on_what_is_evaluated_before(dataset: Any) -> None:
+    """So each worker reads its batches as any other would."""
+
+    class Noisy(OneWeight):
+        draws = 0
+
+        def build_validation_data_loader(self) -> Any:
+            return data.DataLoader(dataset, batch_size=2)
+
+        def evaluate_batch(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+            torch.rand(self.draws)
+            return {"noise": batch["noise"].mean()}
+
+    quiet = validated(fit(Noisy, max_length=Batch(1)))
+    Noisy.draws = 3
+    assert validated(fit(Noisy, max_length=Batch(1), context={"checkpoints": "other"})) == quiet
+
+
 # --- the user's reducers ---
 
 

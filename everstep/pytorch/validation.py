@@ -207,7 +207,7 @@ class _Batches:
         num_workers = min(old.num_workers, len(wanted))
         return data.DataLoader(
             keyed,
-            batch_sampler=[(samples[index], _SEED, starts[index]) for index in wanted],  # type: ignore[arg-type]
+            batch_sampler=[(samples[index], _SEED, starts[index]) for index in wanted],  # type: ignore[misc]
             num_workers=num_workers,
             collate_fn=as_it_is,
             pin_memory=old.pin_memory,

@@ -1,4 +1,4 @@
-"""What all workers tell each other between two commits: numbered, so that a loss makes nobody miss or repeat an answer.
+"""What all workers tell each other between two commits: by name, so that a loss makes nobody miss or repeat an answer.
 
 Whoever was brought to this step by a peer gets what was agreed on without it."""
 
@@ -10,27 +10,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.engine.group import Group
+from everstep.errors import StateMismatch
 
 
 @dataclass(kw_only=True, slots=True)
 class Agreed:
     """Since the last commit."""
 
-    answers: list[list[Any]] = field(default_factory=list)  # what all said, by rank
+    answers: dict[str, list[Any]] = field(default_factory=dict)  # what all said, by rank
     ranks: list[int] | None = None  # who asks until the next commit; None: all
-    num_asked: int = 0  # how many of the answers the script has asked for
+    _num_asked: int = 0  # without a name
 
-    def ask(self) -> int:
-        """The number of the answer that is asked for now."""
-        self.num_asked += 1
-        return self.num_asked - 1
+    def name(self) -> str:
+        """Of the answer that is asked for now, where the order of the questions is the same for all."""
+        self._num_asked += 1
+        return str(self._num_asked)
 
-    def is_known(self, number: int) -> bool:
-        return number < len(self.answers)
-
-    def agree(self, value: Any, group: Group) -> None:
-        """Add the next answer: the plain values of all who ask."""
-        self.answers.append([json.loads(raw) for raw in group.gather(json.dumps(value).encode(), self.ranks)])
+    def agree(self, name: str, value: Any, group: Group) -> None:
+        """Add an answer: the plain values of all who ask."""
+        said = [json.loads(raw) for raw in group.gather(json.dumps([name, value]).encode(), self.ranks)]
+        if others := {other for other, _ in said if other != name}:
+            raise StateMismatch(
+                f"this worker asks all others for {name!r}, one of them for {others.pop()!r}",
+                hint="ask for the same values in the same order on all workers",
+            )
+        self.answers[name] = [value for _, value in said]
 
 
 def weighted_mean(pairs: Iterable[Sequence[float]]) -> float:

@@ -28,7 +28,7 @@ class Hello:
     torch: str
     is_agreeing: bool  # it came here while agreeing on a value: its script is between two steps
     held: list[int]  # leaves of the next step that it has computed
-    answers: list[list[Any]]  # agreed on since its last commit, for whoever missed one
+    answers: dict[str, list[Any]]  # agreed on since its last commit, for whoever missed one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

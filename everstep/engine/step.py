@@ -619,8 +619,10 @@ class Engine:
         said = self.gather([value, weight])
         return value if said is None else weighted_mean(said)
 
-    def gather(self, value: Any) -> list[Any] | None:
+    def gather(self, value: Any, name: str | None = None) -> list[Any] | None:
         """What all workers say here, plain data by rank, retried when a peer is lost.
+
+        `name`: of the question, for whoever was brought to this step by a peer and may ask only some of them.
 
         None: this worker missed the answer, because it was taken to a later step while it waited, or because it goes
         through what the others have behind them."""
@@ -633,25 +635,25 @@ class Engine:
         if self.is_catching_up:
             return None
         self.join()
-        step, number = self.step, self._agreed.ask()
+        step, name = self.step, name or self._agreed.name()
         self._is_agreeing = True
         try:
-            return self._agree(step, number, value)
+            return self._agree(step, name, value)
         finally:
             self._is_agreeing = False
 
-    def _agree(self, step: int, number: int, value: Any) -> list[Any] | None:
-        while self.step == step and not self._agreed.is_known(number):
+    def _agree(self, step: int, name: str, value: Any) -> list[Any] | None:
+        while self.step == step and name not in self._agreed.answers:
             try:
                 assert self._group is not None
                 if self._group.is_broken:
                     raise PeerLost(f"the group of generation {self.world.generation} is broken")
                 # A generation closed in good order serves until the next leaf: there all workers are at one place.
                 with self.in_phase(WAITING):
-                    self._agreed.agree(value, self._group)
+                    self._agreed.agree(name, value, self._group)
             except PeerLost as lost:
                 self._regroup(lost)
-        return self._agreed.answers[number] if self.step == step else None
+        return self._agreed.answers[name] if self.step == step else None
 
     @property
     def agreeing(self) -> tuple[int, int]:

@@ -7,6 +7,7 @@ others."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import time
@@ -196,7 +197,7 @@ class Loop:
         if is_epoch_end:
             tally.once("epoch", lambda: self.callbacks.tell("on_training_epoch_end", epoch))
         if due.is_anything:
-            for known in self._gather(self.metrics.known()):
+            for known in self._gather("metrics", self.metrics.known()):
                 self.metrics.hear(known)
         if due.report:
             tally.once("report", self._report)
@@ -204,7 +205,7 @@ class Loop:
             self._validate()
         if due.checkpoint and tally.saved_at != tally.now.batches:
             self._save()
-        if not due.is_end and any(self._gather(self.context.wants_stop)):  # by a callback: at once
+        if not due.is_end and any(self._gather("stop", self.context.wants_stop)):  # by a callback: at once
             tally.is_stopping = True
             return self._between(
                 decide_due(self._plan, tally.before, tally.now, is_stopping=True, is_preempted=False),
@@ -229,7 +230,8 @@ class Loop:
     def _validate(self) -> None:
         tally, plan = self.tally, self._plan
         tally.once("validation starts", lambda: self._tell("on_validation_start", "on_validation_epoch_start"))
-        sharing = Sharing(lambda: self._engine.agreeing, self._gather)
+        rounds = itertools.count()
+        sharing = Sharing(lambda: self._engine.agreeing, lambda said: self._gather(f"validation {next(rounds)}", said))
         amp = self.context.autocast() if self.context.is_amp else contextlib.nullcontext()
         with self._reporter.aside("validating"), amp:
             outcome = self.validation.run(self.context.models, sharing, 1 if plan.is_test else None)
@@ -262,10 +264,12 @@ class Loop:
 
     def _finish_saving(self) -> None:
         """The last checkpoint must be there: if a worker is lost while it is written, it is written again."""
-        for _ in range(MOST_TRIES):
+        for number in range(MOST_TRIES):
             generation = self._engine.world.generation
             is_there = self._checkpoints.finish()
-            if all(self._gather(is_there)) or self._engine.world.generation == generation:
+            said = self._gather(f"saved {number}", [is_there, generation])
+            is_void = any(generation != self._engine.world.generation for _, generation in said)
+            if all(is_there for is_there, _ in said) or not is_void:
                 return
             self.tally.saved_at = -1
             self._save()
@@ -295,8 +299,8 @@ class Loop:
             callbacks=self.callbacks.state_dict(),
         )
 
-    def _gather(self, value: Any) -> list[Any]:
-        said = self._engine.gather(value)
+    def _gather(self, name: str, value: Any) -> list[Any]:
+        said = self._engine.gather(value, name)
         if said is None:
             raise Overtaken
         return said

@@ -12,7 +12,7 @@ from everstep.errors import PeerLost, PermanentError, StateMismatch
 
 HELLO = Hello(
     worker="w0", settled=3, step=7, is_dirty=False, layout="abc", num_leaves=4, is_exact=True, torch="2", held=[],
-    answers=[], is_agreeing=False,
+    answers={}, is_agreeing=False,
 )  # fmt: skip
 
 

@@ -19,12 +19,12 @@ class Agreed:
 
     answers: dict[str, list[Any]] = field(default_factory=dict)  # what all said, by rank
     ranks: list[int] | None = None  # who asks until the next commit; None: all
-    _num_asked: int = 0  # without a name
+    num_asked: int = 0  # without a name
 
     def name(self) -> str:
         """Of the answer that is asked for now, where the order of the questions is the same for all."""
-        self._num_asked += 1
-        return str(self._num_asked)
+        self.num_asked += 1
+        return str(self.num_asked)
 
     def agree(self, name: str, value: Any, group: Group) -> None:
         """Add an answer: the plain values of all who ask."""

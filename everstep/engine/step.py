@@ -530,8 +530,11 @@ class Engine:
             with self.in_phase(COMPUTING):  # a long transfer is no stall
                 send_state(self._state(), group, leadership.receivers, self._membership.worker)
         elif rank in leadership.receivers:
+            num_asked = self._agreed.num_asked
             with self.in_phase(WAITING):
                 self._load(receive_state(group, leadership.leader, self._membership.worker))
+            if hellos[leadership.leader].settled == 0:  # all begin, and have asked for the same values before
+                self._agreed.num_asked = num_asked
             gradients.clear()
             self._weights.clear()
         is_amid = any(hello.is_agreeing for hello in hellos)

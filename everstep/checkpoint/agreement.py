@@ -137,4 +137,9 @@ def _open_store(place: Place, uri: str) -> Any:
     use = (place.generation, uri)
     _uses[use] += 1
     digest = hashlib.sha256(uri.encode()).hexdigest()[:16]
-    return dist.PrefixStore(f"everstep/checkpoint/{digest}/{_uses[use]}", store)
+    return dist.PrefixStore(f"everstep/checkpoint/{digest}/{_attempt()}{_uses[use]}", store)
+
+
+def _attempt() -> str:
+    """torchrun's store outlives the workers: what was said before it started them again is void."""
+    return "" if env.coordinator_url() else f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/"

@@ -17,7 +17,7 @@ from everstep.launcher.starter import plain_environment
 from everstep.launcher.warm import connect, start_at
 from everstep.process import Child
 
-_IDLE_S = 300.0  # longer than any story that needs none; a session that was killed leaves them for so long
+_IDLE_S = 300.0  # a session that was killed leaves them for so long
 _READY_S = 60.0
 _END_S = 10.0
 
@@ -32,11 +32,7 @@ def open_nest(folder: Path) -> None:
     global _folder
     _folder = folder
     for kind in (CONTROL, WORKERS):
-        line = start_at(_path(kind), plain_environment(os.environ) | ONE_THREAD, kind)
-        assert line is not None
-        nursery = Nursery(line)
-        nursery.keep_warm(_IDLE_S)
-        nursery.close()
+        _nursery(kind).close()
 
 
 def close_nest() -> None:
@@ -62,11 +58,20 @@ def start_script(command: Sequence[str], *, env: Mapping[str, str], output: IO[b
 
 
 def _start(kind: str, command: Sequence[str], env: Mapping[str, str], output: IO[bytes] | int | None) -> Child:
-    line = connect(_path(kind))
-    assert line is not None, f"the nursery for {kind} has ended"
-    nursery = Nursery(line)
+    nursery = _nursery(kind)
     assert nursery.await_ready(_READY_S), f"the nursery for {kind} is not ready: {nursery.problem}"
     return nursery.start_only(command, env=env, output=output, cwd=None)
+
+
+def _nursery(kind: str) -> Nursery:
+    """The one that is there, or, after stories that needed none for long, the next one."""
+    line = connect(_path(kind))
+    if line is None:
+        line = start_at(_path(kind), plain_environment(os.environ) | ONE_THREAD, kind)
+    assert line is not None, f"the nursery for {kind} cannot be started"
+    nursery = Nursery(line)
+    nursery.keep_warm(_IDLE_S)
+    return nursery
 
 
 def _path(kind: str) -> Path:

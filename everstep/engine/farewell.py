@@ -41,11 +41,17 @@ def on_sigterm(wish: Callable[[], None]) -> None:
     """SIGTERM means: leave after the step in progress. A second one ends the process as usual."""
     if threading.current_thread() is not threading.main_thread():
         return
-    if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, None):
-        return  # the script has its own idea
+    present = signal.getsignal(signal.SIGTERM)
+    if present in (signal.SIG_DFL, None) or isinstance(present, _OnSigterm):  # else the script has its own idea
+        signal.signal(signal.SIGTERM, _OnSigterm(wish))
 
-    def leave(number: int, frame: Any) -> None:
-        wish()
+
+class _OnSigterm:
+    """A handler; that of an engine which has ended may be replaced."""
+
+    def __init__(self, wish: Callable[[], None]) -> None:
+        self._wish = wish
+
+    def __call__(self, number: int, frame: Any) -> None:
+        self._wish()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    signal.signal(signal.SIGTERM, leave)

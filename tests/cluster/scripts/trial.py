@@ -45,6 +45,17 @@ class Remembering(pytorch.PyTorchCallback):
         self.trial = trial
         self.state: dict[str, float] = {"training": 0.0, "validation": 0.0, "batches": 0.0, "epochs": 0.0}
 
+    def on_training_epoch_start(self, epoch_idx: int) -> None:
+        self._scale_lr(0.99)
+
+    def on_training_batch_start(self, epoch_idx: int, batch_idx: int) -> None:
+        self._scale_lr(0.999)
+
+    def _scale_lr(self, factor: float) -> None:
+        """Who hears twice of a start, or not at all, has other weights from there on."""
+        for group in self.trial.optimizer.param_groups:
+            group["lr"] *= factor
+
     def on_training_batch_end(self, epoch_idx: int, batch_idx: int, metrics: dict[str, Any]) -> None:
         self.state["batches"] += 1
         emit("weights", step=batch_idx + 1, digest=self.trial.digest[:16])

@@ -109,7 +109,7 @@ def test_it_ends_as_a_plain_start_does(nursery: Nursery, tmp_path: Path, code: s
 
 
 LOOK = """
-import json, os, re, signal, sys
+import json, os, re, signal, subprocess, sys
 main = sys.modules["__main__"]
 def open_files():
     targets = {name: os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")}
@@ -118,7 +118,8 @@ print(json.dumps({
     "names": {name: str(value) for name, value in vars(main).items() if name not in ("__builtins__", "__loader__")},
     "loader": type(__loader__).__name__,
     "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "flags": str(sys.flags),
-    "environment": sorted(os.environ.items()), "inherited": sorted(os.popen("env -0").read().split(chr(0))),
+    "environment": sorted(os.environ.items()),
+    "inherited": sorted(subprocess.check_output(["env", "-0"], text=True).split(chr(0))),
     "cwd": os.getcwd(), "descriptors": open_files(), "stdin": sys.stdin.read(),
     "streams": [(s.mode, s.encoding, s.errors, s.line_buffering, s.write_through) for s in (sys.stdout, sys.stderr)],
     "handlers": {number: str(signal.getsignal(number)) for number in sorted(signal.valid_signals())},

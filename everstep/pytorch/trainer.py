@@ -165,7 +165,7 @@ class Trainer:
 
     def _mark(self, place: Place, plan: FitPlan, loop: Loop) -> None:
         """The run has come to its end: before any worker goes on, and asks for the next one's folder."""
-        if self._context.is_chief:
+        if self._context.is_chief and not loop.tally.is_cut:  # else something is left for the next time
             place.finished(loop.tally.now, plan.length)
 
     def _warn_of_nothing(self, plan: FitPlan, loop: Loop) -> None:

@@ -59,6 +59,7 @@ class _Arena:
     durable: int = 0  # the newest state that is on storage
     writing: dict[int, int] = field(default_factory=dict)  # slot: sequence
     orphaned_at: float = 0.0
+    world: int = 0  # the newest generation of workers that a state of it is of
     turn: threading.Lock = field(default_factory=threading.Lock)  # its states are written one after the other …
     storage: Storage | None = None  # … to a storage that remembers whether its folder was there
 
@@ -234,6 +235,7 @@ class Keeper:
 
     def _write(self, arena: _Arena, index: int, sequence: int) -> None:
         arena.writing[index] = sequence
+        arena.world = max(arena.world, _world(arena.view(index)))
         thread = threading.Thread(
             target=self._write_slot, args=(arena, index, sequence), name=f"write {index}", daemon=True
         )
@@ -294,7 +296,7 @@ def _write_slot(arena: _Arena, index: int, sequence: int) -> dict[str, Any]:
         what.layout,
         state.image(view),
         what.manifest,
-        is_abandoned=lambda: _has_waited_enough(arena),
+        is_abandoned=lambda: _has_waited_enough(arena) or arena.world > what.manifest.world_generation,
     )
     return {
         "step": state.step,
@@ -302,6 +304,15 @@ def _write_slot(arena: _Arena, index: int, sequence: int) -> dict[str, Any]:
         "seconds": written.seconds,
         "has_manifest": written.manifest is not None,
     }
+
+
+def _world(view: memoryview) -> int:
+    """Shares of a world that another one has followed will not come any more."""
+    state = slot.read(view)
+    try:
+        return unpack(state.description).manifest.world_generation if state is not None else 0
+    except CheckpointBroken:
+        return 0
 
 
 def _is_share(state: slot.State) -> bool:

@@ -265,11 +265,12 @@ class Loop:
     def _finish_saving(self) -> None:
         """The last checkpoint must be there: if a worker is lost while it is written, it is written again."""
         for number in range(MOST_TRIES):
-            generation = self._engine.world.generation
+            world = self._engine.world
             is_there = self._checkpoints.finish()
-            said = self._gather(f"saved {number}", [is_there, generation])
-            is_void = any(generation != self._engine.world.generation for _, generation in said)
-            if all(is_there for is_there, _ in said) or not is_void:
+            said = self._gather(f"saved {number}", [is_there, world.generation, world.rank])
+            has_chief = any(rank == 0 for *_, rank in said)  # without it nothing is whole
+            is_void = any(generation != self._engine.world.generation for _, generation, _ in said)
+            if (has_chief and all(is_there for is_there, *_ in said)) or not is_void:
                 return
             self.tally.saved_at = -1
             self._save()

@@ -91,7 +91,8 @@ def main():
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     train(args.epochs, args.batch_size, device)
-    dist.destroy_process_group()  # here no DDP is left: with gloo, one that outlives its group may hang when it goes
+    # Here no DDP is left: with gloo, one that outlives its group may hang when it goes.
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

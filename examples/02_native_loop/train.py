@@ -65,6 +65,24 @@ class Trainer:
             return (self.model(images.to(self.device)).argmax(dim=1) == labels.to(self.device)).float().mean().item()
 
 
+def train(epochs, batch_size, device):
+    train_data = load("train")
+    train_loader = DataLoader(
+        dataset=train_data,
+        batch_size=batch_size,
+        shuffle=True,
+    )
+    model = build().to(device)
+    optimizer = optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    trainer = Trainer(model, train_loader, optimizer, nn.CrossEntropyLoss(), device)
+
+    began = time.perf_counter()
+    trainer.fit(epochs)
+    if dist.get_rank() == 0:
+        print(f"{epochs} epochs took {time.perf_counter() - began:.1f} s")
+        print(f"test accuracy {trainer.accuracy():.1%}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
@@ -74,22 +92,7 @@ def main():
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     init_process_group("nccl" if device.type == "cuda" else "gloo")
-
-    train_data = load("train")
-    train_loader = DataLoader(
-        dataset=train_data,
-        batch_size=args.batch_size,
-        shuffle=True,
-    )
-    model = build().to(device)
-    optimizer = optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    trainer = Trainer(model, train_loader, optimizer, nn.CrossEntropyLoss(), device)
-
-    began = time.perf_counter()
-    trainer.fit(args.epochs)
-    if dist.get_rank() == 0:
-        print(f"{args.epochs} epochs took {time.perf_counter() - began:.1f} s")
-        print(f"test accuracy {trainer.accuracy():.1%}")
+    train(args.epochs, args.batch_size, device)
     dist.destroy_process_group()
 
 

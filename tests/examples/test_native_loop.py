@@ -15,8 +15,9 @@ QUICK = ("--epochs", "1", "--batch-size", "50")
 
 
 def lines(path: Path) -> list[str]:
-    """Without the docstring, empty lines and indentation: what moves to the right into a `with` stays as it is."""
-    return [line.strip() for line in path.read_text().splitlines()[1:] if line.strip()]
+    """Without the docstring, comments, empty lines and indentation: what moves into a `with` stays as it is."""
+    code = (line.strip() for line in path.read_text().splitlines()[1:])
+    return [line for line in code if line and not line.startswith("#")]
 
 
 def num_changed(before: list[str], after: list[str]) -> int:

@@ -44,7 +44,7 @@ def test_a_killed_worker_changes_no_letter(
     everstep_run: Callable[..., Typed], type_command: Callable[..., Typed], alone: tuple[str, str]
 ) -> None:
     run = everstep_run("--nproc-per-node=3", SCRIPT, *QUICK)
-    run.wait_said(r"\] batch [1-3]\d/100")
+    run.wait_said(r"\] batch \d+/100")
     run.kill("w1")
     said = run.finish()
 

@@ -26,6 +26,8 @@ def modules_as_before(tmp_path: Path) -> Iterator[None]:
     before, ways = dict(sys.modules), (builtins.__import__, importlib.import_module)
     yield
     for name, module in list(sys.modules.items()):
+        if name in before:
+            continue
         file = str(getattr(module, "__file__", ""))
         if file.startswith(str(tmp_path)) or name.startswith("everstep_import_"):
             assert name.startswith("everstep_import_") or file.startswith(str(tmp_path / "current"))

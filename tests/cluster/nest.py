@@ -17,7 +17,7 @@ from everstep.launcher.starter import plain_environment
 from everstep.launcher.warm import connect, start_at
 from everstep.process import Child
 
-_IDLE_S = 300.0  # a session that was killed leaves them for so long
+_IDLE_S = 300.0  # after stories that need none; one that agents look for later is started by them
 _READY_S = 60.0
 _END_S = 10.0
 
@@ -25,6 +25,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # the same for all: what differs here nee
 AGENT_OPTIONS = (f"--keep-warm={_IDLE_S:.0f}",)
 
 _folder = Path()
+_kept: list[Nursery] = []  # a connection to each of ours: with the last one it ends
 
 
 def open_nest(folder: Path) -> None:
@@ -32,7 +33,9 @@ def open_nest(folder: Path) -> None:
     global _folder
     _folder = folder
     for kind in (CONTROL, WORKERS):
-        _nursery(kind).close()
+        line = start_at(_path(kind), plain_environment(os.environ) | ONE_THREAD, kind)
+        assert line is not None
+        _kept.append(Nursery(line))
 
 
 def close_nest() -> None:
@@ -42,6 +45,8 @@ def close_nest() -> None:
             nursery = Nursery(line)
             nursery.keep_warm(0.0)
             nursery.close()
+    while _kept:
+        _kept.pop().close()
     deadline = time.monotonic() + _END_S
     while any(path.exists() for path in sockets) and time.monotonic() < deadline:  # each removes its own
         time.sleep(0.01)
@@ -58,20 +63,11 @@ def start_script(command: Sequence[str], *, env: Mapping[str, str], output: IO[b
 
 
 def _start(kind: str, command: Sequence[str], env: Mapping[str, str], output: IO[bytes] | int | None) -> Child:
-    nursery = _nursery(kind)
+    line = connect(_path(kind))
+    assert line is not None, f"the nursery for {kind} has ended"
+    nursery = Nursery(line)
     assert nursery.await_ready(_READY_S), f"the nursery for {kind} is not ready: {nursery.problem}"
     return nursery.start_only(command, env=env, output=output, cwd=None)
-
-
-def _nursery(kind: str) -> Nursery:
-    """The one that is there, or, after stories that needed none for long, the next one."""
-    line = connect(_path(kind))
-    if line is None:
-        line = start_at(_path(kind), plain_environment(os.environ) | ONE_THREAD, kind)
-    assert line is not None, f"the nursery for {kind} cannot be started"
-    nursery = Nursery(line)
-    nursery.keep_warm(_IDLE_S)
-    return nursery
 
 
 def _path(kind: str) -> Path:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+import nest
 from everstep.process import ENDED, Child, process_state
 from everstep.testing.tape import Tape
 
@@ -27,10 +28,15 @@ def until(condition: Callable[[], bool], what: Callable[[], str], timeout_s: flo
 class Run:
     """From `with` to its end; whatever is still there then is killed."""
 
-    def __init__(self, *arguments: object, directory: Path, has_nursery: bool = False) -> None:
-        """The nursery imports torch, which few of our scripts need."""
-        self.directory, self._has_nursery = directory, has_nursery
-        options = ["--heartbeat-s=0.2", *(str(each) for each in arguments)]
+    def __init__(
+        self, *arguments: object, directory: Path, has_nursery: bool = False, shares_nursery: bool = False
+    ) -> None:
+        """The nursery imports torch, which few of our scripts need. For stories that are not about its own ends, one
+        that they share will do."""
+        self.directory, self._has_nursery = directory, has_nursery or shares_nursery
+        self._env = nest.ONE_THREAD if shares_nursery else {}
+        shared = nest.AGENT_OPTIONS if shares_nursery else ()
+        options = ["--heartbeat-s=0.2", *shared, *(str(each) for each in arguments)]
         self._command = [sys.executable, "-m", "everstep", "run", *options]
         self._log = directory / "terminal.log"
         self.tape = Tape(directory / "events.jsonl")
@@ -40,7 +46,7 @@ class Run:
         given = {"PYTHONPATH": str(ROOT), "EVERSTEP_EVENTS": str(self.directory / "events.jsonl"), "COLUMNS": "160"}
         given |= {} if self._has_nursery else {"EVERSTEP_NURSERY": "off"}
         with self._log.open("wb") as output:
-            self.agent = Child.start(self._command, env=outer | given, output=output, cwd=self.directory)
+            self.agent = Child.start(self._command, env=outer | given | self._env, output=output, cwd=self.directory)
         return self
 
     def __exit__(

@@ -61,7 +61,7 @@ def test_a_killed_worker_restarts_all_and_the_end_is_that_of_one_process(
     monkeypatch.setenv("GATES", "5")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     options = ["--nnodes=1", "--nproc-per-node=3", "--max-restarts=1"]
-    with Run(*options, SCRIPT, "checkpoint.pt", f"--leaves={LEAVES}", directory=tmp_path, has_nursery=True) as run:
+    with Run(*options, SCRIPT, "checkpoint.pt", f"--leaves={LEAVES}", directory=tmp_path, shares_nursery=True) as run:
 
         def events(name: str, **facts: Any) -> list[dict[str, Any]]:
             return [event for event in run.tape.read() if is_match(event, name, facts)]

@@ -35,7 +35,7 @@ def script(directory: Path, text: str) -> Path:
 def test_a_killed_ddp_worker_restarts_both(tmp_path: Path) -> None:
     arguments = [SCRIPTS / "ddp.py", "checkpoint.pt", "--steps=20", "--step-s=0.05"]
     options = ["--nproc-per-node=2", "--max-restarts=1"]
-    with Run(*options, *arguments, directory=tmp_path, has_nursery=True) as run:
+    with Run(*options, *arguments, directory=tmp_path, shares_nursery=True) as run:
         run.until(lambda: any(is_match(event, "ddp.step", {"step": 3}) for event in run.tape.read()), "step 3")
         run.kill("w1")
         assert run.finish() == 0, run.said

@@ -52,7 +52,7 @@ class Torture:
     def run(self) -> Run:
         arguments = [SCRIPTS / "save.py", self.checkpoints, "--steps", 100000, "--mb", MB, "--step-s", 0.002]
         every = ["--every", 2, "--memory-every", 1]
-        return Run("--max-restarts=1000", *arguments, *every, directory=self.directory, has_nursery=True)
+        return Run("--max-restarts=1000", *arguments, *every, directory=self.directory, shares_nursery=True)
 
     def look(self, run: Run) -> list[dict]:
         """The events since the last look; what they say of saves is noted."""

@@ -133,11 +133,15 @@ def _mean(entries: Mapping[int, Entry]) -> dict[str, Number]:
 
 
 def detached(result: Any) -> dict[str, Any]:
-    """What train_batch returned, without the graph that its tensors hang on; turned into numbers only when needed."""
+    """What train_batch returned, without the graph that its tensors hang on; turned into numbers only when needed, so
+    copied: the script may go on to change a tensor of its own."""
     if isinstance(result, torch.Tensor):
         result = {"loss": result}
     if not isinstance(result, Mapping):
         raise UsageError(
             f"train_batch returned a {type(result).__name__}", hint='return the loss, or a dict: {"loss": loss}'
         )
-    return {str(name): value.detach() if isinstance(value, torch.Tensor) else value for name, value in result.items()}
+    return {
+        str(name): value.detach().clone() if isinstance(value, torch.Tensor) else value
+        for name, value in result.items()
+    }

@@ -31,6 +31,17 @@ def test_further_metrics_are_there_for_each_batch() -> None:
     assert average["seven"] == 7
 
 
+@pytest.mark.parametrize("leaves", [1, 4])
+def test_a_metric_is_what_it_was_when_it_was_returned(leaves: int) -> None:
+    """Though the script goes on to change that tensor, in the next leaf or batch."""
+    total = torch.zeros(())
+    trial = fit(options={"more": lambda trial: {"total": total.add_(1)}}, context={"leaves": leaves})
+
+    ((_, batches),) = trial.diary.of("on_training_workload_end")
+    expected = [sum(range(n * leaves + 1, (n + 1) * leaves + 1)) / leaves for n in range(8)]
+    assert [batch["total"] for batch in batches] == expected
+
+
 def test_a_bare_tensor_is_the_loss() -> None:
     class Bare(OneWeight):
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Tensor:

@@ -17,9 +17,22 @@ _STORAGE = ("checkpoint_storage",)
 _SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
 _AS_THEY_ARE = ("hyperparameters", "data", "searcher")
 _THEIR_KEYS = frozenset(
-    "checkpoint_storage max_restarts bind_mounts reproducibility scheduling_unit records_per_epoch "
-    "min_validation_period min_checkpoint_period perform_initial_validation profiling optimizations workspace "
-    "project environment".split()
+    [
+        "checkpoint_storage",
+        "max_restarts",
+        "bind_mounts",
+        "reproducibility",
+        "scheduling_unit",
+        "records_per_epoch",
+        "min_validation_period",
+        "min_checkpoint_period",
+        "perform_initial_validation",
+        "profiling",
+        "optimizations",
+        "workspace",
+        "project",
+        "environment",
+    ]
 )
 
 

@@ -14,12 +14,28 @@ from everstep.job.tree import Tree
 _STOCK_MASTER = "elasticdl/elasticdl"
 # Of ElasticDL's own runtime: with --job_command they change nothing there either.
 _NOTHING_HERE = frozenset(
-    "need_elasticdl_job_service need_task_manager need_pod_manager task_fault_tolerance need_tf_config log_level "
-    "force_use_kube_config_file".split()
+    [
+        "need_elasticdl_job_service",
+        "need_task_manager",
+        "need_pod_manager",
+        "task_fault_tolerance",
+        "need_tf_config",
+        "log_level",
+        "force_use_kube_config_file",
+    ]
 )
 _BOOLEANS = frozenset(
-    "need_elasticdl_job_service need_task_manager need_pod_manager task_fault_tolerance need_tf_config use_async "
-    "lr_staleness_modulation relaunch_timeout_worker force_use_kube_config_file".split()
+    [
+        "need_elasticdl_job_service",
+        "need_task_manager",
+        "need_pod_manager",
+        "task_fault_tolerance",
+        "need_tf_config",
+        "use_async",
+        "lr_staleness_modulation",
+        "relaunch_timeout_worker",
+        "force_use_kube_config_file",
+    ]
 )
 _ALLREDUCE = "AllreduceStrategy"
 

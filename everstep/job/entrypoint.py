@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from everstep.errors import UsageError
 
 _PYTHON = re.compile(r"(?:\S*/)?python(?:\d+(?:\.\d+)?)?")
+QUOTED = r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\."
+_RAW_WORD = re.compile(rf"(?:{QUOTED}|[^\s'\"\\])+", re.DOTALL)
+_PIECE = re.compile(rf"{QUOTED}|.", re.DOTALL)
 _SHELL_WORDS = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"})
 _LAUNCHERS = ("torchrun", "dlrover-run", "everstep run")
 _LAUNCHER_MODULES = (
@@ -25,8 +28,25 @@ _FOREIGN_LAUNCHERS = ("horovodrun", "mpirun", "mpiexec", "deepspeed", "accelerat
 _FOREIGN_MODULES = ("determined.launch.horovod", "determined.launch.deepspeed", "determined.launch.tensorflow")
 # Of torchrun and of those made after it; all others take a value.
 _FLAGS = frozenset(
-    "--standalone --module -m --no-python --run-path --virtual-local-rank --auto-config --auto-tunning --network-check "
-    "--exclude-straggler --save-at-breakpoint --numa-affinity --comm-perf-test --check --quiet -q --use-env".split()
+    [
+        "--standalone",
+        "--module",
+        "-m",
+        "--no-python",
+        "--run-path",
+        "--virtual-local-rank",
+        "--auto-config",
+        "--auto-tunning",
+        "--network-check",
+        "--exclude-straggler",
+        "--save-at-breakpoint",
+        "--numa-affinity",
+        "--comm-perf-test",
+        "--check",
+        "--quiet",
+        "-q",
+        "--use-env",
+    ]
 )
 
 
@@ -49,26 +69,42 @@ class Launch:
     launcher: str | None = None
 
 
+def raw_words(text: str) -> list[str]:
+    """As they are written, with their quotes."""
+    return _RAW_WORD.findall(text)
+
+
 def split(text: str) -> tuple[str, ...]:
     """As a shell does; what only a shell can do is refused."""
+    text = text.replace("\\\n", " ")  # a line that goes on
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
         raise UsageError(f"{text!r}: {str(error).lower()}", hint="or give a list: [train.py, --title, it's]") from None
-    if found := next((word for word in words if word in _SHELL_WORDS or word.endswith(";")), None):
-        raise UsageError(
-            f"{found!r} means something to a shell, and there is none between",
-            hint='commands before training go to `setup`; or give a list: [bash, -c, "…"]',
-        )
+    for word in raw_words(text):
+        if word in _SHELL_WORDS or word.endswith(";") or re.search(r"\$[A-Za-z_({]", _bare(word)):
+            raise UsageError(
+                f"{word} means something to a shell, and there is none between",
+                hint=f"in quotes it is taken as it is: '{word}'; commands before training go to `setup`; "
+                'a shell for each worker is [bash, -c, "…"]',
+            )
     return words
 
 
 def needs_shell(text: str) -> bool:
     """Whether there is more in it than words and quotes."""
-    outside = re.sub(r"'[^']*'|\\.", "", text, flags=re.DOTALL)
-    in_double = "".join(re.findall(r'"([^"]*)"', outside))
-    outside = re.sub(r'"[^"]*"', "", outside)
-    return bool(re.search(r"[|&;<>()$`*?\n]", outside) or re.search(r"[$`]", in_double))
+    return bool(re.search(r"[|&;<>()$`*?\n]", _bare(text)))
+
+
+def _bare(text: str) -> str:
+    """What a shell looks into: all outside quotes, and variables inside double ones."""
+    bare = ""
+    for piece in _PIECE.findall(text):
+        if piece[0] == '"':
+            bare += "".join(re.findall(r"[$`]\w?", piece))
+        elif piece[0] not in "'\\":
+            bare += piece
+    return bare
 
 
 def entry_of(words: Sequence[str], args: Sequence[str] = ()) -> Entry:

@@ -1,7 +1,7 @@
 """The command line of another system's job, into the native form: its launcher's options become keys, the rest is run.
 
-A shell's line is taken apart as far as that is safe: what stands before the last command becomes `setup`; a last command
-that needs a shell keeps one. Nothing is expanded but the variables that the other system itself sets."""
+A shell's line is taken apart as far as that is safe: what stands before the last command becomes `setup`; a last
+command that needs a shell keeps one. Nothing is expanded but the variables that the other system itself sets."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from everstep.job.draft import Draft
-from everstep.job.entrypoint import Launch, needs_shell, without_launcher
+from everstep.job.entrypoint import QUOTED, Launch, needs_shell, raw_words, without_launcher
 
-_QUOTED = r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\."
-_WORD = re.compile(rf"(?:{_QUOTED}|[^\s'\"\\])+", re.DOTALL)
-_PIECE = re.compile(rf"{_QUOTED}|&&|\|\||[;\n]|.", re.DOTALL)
+_PIECE = re.compile(rf"{QUOTED}|&&|\|\||[;\n]|.", re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _CONTROL = re.compile(r"(?:^|\s)(?:if|then|for|while|until|case|do|done|fi|function)(?:\s|$)|\|\||[(){}]|&\s*$")
 _LAUNCHER = re.compile(r"\b(?:dlrover-run|torchrun|torch\.distributed\.(?:run|launch)|determined\.launch)\b")
@@ -25,8 +23,21 @@ _MEETING = {  # of --rdzv-conf
     "last_call_timeout": "last_call_s",
 }
 _NOTHING_HERE = frozenset(  # where nodes meet, and how they are watched, is Everstep's to know
-    "--standalone --rdzv-endpoint --rdzv-backend --rdzv-id --node-rank --master-addr --master-port --monitor-interval "
-    "--start-method --accelerator --run-path --no-python --use-env".split()
+    [
+        "--standalone",
+        "--rdzv-endpoint",
+        "--rdzv-backend",
+        "--rdzv-id",
+        "--node-rank",
+        "--master-addr",
+        "--master-port",
+        "--monitor-interval",
+        "--start-method",
+        "--accelerator",
+        "--run-path",
+        "--no-python",
+        "--use-env",
+    ]
 )
 
 
@@ -42,10 +53,10 @@ def put_command(draft: Draft, words: Sequence[str], variables: Mapping[str, str]
 def put_shell_line(draft: Draft, text: str, variables: Mapping[str, str]) -> None:
     text = _expanded(text.replace("\\\n", " "), variables).strip()
     *before, last = _commands(text) or [""]
-    if any(_CONTROL.search(re.sub(_QUOTED, "", each)) for each in (*before, last)):
+    if any(_CONTROL.search(re.sub(QUOTED, "", each)) for each in (*before, last)):
         _put_script(draft, text)
         return
-    raw = _WORD.findall(last)
+    raw = raw_words(last)
     while raw and _ASSIGNMENT.fullmatch(raw[0]):
         before.append(f"export {raw.pop(0)}")
     draft.put("setup", value=before)

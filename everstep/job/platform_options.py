@@ -23,7 +23,7 @@ class Local(Block):
 
 class Compose(Block):
     project: Annotated[Text, Field(description="Name of the Compose project; else the job's.")] = ""
-    raw: Raw = {}
+    raw: Raw = Field(default_factory=dict)
 
 
 class Kubernetes(Block):
@@ -36,7 +36,9 @@ class Kubernetes(Block):
     pull_policy: Annotated[Literal["Always", "IfNotPresent", "Never"] | None, Field(description="Of images.")] = None
     pull_secrets: Annotated[Texts, Field(description="Names of secrets for private registries.")] = ()
     service_account: Annotated[Text, Field(description="Of the coordinator; else one is made.")] = ""
-    node_selector: Annotated[Names, Field(description="Labels that a worker's node must have.")] = {}
+    node_selector: Annotated[Names, Field(description="Labels that a worker's node must have.")] = Field(
+        default_factory=dict
+    )
     tolerations: Annotated[tuple[dict[str, JsonValue], ...], Field(description="As in a pod.")] = ()
     priority_class: Annotated[Text, Field(description="Of worker pods.")] = ""
     queue: Annotated[Text, Field(description="Kueue's local queue.")] = ""
@@ -45,7 +47,7 @@ class Kubernetes(Block):
     ] = "restricted"
     raw: Annotated[
         dict[str, JsonValue], Field(description="Merged into each worker's pod: metadata, spec; lists at their end.")
-    ] = {}
+    ] = Field(default_factory=dict)
 
 
 class Slurm(Block):
@@ -95,9 +97,9 @@ class Oci(Block):
     start_options: Annotated[Texts, Field(description="OCI__START_ARGS.")] = ()
     auth: Literal["api_key", "resource_principal", "security_token"] = "api_key"
     profile: Annotated[Text, Field(description="Of ~/.oci/config.")] = "DEFAULT"
-    freeform_tags: Names = {}
-    defined_tags: dict[str, JsonValue] = {}
-    raw: Raw = {}
+    freeform_tags: Names = Field(default_factory=dict)
+    defined_tags: dict[str, JsonValue] = Field(default_factory=dict)
+    raw: Raw = Field(default_factory=dict)
 
 
 class Platforms(Block):
@@ -115,4 +117,3 @@ class Platforms(Block):
     def chosen(self) -> PlatformName:
         given = [name for name in PLATFORMS if getattr(self, name) is not None]
         return self.name or (given[0] if len(given) == 1 else "local")
-

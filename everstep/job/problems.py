@@ -70,24 +70,29 @@ def usage_error(problems: Sequence[Problem], *, name: str) -> UsageError:
 
 
 def problems_of(error: ValidationError, tree: Tree, model: type[BaseModel]) -> list[Problem]:
-    """The first of each place: where a key may have one of several types, each of them complains."""
+    """Where a key may have one of several types, each of them complains: the one that got furthest is told."""
     found: dict[tuple[str, ...], Problem] = {}
     for each in error.errors(include_url=False):
-        path, line = _place(tree, [str(part) for part in each["loc"]], is_key=each["type"] == "extra_forbidden")
-        found.setdefault(path, _problem(dict(each), path, line, model))
-    return list(found.values())
+        location = tuple(str(part) for part in each["loc"])
+        path, line = _place(tree, location)
+        is_missing = each["type"] == "missing"
+        found.setdefault(location if is_missing else path, _problem(dict(each), path, line, model))
+    return [problem for path, problem in found.items() if not any(_is_below(other, path) for other in found)]
 
 
-def _place(tree: Tree, location: Sequence[str], *, is_key: bool) -> tuple[tuple[str, ...], int | None]:
-    """As far as it is in the file: the library adds names of its own."""
-    path: list[str] = []
-    line, below = tree.line, tree
+def _is_below(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    return len(path) > len(other) > 0 and path[: len(other)] == other
+
+
+def _place(tree: Tree, location: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
+    """What of it is in the file: the library adds names of its own."""
+    path: tuple[str, ...] = ()
+    line: int | None = None
     for part in location:
-        if (next_one := dict(below.children()).get(part)) is None:
-            break
-        path, below = [*path, part], next_one
-        line = below.line if below.line is not None else line
-    return tuple(path if path or not location else location[:1]), line if path or tree.line is None else None
+        if (below := dict(tree.children()).get(part)) is not None:
+            path, tree = (*path, part), below
+            line = below.line or line
+    return path or tuple(location[:1]), line
 
 
 def _problem(error: dict[str, Any], path: tuple[str, ...], line: int | None, model: type[BaseModel]) -> Problem:
@@ -101,9 +106,8 @@ def _problem(error: dict[str, Any], path: tuple[str, ...], line: int | None, mod
         return Problem(text=f"{key} is no {where}", hint=_did_you_mean(path[-1], known), line=line)
     if error["type"] == "missing":
         missing = ".".join(str(part) for part in error["loc"])
-        is_entrypoint = missing == "entrypoint"
-        hint = "the one key that a job file must have: `entrypoint: train.py`" if is_entrypoint else None
-        return Problem(text=f"{missing} is missing", hint=hint, line=None if is_entrypoint else line)
+        hint = "the one key that a job file must have: `entrypoint: train.py`" if missing == "entrypoint" else None
+        return Problem(text=f"{missing} is missing", hint=hint, line=line)
     return Problem(text=f"{key}: {_shown(error, path)}", hint=_expected(error), line=line)
 
 

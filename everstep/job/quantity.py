@@ -1,6 +1,6 @@
 """Amounts as people write them: "16Gi" of memory, "500m" of a CPU, "1h30m" of time. Pure.
 
-What is read is a number in one unit (bytes, CPUs, seconds); what is written is the shortest text that reads back as it."""
+What is read is a number in one unit (bytes, CPUs, seconds); what is written is a short text that reads back as it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def parse_size(given: str | float) -> int:
 
 def format_size(size: int) -> str:
     """The largest unit that divides it; bytes, if none does."""
-    units = sorted((*_BINARY.items(), *(each for each in _DECIMAL.items() if each[0] != "K")), key=lambda unit: -unit[1])
+    units = sorted(
+        (*_BINARY.items(), *(each for each in _DECIMAL.items() if each[0] != "K")), key=lambda unit: -unit[1]
+    )
     for unit, factor in units:
         if size % factor == 0:
             return f"{size // factor}{unit}"
@@ -101,7 +103,7 @@ def _positive_seconds(seconds: Fraction | int, text: str) -> float:
 
 
 def _text(given: str | float) -> str:
-    if isinstance(given, float) and given == int(given):
+    if isinstance(given, float) and given.is_integer():
         return str(int(given))
     return str(given).strip()
 

@@ -169,7 +169,9 @@ class Build(Block):
 
     dockerfile: Text = "Dockerfile"
     context: Annotated[Text, Field(description="The folder that is copied to /code.")] = "."
-    args: Annotated[dict[str, Text], Field(description="Build arguments; the proxy settings are passed anyway.")] = {}
+    args: Annotated[dict[str, Text], Field(description="Build arguments; the proxy settings are passed anyway.")] = (
+        Field(default_factory=dict)
+    )
     push: Annotated[bool, Field(description="Push it, too.")] = False
 
 
@@ -281,11 +283,11 @@ class Job(Block):
         Field(description="What each worker runs: train.py, -m package.train, or a program; a text or a list."),
     ]
     args: Annotated[Texts, Field(description="Its arguments, passed as they are written.")] = ()
-    env: Annotated[dict[EnvName, Text], Field(description="Environment variables.")] = {}
+    env: Annotated[dict[EnvName, Text], Field(description="Environment variables.")] = Field(default_factory=dict)
     secrets: Annotated[
         dict[EnvName, SecretField],
         Field(description="Environment variables that are never printed: env:NAME, file:PATH, kubernetes:SECRET/KEY."),
-    ] = {}
+    ] = Field(default_factory=dict)
     nodes: Annotated[
         Nodes,
         _shorthand(_parse_nodes, int | str | Nodes),
@@ -303,7 +305,9 @@ class Job(Block):
     )
     image: Annotated[Line, Field(description="The container's; without one, the nodes' own Python.")] = ""
     build: Annotated[Build | None, Field(description="How `everstep build` makes the image.")] = None
-    setup: Annotated[Texts, Field(description="Lines for a shell on each node, before the agent: module load, …")] = ()
+    setup: Annotated[
+        Texts, Field(description="Lines for a shell on each node, before the agent, which is its child: module load, …")
+    ] = ()
     workdir: Annotated[Text, Field(description="The code: sent to the nodes, and where workers start.")] = "."
     ignore: Annotated[Text, Field(description="File that lists what is not sent, as .gitignore does.")] = (
         ".everstepignore"
@@ -325,10 +329,20 @@ class Job(Block):
     health: Annotated[Health, Field(description="Who is lost, and who hangs.")] = Health()
     shards: Annotated[Shards, Field(description="Leased data.")] = Shards()
     seed: Annotated[int, Field(ge=0, description="Of random streams, for scripts that ask the job.")] = 0
-    hyperparameters: Annotated[dict[str, JsonValue], Field(description="For scripts that ask the job.")] = {}
-    data: Annotated[dict[str, JsonValue], Field(description="Anything else for scripts that ask the job.")] = {}
-    searcher: Annotated[Searcher | None, Field(description="Which hyperparameters are tried.")] = None
-    labels: Annotated[dict[str, Text], Field(description="On what is submitted, where the platform has them.")] = {}
+    hyperparameters: Annotated[dict[str, JsonValue], Field(description="For scripts that ask the job.")] = Field(
+        default_factory=dict
+    )
+    data: Annotated[dict[str, JsonValue], Field(description="Anything else for scripts that ask the job.")] = Field(
+        default_factory=dict
+    )
+    searcher: Annotated[
+        Searcher | None,
+        _shorthand(lambda name: {"name": name}, str | Searcher),
+        Field(description="Which hyperparameters are tried; a name, or more."),
+    ] = None
+    labels: Annotated[dict[str, Text], Field(description="On what is submitted, where the platform has them.")] = Field(
+        default_factory=dict
+    )
     platform: Annotated[
         Platforms,
         _shorthand(lambda name: {"name": name}, str | Platforms),
@@ -342,7 +356,11 @@ class Job(Block):
         targets = [volume.target.rstrip("/") for volume in self.volumes]
         if twice := next((target for target in targets if targets.count(target) > 1), None):
             raise refusal(f"two volumes at {twice}", "each needs a target of its own")
-        if self.elastic.min_workers and self.elastic.max_workers and self.elastic.min_workers > self.elastic.max_workers:
+        if (
+            self.elastic.min_workers
+            and self.elastic.max_workers
+            and self.elastic.min_workers > self.elastic.max_workers
+        ):
             raise refusal(
                 f"elastic: from {self.elastic.min_workers} to {self.elastic.max_workers} workers",
                 "min_workers is max_workers or less",

@@ -1,4 +1,4 @@
-"""A value that nobody may see: where it is kept, or, if it was written into the job file itself, the value, never shown."""
+"""A value that nobody may see: where it is kept; or, if it stands in the job file itself, the value, never shown."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -114,7 +114,7 @@ def planted(data: Any) -> Tree:
 class _Loader(yaml.SafeLoader):
     """Resolves scalars as YAML 1.2 does."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
 
 for _tag, _pattern, _first in _RESOLVERS:
@@ -170,7 +170,8 @@ class _Growing:
             return Tree(value=self._mapping(node, depth), line=line)
         if isinstance(node, yaml.SequenceNode):
             return Tree(value=[self.tree(each, depth + 1) for each in node.value], line=line)
-        return Tree(value=self._scalar(node), text=node.value, line=line)
+        text = self._text(node)
+        return Tree(value=self._scalar(node, text), text=text, line=line)
 
     def _mapping(self, node: yaml.MappingNode, depth: int) -> dict[str, Tree]:
         merged: dict[str, Tree] = {}
@@ -179,16 +180,17 @@ class _Growing:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
                 raise UsageError(f"{self._name}:{line}: a key that is no text", hint="key: value")
+            name = self._text(key)
             if key.tag.endswith(":merge"):
                 merged = {**self._merged(value, depth), **merged}
-            elif key.value in own:
+            elif name in own:
                 raise UsageError(
-                    f"{self._name}:{line}: {key.value} is there twice, also in line {own[key.value].line}",
+                    f"{self._name}:{line}: {name} is there twice, also in line {own[name].line}",
                     hint="remove one of them",
                 )
             else:
                 # The key's own line: a block's value begins a line later.
-                own[key.value] = replace(self.tree(value, depth + 1), line=line)
+                own[name] = replace(self.tree(value, depth + 1), line=line)
         return {**merged, **own}
 
     def _merged(self, node: yaml.Node, depth: int) -> dict[str, Tree]:
@@ -202,17 +204,31 @@ class _Growing:
             found |= below
         return found
 
-    def _scalar(self, node: yaml.ScalarNode) -> Scalar:
+    def _text(self, node: yaml.ScalarNode) -> str:
+        """JSON writes what is beyond 16 bits as two escapes."""
         text: str = node.value
+        if not re.search("[\ud800-\udfff]", text):
+            return text
+        try:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            line = node.start_mark.line + 1
+            raise UsageError(f"{self._name}:{line}: half a character", hint=r"\uD800 to \uDFFF come in pairs") from None
+
+    def _scalar(self, node: yaml.ScalarNode, text: str) -> Scalar:
         readers = {_STR: str, _NULL: lambda _: None, _BOOL: lambda t: t.lower() == "true", _INT: _int, _FLOAT: _float}
         if (read := readers.get(node.tag)) is None:
             line = node.start_mark.line + 1
-            raise UsageError(f"{self._name}:{line}: the tag {node.tag.rpartition(':')[2]} is not read", hint="remove it")
+            raise UsageError(
+                f"{self._name}:{line}: the tag {node.tag.rpartition(':')[2]} is not read", hint="remove it"
+            )
         try:
             return read(text)  # type: ignore[no-any-return, operator]
         except ValueError:  # a tag was given to what is none
             line = node.start_mark.line + 1
-            raise UsageError(f"{self._name}:{line}: not a {node.tag.rpartition(':')[2]}", hint="remove the tag") from None
+            raise UsageError(
+                f"{self._name}:{line}: not a {node.tag.rpartition(':')[2]}", hint="remove the tag"
+            ) from None
 
 
 def _int(text: str) -> int:
@@ -229,7 +245,9 @@ def _float(text: str) -> float:
 class _Dumper(yaml.SafeDumper):
     """Puts in quotes what either version of YAML would take for something else than a text."""
 
-    yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeDumper.yaml_implicit_resolvers.items()}
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        first: list(resolvers) for first, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()
+    }
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -251,5 +269,7 @@ _Dumper.add_representer(str, _represent_text)
 
 def dump(data: Any) -> str:
     """As YAML that reads back as the same values, here and by a reader of YAML 1.1."""
-    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=False)
+    text: str = yaml.dump(
+        data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=False
+    )
     return text.removesuffix("...\n")

@@ -32,7 +32,7 @@ _OCI = {
 
 def is_ads(tree: Tree) -> bool:
     kind = tree.at("kind")
-    return kind is not None and kind.text == "distributed" and tree.at("spec", "cluster") is not None
+    return kind is not None and kind.text == "distributed"
 
 
 def read(draft: Draft) -> None:

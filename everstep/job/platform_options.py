@@ -51,11 +51,11 @@ class Kubernetes(Block):
 
 
 class Slurm(Block):
-    partition: Text = ""
-    account: Text = ""
-    qos: Text = ""
-    constraint: Text = ""
-    reservation: Text = ""
+    partition: Annotated[Text, Field(description="Else the cluster's default.")] = ""
+    account: Annotated[Text, Field(description="Who pays.")] = ""
+    qos: Annotated[Text, Field(description="Quality of service.")] = ""
+    constraint: Annotated[Text, Field(description="Features that nodes must have.")] = ""
+    reservation: Annotated[Text, Field(description="Name of a reservation.")] = ""
     mode: Annotated[
         Literal["single", "array"],
         Field(description="single: one job for all nodes. array: one for each node, so that it grows and shrinks."),
@@ -68,11 +68,11 @@ class Slurm(Block):
 
 
 class Pbs(Block):
-    queue: Text = ""
-    project: Text = ""
+    queue: Annotated[Text, Field(description="Else the cluster's default.")] = ""
+    project: Annotated[Text, Field(description="Who pays.")] = ""
     gpu_model: Annotated[Text, Field(description="In the select statement.")] = ""
     select: Annotated[Text, Field(description="More of the select statement, such as phase=18b.")] = ""
-    place: Text = "scatter"
+    place: Annotated[Text, Field(description="How chunks are spread over nodes.")] = "scatter"
     launcher: Annotated[Literal["pbsdsh", "ssh"], Field(description="How agents are started on the nodes.")] = "pbsdsh"
     raw: RawLines = ()
 
@@ -95,10 +95,14 @@ class Oci(Block):
     main_name: Annotated[Text, Field(description="Of the first node's run.")] = ""
     worker_name: Annotated[Text, Field(description="Of the others' runs, before their number.")] = ""
     start_options: Annotated[Texts, Field(description="OCI__START_ARGS.")] = ()
-    auth: Literal["api_key", "resource_principal", "security_token"] = "api_key"
+    auth: Annotated[
+        Literal["api_key", "resource_principal", "security_token"], Field(description="How requests are signed.")
+    ] = "api_key"
     profile: Annotated[Text, Field(description="Of ~/.oci/config.")] = "DEFAULT"
-    freeform_tags: Names = Field(default_factory=dict)
-    defined_tags: dict[str, JsonValue] = Field(default_factory=dict)
+    freeform_tags: Annotated[Names, Field(description="On the job and its runs.")] = Field(default_factory=dict)
+    defined_tags: Annotated[dict[str, JsonValue], Field(description="On the job and its runs, by namespace.")] = Field(
+        default_factory=dict
+    )
     raw: Raw = Field(default_factory=dict)
 
 

@@ -89,8 +89,8 @@ def _show_words(words: tuple[str, ...]) -> str | list[str]:
 class Nodes(Block):
     """The job starts with `min` nodes and takes up to `max`."""
 
-    min: Annotated[int, Field(ge=1, le=_MAX_NODES)] = 1
-    max: Annotated[int, Field(ge=1, le=_MAX_NODES)] = 1
+    min: Annotated[int, Field(ge=1, le=_MAX_NODES, description="The job starts with so many, and waits below.")] = 1
+    max: Annotated[int, Field(ge=1, le=_MAX_NODES, description="It takes so many; more are spares.")] = 1
 
     @model_validator(mode="before")
     @classmethod
@@ -167,7 +167,7 @@ class Coordinator(Block):
 class Build(Block):
     """How `everstep build` makes the image."""
 
-    dockerfile: Text = "Dockerfile"
+    dockerfile: Annotated[Text, Field(description="Its path.")] = "Dockerfile"
     context: Annotated[Text, Field(description="The folder that is copied to /code.")] = "."
     args: Annotated[dict[str, Text], Field(description="Build arguments; the proxy settings are passed anyway.")] = (
         Field(default_factory=dict)
@@ -182,7 +182,7 @@ class Volume(Block):
         Text, Field(min_length=1, description="A path of the node, pvc:NAME, nfs:SERVER:/PATH, emptydir, or a URI.")
     ]
     target: Annotated[Text, Field(description="Where the job sees it: an absolute path.")]
-    readonly: bool = False
+    readonly: Annotated[bool, Field(description="Nothing may be written to it.")] = False
 
     @model_validator(mode="after")
     def _is_absolute(self) -> Volume:

@@ -144,8 +144,10 @@ def parse(text: str, *, name: str) -> Tree:
 
 def _way_out(error: yaml.MarkedYAMLError) -> str | None:
     problem = error.problem or ""
-    if "\\t" in problem:
+    if "'\\t'" in problem:
         return "indent with blanks, not tabs"
+    if "cannot start any token" in problem:
+        return "put a text that begins so in quotes"
     if "mapping values are not allowed" in problem:
         return "put a text that has a colon in it in quotes"
     if "expected a single document" in (error.context or ""):

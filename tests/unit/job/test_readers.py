@@ -79,15 +79,17 @@ def test_the_environment_of_adss_runtime_goes_first() -> None:
 
 def test_what_ads_has_and_we_have_not_is_said() -> None:
     text = ads("blockStorageSize: 50", "blockStorageSize: 50\n      storageMount: [{src: a, dest: b}]")
-    text = text.replace("      config:", "      ephemeral: true\n      config:").replace("<region.ocir.io", "@image<")
+    text = text.replace("      config:", "      ephemeral: true\n      config:").replace(
+        "<region.ocir.io/my-tenancy/image-name>", "'@image'"
+    )
     told = "\n".join(load(text).notes)
-    assert "spec.infrastructure.spec.storageMount (line 18) was not carried over" in told
+    assert "spec.infrastructure.spec.storageMount (line 19) was not carried over" in told
     assert "spec.cluster.spec.ephemeral" in told
     assert "stands for the registry and tag of config.ini" in told
 
 
 def test_other_clusters_of_ads_are_refused() -> None:
-    assert "their.yaml:19: a cluster of kind DASK" in refusal(ads("kind: PYTORCH", "kind: DASK"))
+    assert "their.yaml:20: a cluster of kind DASK" in refusal(ads("kind: PYTORCH", "kind: DASK"))
     assert "parameter servers" in refusal(ads("      main:\n", "      ps: {replicas: 1}\n      main:\n"))
     assert "entryPoint is missing" in refusal(ads("entryPoint", "entry"))
     assert "is no whole number" in refusal(ads("replicas: 2", "replicas: two"))
@@ -141,7 +143,12 @@ def test_all_of_determined_that_has_a_place_is_carried_over() -> None:
         ("/mnt", "/data", True),
         ("/x", "/run/determined/workdir/x", False),
     ]
-    assert (job.image, job.env, job.labels, job.resources.shm) == ("img:gpu", {"A": "1", "B": "x=y"}, {"vision": ""}, 2**31)
+    assert (job.image, job.env, job.labels, job.resources.shm) == (
+        "img:gpu",
+        {"A": "1", "B": "x=y"},
+        {"vision": ""},
+        2**31,
+    )
     assert job.platform.kubernetes is not None and job.platform.kubernetes.raw == {"spec": {"hostNetwork": True}}
     assert job.platform.slurm is not None and job.platform.slurm.raw == ("--exclude=n7",)
     assert load(to_yaml(job)).job == job
@@ -247,7 +254,9 @@ spec:
                 - {name: A, value: "1"}
                 - {name: TOKEN, valueFrom: {secretKeyRef: {name: team, key: token}}}
                 - {name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-              resources: {requests: {cpu: 500m, memory: 1Gi}, limits: {cpu: 4, memory: 2Gi, nvidia.com/gpu: 8, rdma/hca: 1}}
+              resources:
+                requests: {cpu: 500m, memory: 1Gi}
+                limits: {cpu: 4, memory: 2Gi, nvidia.com/gpu: 8, rdma/hca: 1}
               volumeMounts:
                 - {name: shm, mountPath: /dev/shm}
                 - {name: data, mountPath: /data, readOnly: true}
@@ -262,10 +271,9 @@ spec:
 
 
 def test_all_of_an_elasticjob_that_has_a_place_is_carried_over() -> None:
-    job, raw = load(ELASTICJOB).job, None
+    job = load(ELASTICJOB).job
     kubernetes = job.platform.kubernetes
     assert kubernetes is not None
-    raw = kubernetes.raw
     assert (job.name, kubernetes.namespace, job.labels, job.image) == ("mnist", "team", {"a": "b"}, "img")
     assert (str(job.nodes), job.workers_per_node, job.health.check, job.elastic.join_s) == ("4", 8, True, 60.0)
     assert (job.entrypoint, job.args) == (("train.py",), ("a b",))
@@ -274,7 +282,10 @@ def test_all_of_an_elasticjob_that_has_a_place_is_carried_over() -> None:
     assert job.coordinator.resources.memory == 2**31
     assert [(each.kind, each.target) for each in job.volumes] == [("path", "/data"), ("pvc", "/claim")]
     assert kubernetes.node_selector == {"zone": "a"} and kubernetes.pull_secrets == ("reg",)
-    assert raw == {"spec": {"terminationGracePeriodSeconds": 90}, "metadata": {"annotations": {"note": "here"}}}
+    assert kubernetes.raw == {
+        "spec": {"terminationGracePeriodSeconds": 90},
+        "metadata": {"annotations": {"note": "here"}},
+    }
     assert load(to_yaml(job)).job == job
 
 

@@ -68,7 +68,7 @@ def test_only_the_entrypoint_is_required() -> None:
 
 def test_scalars_in_args_and_env_are_texts_as_they_were_written() -> None:
     job = load(FULL).job
-    given = "--lr 0.10 --flag yes --date 2024-01-01 --zero 007 --text".split()
+    given = ["--lr", "0.10", "--flag", "yes", "--date", "2024-01-01", "--zero", "007", "--text"]
     assert job.args == (*given, "two words", "~")
     assert job.env == {"DEBUG": "1", "RATIO": "1e-3", "EMPTY": "", "ON": "on"}
     assert job.build is not None and job.build.args == {"VERSION": "1.10"}

@@ -5,7 +5,6 @@ One main node and its workers are nodes of one kind here. OCIDs are taken as the
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from everstep.job.draft import Draft
 from everstep.job.tree import Tree
@@ -78,11 +77,13 @@ def _read_runtime(draft: Draft) -> None:
 
 
 def _variables(draft: Draft, *path: str) -> dict[str, str]:
-    found = draft.take(*path)
-    items: Any = found.written() if found else []
-    if not isinstance(items, list) or not all(isinstance(item, dict) and "name" in item for item in items):
-        raise draft.refused(f"{'.'.join(path)} is no list of names and values", path=path, hint="- {name: A, value: b}")
-    return {item["name"]: item.get("value", "") for item in items}
+    found = {}
+    for item in draft.items(*path):
+        name = draft.text(*item, "name")
+        if name is None:
+            raise draft.refused(f"{'.'.join(item)} has no name", path=item, hint="- {name: A, value: b}")
+        found[name] = draft.text(*item, "value") or ""
+    return found
 
 
 def _read_size(draft: Draft) -> None:
@@ -104,9 +105,9 @@ def _read_infrastructure(draft: Draft) -> None:
     draft.put("platform", "oci", "ocpus", value=draft.text(*_INFRASTRUCTURE, "shapeConfigDetails", "ocpus"))
     draft.put("platform", "oci", "memory_gb", value=draft.text(*_INFRASTRUCTURE, "shapeConfigDetails", "memoryInGBs"))
     draft.put("platform", "oci", "block_storage_gb", value=draft.whole(*_INFRASTRUCTURE, "blockStorageSize"))
-    for theirs, ours in (("freeformTags", "freeform_tags"), ("definedTags", "defined_tags")):
-        if tags := draft.take(*_INFRASTRUCTURE, theirs):
-            draft.put("platform", "oci", ours, value=tags.written() if ours == "freeform_tags" else tags.plain())
+    draft.put("platform", "oci", "freeform_tags", value=draft.mapping(*_INFRASTRUCTURE, "freeformTags"))
+    if tags := draft.take(*_INFRASTRUCTURE, "definedTags"):
+        draft.put("platform", "oci", "defined_tags", value=tags.plain())
 
 
 def _read_cluster(draft: Draft) -> None:

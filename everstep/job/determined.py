@@ -5,7 +5,6 @@ Its launcher is ours; its slots are workers. `searcher: single` is one run; othe
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from everstep.job.draft import Draft
 from everstep.job.launched import put_command, put_shell_line
@@ -95,7 +94,9 @@ def _read_slots(draft: Draft) -> None:
 
 
 def _read_searcher(draft: Draft) -> None:
-    searcher = draft.data.get("searcher") or {}
+    searcher = draft.data.get("searcher")
+    if not isinstance(searcher, dict):
+        return
     for key in [key for key in searcher if key not in Searcher.model_fields]:
         searcher.pop(key)
         draft.say(f"searcher.{key} was not carried over")
@@ -112,19 +113,21 @@ def _read_labels(draft: Draft) -> None:
 
 def _read_environment(draft: Draft) -> None:
     image = _one_of(draft, *_ENVIRONMENT, "image")
-    draft.put("image", value=image.text if image else None)
+    draft.put("image", value=image.plain() if image else None)
     variables = _one_of(draft, *_ENVIRONMENT, "environment_variables")
-    pairs: Any = variables.written() if variables else []
-    if not isinstance(pairs, list) or not all(isinstance(pair, str) for pair in pairs):
-        raise draft.refused("environment.environment_variables is no list", hint="- NAME=value")
+    items = variables.value if variables else []
+    if not isinstance(items, list) or not all(item.is_scalar for item in items):
+        raise draft.refused("environment.environment_variables is no list of texts", hint="- NAME=value")
+    pairs = [item.text for item in items]
     env = {name: value for name, equals, value in (pair.partition("=") for pair in pairs) if equals}
     for pair in pairs:
         if "=" not in pair:
             draft.say(f"environment variable {pair}: its value is taken where the job is submitted; give it in `env`")
     draft.put("env", value=env)
     if pod := draft.take(*_ENVIRONMENT, "pod_spec"):
-        raw = pod.plain()
-        draft.put("platform", "kubernetes", "raw", value={key: raw[key] for key in ("metadata", "spec") if key in raw})
+        known = {"apiVersion", "kind"}  # of any pod
+        raw = {key: each.plain() for key, each in pod.children() if key not in known}
+        draft.put("platform", "kubernetes", "raw", value=raw)
     if draft.take(*_ENVIRONMENT, "registry_auth"):
         draft.say("environment.registry_auth was not carried over: platform.kubernetes.pull_secrets names a secret")
 
@@ -163,13 +166,12 @@ def _read_storage(draft: Draft) -> None:
 
 
 def _read_mounts(draft: Draft) -> None:
-    mounts = draft.look("bind_mounts")
     volumes = []
-    for index, mount in mounts.children() if mounts else ():
-        source, target = (draft.text("bind_mounts", index, key) for key in ("host_path", "container_path"))
-        is_readonly = draft.text("bind_mounts", index, "read_only") == "true"
-        if mount.is_scalar or source is None or target is None:
-            raise draft.refused("a mount without host_path and container_path", path=("bind_mounts", index))
+    for mount in draft.items("bind_mounts"):
+        source, target = (draft.text(*mount, key) for key in ("host_path", "container_path"))
+        is_readonly = draft.text(*mount, "read_only") == "true"
+        if source is None or target is None:
+            raise draft.refused("a mount without host_path and container_path", path=mount)
         target = target if target.startswith("/") else f"/run/determined/workdir/{target}"
         volumes.append({"source": source, "target": target, "readonly": is_readonly})
     draft.put("volumes", value=volumes)

@@ -55,6 +55,24 @@ class Draft:
             raise self.refused(f"{'.'.join(path)} is no list of texts", path=path)
         return [item.text for item in found.value]
 
+    def mapping(self, *path: str) -> dict[str, str]:
+        """Of texts, as they were written."""
+        found = self.take(*path)
+        if found is None:
+            return {}
+        if not isinstance(found.value, dict) or not all(each.is_scalar for each in found.value.values()):
+            raise self.refused(f"{'.'.join(path)} is no mapping of texts", path=path, hint="name: value")
+        return {key: each.text for key, each in found.value.items()}
+
+    def items(self, *path: str) -> list[Path]:
+        """Where the items of a list of mappings are; they are not taken."""
+        found = self.look(*path)
+        if found is None:
+            return []
+        if not isinstance(found.value, list) or not all(isinstance(item.value, dict) for item in found.value):
+            raise self.refused(f"{'.'.join(path)} is no list of mappings", path=path, hint="- {name: value}")
+        return [(*path, str(index)) for index in range(len(found.value))]
+
     # --- putting ---
 
     def put(self, *path: str, value: Any) -> None:
@@ -88,7 +106,7 @@ class Draft:
     def _left(self, tree: Tree, path: Path) -> Iterator[tuple[Path, Tree]]:
         if path in self._taken or (tree.is_scalar and tree.value is None):
             return
-        if not any(taken[: len(path)] == path for taken in self._taken):
+        if tree.is_scalar or not any(taken[: len(path)] == path for taken in self._taken):
             if tree.value not in ({}, []):
                 yield path, tree
             return

@@ -39,8 +39,7 @@ def read(draft: Draft) -> None:
     _refuse_other_roles(draft)
     draft.put("name", value=draft.text("metadata", "name"))
     draft.put("platform", "kubernetes", "namespace", value=draft.text("metadata", "namespace"))
-    if labels := draft.take("metadata", "labels"):
-        draft.put("labels", value=labels.written())
+    draft.put("labels", value=draft.mapping("metadata", "labels"))
     num_workers = draft.whole(*_WORKER, "replicas") or 1
     draft.put("nodes", value=num_workers)
     container = _main_container(draft)
@@ -60,16 +59,10 @@ def _refuse_other_roles(draft: Draft) -> None:
 
 
 def _main_container(draft: Draft) -> Path:
-    path = (*_POD, "containers")
-    found = draft.look(*path)
-    containers = list(found.children()) if found else []
+    containers = draft.items(*_POD, "containers")
     if not containers:
         raise draft.refused("the worker's template has no container", path=_WORKER, hint="containers: [{name: main}]")
-    names = [each.at("name") for _, each in containers]
-    chosen = next((index for index, name in enumerate(names) if name is not None and name.text == "main"), 0)
-    for index, _ in containers:
-        draft.take(*path, index, "name")
-    return (*path, str(chosen))
+    return next((path for path in containers if draft.text(*path, "name") == "main"), containers[0])
 
 
 def _read_container(draft: Draft, path: Path, num_workers: int) -> None:
@@ -93,12 +86,11 @@ def _read_pod(draft: Draft, container: Path) -> None:
     names = {"serviceAccountName": "service_account", "priorityClassName": "priority_class"}
     for theirs, ours in names.items():
         draft.put("platform", "kubernetes", ours, value=draft.text(*_POD, theirs))
-    if selector := draft.take(*_POD, "nodeSelector"):
-        draft.put("platform", "kubernetes", "node_selector", value=selector.written())
+    draft.put("platform", "kubernetes", "node_selector", value=draft.mapping(*_POD, "nodeSelector"))
     if tolerations := draft.take(*_POD, "tolerations"):
         draft.put("platform", "kubernetes", "tolerations", value=tolerations.plain())
-    if secrets := draft.take(*_POD, "imagePullSecrets"):
-        draft.put("platform", "kubernetes", "pull_secrets", value=[each["name"] for each in secrets.written()])
+    secrets = [draft.text(*each, "name") for each in draft.items(*_POD, "imagePullSecrets")]
+    draft.put("platform", "kubernetes", "pull_secrets", value=[each for each in secrets if each])
     raw: dict[str, Any] = {}
     for key in _RAW:
         if found := draft.take(*_POD, key):

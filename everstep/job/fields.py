@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, JsonValue, PlainSerializer, model_validator
 from pydantic_core import PydanticCustomError
 
 from everstep.errors import UsageError
@@ -71,6 +72,14 @@ def _one_line(text: str) -> str:
     return text
 
 
+def _is_json(given: Any) -> Any:
+    try:
+        json.dumps(given, allow_nan=False)
+    except ValueError:
+        raise refusal("infinite, or not a number: JSON has no such values", "a finite number, or a text") from None
+    return given
+
+
 def _env_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise refusal(f"{name!r} is no name of an environment variable", "letters, digits and _")
@@ -87,6 +96,7 @@ Line = Annotated[Text, AfterValidator(_one_line)]
 Texts = tuple[Text, ...]
 Names = dict[str, Text]
 EnvName = Annotated[str, AfterValidator(_env_name)]
+Json = Annotated[dict[str, JsonValue], AfterValidator(_is_json)]
 Size = Annotated[int, _amount(parse_size, str | int), PlainSerializer(format_size)]
 Cpus = Annotated[float, _amount(parse_cpus, _Mixed), PlainSerializer(format_cpus)]
 Duration = Annotated[float, _amount(parse_seconds, _Mixed), PlainSerializer(format_seconds)]

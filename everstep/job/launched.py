@@ -47,6 +47,8 @@ def put_command(draft: Draft, words: Sequence[str], variables: Mapping[str, str]
     if len(words) == 3 and shell in ("bash", "sh") and re.fullmatch(r"-[a-z]*c", words[1]):
         put_shell_line(draft, words[2], variables)
     else:
+        if not words:
+            raise draft.refused("an empty command", hint="python train.py")
         _put_launch(draft, without_launcher([_expanded(word, variables) for word in words]))
 
 
@@ -64,6 +66,8 @@ def put_shell_line(draft: Draft, text: str, variables: Mapping[str, str]) -> Non
         launch = without_launcher([word for each in raw for word in shlex.split(each)])
     except ValueError:
         raise draft.refused(f"{last!r} has a quote that does not end") from None
+    if not launch.words:
+        raise draft.refused(f"{text!r} starts nothing", hint="python train.py")
     if needs_shell(last):
         _put_shell(draft, launch, raw)
     else:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
-from everstep.job.fields import Block, Duration, Names, Text, Texts
+from everstep.job.fields import Block, Duration, Json, Names, Text, Texts
 
 PlatformName = Literal["local", "compose", "kubernetes", "slurm", "pbs", "oci"]
 PLATFORMS: tuple[PlatformName, ...] = get_args(PlatformName)
-Raw = Annotated[
-    dict[str, JsonValue], Field(description="Merged into what is submitted: mappings key by key, lists at their end.")
-]
+Raw = Annotated[Json, Field(description="Merged into what is submitted: mappings key by key, lists at their end.")]
 RawLines = Annotated[Texts, Field(description="More options of the batch script, one in a line, as they are.")]
 
 
@@ -39,15 +37,15 @@ class Kubernetes(Block):
     node_selector: Annotated[Names, Field(description="Labels that a worker's node must have.")] = Field(
         default_factory=dict
     )
-    tolerations: Annotated[tuple[dict[str, JsonValue], ...], Field(description="As in a pod.")] = ()
+    tolerations: Annotated[tuple[Json, ...], Field(description="As in a pod.")] = ()
     priority_class: Annotated[Text, Field(description="Of worker pods.")] = ""
     queue: Annotated[Text, Field(description="Kueue's local queue.")] = ""
     security: Annotated[
         Literal["restricted", "baseline"], Field(description="Pod security that worker pods comply with.")
     ] = "restricted"
-    raw: Annotated[
-        dict[str, JsonValue], Field(description="Merged into each worker's pod: metadata, spec; lists at their end.")
-    ] = Field(default_factory=dict)
+    raw: Annotated[Json, Field(description="Merged into each worker's pod: metadata, spec; lists at their end.")] = (
+        Field(default_factory=dict)
+    )
 
 
 class Slurm(Block):
@@ -100,7 +98,7 @@ class Oci(Block):
     ] = "api_key"
     profile: Annotated[Text, Field(description="Of ~/.oci/config.")] = "DEFAULT"
     freeform_tags: Annotated[Names, Field(description="On the job and its runs.")] = Field(default_factory=dict)
-    defined_tags: Annotated[dict[str, JsonValue], Field(description="On the job and its runs, by namespace.")] = Field(
+    defined_tags: Annotated[Json, Field(description="On the job and its runs, by namespace.")] = Field(
         default_factory=dict
     )
     raw: Raw = Field(default_factory=dict)

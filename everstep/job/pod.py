@@ -11,17 +11,15 @@ _SHM = "/dev/shm"
 
 def read_environment(draft: Draft, *container: str) -> None:
     """Values go to `env`, keys of secrets to `secrets`; other sources are left to the notes."""
-    path = (*container, "env")
-    found = draft.look(*path)
-    for index, each in found.children() if found else ():
-        name = draft.text(*path, index, "name")
+    for path in draft.items(*container, "env"):
+        name = draft.text(*path, "name")
         if name is None:
-            raise draft.refused("an environment variable without a name", path=(*path, index), hint="name: A")
-        secret = (*path, index, "valueFrom", "secretKeyRef")
+            raise draft.refused("an environment variable without a name", path=path, hint="name: A")
+        secret = (*path, "valueFrom", "secretKeyRef")
         if draft.look(*secret) is not None:
             draft.put("secrets", name, value=f"kubernetes:{draft.text(*secret, 'name')}/{draft.text(*secret, 'key')}")
-        elif each.at("valueFrom") is None:
-            draft.data.setdefault("env", {})[name] = draft.text(*path, index, "value") or ""
+        elif draft.look(*path, "valueFrom") is None:
+            draft.data.setdefault("env", {})[name] = draft.text(*path, "value") or ""
 
 
 def read_resources(draft: Draft, source: Path, target: Path) -> None:
@@ -38,17 +36,12 @@ def read_resources(draft: Draft, source: Path, target: Path) -> None:
 
 def read_volumes(draft: Draft, pod: Path, container: Path) -> None:
     """Mounts of the container; a volume of a kind that we have no key for is left to the notes."""
-    sources = {}
-    volumes = draft.look(*pod, "volumes")
-    for index, each in volumes.children() if volumes else ():
-        if (name := each.at("name")) is not None:
-            sources[name.text] = (*pod, "volumes", index)
-    mounts = draft.look(*container, "volumeMounts")
+    volumes = [(draft.look(*path, "name"), path) for path in draft.items(*pod, "volumes")]
+    by_name = {name.text: path for name, path in volumes if name is not None}
     found = []
-    for index, mount in mounts.children() if mounts else ():
-        path = (*container, "volumeMounts", index)
-        name = mount.at("name")
-        volume = sources.get(name.text) if name is not None else None
+    for path in draft.items(*container, "volumeMounts"):
+        name = draft.look(*path, "name")
+        volume = by_name.get(name.text) if name is not None else None
         source = _source(draft, volume) if volume else None
         if source is None or volume is None:
             continue

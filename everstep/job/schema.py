@@ -11,11 +11,24 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, PlainSerializer, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
 from everstep.errors import UsageError
 from everstep.job.entrypoint import Entry, entry_of, split, without_launcher
-from everstep.job.fields import AS_WRITTEN, Block, Cpus, Duration, EnvName, Line, Size, Text, Texts, checked, refusal
+from everstep.job.fields import (
+    AS_WRITTEN,
+    Block,
+    Cpus,
+    Duration,
+    EnvName,
+    Json,
+    Line,
+    Size,
+    Text,
+    Texts,
+    checked,
+    refusal,
+)
 from everstep.job.fields import text_paths as _text_paths
 from everstep.job.platform_options import Platforms
 from everstep.job.secret import SecretField
@@ -23,7 +36,7 @@ from everstep.job.secret import SecretField
 _DNS_LENGTH = 50  # of a job's name: pods add theirs, and a label has 63 at most
 _MAX_NODES = 100_000
 
-Seconds = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -58,15 +71,16 @@ def _parse_volume(given: Any) -> Any:
 
 def _parse_words(given: Any) -> Any:
     words = split(given) if isinstance(given, str) else given
-    if not words or not words[0]:
+    if not isinstance(words, list | tuple):
+        raise UsageError("neither a text nor a list", hint="entrypoint: train.py")
+    if not words or words[0] == "":
         raise UsageError("nothing to run", hint="entrypoint: train.py")
     return words
 
 
 def _no_launcher(words: tuple[str, ...]) -> tuple[str, ...]:
     """Everstep starts the workers: a launcher in each of them would start them again."""
-    launch = without_launcher(words)
-    if launch.launcher is not None:
+    if (launch := without_launcher(words)).launcher is not None:
         hint = f"give what it starts: `entrypoint: {shlex.join(launch.words)}`"
         if workers := launch.options.get("--nproc-per-node"):
             hint += f", and `workers_per_node: {workers}`"
@@ -329,10 +343,8 @@ class Job(Block):
     health: Annotated[Health, Field(description="Who is lost, and who hangs.")] = Health()
     shards: Annotated[Shards, Field(description="Leased data.")] = Shards()
     seed: Annotated[int, Field(ge=0, description="Of random streams, for scripts that ask the job.")] = 0
-    hyperparameters: Annotated[dict[str, JsonValue], Field(description="For scripts that ask the job.")] = Field(
-        default_factory=dict
-    )
-    data: Annotated[dict[str, JsonValue], Field(description="Anything else for scripts that ask the job.")] = Field(
+    hyperparameters: Annotated[Json, Field(description="For scripts that ask the job.")] = Field(default_factory=dict)
+    data: Annotated[Json, Field(description="Anything else for scripts that ask the job.")] = Field(
         default_factory=dict
     )
     searcher: Annotated[

@@ -263,7 +263,9 @@ for _tag, _pattern, _first in _RESOLVERS:
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar(_STR, text, style="|" if "\n" in text else None)
+    # Unicode's own ends of lines are folded on reading unless they are escaped.
+    is_escaped = re.search("[\x85\u2028\u2029\ufeff]", text)
+    return dumper.represent_scalar(_STR, text, style='"' if is_escaped else "|" if "\n" in text else None)
 
 
 _Dumper.add_representer(str, _represent_text)

@@ -20,8 +20,10 @@ KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_/.-]{0,12}", fullmatch=True)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS
 VALUES = st.recursive(SCALARS, lambda below: st.lists(below, max_size=4) | st.dictionaries(KEYS, below, max_size=4))
 NUMBERS = st.sampled_from(
-    ["5", "0.10", "1e-3", "1:30", "0x1F", "0o17", "010", ".5", "-1", "1_000", "2024-01-01", ".inf"]
-    + ["yes", "no", "on", "off", "~", "null", "true", "="]
+    [
+        *("5", "0.10", "1e-3", "1:30", "0x1F", "0o17", "010", ".5", "-1", "1_000", "2024-01-01", ".inf"),
+        *("yes", "no", "on", "off", "~", "null", "true", "="),
+    ]
 )
 
 some = settings(max_examples=50, deadline=None)  # a busy machine pauses for longer than any deadline

@@ -210,6 +210,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
         ("entrypoint: a.py\nenv: [A=1]", "a mapping: key: value"),
         ("entrypoint: a.py\nargs: --x", "a list: [a, b]"),
         ('entrypoint: a.py\nargs: ["a\\0b"]', "a NUL character"),
+        ("entrypoint: a.py\nhyperparameters: {lr: .nan}", "JSON has no such values"),
         ("entrypoint: a.py\ntime_limit: 1:30", "may be hours or minutes\n  HINT: write 1:30:00, or 1h30m"),
         ("entrypoint: a.py\nsearcher: {max_length: {batchs: 1}}", "searcher.max_length.batchs"),
         ("entrypoint: a.py\nplatform: kubernets", "'kubernets'"),

@@ -316,6 +316,22 @@ def status(
     print_status(coordinator, job, token_file, log_dir)
 
 
+@app.command(no_args_is_help=True)
+def convert(source: opt.JobSource, changes: opt.Changes = None) -> None:
+    """Print a job file of ADS, Determined or DLRover, or a command of ElasticDL, as a job file of Everstep."""
+    from everstep.cli.job import convert
+
+    raise typer.Exit(convert(source, changes or []))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of the job file."""
+    from everstep.cli.job import print_schema
+
+    raise typer.Exit(print_schema())
+
+
 checkpoint = typer.Typer(
     name="checkpoint", no_args_is_help=True, help="Look at checkpoints, check them, export one, delete old ones."
 )

@@ -328,3 +328,14 @@ EventLogHandler = Annotated[
 IsRunPath = Annotated[bool, _torchruns(NOTHING, "--run-path", text="The script is run in a process of its own.")]
 LogsSpecs = Annotated[str | None, _torchruns(NOTHING, "--logs-specs", text="Refused: plug-ins are not loaded.")]
 NumaBinding = Annotated[str | None, _torchruns(NOTHING, "--numa-binding", text="Workers are not bound to cores.")]
+
+# --- the job file ---------------------------------------------------------------------------------
+
+JobSource = Annotated[
+    list[str],
+    typer.Argument(help="The file, - for stdin, or: -- elasticdl train …", metavar="FILE", show_default=False),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change a key: resources.gpu=2. Can be given several times.", metavar="KEY=VALUE"),
+]

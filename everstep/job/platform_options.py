@@ -1,0 +1,121 @@
+"""What a job may say to one platform alone: typed options, and `raw` for all that they do not have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field
+
+from everstep.job.fields import Block, Duration, Json, Names, Text, Texts
+
+PlatformName = Literal["local", "compose", "kubernetes", "slurm", "pbs", "oci"]
+PLATFORMS: tuple[PlatformName, ...] = get_args(PlatformName)
+Raw = Annotated[Json, Field(description="Merged into what is submitted: mappings key by key, lists at their end.")]
+RawLines = Annotated[Texts, Field(description="More options of the batch script, one in a line, as they are.")]
+
+
+class Local(Block):
+    log_dir: Annotated[Text, Field(description="Logs, events and progress boards.")] = "runs"
+    keep_warm: Annotated[Duration | None, Field(description="Keep a process with torch for the next run.")] = None
+
+
+class Compose(Block):
+    project: Annotated[Text, Field(description="Name of the Compose project; else the job's.")] = ""
+    raw: Raw = Field(default_factory=dict)
+
+
+class Kubernetes(Block):
+    namespace: Annotated[Text, Field(description="Else the context's.")] = ""
+    context: Annotated[Text, Field(description="Of the kubeconfig; else the current one.")] = ""
+    mode: Annotated[
+        Literal["elastic", "indexed"],
+        Field(description="elastic: the coordinator makes worker pods. indexed: an Indexed Job of fixed size."),
+    ] = "elastic"
+    pull_policy: Annotated[Literal["Always", "IfNotPresent", "Never"] | None, Field(description="Of images.")] = None
+    pull_secrets: Annotated[Texts, Field(description="Names of secrets for private registries.")] = ()
+    service_account: Annotated[Text, Field(description="Of the coordinator; else one is made.")] = ""
+    node_selector: Annotated[Names, Field(description="Labels that a worker's node must have.")] = Field(
+        default_factory=dict
+    )
+    tolerations: Annotated[tuple[Json, ...], Field(description="As in a pod.")] = ()
+    priority_class: Annotated[Text, Field(description="Of worker pods.")] = ""
+    queue: Annotated[Text, Field(description="Kueue's local queue.")] = ""
+    security: Annotated[
+        Literal["restricted", "baseline"], Field(description="Pod security that worker pods comply with.")
+    ] = "restricted"
+    raw: Annotated[Json, Field(description="Merged into each worker's pod: metadata, spec; lists at their end.")] = (
+        Field(default_factory=dict)
+    )
+
+
+class Slurm(Block):
+    partition: Annotated[Text, Field(description="Else the cluster's default.")] = ""
+    account: Annotated[Text, Field(description="Who pays.")] = ""
+    qos: Annotated[Text, Field(description="Quality of service.")] = ""
+    constraint: Annotated[Text, Field(description="Features that nodes must have.")] = ""
+    reservation: Annotated[Text, Field(description="Name of a reservation.")] = ""
+    mode: Annotated[
+        Literal["single", "array"],
+        Field(description="single: one job for all nodes. array: one for each node, so that it grows and shrinks."),
+    ] = "single"
+    requeue: Annotated[bool, Field(description="Come back after a preemption.")] = True
+    signal: Annotated[Text, Field(description="Sent before the time is up; not USR1, which NCCL uses.")] = "USR2"
+    signal_lead: Annotated[Duration, Field(description="So long before.")] = 120.0
+    memory: Annotated[bool, Field(description="Ask for memory; off where the cluster does not count it.")] = True
+    raw: RawLines = ()
+
+
+class Pbs(Block):
+    queue: Annotated[Text, Field(description="Else the cluster's default.")] = ""
+    project: Annotated[Text, Field(description="Who pays.")] = ""
+    gpu_model: Annotated[Text, Field(description="In the select statement.")] = ""
+    select: Annotated[Text, Field(description="More of the select statement, such as phase=18b.")] = ""
+    place: Annotated[Text, Field(description="How chunks are spread over nodes.")] = "scatter"
+    launcher: Annotated[Literal["pbsdsh", "ssh"], Field(description="How agents are started on the nodes.")] = "pbsdsh"
+    raw: RawLines = ()
+
+
+class Oci(Block):
+    compartment: Annotated[Text, Field(description="OCID.")] = ""
+    project: Annotated[Text, Field(description="OCID.")] = ""
+    subnet: Annotated[Text, Field(description="OCID.")] = ""
+    log_group: Annotated[Text, Field(description="OCID.")] = ""
+    log: Annotated[Text, Field(description="OCID.")] = ""
+    shape: Annotated[Text, Field(description="Of each node, such as VM.GPU2.1.")] = ""
+    ocpus: Annotated[float | None, Field(gt=0, description="Of a flexible shape.")] = None
+    memory_gb: Annotated[float | None, Field(gt=0, description="Of a flexible shape.")] = None
+    block_storage_gb: Annotated[int | None, Field(ge=50, description="Of each node.")] = None
+    work_dir: Annotated[Text, Field(description="Folder that all nodes reach: oci://bucket@namespace/path.")] = ""
+    mode: Annotated[
+        Literal["runs", "multinode"],
+        Field(description="runs: one job run for each node. multinode: one for all, by the service itself."),
+    ] = "runs"
+    main_name: Annotated[Text, Field(description="Of the first node's run.")] = ""
+    worker_name: Annotated[Text, Field(description="Of the others' runs, before their number.")] = ""
+    start_options: Annotated[Texts, Field(description="OCI__START_ARGS.")] = ()
+    auth: Annotated[
+        Literal["api_key", "resource_principal", "security_token"], Field(description="How requests are signed.")
+    ] = "api_key"
+    profile: Annotated[Text, Field(description="Of ~/.oci/config.")] = "DEFAULT"
+    freeform_tags: Annotated[Names, Field(description="On the job and its runs.")] = Field(default_factory=dict)
+    defined_tags: Annotated[Json, Field(description="On the job and its runs, by namespace.")] = Field(
+        default_factory=dict
+    )
+    raw: Raw = Field(default_factory=dict)
+
+
+class Platforms(Block):
+    """Options of as many platforms as there are; `name` says which one is meant."""
+
+    name: Annotated[PlatformName | None, Field(description="Where to run; else the only one below, else local.")] = None
+    local: Local | None = None
+    compose: Compose | None = None
+    kubernetes: Kubernetes | None = None
+    slurm: Slurm | None = None
+    pbs: Pbs | None = None
+    oci: Oci | None = None
+
+    @property
+    def chosen(self) -> PlatformName:
+        given = [name for name in PLATFORMS if getattr(self, name) is not None]
+        return self.name or (given[0] if len(given) == 1 else "local")

@@ -1,0 +1,140 @@
+"""`everstep convert` and `everstep schema`, as people and scripts call them; and the page that describes the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from everstep.job.fields import Block, blocks_in
+from everstep.job.load import load, load_file
+from everstep.job.quantity import format_seconds
+from everstep.job.schema import Job
+
+ROOT = Path(__file__).parents[3]
+SEEDS = ROOT / "tests" / "seeds"
+PAGE = (ROOT / "docs" / "job_file.md").read_text()
+
+
+def everstep(*args: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "everstep", *(str(arg) for arg in args)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+# --- commands ---
+
+
+def test_the_native_form_goes_to_stdout_and_what_was_left_out_to_stderr(tmp_path: Path) -> None:
+    file = tmp_path / "det.yaml"
+    file.write_text((SEEDS / "trainer" / "det.yaml").read_text() + "workspace: team\n")
+
+    done = everstep("convert", file, "--set", "nodes=2", "--set", "workers_per_node=4")
+
+    assert done.returncode == 0
+    assert load(done.stdout).job == load_file(file, ["nodes=2", "workers_per_node=4"]).job
+    assert "everstep: workspace (line 12) was not carried over" in done.stderr
+
+
+def test_a_command_of_elasticdl_is_converted_as_it_is() -> None:
+    words = ["elasticdl", "train", "--image_name=mnist:1", "--job_name=m", "--distribution_strategy=AllreduceStrategy"]
+    done = everstep("convert", "--set", "nodes=3", "--", *words, "--job_command=python train.py --title 'a b'")
+
+    assert done.returncode == 0, done.stderr
+    job = load(done.stdout).job
+    assert (job.args, job.image, str(job.nodes)) == (("--title", "a b"), "mnist:1", "3")
+
+
+def test_a_file_may_come_by_a_pipe() -> None:
+    assert everstep("convert", "-", stdin="entrypoint: [train.py]").stdout == "entrypoint: train.py\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["convert", "nowhere.yaml"], "nowhere.yaml: No such file or directory"),
+        (["convert", "-"], "stdin:2: resources.gpus is no key of resources\n  HINT: did you mean gpu?"),
+        (["convert", "elasticdl"], "everstep convert -- elasticdl train"),
+        (["convert", "a.yaml", "b.yaml"], "a.yaml: no command that is read"),
+    ],
+)
+def test_an_error_is_a_line_and_a_way_out_and_nothing_on_stdout(args: list[str], told: str) -> None:
+    done = everstep(*args, stdin="entrypoint: a.py\nresources: {gpus: 1}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_schema_is_json() -> None:
+    schema = json.loads(everstep("schema").stdout)
+    assert schema["required"] == ["entrypoint"]
+    assert schema["additionalProperties"] is False
+    assert set(schema["properties"]) == set(Job.model_fields)
+
+
+# --- the page ---
+
+
+def keys(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, object]]:
+    for name, field in model.model_fields.items():
+        yield path + name, field.get_default(call_default_factory=True)
+        for block in blocks_in(field.annotation):
+            yield from keys(block, f"{path}{name}.")
+
+
+def test_the_page_lists_all_keys_with_their_defaults_and_no_others() -> None:
+    rows = re.findall(r"^\| ((?:`[a-z_.]+`(?:, )?)+) \| (.*?) ?\| .*\|$", PAGE.split("## All keys")[1], re.MULTILINE)
+    documented = {key: default for names, default in rows for key in re.findall(r"`([a-z_.]+)`", names)}
+    expected = dict(keys(Job))
+    assert documented.keys() == expected.keys()
+    for key, default in expected.items():
+        if not documented[key].startswith("as "):
+            assert documented[key] == shown(default), key
+
+
+def shown(default: object) -> str:
+    if default is PydanticUndefined:
+        return "required"
+    if isinstance(default, Block):
+        return ""
+    if default in (None, "", (), {}):
+        return "none"
+    text = format_seconds(default) if isinstance(default, float) else default
+    return f"`{str(text).lower() if isinstance(text, bool) else text}`"
+
+
+@pytest.mark.parametrize("example", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+def test_each_file_of_the_page_is_one(example: str) -> None:
+    assert load(example).notes == ()
+
+
+def test_each_command_of_the_page_runs(tmp_path: Path) -> None:
+    longer = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1]
+    (tmp_path / "job.yaml").write_text(longer)
+    (tmp_path / "train.yaml").write_text((SEEDS / "train.yaml").read_text())
+    lines = "\n".join(re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL))
+    assert lines.count("everstep ") == 3
+    ours = f"everstep() {{ '{sys.executable}' -m everstep \"$@\"; }}\nset -e\n"
+    done = subprocess.run(
+        ["bash", "-c", ours + lines],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert load_file(tmp_path / "job.yaml").job.platform.oci is not None

@@ -36,6 +36,8 @@ def open_nest(folder: Path) -> None:
         line = start_at(_path(kind), plain_environment(os.environ) | ONE_THREAD, kind)
         assert line is not None
         _kept.append(Nursery(line))
+    for nursery in _kept:  # also: for a moment a process that was just started has no name, and would seem to be new
+        assert nursery.await_ready(_READY_S), f"a nursery is not ready: {nursery.problem}"
 
 
 def close_nest() -> None:

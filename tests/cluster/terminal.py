@@ -84,7 +84,9 @@ class Run:
 
 
 def children(pid: int) -> list[int]:
-    return [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in _read(task).split()]
+    """Not by /proc/PID/task/*/children: that skips some while others end."""
+    stats = {int(stat.parent.name): _read(stat) for stat in Path("/proc").glob("[0-9]*/stat")}
+    return [child for child, stat in stats.items() if stat and int(stat.rpartition(")")[2].split()[1]) == pid]
 
 
 def coordinator_of(pid: int) -> int:

@@ -1,0 +1,1 @@
+"""Where nodes come from. Each platform renders a job as its native objects, submits them, and says what became of them."""

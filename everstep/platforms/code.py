@@ -1,0 +1,147 @@
+"""A job's code as a tarball named for its content: packed where it is submitted, fetched and unpacked by each node.
+
+The same files give the same bytes. Nothing outside the folder is taken or written: links that lead out are refused."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pathspec
+
+from everstep.errors import PermanentError, UsageError
+
+# Never part of the code: made by tools, or by us.
+_ALWAYS_IGNORED = (
+    ".git/",
+    ".hg/",
+    ".venv/",
+    "__pycache__/",
+    "*.pyc",
+    ".ipynb_checkpoints/",
+    ".mypy_cache/",
+    ".pytest_cache/",
+    ".ruff_cache/",
+    "/runs/",
+    ".DS_Store",
+    "._*",
+)
+MAX_BYTES = 1 << 30
+LARGE_BYTES = 100 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Code:
+    sha256: str
+    data: bytes = field(repr=False)
+    num_files: int = 0
+
+    @property
+    def file_name(self) -> str:
+        return file_name(self.sha256)
+
+
+def file_name(sha256: str) -> str:
+    return f"code-{sha256}.tar.gz"
+
+
+def pack(folder: Path, *, ignore_file: str = ".everstepignore") -> Code:
+    if not folder.is_dir():
+        raise UsageError(f"workdir {folder} is no folder", hint="the folder that holds the entrypoint")
+    ignored = _ignored(folder, ignore_file)
+    buffer, num_files, num_bytes = io.BytesIO(), 0, 0
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, compresslevel=6) as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for path in _walk(folder, ignored):
+            info = _info(tar, folder, path)
+            num_files, num_bytes = num_files + 1, num_bytes + info.size
+            if num_bytes > MAX_BYTES:
+                raise UsageError(
+                    f"the code in {folder} is more than {MAX_BYTES >> 20} MiB",
+                    hint=f"list data and results in {folder / ignore_file}, as in a .gitignore",
+                )
+            if info.isreg():
+                with path.open("rb") as file:
+                    tar.addfile(info, file)
+            else:
+                tar.addfile(info)
+    data = buffer.getvalue()
+    return Code(sha256=hashlib.sha256(data).hexdigest(), data=data, num_files=num_files)
+
+
+def unpack(data: bytes, sha256: str, into: Path) -> Path:
+    """The folder, below `into`, that holds it; one that is there already is taken as it is."""
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise PermanentError(f"the code that came is another ({found[:12]}, {len(data)} bytes) than was sent: {sha256[:12]}")
+    target = into / f"code-{sha256[:16]}"
+    if target.is_dir():
+        return target
+    into.mkdir(mode=0o700, parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=".code-", dir=into))
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
+            tar.extractall(aside, filter="data")
+        os.rename(aside, target)
+    except OSError:
+        if not target.is_dir():  # another node of the same folder was first
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return target
+
+
+def _ignored(folder: Path, ignore_file: str) -> pathspec.PathSpec:
+    path = folder / ignore_file
+    lines = path.read_text().splitlines() if path.is_file() else []
+    try:
+        return pathspec.PathSpec.from_lines("gitwildmatch", [*_ALWAYS_IGNORED, *lines])
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}", hint="patterns as in a .gitignore, one in a line") from None
+
+
+def _walk(folder: Path, ignored: pathspec.PathSpec) -> Iterator[Path]:
+    """Files, links and empty folders, always in the same order."""
+    for name in sorted(os.listdir(folder)):
+        yield from _below(folder, Path(name), ignored)
+
+
+def _below(folder: Path, relative: Path, ignored: pathspec.PathSpec) -> Iterator[Path]:
+    path = folder / relative
+    is_folder = path.is_dir() and not path.is_symlink()
+    if ignored.match_file(f"{relative.as_posix()}/" if is_folder else relative.as_posix()):
+        return
+    if is_folder:
+        names = sorted(os.listdir(path))
+        if not names:
+            yield path
+        for name in names:
+            yield from _below(folder, relative / name, ignored)
+    elif path.is_symlink() or path.is_file():  # no sockets, pipes or devices
+        yield path
+
+
+def _info(tar: tarfile.TarFile, folder: Path, path: Path) -> tarfile.TarInfo:
+    info = tar.gettarinfo(path, arcname=path.relative_to(folder).as_posix())
+    if info.issym() and not (path.parent / os.readlink(path)).resolve().is_relative_to(folder.resolve()):
+        raise UsageError(
+            f"{path} leads out of the folder, to {os.readlink(path)}",
+            hint="copy what it leads to, or list it in .everstepignore",
+        )
+    if info.islnk():  # one of two names of the same file: each is a file of its own here
+        info.type, info.size, info.linkname = tarfile.REGTYPE, path.stat().st_size, ""
+    info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    info.mtime = 0
+    info.mode = 0o755 if info.mode & 0o100 or info.isdir() else 0o644
+    return info

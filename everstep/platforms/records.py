@@ -1,0 +1,76 @@
+"""What this user has submitted: a small private file for each job, found again by any of its ids."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from everstep import env, private_file
+from everstep.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    id: str
+    name: str
+    platform: str
+    created_at: float
+    folder: str
+    job: Mapping[str, Any]  # the job file in its native form, secrets masked
+    job_id: str = ""  # the platform's own id
+    work_dir: str = ""
+    runs: tuple[tuple[str, str], ...] = ()
+    natives: Mapping[str, Any] = field(default_factory=dict)
+    min_nodes: int = 1
+    max_nodes: int = 1
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return (self.id, self.job_id, *(native for _, native in self.runs))
+
+    @property
+    def age_s(self) -> float:
+        return max(0.0, time.time() - self.created_at)
+
+
+def _folder() -> Path:
+    return env.home() / "jobs"
+
+
+def save(record: Record) -> None:
+    private_file.write_json(_folder() / f"{record.id}.json", asdict(record))
+
+
+def load_all() -> list[Record]:
+    """Newest first."""
+    found = [_load(path) for path in _folder().glob("*.json")]
+    return sorted(found, key=lambda record: record.created_at, reverse=True)
+
+
+def find(wanted: str) -> Record:
+    """By our id, by one of the platform's, or by how ours or its name begins, if that is one job's alone."""
+    records = load_all()
+    exact = [record for record in records if wanted in record.ids]
+    found = exact or [record for record in records if record.id.startswith(wanted) or record.name == wanted]
+    if len(found) == 1 or exact:
+        return found[0]
+    if found:
+        shown = ", ".join(record.id for record in found[:5])
+        raise UsageError(f"{wanted} may be any of {len(found)} jobs: {shown}", hint="give more of the id")
+    raise UsageError(f"no job {wanted} was submitted by you from here", hint="`everstep list` shows those that were")
+
+
+def forget(record: Record) -> None:
+    (_folder() / f"{record.id}.json").unlink(missing_ok=True)
+
+
+def _load(path: Path) -> Record:
+    try:
+        told = json.loads(path.read_text())
+        return Record(**{**told, "runs": tuple((name, native) for name, native in told["runs"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{path} is no record of a job: {error}", hint="remove it") from None

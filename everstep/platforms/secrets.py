@@ -1,0 +1,39 @@
+"""The values of a job's secrets, where it is submitted. They go into private files or the platform's own secrets only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from everstep.errors import UsageError
+from everstep.job.secret import Secret
+
+
+def resolve(secrets: Mapping[str, Secret]) -> dict[str, str]:
+    """Those whose values are here; what a platform keeps (kubernetes:, oci:) is left to it."""
+    return {name: value for name, secret in secrets.items() if (value := _value(name, secret)) is not None}
+
+
+def _value(name: str, secret: Secret) -> str | None:
+    if secret.is_value:
+        return secret.held
+    if secret.kind == "env":
+        if (value := os.environ.get(secret.held)) is None:
+            raise UsageError(f"secrets.{name}: the variable {secret.held} is not set", hint=f"export {secret.held}=…")
+        return value
+    if secret.kind == "file":
+        try:
+            return Path(secret.held).expanduser().read_text().rstrip("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"secrets.{name}: {secret.held}: {error}", hint="a text file that you may read") from None
+    return None
+
+
+def refuse_foreign(secrets: Mapping[str, Secret], *, platform: str, kinds: tuple[str, ...] = ()) -> None:
+    """`kinds`: those besides values, env and file that this platform keeps."""
+    for name, secret in secrets.items():
+        if secret.kind not in ("value", "env", "file", *kinds):
+            raise UsageError(
+                f"secrets.{name}: {secret.kind}: is not known on {platform}", hint="env:NAME or file:PATH works there"
+            )

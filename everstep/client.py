@@ -118,6 +118,10 @@ class Coordinator:
         """Whether a coordinator answers there and takes our token."""
         return self._ask("GET", "/health", None, Health, role=READ_ONLY, root=f"{self.url}/v1")
 
+    def code(self, sha256: str) -> bytes:
+        """The tarball of that name, for nodes."""
+        return self._call("GET", f"/code/{sha256}", None, root=f"{self.url}/v1")
+
     # --- agents ---
 
     def reserve(self, request: SlotRequest) -> Slot:

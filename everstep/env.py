@@ -22,7 +22,11 @@ VAULT = "EVERSTEP_VAULT"  # socket of the node's vault, which keeps and writes c
 NURSERY = "EVERSTEP_NURSERY"  # "off": every worker is started plainly
 COORDINATOR_DEADLINE = "EVERSTEP_COORDINATOR_DEADLINE_S"  # how long a worker waits for a coordinator that is away
 EXPERIMENT = "EVERSTEP_EXPERIMENT"  # file with the job file's content, as JSON: hyperparameters, searcher, name, …
-HOME = "EVERSTEP_HOME"  # folder where this user's checkpoints are remembered
+HOME = "EVERSTEP_HOME"  # folder where this user's jobs and checkpoints are remembered
+ORDER = "EVERSTEP_ORDER"  # of a submitted job: what its processes are told, as JSON, or the path of a file with it
+SECRETS_FILE = "EVERSTEP_SECRETS_FILE"  # 0600 file with more variables of the workers, as JSON
+DEADLINE = "EVERSTEP_DEADLINE"  # unix time at which this node is taken away
+SET_UP = "EVERSTEP_SET_UP"  # "1": the job's setup lines were run
 
 
 def coordinator_url() -> str | None:
@@ -68,6 +72,15 @@ def vault_path() -> Path | None:
 def experiment_path() -> Path | None:
     path = os.environ.get(EXPERIMENT)
     return Path(path) if path else None
+
+
+def secrets_path() -> Path | None:
+    path = os.environ.get(SECRETS_FILE)
+    return Path(path) if path else None
+
+
+def is_set_up() -> bool:
+    return os.environ.get(SET_UP) == "1"
 
 
 def home() -> Path:

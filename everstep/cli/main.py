@@ -51,8 +51,14 @@ def everstep(
     epilog="Options of torchrun are also read from PET_<NAME>, such as PET_NPROC_PER_NODE=4, and may be spelt with _.",
 )
 def run(
-    script: opt.Script,
+    ctx: typer.Context,
+    script: opt.OptionalScript = None,
     args: opt.Args = None,
+    file: opt.JobFile = None,
+    platform: opt.PlatformName = None,
+    changes: opt.Changes = None,
+    dry_run: opt.IsDryRender = False,
+    follow: opt.IsFollowed = False,
     nproc_per_node: opt.NumWorkersOfNode = "1",
     max_restarts: opt.MaxRestarts = 0,
     module: opt.IsModule = False,
@@ -109,7 +115,15 @@ def run(
     logs_specs: opt.LogsSpecs = None,
     numa_binding: opt.NumaBinding = None,
 ) -> None:
-    """Train on this machine: start the workers of SCRIPT and keep the job going, whoever dies."""
+    """Train: SCRIPT on this machine, or a job file (-f) on any platform; and keep it going, whoever dies."""
+    if file is not None:
+        from everstep.cli.submit import submit_file
+
+        opt.refuse_others(ctx, ("file", "platform", "changes", "dry_run", "follow"), because="-f FILE says it all")
+        raise typer.Exit(submit_file(file, changes or [], platform=platform, is_dry=dry_run, follows=follow))
+    if script is None:
+        raise typer.BadParameter("give SCRIPT, or a job file with -f", ctx=ctx)
+    opt.refuse(ctx, ("platform", "changes", "dry_run", "follow"), because="it goes with a job file: -f FILE")
     from everstep.cli import torchrun_options as torchrun
     from everstep.launcher.machine import count_cpus, count_gpus
     from everstep.launcher.node import worker_command
@@ -261,11 +275,14 @@ def serve(
     tls_key: Annotated[
         Path | None, typer.Option("--tls-key", help="Its key (PEM), readable by you alone, without a passphrase.")
     ] = None,
+    code: Annotated[
+        Path | None, typer.Option("--code", help="Folder with jobs' code (code-SHA256.tar.gz) that nodes may fetch.")
+    ] = None,
 ) -> None:
     """Run a coordinator: the one service that workers and agents meet at."""
     from everstep.cli.serve import run_coordinator
 
-    run_coordinator(host, port, store, token_file, ready_file=ready_file, tls_cert=tls_cert, tls_key=tls_key)
+    run_coordinator(host, port, store, token_file, ready_file=ready_file, tls_cert=tls_cert, tls_key=tls_key, code=code)
 
 
 @app.command()
@@ -302,8 +319,101 @@ def doctor(
     raise typer.Exit(run_doctor(request))
 
 
+@app.command(context_settings={"ignore_unknown_options": False}, hidden=True)
+def node(
+    order: opt.OrderText,
+    coordinator: opt.OptionalCoordinatorUrl = None,
+    token_file: opt.TokenFile = None,
+    ca_file: opt.CaFile = None,
+    name: opt.NodeName = None,
+    node_rank: opt.NodeRank = None,
+    log_dir: opt.LogDir = Path("runs"),
+    address: opt.Address = None,
+    deadline: opt.Deadline = None,
+) -> None:
+    """Be one node of a submitted job: fetch its code, run its setup lines, start its workers. Platforms call it."""
+    from everstep.cli.order import NodeRequest, run_node
+
+    request = NodeRequest(
+        order=order,
+        coordinator_url=coordinator,
+        token_file=token_file,
+        name=name,
+        node_rank=node_rank,
+        log_dir=log_dir,
+        address=address,
+        deadline=deadline,
+    )
+    raise typer.Exit(run_node(request))
+
+
+@app.command(hidden=True)
+def coordinate(
+    order: opt.OrderText,
+    folder: opt.JobFolder,
+    host: opt.ListenHost = "127.0.0.1",
+    port: opt.ListenPort = 0,
+    token_file: opt.TokenFile = None,
+    fleet: opt.FleetName = "none",
+) -> None:
+    """Be the coordinator of a submitted job, from its creation to its end. Platforms call it."""
+    from everstep.cli.coordinate import CoordinateRequest, run_coordinate
+
+    request = CoordinateRequest(order=order, folder=folder, host=host, port=port, token_file=token_file, fleet=fleet)
+    raise typer.Exit(run_coordinate(request, lambda line: typer.echo(f"everstep: {line}", err=True)))
+
+
+@app.command(no_args_is_help=True)
+def watch(job: opt.SubmittedJob) -> None:
+    """Follow a submitted job until its end. Exit code 0 if it succeeds. Ctrl-C stops watching, not the job."""
+    from everstep.cli.submit import watch
+
+    raise typer.Exit(watch(job))
+
+
+@app.command(no_args_is_help=True)
+def logs(job: opt.SubmittedJob, rank: opt.LogRank = None, follow: opt.IsFollowed = False) -> None:
+    """Print what a submitted job has printed."""
+    from everstep.cli.submit import print_logs
+
+    raise typer.Exit(print_logs(job, rank=rank, follows=follow))
+
+
+@app.command("list")
+def list_jobs(json: opt.IsJson = False) -> None:
+    """List the jobs that you have submitted, newest first."""
+    from everstep.cli.submit import list_jobs
+
+    raise typer.Exit(list_jobs(is_json=json))
+
+
+@app.command("show-config", no_args_is_help=True)
+def show_config(job: opt.OptionalSubmittedJob = None, file: opt.InfoFile = None) -> None:
+    """Show a submitted job as a job file, and where its parts are; by its id, or by what `run` printed (-f)."""
+    from everstep.cli.submit import show_config
+
+    raise typer.Exit(show_config(job, file))
+
+
+@app.command(no_args_is_help=True)
+def scale(job: opt.SubmittedJob, nodes: opt.NumNodes) -> None:
+    """Change the number of nodes of a running job."""
+    from everstep.cli.submit import scale
+
+    raise typer.Exit(scale(job, nodes))
+
+
+@app.command(no_args_is_help=True)
+def cancel(job: opt.SubmittedJob) -> None:
+    """End a submitted job, and clean up what is left of it."""
+    from everstep.cli.submit import cancel
+
+    raise typer.Exit(cancel(job))
+
+
 @app.command()
 def status(
+    submitted: opt.OptionalSubmittedJob = None,
     coordinator: opt.KnownCoordinatorUrl = None,
     job: opt.KnownJobId = None,
     token_file: opt.TokenFile = None,
@@ -311,6 +421,10 @@ def status(
     log_dir: opt.LogDir = Path("runs"),
 ) -> None:
     """Show a job: its workers, and the coordinator's last decision. Without options: the newest of this folder."""
+    if submitted is not None:
+        from everstep.cli.submit import print_submitted
+
+        raise typer.Exit(print_submitted(submitted))
     from everstep.cli.status import print_status
 
     print_status(coordinator, job, token_file, log_dir)

@@ -35,6 +35,9 @@ def _torchruns(panel: str, *names: str, text: str, **settings: Any) -> Any:
 # --- the script -----------------------------------------------------------------------------------
 
 Script = Annotated[str, typer.Argument(help="The training script.", metavar="SCRIPT", show_default=False)]
+OptionalScript = Annotated[
+    str | None, typer.Argument(help="The training script.", metavar="SCRIPT", show_default=False)
+]
 Args = Annotated[list[str] | None, typer.Argument(help="Its arguments.", metavar="ARGS", show_default=False)]
 
 # --- workers --------------------------------------------------------------------------------------
@@ -339,3 +342,58 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change a key: resources.gpu=2. Can be given several times.", metavar="KEY=VALUE"),
 ]
+
+
+# --- submitted jobs -------------------------------------------------------------------------------
+
+JOBS = "Job files"
+
+JobFile = Annotated[
+    Path | None,
+    _option(JOBS, "--file", "-f", text="Submit this job file instead of running SCRIPT here.", metavar="FILE"),
+]
+PlatformName = Annotated[
+    str | None,
+    _option(
+        JOBS, "--platform", "-b", text="Where: local, compose, kubernetes, slurm, pbs, oci; else as the file says."
+    ),
+]
+IsDryRender = Annotated[
+    bool, _option(JOBS, "--dry-run", text="Print what would be submitted, and touch nothing.", is_flag=True)
+]
+IsFollowed = Annotated[bool, _option(JOBS, "--follow", text="Print its lines until its end.", is_flag=True)]
+SubmittedJob = Annotated[str, typer.Argument(help="Our id of it, the platform's, or its name.", metavar="ID")]
+OptionalSubmittedJob = Annotated[
+    str | None,
+    typer.Argument(
+        help="A submitted job: our id of it, the platform's, or its name.", metavar="ID", show_default=False
+    ),
+]
+LogRank = Annotated[int | None, typer.Option("--rank", help="Lines of worker w<RANK> alone.", metavar="RANK")]
+InfoFile = Annotated[
+    Path | None, typer.Option("--file", "-f", help="What `everstep run -f` has printed.", metavar="FILE")
+]
+NumNodes = Annotated[int, typer.Option("--nodes", help="So many from now on.", min=1)]
+OrderText = Annotated[
+    str, typer.Option("--order", help="What the job's processes are told; JSON, or its file.", envvar="EVERSTEP_ORDER")
+]
+JobFolder = Annotated[Path, typer.Option("--folder", help="Where the job's store, token and code are.")]
+ListenHost = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+ListenPort = Annotated[int, typer.Option("--port", help="Port to listen on; 0: as before, else any free one.")]
+FleetName = Annotated[str, typer.Option("--fleet", help="Who makes the nodes: none, local, kubernetes.")]
+Deadline = Annotated[
+    float | None,
+    typer.Option("--deadline", help="Unix time at which this node is taken away.", envvar="EVERSTEP_DEADLINE"),
+]
+
+
+def refuse_others(ctx: typer.Context, allowed: tuple[str, ...], *, because: str) -> None:
+    refuse(ctx, tuple(name for name in ctx.params if name not in allowed), because=because)
+
+
+def refuse(ctx: typer.Context, names: tuple[str, ...], *, because: str) -> None:
+    """Those of them that stand on the command line."""
+    for name in names:
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and ctx.params[name] not in (None, []):
+            raise typer.BadParameter(f"not with this: {because}", ctx=ctx, param_hint=f"'--{name.replace('_', '-')}'")

@@ -153,11 +153,16 @@ def policy_of(request: RunRequest) -> Policy:
     return policy
 
 
-def run_agent(request: AgentRequest, starter: Starter) -> int:
-    """One node's part of a job that exists."""
+def run_agent(request: AgentRequest, starter: Starter, *, check_by: Policy | None = None) -> int:
+    """One node's part of a job that exists. `check_by`: first measure it, with all that start by this policy."""
     directory = private_directory(request.log_dir / request.job)
     _events_path(directory)
     with _display(request.shown, request.copied_texts, directory) as display:
+        if check_by is not None:
+            checked = check_node(request, check_by, directory, display.say)
+            if checked.exit_code is not None:
+                return checked.exit_code
+            request = replace(request, fitness=checked.fitness)
         return _run_node(request, directory, display, starter)
 
 

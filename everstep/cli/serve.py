@@ -17,6 +17,7 @@ def run_coordinator(
     ready_file: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
+    code: Path | None,
 ) -> None:
     write_token(token_file)
-    serve(host, port, store_url, token_file, ready_file=ready_file, tls_cert=tls_cert, tls_key=tls_key)
+    serve(host, port, store_url, token_file, ready_file=ready_file, tls_cert=tls_cert, tls_key=tls_key, code=code)

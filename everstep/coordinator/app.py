@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -21,12 +22,15 @@ from everstep.errors import EverstepError, Refused
 from everstep.tokens import parse_tokens
 
 
-def create_app(store: Store, token: str, *, on_ready: Callable[[], None] | None = None) -> Any:
-    """The ASGI application; `token` is the text of a token file, `on_ready` is called when it can answer."""
+def create_app(
+    store: Store, token: str, *, on_ready: Callable[[], None] | None = None, code: Path | None = None
+) -> Any:
+    """The ASGI application; `token` is the text of a token file, `on_ready` is called when it can answer, `code` is the
+    folder whose tarballs nodes may fetch."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.service = Service(store)
+        app.state.service, app.state.code = Service(store), code
         if on_ready:
             on_ready()
         try:

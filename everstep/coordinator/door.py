@@ -1,7 +1,8 @@
 """Who may come in: a token that is known, a role that may make this call.
 
 Without a token there is nothing to be seen, not even whether a path exists. Each call needs one role: to look is
-`read-only`, to create or stop a job is for a `user`, and all the rest is what workers and agents do."""
+`read-only`, to create or stop a job is for a `user`, and all the rest, also to fetch a job's code, is what workers and
+agents do."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from everstep.errors import Refused
 from everstep.tokens import ALL, READ_ONLY, USER, WORKER, Token
 
 UNKNOWN_CALLER, FORBIDDEN = 401, 403
+CODE = "/v1/code/"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +33,7 @@ _NO_TOKEN = Entry(reason="a valid bearer token is needed", status=UNKNOWN_CALLER
 
 def needed_role(method: str, path: str) -> str:
     if method in ("GET", "HEAD"):
-        return READ_ONLY
+        return WORKER if path.startswith(CODE) else READ_ONLY
     of_users = _OF_USERS.get(method)
     return USER if of_users is not None and of_users.fullmatch(path) else WORKER
 

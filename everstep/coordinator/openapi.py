@@ -23,7 +23,7 @@ from everstep.coordinator.bodies import (
     PHASES,
 )
 from everstep.coordinator.door import needed_role
-from everstep.coordinator.roster import ID
+from everstep.coordinator.roster import ID, SHA256
 
 _REFUSALS = {
     401: "no valid token",
@@ -50,6 +50,7 @@ class Operation:
     takes: type[Any] | None = None
     gives: type[Any] | None = None  # None: an empty object
     summary: str
+    gives_bytes: bool = False
 
     @property
     def id(self) -> str:
@@ -70,6 +71,7 @@ def _in_query(name: str, default: int, least: int, most: int) -> dict[str, Any]:
 OPERATIONS = (
     _call("GET", "/v1/health", "is it up, and what time is it there", gives=wire.Health),
     _call("GET", "/v1/openapi.json", "this document"),
+    Operation(method="GET", path="/v1/code/{digest}", summary="a job's code, as a tarball", gives_bytes=True),
     _call("PUT", _OF_A_JOB, "create the job, or find it as it is", wire.JobSpec, wire.JobView),
     _call("GET", _OF_A_JOB, "look", gives=wire.JobView),
     _call("POST", f"{_OF_A_JOB}/stop", "end the job", wire.Stop),
@@ -99,6 +101,7 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
     "agent": {"type": "string", "minLength": 1, "maxLength": MAX_NAME},
     "worker": {"type": "string", "minLength": 1, "maxLength": MAX_NAME},
     "number": {"type": "integer", "minimum": 0},
+    "digest": {"type": "string", "pattern": f"^{SHA256}$"},
 }
 _QUERIES: dict[str, list[dict[str, Any]]] = {
     f"get {_OF_A_JOB}/metrics": [
@@ -142,13 +145,19 @@ def _operation(each: Operation) -> dict[str, Any]:
             *_QUERIES.get(each.id, []),
         ],
         "responses": {
-            "200": {"description": "done", "content": _json(each.gives.__name__ if each.gives else "Done")},
+            "200": {"description": "done", "content": _content(each)},
             **{str(status): _refused(status) for status in statuses},
         },
     }
     if each.takes is not None:
         described["requestBody"] = {"required": True, "content": _json(f"{each.takes.__name__}")}
     return described
+
+
+def _content(each: Operation) -> dict[str, Any]:
+    if each.gives_bytes:
+        return {"application/gzip": {"schema": {"type": "string", "format": "binary"}}}
+    return _json(each.gives.__name__ if each.gives else "Done")
 
 
 def _refused(status: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ STARTING, WAITING_TO_JOIN, MEMBER = "starting", "waiting", "member"  # how an al
 
 CONFLICT, UNKNOWN = 409, 404
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # of a job or a dataset
+SHA256 = r"[0-9a-f]{64}"  # as a name of code
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.responses import FileResponse
 
 from everstep import wire
 from everstep.coordinator.bodies import MAX_INT, MOST_REPORTS, check_name, parse, read_body
 from everstep.coordinator.express import encode
 from everstep.coordinator.job import Job
 from everstep.coordinator.openapi import document
+from everstep.coordinator.roster import SHA256, UNKNOWN
 from everstep.coordinator.service import Service
+from everstep.errors import Refused
 
 T = TypeVar("T")
 
@@ -52,6 +57,15 @@ async def health() -> Response:
 @router.get("/openapi.json")
 async def openapi() -> Response:
     return Response(json.dumps(document()), media_type="application/json")
+
+
+@router.get("/code/{digest}")
+async def code(digest: str, request: Request) -> Response:
+    folder: Path | None = request.app.state.code
+    path = folder / f"code-{digest}.tar.gz" if folder is not None and re.fullmatch(SHA256, digest) else None
+    if path is None or not path.is_file():
+        raise Refused(f"there is no code {digest[:64]}", status=UNKNOWN)
+    return FileResponse(path, media_type="application/gzip")
 
 
 @router.put("/jobs/{job}")

@@ -38,6 +38,7 @@ def serve(
     ready_file: str | Path | None = None,
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
+    code: Path | None = None,
 ) -> None:
     """Answer until SIGTERM or SIGINT. The URL goes to stdout, and as one line to `ready_fd` or `ready_file`."""
     tls = server_context(tls_cert, tls_key)
@@ -53,7 +54,7 @@ def serve(
         def on_ready() -> None:
             _say_ready(url, ready_fd, ready_file)
 
-        app = create_app(Store(store_url), token, on_ready=on_ready)
+        app = create_app(Store(store_url), token, on_ready=on_ready, code=code)
         config = uvicorn.Config(
             app,
             http=Connection,

@@ -12,6 +12,7 @@ from typing import Any
 from everstep.errors import UsageError
 from everstep.job.schema import Job
 from everstep.job.settings import experiment_of, num_workers_of, policy_settings
+from everstep.wire import Policy, policy_problems
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,16 +48,25 @@ class Order:
             told = json.loads(text)
             known = {each.name for each in fields(cls)}
             if unknown := sorted(told.keys() - known):
-                raise UsageError(f"the order has {unknown[0]!r}, which this version does not know", hint="same versions")
+                raise UsageError(
+                    f"the order has {unknown[0]!r}, which this version does not know", hint="same versions"
+                )
             tuples = {name: tuple(told[name]) for name in ("args", "setup") if name in told}
             return cls(**{**told, **tuples})
         except (ValueError, TypeError, AttributeError) as error:
             raise UsageError(f"no order of a job: {error}", hint="it is written by `everstep run -f`") from None
 
 
-_DEFAULTS = {"args": (), "setup": (), "policy": {}, "experiment": {}, "env": {}} | {
+_DEFAULTS: dict[str, Any] = {"args": (), "setup": (), "policy": {}, "experiment": {}, "env": {}} | {
     each.name: each.default for each in fields(Order) if isinstance(each.default, str | int | float | bool | None)
 }
+
+
+def policy_of(order: Order) -> Policy:
+    policy = Policy(**order.policy)  # type: ignore[arg-type]
+    for problem in policy_problems(policy):
+        raise UsageError(problem, hint="see elastic and health in docs/job_file.md")
+    return policy
 
 
 def order_of(job: Job, job_id: str, *, code: str = "", code_from: str = "", workdir: str = "") -> Order:

@@ -30,6 +30,7 @@ class CoordinatorFiles:
     """All that a coordinator keeps, in one private folder."""
 
     directory: Path
+    serves_code: bool = False  # to nodes: the tarballs in it
 
     @property
     def token(self) -> Path:
@@ -74,6 +75,8 @@ def serve_command(files: CoordinatorFiles, host: str, port: int) -> list[str]:
         "--token-file": str(files.token),
         "--ready-file": str(files.ready),
     }
+    if files.serves_code:
+        options["--code"] = str(files.directory)
     return [sys.executable, "-u", "-m", "everstep", "serve", *(part for option in options.items() for part in option)]
 
 

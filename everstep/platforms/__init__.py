@@ -1,1 +1,2 @@
-"""Where nodes come from. Each platform renders a job as its native objects, submits them, and says what became of them."""
+"""Where nodes come from. Each platform renders a job as native objects, submits them, and says what became
+of them."""

@@ -79,14 +79,35 @@ def pack(folder: Path, *, ignore_file: str = ".everstepignore") -> Code:
     return Code(sha256=hashlib.sha256(data).hexdigest(), data=data, num_files=num_files)
 
 
+def unpacked(sha256: str, into: Path) -> Path | None:
+    """The folder that it was unpacked to before, if it was."""
+    folder = into / f"code-{sha256[:16]}"
+    return folder if folder.is_dir() else None
+
+
+def read_from(folder: str, sha256: str) -> bytes:
+    """The tarball, out of a folder of any kind that fsspec knows."""
+    import fsspec
+
+    path = f"{folder.rstrip('/')}/{file_name(sha256)}"
+    try:
+        with fsspec.open(path, "rb") as file:
+            data: bytes = file.read()
+            return data
+    except FileNotFoundError:
+        raise PermanentError(f"the job's code is not at {path}", hint="is the folder seen by this node?") from None
+
+
 def unpack(data: bytes, sha256: str, into: Path) -> Path:
     """The folder, below `into`, that holds it; one that is there already is taken as it is."""
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
-        raise PermanentError(f"the code that came is another ({found[:12]}, {len(data)} bytes) than was sent: {sha256[:12]}")
+        raise PermanentError(
+            f"the code that came is another ({found[:12]}, {len(data)} bytes) than was sent: {sha256[:12]}"
+        )
+    if (there := unpacked(sha256, into)) is not None:
+        return there
     target = into / f"code-{sha256[:16]}"
-    if target.is_dir():
-        return target
     into.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=".code-", dir=into))
     try:
@@ -101,22 +122,22 @@ def unpack(data: bytes, sha256: str, into: Path) -> Path:
     return target
 
 
-def _ignored(folder: Path, ignore_file: str) -> pathspec.PathSpec:
+def _ignored(folder: Path, ignore_file: str) -> pathspec.GitIgnoreSpec:
     path = folder / ignore_file
     lines = path.read_text().splitlines() if path.is_file() else []
     try:
-        return pathspec.PathSpec.from_lines("gitwildmatch", [*_ALWAYS_IGNORED, *lines])
+        return pathspec.GitIgnoreSpec.from_lines([*_ALWAYS_IGNORED, *lines])
     except ValueError as error:
         raise UsageError(f"{path}: {error}", hint="patterns as in a .gitignore, one in a line") from None
 
 
-def _walk(folder: Path, ignored: pathspec.PathSpec) -> Iterator[Path]:
+def _walk(folder: Path, ignored: pathspec.GitIgnoreSpec) -> Iterator[Path]:
     """Files, links and empty folders, always in the same order."""
     for name in sorted(os.listdir(folder)):
         yield from _below(folder, Path(name), ignored)
 
 
-def _below(folder: Path, relative: Path, ignored: pathspec.PathSpec) -> Iterator[Path]:
+def _below(folder: Path, relative: Path, ignored: pathspec.GitIgnoreSpec) -> Iterator[Path]:
     path = folder / relative
     is_folder = path.is_dir() and not path.is_symlink()
     if ignored.match_file(f"{relative.as_posix()}/" if is_folder else relative.as_posix()):

@@ -1,4 +1,4 @@
-"""The values of a job's secrets, where it is submitted. They go into private files or the platform's own secrets only."""
+"""The values of a job's secrets, where it is submitted: for private files, or for secrets of the platform, alone."""
 
 from __future__ import annotations
 

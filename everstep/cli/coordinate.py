@@ -1,0 +1,159 @@
+"""`everstep coordinate`: the coordinator of one submitted job, and its nodes where it makes them itself.
+
+Started again on the same folder it goes on as before. Its exit code is the job's."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from everstep import env, private_file
+from everstep.cli.order import read_order
+from everstep.client import Coordinator
+from everstep.errors import EverstepError, PermanentError, UsageError
+from everstep.job.order import Order, policy_of
+from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, private_directory
+from everstep.platforms.fleet import Fleet, NoFleet, keep
+from everstep.wire import JobSpec, JobView
+
+_TURN_S = 0.2
+_HEAR_S = 30.0  # after the job's end, for nodes to hear of it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoordinateRequest:
+    order: str
+    folder: Path
+    host: str
+    port: int
+    token_file: Path | None
+    fleet: str  # none, local, kubernetes
+
+
+def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> int:
+    order = read_order(request.order)
+    folder = private_directory(request.folder)
+    files = CoordinatorFiles(directory=folder, serves_code=bool(order.code and not order.code_from))
+    if request.token_file is not None and request.token_file.resolve() != files.token:
+        private_file.write(files.token, env.read_token(request.token_file).encode() + b"\n")
+    status = StatusFile(path=folder / "status.json")
+    status.write("running", "the coordinator is started")
+    with (
+        _signals() as asked,
+        LocalCoordinator(files, say=say, host=request.host, port=_port(files, request.port)) as local,
+        closing(Coordinator(local.url, env.read_token(files.token), order.job)) as coordinator,
+    ):
+        view = coordinator.create_job(JobSpec(name=order.name, policy=policy_of(order)))
+        say(f"job {order.job} at {local.url}, files in {folder}")
+        with _fleet(request.fleet, order, folder, local.url) as fleet:
+            view = _attend(order, coordinator, fleet, asked, say)
+            if _is_over(view):
+                _await_nodes(coordinator, fleet)
+                fleet.dissolve()
+    if not _is_over(view):
+        say("ended by a signal; the job goes on without its coordinator until the next one comes")
+        return 128 + signal.SIGTERM
+    state = "succeeded" if view.is_finished else "cancelled" if asked.is_set() else "failed"
+    status.write(state, view.reason)
+    say(f"{state}: {view.reason}")
+    return 0 if view.is_finished else 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StatusFile:
+    """For whoever cannot ask the coordinator, as when it is over."""
+
+    path: Path
+
+    def write(self, state: str, reason: str) -> None:
+        private_file.write_json(self.path, {"state": state, "reason": reason, "at": time.time()})
+
+
+def _attend(
+    order: Order, coordinator: Coordinator, fleet: Fleet, asked: threading.Event, say: Callable[[str], None]
+) -> JobView:
+    """Until the job is over, or we are told to go."""
+    leave_at = None if order.time_limit_s is None else time.time() + order.time_limit_s - order.grace_s
+    told = ""
+    while True:
+        view = _look(coordinator)
+        if view is not None and _is_over(view):
+            return view
+        if asked.is_set():
+            return coordinator.view() if fleet.lives_on else _stop(coordinator, "cancelled")
+        if leave_at is not None and time.time() > leave_at + order.grace_s:
+            return _stop(coordinator, f"the time limit of {order.time_limit_s:.0f} s is reached")
+        is_late = leave_at is not None and time.time() > leave_at
+        try:
+            reason = keep(fleet, now=time.time(), num_wanted=0 if is_late else None).reason
+        except PermanentError as error:
+            return _stop(coordinator, error.message)
+        if reason != told:
+            told = reason
+            say(reason)
+        asked.wait(_TURN_S)
+
+
+def _look(coordinator: Coordinator) -> JobView | None:
+    try:
+        return coordinator.view()
+    except EverstepError:  # it is being started again
+        return None
+
+
+def _stop(coordinator: Coordinator, reason: str) -> JobView:
+    coordinator.stop(reason)
+    return coordinator.view()
+
+
+def _await_nodes(coordinator: Coordinator, fleet: Fleet) -> None:
+    """All nodes have heard of the end, and have left."""
+    deadline = time.monotonic() + _HEAR_S
+    while time.monotonic() < deadline:
+        view = _look(coordinator)
+        is_somebody_there = view is not None and any(node.is_present for node in view.nodes)
+        if not is_somebody_there and all(each.is_over for each in fleet.nodes()):
+            return
+        time.sleep(0.05)
+
+
+def _is_over(view: JobView) -> bool:
+    return view.is_finished or view.is_stopped
+
+
+def _port(files: CoordinatorFiles, port: int) -> int:
+    """The one that an earlier coordinator of this folder had, unless one is given: nodes know no other."""
+    if port == 0 and files.ready.exists():
+        return int(files.ready.read_text().strip().rsplit(":", 1)[1])
+    return port
+
+
+def _fleet(kind: str, order: Order, folder: Path, url: str) -> Fleet:
+    if kind == "none":
+        return NoFleet()
+    if kind == "local":
+        from everstep.platforms.local_fleet import LocalFleet
+
+        return LocalFleet(order, folder, url)
+    raise UsageError(f"no fleet {kind!r}", hint="none or local")
+
+
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    asked = threading.Event()
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        asked.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

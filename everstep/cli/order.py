@@ -1,0 +1,170 @@
+"""`everstep node`: one node of a submitted job, from its order to the end of its agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from everstep import env, private_file
+from everstep.cli.torchrun_options import parse_num_workers
+from everstep.errors import CoordinatorUnreachable, PermanentError, Refused, UsageError
+from everstep.job.order import Order, policy_of
+from everstep.launcher.local_coordinator import private_directory
+from everstep.launcher.machine import count_cpus, count_gpus
+from everstep.launcher.node import worker_command
+from everstep.launcher.starter import Starter
+from everstep.retry import patiently
+
+if TYPE_CHECKING:
+    from everstep.client import Coordinator
+
+_TOO_LONG = 86_400.0 * 365  # a timer of the C library takes no more
+_UNKNOWN = 404
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeRequest:
+    order: str  # JSON, or the path of a file with it
+    coordinator_url: str | None
+    token_file: Path | None
+    name: str | None
+    node_rank: int | None
+    log_dir: Path
+    address: str | None
+    deadline: float | None  # unix time
+
+
+def read_order(given: str) -> Order:
+    if given.lstrip().startswith("{"):
+        return Order.from_json(given)
+    try:
+        return Order.from_json(Path(given).read_text())
+    except OSError as error:
+        raise UsageError(f"{given}: {error.strerror}", hint=f"--order, or {env.ORDER}: the order or its file") from None
+
+
+def run_node(request: NodeRequest) -> int:
+    order = read_order(request.order)
+    directory = private_directory(request.log_dir)
+    os.environ.update({**order.env, **_secrets()})
+    _enter(order, request, directory)
+    if order.setup and not env.is_set_up():
+        _set_up(order.setup)
+    if order.experiment:
+        private_file.write_json(directory / "experiment.json", dict(order.experiment))
+        os.environ[env.EXPERIMENT] = str(directory / "experiment.json")
+    _leave_in_time(order, request.deadline)
+    command = tuple(
+        worker_command(order.script, list(order.args), is_module=order.is_module, is_program=order.is_program)
+    )
+    num_workers = parse_num_workers(str(order.workers), num_gpus=count_gpus(), num_cpus=count_cpus())
+    # First of all: torch is imported there while the rest is got ready.
+    with Starter.open(command, num_workers=num_workers, outer=os.environ) as starter:
+        from everstep.cli.node import AgentRequest
+        from everstep.cli.run import run_agent
+
+        _await_job(order, request)
+        agent = AgentRequest(
+            command=command,
+            coordinator_url=_coordinator(request),
+            job=order.job,
+            num_workers=num_workers,
+            log_dir=directory,
+            name=request.name,
+            token_file=request.token_file,
+            node_rank=-1 if request.node_rank is None else request.node_rank,
+            address=request.address,
+            shutdown_s=order.grace_s,
+            heartbeat_s=float(order.policy.get("heartbeat_s", 1.0)),
+        )
+        return run_agent(agent, starter, check_by=policy_of(order) if order.wants_check else None)
+
+
+def _coordinator(request: NodeRequest) -> str:
+    if request.coordinator_url is None:
+        raise UsageError("where is the coordinator?", hint=f"--coordinator URL, or {env.COORDINATOR}")
+    return request.coordinator_url
+
+
+def _secrets() -> Mapping[str, str]:
+    if (path := env.secrets_path()) is None:
+        return {}
+    secrets: dict[str, str] = json.loads(env.read_token(path))  # refuses a file that others may read
+    return secrets
+
+
+def _enter(order: Order, request: NodeRequest, directory: Path) -> None:
+    """The folder that workers start in."""
+    folder = _fetch(order, request, directory) if order.code else Path(order.workdir or ".")
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise UsageError(f"cannot work in {folder}: {error.strerror}", hint="see workdir in the job file") from None
+
+
+def _fetch(order: Order, request: NodeRequest, directory: Path) -> Path:
+    from everstep.platforms import code
+
+    if (there := code.unpacked(order.code, directory)) is not None:
+        return there
+    if order.code_from:
+        data = code.read_from(order.code_from, order.code)
+    else:
+        with _connect(order, request) as coordinator:
+            data = patiently(lambda: coordinator.code(order.code), env.coordinator_deadline_s())
+    return code.unpack(data, order.code, directory)
+
+
+def _connect(order: Order, request: NodeRequest) -> Coordinator:
+    from everstep.cli.node import find_token
+    from everstep.client import Coordinator
+
+    return Coordinator(_coordinator(request), find_token(request.token_file), order.job, answer_s=300.0)
+
+
+def _await_job(order: Order, request: NodeRequest) -> None:
+    """Nodes may be up before the coordinator has a name, an address, or the job."""
+
+    def ask() -> None:
+        try:
+            coordinator.view()
+        except Refused as error:
+            if error.status != _UNKNOWN:
+                raise
+            raise CoordinatorUnreachable(error.message) from None
+
+    with _connect(order, request) as coordinator:
+        patiently(ask, env.coordinator_deadline_s())
+
+
+def _set_up(lines: tuple[str, ...]) -> None:
+    """Run the lines in a shell that then becomes this command again, with all that they have set."""
+    again = shlex.join([sys.executable, "-m", "everstep", *sys.argv[1:]])
+    script = "\n".join(["set -e", *lines, f"export {env.SET_UP}=1", f"exec {again}"])
+    try:
+        os.execvp("bash", ["bash", "-c", script])
+    except OSError as error:
+        raise PermanentError(f"bash, for the job's setup lines: {error.strerror}") from None
+
+
+def _leave_in_time(order: Order, deadline: float | None) -> None:
+    """Go as if we were told to, early enough to save: nobody else warns us."""
+    if deadline is None:
+        return
+
+    def leave() -> None:
+        time.sleep(max(0.0, deadline - order.grace_s - time.time()))
+        print("everstep: the time is nearly up: leaving", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if deadline - time.time() < _TOO_LONG:
+        threading.Thread(target=leave, name="deadline", daemon=True).start()

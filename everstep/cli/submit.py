@@ -1,0 +1,250 @@
+"""Job files: submit one, then follow, look at, scale and end what was submitted.
+
+stdout is for machines: YAML, JSON, or the job's own lines. Everything for people goes to stderr."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from everstep.cli.status import newest_line, render
+from everstep.errors import EverstepError, UsageError
+from everstep.job.load import Loaded, load_file
+from everstep.job.schema import Job
+from everstep.job.tree import dump
+from everstep.platforms import records
+from everstep.platforms.base import JobStatus, Platform, Ticket
+from everstep.platforms.choose import platform_of
+from everstep.platforms.code import LARGE_BYTES, pack
+from everstep.platforms.records import Record
+from everstep.platforms.secrets import resolve
+
+_LATE_STATUS_S = 5.0  # a platform may say that it runs a moment after its last line
+
+
+def say(line: str) -> None:
+    typer.echo(f"everstep: {line}", err=True)
+
+
+def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_dry: bool, follows: bool) -> int:
+    loaded = _load(path, changes, platform)
+    chosen = platform_of(loaded.job.platform.chosen)
+    ticket = _ticket(loaded.job, chosen)
+    rendering = chosen.render(loaded.job, ticket)
+    for note in (*loaded.notes, *rendering.notes):
+        say(note)
+    if is_dry:
+        typer.echo(rendering.text, nl=not rendering.text.endswith("\n"))
+        return 0
+    if (problem := chosen.detect()) is not None:
+        raise UsageError(f"{chosen.name} cannot be used from here: {problem}")
+    record = _submit(loaded.job, chosen, ticket)
+    typer.echo(dump(info_of(record)), nl=False)
+    sys.stdout.flush()
+    say(f"watch it with: everstep watch {record.id}")
+    return watch(record.id) if follows else 0
+
+
+def _load(path: Path, changes: Sequence[str], platform: str | None) -> Loaded:
+    if platform is not None:
+        changes = [*changes, f"platform.name={platform}"]
+    if str(path) == "-":
+        from everstep.job.load import load
+
+        return load(sys.stdin.read(), changes, name="stdin")
+    return load_file(path, changes)
+
+
+def _ticket(job: Job, platform: Platform) -> Ticket:
+    workdir = Path(job.workdir).expanduser().resolve()
+    job_id = f"{job.slug}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    code = pack(workdir, ignore_file=job.ignore) if platform.ships_code else None
+    if code is not None and len(code.data) > LARGE_BYTES:
+        say(f"the code in {workdir} is {len(code.data) >> 20} MiB as a tarball: is there data in it? See {job.ignore}")
+    return Ticket(id=job_id, folder=workdir / "runs" / job_id, workdir=workdir, code=code)
+
+
+def _submit(job: Job, platform: Platform, ticket: Ticket) -> Record:
+    submitted = platform.submit(job, ticket, resolve(job.secrets), say)
+    record = Record(
+        id=ticket.id,
+        name=job.title,
+        platform=platform.name,
+        created_at=time.time(),
+        folder=str(ticket.folder),
+        job=job.dump(),
+        job_id=submitted.job_id,
+        work_dir=submitted.work_dir,
+        runs=submitted.runs,
+        natives=submitted.natives,
+        min_nodes=job.nodes.min,
+        max_nodes=job.nodes.max,
+    )
+    records.save(record)
+    return record
+
+
+def info_of(record: Record) -> dict[str, Any]:
+    """What `run` prints: ADS's names first."""
+    main, *others = record.runs or ((record.name, record.job_id),)
+    return {
+        "jobId": record.job_id,
+        "workDir": record.work_dir,
+        "mainJobRunId": {main[0]: main[1]},
+        "otherJobRunIds": [{name: native} for name, native in others],
+        "everstep": {"id": record.id, "platform": record.platform, "folder": record.folder},
+    }
+
+
+# --- what was submitted ---------------------------------------------------------------------------
+
+
+def watch(wanted: str) -> int:
+    record = records.find(wanted)
+    platform = platform_of(record.platform)
+    try:
+        _print_lines(platform, record, rank=None, follows=True)
+    except KeyboardInterrupt:
+        say(f"{record.id} goes on; `everstep cancel {record.id}` ends it")
+        return 130
+    status = _last_status(platform, record)
+    say(f"{record.id} {status.state}: {status.reason}")
+    return 0 if status.state == "succeeded" else 1
+
+
+def print_logs(wanted: str, *, rank: int | None, follows: bool) -> int:
+    record = records.find(wanted)
+    _print_lines(platform_of(record.platform), record, rank=rank, follows=follows)
+    return 0
+
+
+def _print_lines(platform: Platform, record: Record, *, rank: int | None, follows: bool) -> None:
+    for line in platform.logs(record, follow=follows):
+        if rank is None or line.text.startswith(f"[w{rank}] "):
+            typer.echo(line.text if rank is not None else f"{line.node} | {line.text}")
+
+
+def _last_status(platform: Platform, record: Record) -> JobStatus:
+    deadline = time.monotonic() + _LATE_STATUS_S
+    while not (status := platform.status(record)).is_over and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return status
+
+
+def list_jobs(*, is_json: bool) -> int:
+    found = [(record, _status_of(record)) for record in records.load_all()]
+    if is_json:
+        rows = [
+            {"id": each.id, "name": each.name, "platform": each.platform, **asdict(status)} for each, status in found
+        ]
+        typer.echo(json.dumps(rows, indent=2))
+        return 0
+    table = Table(title=None if found else "no job was submitted from here")
+    for column in ("id", "platform", "state", "age", "reason"):
+        table.add_column(column, overflow="fold")
+    for record, status in found:
+        table.add_row(record.id, record.platform, status.state, _age(record.age_s), status.reason)
+    Console().print(table)
+    return 0
+
+
+def print_submitted(wanted: str) -> int:
+    record = records.find(wanted)
+    platform = platform_of(record.platform)
+    status = platform.status(record)
+    console = Console()
+    table = Table(
+        title=f"{record.id} on {record.platform}: {status.state}", caption=status.reason, title_justify="left"
+    )
+    for column in ("node", "state", "where", "reason"):
+        table.add_column(column)
+    for node in status.nodes:
+        table.add_row(node.name, node.state, node.where, node.reason)
+    console.print(table)
+    _print_workers(platform, record, console)
+    return 0
+
+
+def _print_workers(platform: Platform, record: Record, console: Console) -> None:
+    from everstep.client import Coordinator
+
+    try:
+        with platform.coordinator(record) as found:
+            if found is None:
+                return
+            with Coordinator(*found, record.id) as coordinator:
+                console.print(render(coordinator.view()))
+                if line := newest_line(coordinator.metrics(since=-50, limit=50).reports):
+                    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    except EverstepError as error:
+        say(f"its coordinator does not answer: {error.message}")
+
+
+def show_config(wanted: str | None, file: Path | None) -> int:
+    if (wanted is None) == (file is None):
+        raise UsageError("which job?", hint="give its id, or -f and what `everstep run -f` has printed")
+    record = records.find(wanted if wanted is not None else _id_in(file))
+    typer.echo(dump({**info_of(record), "job": dict(record.job)}), nl=False)
+    return 0
+
+
+def _id_in(file: Path | None) -> str:
+    import yaml
+
+    assert file is not None
+    try:
+        told = yaml.safe_load(file.read_text())
+        return str(told["everstep"]["id"] if "everstep" in told else told["jobId"])
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{file} is not what `everstep run -f` has printed: {error}", hint="… | tee info.yaml"
+        ) from None
+
+
+def scale(wanted: str, num_nodes: int) -> int:
+    record = records.find(wanted)
+    platform = platform_of(record.platform)
+    if not record.min_nodes <= num_nodes <= record.max_nodes:
+        raise UsageError(
+            f"{num_nodes} nodes: the job takes {record.min_nodes} to {record.max_nodes}",
+            hint="the job file's `nodes: MIN:MAX` says how many there may be",
+        )
+    if (status := platform.status(record)).is_over:
+        raise UsageError(f"{record.id} is over: {status.state}, {status.reason}")
+    platform.scale(record, num_nodes, say)
+    say(f"{record.id}: {num_nodes} nodes from now on")
+    return 0
+
+
+def cancel(wanted: str) -> int:
+    record = records.find(wanted)
+    platform = platform_of(record.platform)
+    platform.cancel(record, say)
+    status = platform.status(record)
+    say(f"{record.id} {status.state}: {status.reason}")
+    return 0
+
+
+def _status_of(record: Record) -> JobStatus:
+    """A platform that cannot be asked now must not hide the other jobs."""
+    try:
+        return platform_of(record.platform).status(record)
+    except (EverstepError, ImportError, OSError) as error:
+        return JobStatus(state="unknown", reason=str(error).splitlines()[0])
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,141 @@
+"""Keep as many nodes as are wanted: replace those that are gone, grow, shrink, and know when it is no use.
+
+`decide_fleet` is pure. Who makes nodes, as processes or as pods, is a `Fleet`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+from everstep.errors import PermanentError
+
+SHORT_LIFE_S = 60.0  # whoever ends badly sooner was never of use
+MAX_SHORT_LIVES = 4  # in a row: then it is not the node that is wrong
+_BACK_OFF_S = (0.0, 1.0, 5.0, 15.0)  # before the next one, by the number of short lives in a row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetNode:
+    number: int
+    name: str
+    is_over: bool = False
+    is_leaving: bool = False  # it was asked to
+    is_lost: bool = False  # not by its own fault: preempted, evicted, its machine gone
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    reason: str = ""  # of its end
+
+    @property
+    def was_of_no_use(self) -> bool:
+        is_own_end = self.is_over and not (self.is_leaving or self.is_lost)
+        return is_own_end and self.ended_at - self.started_at < SHORT_LIFE_S
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetOrders:
+    reason: str
+    add: tuple[int, ...] = ()  # numbers of new nodes
+    remove: tuple[str, ...] = ()
+    failure: str = ""  # why there is no use in going on
+
+
+class Fleet(Protocol):
+    """Open it by `with`; at its end nodes are let go on (`lives_on`) or are ended."""
+
+    lives_on: bool  # nodes outlive this process
+
+    def __enter__(self) -> Fleet: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def wanted(self) -> int:
+        """How many nodes the user wants now."""
+
+    def nodes(self) -> Sequence[FleetNode]:
+        """All that were ever made and are still known of, also after a restart of this process."""
+
+    def add(self, number: int) -> None: ...
+
+    def remove(self, name: str) -> None:
+        """Ask it to leave in good order; it is gone a little later."""
+
+    def dissolve(self) -> None:
+        """The job is over: nothing is left behind."""
+
+
+class NoFleet:
+    """The platform's own tools make the nodes."""
+
+    lives_on = False
+
+    def __enter__(self) -> NoFleet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def wanted(self) -> int:
+        return 0
+
+    def nodes(self) -> Sequence[FleetNode]:
+        return ()
+
+    def add(self, number: int) -> None:
+        raise AssertionError(f"node {number} is not ours to make")
+
+    def remove(self, name: str) -> None:
+        raise AssertionError(f"{name} is not ours to end")
+
+    def dissolve(self) -> None:
+        pass
+
+
+def decide_fleet(nodes: Sequence[FleetNode], wanted: int, *, now: float) -> FleetOrders:
+    present = sorted((each for each in nodes if not each.is_over and not each.is_leaving), key=lambda each: each.number)
+    if len(present) > wanted:
+        spare = present[wanted:]
+        return FleetOrders(
+            reason=f"{len(present)} nodes, {wanted} wanted: {', '.join(each.name for each in spare)} may leave",
+            remove=tuple(each.name for each in spare),
+        )
+    if len(present) == wanted:
+        return FleetOrders(reason=f"{wanted} nodes, as wanted")
+    useless = _useless_in_a_row(nodes)
+    if len(useless) >= MAX_SHORT_LIVES:
+        last = useless[-1]
+        return FleetOrders(
+            reason="no use in more nodes",
+            failure=f"{len(useless)} nodes ended within {SHORT_LIFE_S:.0f} s of their start, at last {last.reason}",
+        )
+    pause_s = _BACK_OFF_S[len(useless)]
+    if useless and now < useless[-1].ended_at + pause_s:
+        return FleetOrders(reason=f"{len(present)} of {wanted} nodes; the next one after a pause of {pause_s:.0f} s")
+    first = max((each.number for each in nodes), default=-1) + 1
+    missing = range(first, first + wanted - len(present))
+    return FleetOrders(reason=f"{len(present)} of {wanted} nodes", add=tuple(missing))
+
+
+def _useless_in_a_row(nodes: Sequence[FleetNode]) -> list[FleetNode]:
+    """The last ends, as far back as all were of no use; a node that has proved itself begins a new count."""
+    row: list[FleetNode] = []
+    for each in sorted((each for each in nodes if each.is_over), key=lambda each: each.ended_at):
+        row = [*row, each] if each.was_of_no_use else row if each.is_leaving or each.is_lost else []
+    return row
+
+
+def keep(fleet: Fleet, *, now: float, num_wanted: int | None = None) -> FleetOrders:
+    """One turn: look, decide, act."""
+    orders = decide_fleet(fleet.nodes(), fleet.wanted() if num_wanted is None else num_wanted, now=now)
+    if orders.failure:
+        raise PermanentError(orders.failure)
+    for number in orders.add:
+        fleet.add(number)
+    for name in orders.remove:
+        fleet.remove(name)
+    return orders

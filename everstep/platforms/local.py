@@ -1,0 +1,170 @@
+"""This machine: the coordinator as a process in the background, and the nodes as its children.
+
+The code is used where it is. All files are in the job's folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from everstep import env, private_file
+from everstep.errors import PermanentError
+from everstep.job.order import order_of
+from everstep.job.schema import Job
+from everstep.job.tree import dump
+from everstep.platforms.base import JobStatus, LogLine, NodeStatus, Rendering, Say, State, Submitted, Ticket
+from everstep.platforms.follow import LogFile, follow_files
+from everstep.platforms.local_fleet import wanted_path
+from everstep.platforms.records import Record
+from everstep.platforms.secrets import refuse_foreign
+from everstep.process import ENDED, process_state, reap_detached, start_detached, wait_for_end
+from everstep.tokens import new_tokens
+
+_READY_S = 30.0
+_CANCEL_S = 30.0  # more than the nodes' grace
+
+
+class LocalPlatform:
+    name = "local"
+    ships_code = False
+
+    def detect(self) -> str | None:
+        return None
+
+    def render(self, job: Job, ticket: Ticket) -> Rendering:
+        refuse_foreign(job.secrets, platform=self.name)
+        order = order_of(job, ticket.id, workdir=str(ticket.workdir))
+        text = dump(
+            {
+                "folder": str(ticket.folder),
+                "command": _command(ticket.folder),
+                "environment": {env.ORDER: order.to_json()},
+                "secrets": {name: str(secret) for name, secret in job.secrets.items()},
+                "nodes": job.nodes.max,
+            }
+        )
+        ignored = [name for name, given in (("image", job.image), ("volumes", job.volumes)) if given]
+        return Rendering(text=text, notes=tuple(f"{name}: not used on local" for name in ignored))
+
+    def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
+        order = order_of(job, ticket.id, workdir=str(ticket.workdir))
+        folder = private_file.make_folder(ticket.folder)
+        private_file.write(folder / "token", new_tokens().encode())
+        if secrets:
+            private_file.write_json(folder / "secrets.json", dict(secrets))
+        log = os.open(_log(folder), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            environment = {**os.environ, env.ORDER: order.to_json()}
+            pid = start_detached(_command(folder), env=environment, output=log, descriptors=())
+        finally:
+            os.close(log)
+        _await_ready(pid, folder)
+        say(f"{ticket.id} runs in the background (pid {pid}); logs in {folder}")
+        runs = tuple((f"node-{number}", f"{ticket.id}/node-{number}") for number in range(job.nodes.max))
+        return Submitted(
+            job_id=ticket.id,
+            runs=runs,
+            work_dir=str(folder),
+            natives={"pid": pid, "started": _started(pid), "grace_s": job.checkpoint.grace},
+        )
+
+    def status(self, record: Record) -> JobStatus:
+        state, reason = _told(Path(record.folder))
+        if state == "running" and not _is_alive(record):
+            state, reason = "failed", f"its coordinator (pid {record.natives['pid']}) is gone"
+        return JobStatus(state=state, reason=reason, nodes=tuple(self._nodes(record)) if state == "running" else ())
+
+    def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
+        folder = Path(record.folder)
+
+        def files() -> list[LogFile]:
+            nodes = sorted(folder.glob("node-*.log"), key=lambda path: int(path.stem.partition("-")[2]))
+            return [LogFile("coordinator", _log(folder)), *(LogFile(path.stem, path) for path in nodes)]
+
+        return follow_files(files, is_over=lambda: not follow or self.status(record).is_over)
+
+    def scale(self, record: Record, num_nodes: int, say: Say) -> None:
+        private_file.write(wanted_path(Path(record.folder)), f"{num_nodes}\n".encode())
+
+    def cancel(self, record: Record, say: Say) -> None:
+        if not _is_alive(record):
+            return
+        pid = int(record.natives["pid"])
+        os.kill(pid, signal.SIGTERM)
+        if not wait_for_end(pid, record.natives["grace_s"] + _CANCEL_S):
+            say(f"it did not end within {record.natives['grace_s'] + _CANCEL_S:.0f} s and is killed")
+            os.kill(pid, signal.SIGKILL)
+            wait_for_end(pid, _CANCEL_S)
+
+    @contextmanager
+    def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
+        folder = Path(record.folder)
+        if not _is_alive(record):
+            yield None
+        else:
+            yield (folder / "coordinator.url").read_text().strip(), env.read_token(folder / "token")
+
+    def _nodes(self, record: Record) -> Iterator[NodeStatus]:
+        from everstep.client import Coordinator
+        from everstep.errors import EverstepError
+
+        with self.coordinator(record) as found:
+            if found is None:
+                return
+            try:
+                with Coordinator(*found, record.id) as coordinator:
+                    view = coordinator.view()
+            except EverstepError:
+                return
+        for node in view.nodes:
+            yield NodeStatus(
+                name=node.agent,
+                state="running" if node.is_present else "unknown",
+                where=node.address,
+                reason=node.reason,
+            )
+
+
+def _command(folder: Path) -> list[str]:
+    options = {"--folder": str(folder), "--fleet": "local"}
+    return [sys.executable, "-u", "-m", "everstep", "coordinate", *(part for pair in options.items() for part in pair)]
+
+
+def _log(folder: Path) -> Path:
+    return folder / "job.log"
+
+
+def _await_ready(pid: int, folder: Path) -> None:
+    deadline = time.monotonic() + _READY_S
+    while not (folder / "coordinator.url").exists():
+        if process_state(pid) == ENDED or time.monotonic() > deadline:
+            reap_detached(pid)
+            raise PermanentError(f"the coordinator did not start: {_log(folder).read_text()[-2000:].strip()}")
+        time.sleep(0.01)
+
+
+def _told(folder: Path) -> tuple[State, str]:
+    try:
+        told = json.loads((folder / "status.json").read_text())
+    except FileNotFoundError:
+        return "unknown", f"{folder} has no status.json"
+    return told["state"], told["reason"]
+
+
+def _started(pid: int) -> str:
+    """When it was, by the kernel's clock: the number may one day be another's."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except FileNotFoundError:
+        return ""
+
+
+def _is_alive(record: Record) -> bool:
+    pid = int(record.natives["pid"])
+    return process_state(pid) != ENDED and _started(pid) == record.natives["started"]

@@ -1,0 +1,105 @@
+"""Nodes as processes of this machine, each with a folder and a log of its own; they end with this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+from everstep import env
+from everstep.errors import PermanentError
+from everstep.job.order import Order
+from everstep.platforms.fleet import FleetNode
+from everstep.process import Child, Exit
+
+_LEAVE_S = 10.0  # more than their grace
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    node: FleetNode
+    child: Child
+
+
+def wanted_path(folder: Path) -> Path:
+    """The number of nodes that the user wants."""
+    return folder / "wanted"
+
+
+def node_log(folder: Path, number: int) -> Path:
+    return folder / f"node-{number}.log"
+
+
+class LocalFleet:
+    lives_on = False
+
+    def __init__(self, order: Order, folder: Path, url: str) -> None:
+        self._order, self._folder, self._url = order, folder, url
+        self._nodes: dict[str, _Node] = {}
+
+    def __enter__(self) -> LocalFleet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.dissolve()
+
+    def wanted(self) -> int:
+        try:
+            return int(wanted_path(self._folder).read_text())
+        except FileNotFoundError:
+            return self._order.max_nodes
+
+    def nodes(self) -> Sequence[FleetNode]:
+        for name, each in self._nodes.items():
+            if not each.node.is_over and (ended := each.child.wait(0.0)) is not None:
+                self._nodes[name] = _Node(_ended(each.node, ended), each.child)
+        return [each.node for each in self._nodes.values()]
+
+    def add(self, number: int) -> None:
+        """The first nodes take the first ranks; whoever comes later takes what is free."""
+        name = f"node-{number}"
+        rank = {"--node-rank": str(number)} if number < self._order.min_nodes else {}
+        options = {"--name": name, "--log-dir": str(self._folder / name), **rank}
+        command = [sys.executable, "-u", "-m", "everstep", "node", *(part for pair in options.items() for part in pair)]
+        log = os.open(node_log(self._folder, number), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            child = Child.start(command, env=self._environment(), output=log, cwd=self._order.workdir or None)
+        except OSError as error:
+            raise PermanentError(f"{name} cannot be started: {error}") from None
+        finally:
+            os.close(log)
+        self._nodes[name] = _Node(FleetNode(number=number, name=name, started_at=time.time()), child)
+
+    def remove(self, name: str) -> None:
+        each = self._nodes[name]
+        each.child.signal(signal.SIGTERM, is_for_group=False)
+        self._nodes[name] = _Node(replace(each.node, is_leaving=True), each.child)
+
+    def dissolve(self) -> None:
+        for node in self.nodes():
+            if not node.is_over and not node.is_leaving:
+                self.remove(node.name)
+        deadline = time.monotonic() + self._order.grace_s + _LEAVE_S
+        for each in list(self._nodes.values()):
+            if each.child.wait(max(0.0, deadline - time.monotonic())) is None:
+                each.child.kill()
+
+    def _environment(self) -> dict[str, str]:
+        ours = {
+            env.ORDER: self._order.to_json(),
+            env.COORDINATOR: self._url,
+            env.TOKEN_FILE: str(self._folder / "token"),
+        }
+        secrets = self._folder / "secrets.json"
+        return {**os.environ, **ours, **({env.SECRETS_FILE: str(secrets)} if secrets.exists() else {})}
+
+
+def _ended(node: FleetNode, ended: Exit) -> FleetNode:
+    return replace(node, is_over=True, ended_at=time.time(), reason=f"{node.name}: {ended}")

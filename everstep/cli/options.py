@@ -358,9 +358,7 @@ PlatformName = Annotated[
         JOBS, "--platform", "-b", text="Where: local, compose, kubernetes, slurm, pbs, oci; else as the file says."
     ),
 ]
-IsDryRender = Annotated[
-    bool, _option(JOBS, "--dry-run", text="Print what would be submitted, and touch nothing.")
-]
+IsDryRender = Annotated[bool, _option(JOBS, "--dry-run", text="Print what would be submitted, and touch nothing.")]
 IsFollowed = Annotated[bool, _option(JOBS, "--follow", text="Print its lines until its end.")]
 SubmittedJob = Annotated[str, typer.Argument(help="Our id of it, the platform's, or its name.", metavar="ID")]
 OptionalSubmittedJob = Annotated[
@@ -380,7 +378,7 @@ OrderText = Annotated[
 JobFolder = Annotated[Path, typer.Option("--folder", help="Where the job's store, token and code are.")]
 ListenHost = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 ListenPort = Annotated[int, typer.Option("--port", help="Port to listen on; 0: as before, else any free one.")]
-FleetName = Annotated[str, typer.Option("--fleet", help="Who makes the nodes: none, local, kubernetes.")]
+FleetName = Annotated[str, typer.Option("--fleet", help="Who makes the nodes: none, requeued, local, kubernetes.")]
 Deadline = Annotated[
     float | None,
     typer.Option("--deadline", help="Unix time at which this node is taken away.", envvar="EVERSTEP_DEADLINE"),

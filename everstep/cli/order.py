@@ -82,7 +82,8 @@ def run_node(request: NodeRequest) -> int:
             token_file=request.token_file,
             node_rank=-1 if request.node_rank is None else request.node_rank,
             address=request.address,
-            signals=(*ENDING_SIGNALS, signal.SIGUSR2),  # the one that srun passes on
+            # Slurm sends a signal to all processes of a node: this one means nothing to the others.
+            signals=(*ENDING_SIGNALS, signal.SIGURG),
             shutdown_s=order.grace_s,
             heartbeat_s=float(order.policy.get("heartbeat_s", 1.0)),
         )

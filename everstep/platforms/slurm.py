@@ -110,7 +110,8 @@ class SlurmPlatform:
         if inside.is_inside(record):
             inside.cancel(record, say)
             return
-        ask(["scancel", f"--user={getpass.getuser()}", f"--name={','.join(_names(record))}"])
+        for name in _names(record):
+            ask(["scancel", f"--user={getpass.getuser()}", f"--name={name}"])
         deadline = time.monotonic() + _CANCEL_S
         while live := [each for each in _look(record) if each.state in ("pending", "running", "suspended")]:
             if time.monotonic() > deadline:

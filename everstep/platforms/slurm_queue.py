@@ -36,7 +36,7 @@ def parse_squeue(text: str) -> list[Queued]:
 def parse_sacct(text: str) -> list[Queued]:
     """JobID|JobName|State|NodeList|ExitCode, of whole jobs (-X)."""
     rows = [line.split("|") for line in text.splitlines() if line.count("|") >= 4]
-    return [_queued(*row[:3], row[3], f"exit code {row[4]}") for row in rows]
+    return [_queued(job, name, native, where, f"exit code {code}") for job, name, native, where, code, *_ in rows]
 
 
 def _queued(job_id: str, name: str, native: str, where: str, reason: str) -> Queued:

@@ -31,18 +31,21 @@ is_over() { grep -qE '"state": "(succeeded|failed|cancelled)"' "$folder/status.j
 exit_code() { local code; while :; do wait "$1"; code=$?; kill -0 "$1" 2> /dev/null || return "$code"; done; }
 """
 
+# One element of an array has the number of the whole array.
+_THIS = 'this=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} this=${this:-$SLURM_JOB_ID}'
+
 # Time limits count, preemptions do not. Without a grace period of the site, Slurm itself requeues what it preempts.
 _COMING_BACK = """
-ends_at=$(date -d "$(squeue -h -j "$SLURM_JOB_ID" -o %e)" +%s 2> /dev/null || echo 9999999999)
+ends_at=$(date -d "$(squeue -h -j "$this" -o %e)" +%s 2> /dev/null || echo 9999999999)
 come_back() {
-  [ ! -e "$folder/cancelled" ] && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T)" = RUNNING ] || exit 1
+  [ ! -e "$folder/cancelled" ] && [ "$(squeue -h -j "$this" -o %T)" = RUNNING ] || exit 1
   if [ $(($(date +%s) + @LEAD@)) -ge "$ends_at" ]; then
     count=$(($(cat "$folder/$name.requeues" 2> /dev/null || echo 0) + 1))
     [ "$count" -le @MOST@ ] || fail "its time was up $count times, and it comes back @MOST@ times (time_requeues)"
     echo "$count" > "$folder/$name.requeues"
   fi
   say "back to the queue"
-  scontrol requeue "$SLURM_JOB_ID" || fail "it could not be requeued"
+  scontrol requeue "$this" || fail "it could not be requeued"
   sleep 600 & wait $!
 }
 """
@@ -51,12 +54,12 @@ come_back() { [ -e "$folder/cancelled" ] || fail "its nodes were asked to go (@W
 """
 
 _LEAVING = """
-left="" nodes=""
+left=""
 leave() {
   [ -z "$left" ] || return 0
   left=$1
   say "$1: the nodes leave in good order"
-  [ -z "$nodes" ] || kill -USR2 "$nodes"  # which srun passes on
+  scancel --signal=URG "$this"  # to all processes of all nodes; the agents heed it
 }
 trap 'leave "signal @SIGNAL@"' @SIGNAL@
 trap 'leave "signal TERM"' TERM
@@ -170,6 +173,7 @@ def _script(
         *(f"#SBATCH {line}" for line in [*lines, *_common(job, ticket, options, log)]),
         "umask 077",
         *_facts(job, ticket, name),
+        _THIS,
         _WAITING.strip(),
         (_COMING_BACK if comes_back else _NOT_COMING_BACK).strip(),
         body.strip(),

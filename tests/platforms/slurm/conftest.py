@@ -1,4 +1,4 @@
-"""A real Slurm for the session: three nodes and a controller, each a host of its own; this machine is the login node."""
+"""A real Slurm for the session: three nodes and a controller, each a host; this machine is the login node."""
 
 from __future__ import annotations
 

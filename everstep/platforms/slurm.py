@@ -50,6 +50,11 @@ class SlurmPlatform:
     def render(self, job: Job, ticket: Ticket) -> Rendering:
         refuse_foreign(job.secrets, platform=self.name)
         options = _options(job)
+        if job.time_limit is not None and job.time_limit <= options.signal_lead:
+            raise UsageError(
+                f"time_limit: {job.time_limit:.0f} s, and its nodes leave {options.signal_lead:.0f} s before",
+                hint="more time, or a smaller platform.slurm.signal_lead",
+            )
         scripts = _scripts(job, ticket, options)
         text = scripts.get(JOB) or "\n".join(
             f"# --- {shlex.join(command)}\n{script}"

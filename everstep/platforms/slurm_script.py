@@ -15,6 +15,7 @@ from everstep import env
 from everstep.job.platform_options import Slurm
 from everstep.job.schema import Job, NodeResources, Resources
 from everstep.platforms.base import Ticket
+from everstep.platforms.batch import WAITING
 from everstep.platforms.shared_folder import JOB_LOG, order_for_queue
 
 JOB, COORDINATOR, NODES = "job.sh", "coordinator.sh", "nodes.sh"
@@ -23,16 +24,8 @@ _MIB = 1 << 20
 # All that a job gets of the shell that submits it: the same job from any shell. More of it by `env` and `setup`.
 _EXPORTED = "HOME,LANG,LOGNAME,PATH,PYTHONPATH,SHELL,USER"
 
-# How a script waits: bash runs a trap only between two commands, or while it waits for a child.
-_WAITING = """
-say() { echo "everstep: $*" >&2; }
-fail() { say "$1"; printf '{"state": "failed", "reason": "%s"}\\n' "$1" > "$folder/status.json"; exit 1; }
-is_over() { grep -qE '"state": "(succeeded|failed|cancelled)"' "$folder/status.json" 2> /dev/null; }
-exit_code() { local code; while :; do wait "$1"; code=$?; kill -0 "$1" 2> /dev/null || return "$code"; done; }
-"""
-
 # One element of an array has the number of the whole array.
-_THIS = 'this=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} this=${this:-$SLURM_JOB_ID}'
+_THIS = "this=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} this=${this:-$SLURM_JOB_ID}"
 
 # Time limits count, preemptions do not. Without a grace period of the site, Slurm itself requeues what it preempts.
 _COMING_BACK = """
@@ -97,6 +90,7 @@ come_back
 """
 
 _NODE = """
+fail() { say "$1"; exit 1; }  # of this node alone
 name=node-$SLURM_ARRAY_TASK_ID
 ! is_over && [ ! -e "$folder/leave/$name" ] || exit 0  # it was not needed any more when its turn came
 rank=()
@@ -174,7 +168,7 @@ def _script(
         "umask 077",
         *_facts(job, ticket, name),
         _THIS,
-        _WAITING.strip(),
+        WAITING,
         (_COMING_BACK if comes_back else _NOT_COMING_BACK).strip(),
         body.strip(),
     ]

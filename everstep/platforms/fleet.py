@@ -96,6 +96,12 @@ class NoFleet:
         pass
 
 
+class ReturningNodes(NoFleet):
+    """They may all go, with the coordinator or without it, and come back: a queue has them started again."""
+
+    lives_on = True
+
+
 def decide_fleet(nodes: Sequence[FleetNode], wanted: int, *, now: float) -> FleetOrders:
     present = sorted((each for each in nodes if not each.is_over and not each.is_leaving), key=lambda each: each.number)
     if len(present) > wanted:

@@ -377,6 +377,10 @@ ImageTag = Annotated[
     str | None, typer.Option("--tag", "-t", envvar="TAG", help="Its tag; else the name's, else latest.")
 ]
 DockerfilePath = Annotated[str | None, typer.Option("--dockerfile", help="Its path; else as the job file says.")]
+BuildArguments = Annotated[
+    list[str] | None,
+    typer.Option("--build-arg", help="For the Dockerfile. Can be given several times.", metavar="KEY=VALUE"),
+]
 IsPushed = Annotated[bool, typer.Option("--push", "-p", help="Push it, too.")]
 IsDryBuild = Annotated[bool, typer.Option("--dry-run", help="Print the commands, and run none.")]
 SubmittedJob = Annotated[str, typer.Argument(help="Our id of it, the platform's, or its name.", metavar="ID")]

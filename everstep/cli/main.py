@@ -347,6 +347,34 @@ def node(
     raise typer.Exit(run_node(request))
 
 
+@app.command(hidden=True, context_settings=_SCRIPT_LAST)
+def entry(
+    command: opt.ContainerCommand = None,
+    order: opt.OptionalOrderText = None,
+    coordinator: opt.OptionalCoordinatorUrl = None,
+    token_file: opt.TokenFile = None,
+    ca_file: opt.CaFile = None,
+    name: opt.NodeName = None,
+    log_dir: opt.LogDir = Path("runs"),
+    address: opt.Address = None,
+    deadline: opt.Deadline = None,
+) -> None:
+    """Be the node that this container's environment speaks of, or run COMMAND. Our image's entry point."""
+    from everstep.cli.entry import EntryRequest, run_entry
+
+    request = EntryRequest(
+        command=tuple(command or ()),
+        order=order,
+        coordinator_url=coordinator,
+        token_file=token_file,
+        name=name,
+        log_dir=log_dir,
+        address=address,
+        deadline=deadline,
+    )
+    raise typer.Exit(run_entry(request, lambda line: typer.echo(f"everstep: {line}", err=True)))
+
+
 @app.command(hidden=True)
 def coordinate(
     order: opt.OrderText,
@@ -361,6 +389,38 @@ def coordinate(
 
     request = CoordinateRequest(order=order, folder=folder, host=host, port=port, token_file=token_file, fleet=fleet)
     raise typer.Exit(run_coordinate(request, lambda line: typer.echo(f"everstep: {line}", err=True)))
+
+
+@app.command()
+def init(
+    folder: opt.ProjectFolder = Path(),
+    framework: opt.Framework = "pytorch",
+    platform: opt.ProjectPlatform = None,
+    force: opt.IsForced = False,
+) -> None:
+    """Write the files of a new project: script, job file, Dockerfile and more, runnable as they are."""
+    from everstep.cli.init import init
+
+    raise typer.Exit(init(folder, framework=framework, platform=platform, is_forced=force))
+
+
+@app.command()
+def build(
+    file: opt.BuildFile = None,
+    image: opt.ImageName = None,
+    tag: opt.ImageTag = None,
+    dockerfile: opt.DockerfilePath = None,
+    build_arg: opt.BuildArguments = None,
+    push: opt.IsPushed = False,
+    dry_run: opt.IsDryBuild = False,
+) -> None:
+    """Build the job's image with docker. Prints its name."""
+    from everstep.cli.build import build
+
+    arguments = build_arg or []
+    raise typer.Exit(
+        build(file, name=image, tag=tag, dockerfile=dockerfile, arguments=arguments, pushes=push, is_dry=dry_run)
+    )
 
 
 @app.command(no_args_is_help=True)

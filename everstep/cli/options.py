@@ -360,6 +360,29 @@ PlatformName = Annotated[
 ]
 IsDryRender = Annotated[bool, _option(JOBS, "--dry-run", text="Print what would be submitted, and touch nothing.")]
 IsFollowed = Annotated[bool, _option(JOBS, "--follow", text="Print its lines until its end.")]
+ProjectFolder = Annotated[Path, typer.Argument(help="Where to; made if it is missing.", metavar="[DIR]")]
+Framework = Annotated[str, typer.Option("--framework", help="What the script trains with.")]
+ProjectPlatform = Annotated[
+    str | None, typer.Option("--platform", "-b", help="What the job file names; oci: files in ADS's layout.")
+]
+IsForced = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
+BuildFile = Annotated[
+    Path | None,
+    typer.Option("--file", "-f", help="The job file; else job.yaml or train.yaml, if there is one.", metavar="FILE"),
+]
+ImageName = Annotated[
+    str | None, typer.Option("--image", envvar="IMAGE_NAME", help="Its name; else the job file's, else the job's.")
+]
+ImageTag = Annotated[
+    str | None, typer.Option("--tag", "-t", envvar="TAG", help="Its tag; else the name's, else latest.")
+]
+DockerfilePath = Annotated[str | None, typer.Option("--dockerfile", help="Its path; else as the job file says.")]
+BuildArguments = Annotated[
+    list[str] | None,
+    typer.Option("--build-arg", help="For the Dockerfile. Can be given several times.", metavar="KEY=VALUE"),
+]
+IsPushed = Annotated[bool, typer.Option("--push", "-p", help="Push it, too.")]
+IsDryBuild = Annotated[bool, typer.Option("--dry-run", help="Print the commands, and run none.")]
 SubmittedJob = Annotated[str, typer.Argument(help="Our id of it, the platform's, or its name.", metavar="ID")]
 OptionalSubmittedJob = Annotated[
     str | None,
@@ -374,6 +397,13 @@ InfoFile = Annotated[
 NumNodes = Annotated[int, typer.Option("--nodes", help="So many from now on.", min=1)]
 OrderText = Annotated[
     str, typer.Option("--order", help="What the job's processes are told; JSON, or its file.", envvar="EVERSTEP_ORDER")
+]
+OptionalOrderText = Annotated[
+    str | None,
+    typer.Option("--order", help="What the job's processes are told; JSON, or its file.", envvar="EVERSTEP_ORDER"),
+]
+ContainerCommand = Annotated[
+    list[str] | None, typer.Argument(help="Run this instead.", metavar="[COMMAND …]", show_default=False)
 ]
 JobFolder = Annotated[Path, typer.Option("--folder", help="Where the job's store, token and code are.")]
 ListenHost = Annotated[str, typer.Option("--host", help="Address to listen on.")]

@@ -96,10 +96,24 @@ def _coordinator(request: NodeRequest) -> str:
 
 
 def _secrets() -> Mapping[str, str]:
-    if (path := env.secrets_path()) is None:
-        return {}
-    secrets: dict[str, str] = json.loads(env.read_token(path))  # refuses a file that others may read
-    return secrets
+    """From where the platform keeps them: a file, a bucket, a vault."""
+    told: dict[str, str] = {}
+    if (place := env.secrets_file()) is not None:
+        told = json.loads(_read_bucket(place) if "://" in place else env.read_token(Path(place)))
+    if in_vault := env.oci_secrets():
+        from everstep.platforms.oci.vault import read_secrets
+
+        told.update(read_secrets(in_vault, env.oci_endpoint()))
+    return told
+
+
+def _read_bucket(uri: str) -> bytes:
+    from everstep.shared_folder import SharedFolder
+
+    folder, _, name = uri.rpartition("/")
+    if (found := SharedFolder(uri=folder).read(name)) is None:
+        raise PermanentError(f"the job's secrets are not at {uri}", hint="they are removed when the job is over")
+    return found
 
 
 def _enter(order: Order, request: NodeRequest, directory: Path) -> None:

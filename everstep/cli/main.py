@@ -347,6 +347,34 @@ def node(
     raise typer.Exit(run_node(request))
 
 
+@app.command(hidden=True, context_settings=_SCRIPT_LAST)
+def entry(
+    command: opt.ContainerCommand = None,
+    order: opt.OptionalOrderText = None,
+    coordinator: opt.OptionalCoordinatorUrl = None,
+    token_file: opt.TokenFile = None,
+    ca_file: opt.CaFile = None,
+    name: opt.NodeName = None,
+    log_dir: opt.LogDir = Path("runs"),
+    address: opt.Address = None,
+    deadline: opt.Deadline = None,
+) -> None:
+    """Be the node that this container's environment speaks of, or run COMMAND. Our image's entry point."""
+    from everstep.cli.entry import EntryRequest, run_entry
+
+    request = EntryRequest(
+        command=tuple(command or ()),
+        order=order,
+        coordinator_url=coordinator,
+        token_file=token_file,
+        name=name,
+        log_dir=log_dir,
+        address=address,
+        deadline=deadline,
+    )
+    raise typer.Exit(run_entry(request, lambda line: typer.echo(f"everstep: {line}", err=True)))
+
+
 @app.command(hidden=True)
 def coordinate(
     order: opt.OrderText,

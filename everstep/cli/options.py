@@ -377,6 +377,13 @@ NumNodes = Annotated[int, typer.Option("--nodes", help="So many from now on.", m
 OrderText = Annotated[
     str, typer.Option("--order", help="What the job's processes are told; JSON, or its file.", envvar="EVERSTEP_ORDER")
 ]
+OptionalOrderText = Annotated[
+    str | None,
+    typer.Option("--order", help="What the job's processes are told; JSON, or its file.", envvar="EVERSTEP_ORDER"),
+]
+ContainerCommand = Annotated[
+    list[str] | None, typer.Argument(help="Run this instead.", metavar="[COMMAND …]", show_default=False)
+]
 JobFolder = Annotated[Path, typer.Option("--folder", help="Where the job's store, token and code are.")]
 ListenHost = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 ListenPort = Annotated[int, typer.Option("--port", help="Port to listen on; 0: as before, else any free one.")]

@@ -156,8 +156,9 @@ def policy_of(request: RunRequest) -> Policy:
 def run_agent(request: AgentRequest, starter: Starter, *, check_by: Policy | None = None) -> int:
     """One node's part of a job that exists. `check_by`: first measure it, with all that start by this policy."""
     directory = private_directory(request.log_dir / request.job)
-    _events_path(directory)
+    events = _events_path(directory)
     with _display(request.shown, request.copied_texts, directory) as display:
+        display.follow_events(events)
         if check_by is not None:
             checked = check_node(request, check_by, directory, display.say)
             if checked.exit_code is not None:

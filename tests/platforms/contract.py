@@ -1,0 +1,116 @@
+"""What every platform does with a job, told once. A platform's tests give a `place` and inherit the stories."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import yaml
+
+from submitted import Submitted, digest_of, processes_of, type_everstep, until
+
+AWKWARD = ["two words", "it's", 'a "quote"', "new\nline", "$HOME `id` \\", "", "-x", "ünï"]
+TRAINING = ["--steps", "60", "--pace", "0.02"]
+ONE, TWO = (rf"generation \d+ trains with {number} workers" for number in (1, 2))
+
+
+@cache
+def undisturbed() -> str:
+    return digest_of(TRAINING)
+
+
+class Place(Protocol):
+    """Where jobs are submitted to in a test."""
+
+    scales: bool  # whether nodes can be added and taken away
+
+    def job(self) -> Mapping[str, Any]:
+        """What a job file needs here, beyond what the story says: platform, image, volumes, …"""
+
+    def env(self) -> Mapping[str, str]:
+        """Of the commands: KUBECONFIG, DOCKER_HOST, PATH, …"""
+
+    def leftovers(self, job_id: str) -> list[str]:
+        """What the platform still has of a job that is over."""
+
+
+class PlatformContract:
+    @pytest.fixture
+    def submit(self, place: Place, tmp_path: Path) -> Iterator[Any]:
+        started: list[Submitted] = []
+
+        def submit(**job: Any) -> Submitted:
+            started.append(Submitted(tmp_path, _merged(place.job(), job), place.env()))
+            return started[-1]
+
+        yield submit
+        for each in started:
+            each.close()
+
+    def test_a_worker_dies_and_the_job_finishes_with_the_right_weights(self, submit: Any, tmp_path: Path) -> None:
+        (tmp_path / "password").write_text("hunter2hunter2\n")
+        job = submit(
+            entrypoint=["train.py", *TRAINING, "--die", "w1:20", *AWKWARD],
+            nodes=2,
+            env={"GREETING": "good\nday"},
+            secrets={"PASSWORD": f"file:{tmp_path / 'password'}"},
+        )
+        job.wait_said(TWO)
+        said = job.finish()
+
+        assert set(re.findall(r"digest (\w+)", said)) == {undisturbed()}
+        assert re.search(r"w1 ended: killed by SIGKILL", said)
+        assert repr(AWKWARD) in said
+        assert "greeting 'good\\nday'" in said
+        assert "secret of 14 letters" in said
+        assert "hunter2" not in said + job.type("show-config", job.id) + (tmp_path / "info.yaml").read_text()
+        assert f"{job.id}" in job.type("list", "--json")
+        only = job.type("logs", job.id, "--rank", "0")
+        assert only and all(line.startswith("[w0] ") for line in only.splitlines())
+        until(lambda: not processes_of(job.id), lambda: f"left behind: {processes_of(job.id)}")
+
+    def test_nodes_come_and_go_until_it_is_cancelled(self, submit: Any, place: Place) -> None:
+        if not place.scales:
+            pytest.skip("this platform's jobs have a fixed size")
+        job = submit(entrypoint=["train.py", "--steps", "100000", "--pace", "0.05"], nodes="1:2")
+        job.wait_said(TWO)
+        before = len(job.said)
+        job.type("scale", job.id, "--nodes", "1")
+        job.wait_said(ONE, after=before)
+        before = len(job.said)
+        job.type("scale", job.id, "--nodes", "2")
+        job.wait_said(TWO, after=before)
+
+        assert "running" in job.type("status", job.id)
+        job.type("cancel", job.id)
+
+        assert '"cancelled"' in job.type("list", "--json")
+        assert place.leftovers(job.id) == []
+        until(lambda: not processes_of(job.id), lambda: f"left behind: {processes_of(job.id)}")
+
+    def test_a_script_that_fails_fails_the_job(self, submit: Any) -> None:
+        job = submit(entrypoint=["train.py", "--steps", "wrong"], restarts=0)
+        said = job.type("watch", job.id, is_good=False)
+        assert "invalid int value: 'wrong'" in said
+        assert '"failed"' in job.type("list", "--json")
+
+    def test_a_dry_run_touches_nothing(self, place: Place, tmp_path: Path) -> None:
+        job = _merged(place.job(), {"entrypoint": ["train.py", *AWKWARD], "secrets": {"KEY": "hunter2"}})
+        (tmp_path / "train.py").touch()
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+        before = sorted(tmp_path.rglob("*"))
+        shown = type_everstep(
+            "run", "-f", "job.yaml", "--dry-run", cwd=tmp_path, env={"EVERSTEP_HOME": str(tmp_path / "home")}
+        )
+        assert shown.returncode == 0, shown.stderr
+        assert "hunter2" not in shown.stdout + shown.stderr
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def _merged(ours: Mapping[str, Any], story: Mapping[str, Any]) -> dict[str, Any]:
+    both = {key: {**ours[key], **story[key]} for key in ("env", "secrets") if key in ours and key in story}
+    return {**ours, **story, **both}

@@ -1,0 +1,29 @@
+"""The local platform: processes of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from contract import PlatformContract
+
+
+class LocalPlace:
+    scales = True
+
+    def job(self) -> Mapping[str, Any]:
+        return {"platform": "local"}
+
+    def env(self) -> Mapping[str, str]:
+        return {}
+
+    def leftovers(self, job_id: str) -> list[str]:
+        return []
+
+
+class TestLocal(PlatformContract):
+    @pytest.fixture
+    def place(self) -> LocalPlace:
+        return LocalPlace()

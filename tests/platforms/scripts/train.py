@@ -1,0 +1,44 @@
+"""Train a small model for so many steps, with a pause after each leaf, and print the digest of its weights.
+
+train.py --steps N [--pace SECONDS] [--die WORKER:STEP]     WORKER dies there by SIGKILL. Other words are printed."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import signal
+import time
+
+import torch
+
+import everstep
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int, default=20)
+parser.add_argument("--pace", type=float, default=0.02)
+parser.add_argument("--die", default="")
+arguments, words = parser.parse_known_args()
+mortal, _, fatal_step = arguments.die.partition(":")
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+inputs = torch.randn(arguments.steps * 8, 8)
+data = torch.utils.data.TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
+loader = torch.utils.data.DataLoader(data, batch_size=2, shuffle=True)
+trainer = everstep.ElasticTrainer(model, loader, leaves=4)
+optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.05))
+for batch, target in loader:
+    with trainer.step():
+        if os.environ.get("EVERSTEP_WORKER") == mortal and trainer.engine.step == int(fatal_step):
+            os.kill(os.getpid(), signal.SIGKILL)
+        loss = torch.nn.functional.mse_loss(model(batch), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    time.sleep(arguments.pace)
+digest = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())).hexdigest()
+print(f"words {words!r}", flush=True)
+print(f"greeting {os.environ.get('GREETING')!r}", flush=True)
+print(f"secret of {len(os.environ.get('PASSWORD', ''))} letters", flush=True)
+print(f"digest {digest}", flush=True)

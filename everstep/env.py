@@ -86,6 +86,11 @@ def oci_secrets() -> dict[str, str]:
     return {name: ocid for name, _, ocid in pairs}
 
 
+def is_job_run() -> bool:
+    """Whether this is a node that OCI's Data Science service has started."""
+    return "JOB_RUN_OCID" in os.environ
+
+
 def oci_endpoint() -> str:
     return os.environ.get(OCI_ENDPOINT, "")
 

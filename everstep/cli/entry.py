@@ -34,6 +34,7 @@ from everstep.process import Child
 
 Say = Callable[[str], None]
 
+END_OF_LOG = "end of this node's log"
 _READY_S = 60.0
 _FAR_AWAY = "192.0.2.1"  # of no network: only asked for which of our addresses leads out
 _TURN_S = 0.2
@@ -54,6 +55,14 @@ class EntryRequest:
 def run_entry(request: EntryRequest, say: Say) -> int:
     if request.command:
         _become(request.command)
+    try:
+        return _be_node(request, say)
+    finally:
+        if env.is_job_run():
+            say(END_OF_LOG)  # so that whoever follows it knows: lines come late there
+
+
+def _be_node(request: EntryRequest, say: Say) -> int:
     node = ads_env.read_node(os.environ)
     order = _order(request, node)
     if request.coordinator_url is not None:

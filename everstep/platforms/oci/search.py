@@ -20,7 +20,7 @@ MAX_WINDOW_S = 14 * 86_400.0
 MAX_RECORDS = 1000
 _MAX_SOURCES = 20  # runs in one query
 _TICK_S = 0.001  # of the service's clock
-LAST_LINE = "everstep: end of this node's log"
+LAST_LINE = "everstep: end of this node's log"  # as `everstep entry` says it
 
 
 class TooLarge(Exception):

@@ -6,6 +6,7 @@ MASTER_ADDR. A command given to the container is run instead."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import select
 import signal
@@ -19,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from everstep import env, private_file
-from everstep.cli.order import NodeRequest, read_order, run_node
+from everstep.cli.order import NodeRequest, forget_secrets, read_order, run_node
 from everstep.errors import PermanentError, UsageError
 from everstep.job import ads_env
 from everstep.job.ads_env import AdsNode
@@ -161,6 +162,7 @@ def _host(request: EntryRequest, order: Order, node: AdsNode, say: Say) -> int:
         }
         agent = Child.start(_command("node", options), env={**environment, env.COORDINATOR: url})
         open_things.callback(agent.kill)
+        open_things.callback(forget_secrets)
         return _attend(coordinator, agent, asked, grace_s=order.grace_s)
 
 
@@ -215,9 +217,19 @@ def _own_address(node: AdsNode) -> str:
     if node.num_nodes == 1:
         return "127.0.0.1"
     try:
-        return node_address(_FAR_AWAY, 9)
+        return node_address(_somebody_in(env.network()), 9)
     except UsageError:  # no way out of this machine
         return "127.0.0.1"
+
+
+def _somebody_in(network: str | None) -> str:
+    """An address to ask the way to; a machine may be in several networks."""
+    if network is None:
+        return _FAR_AWAY
+    try:
+        return str(ipaddress.ip_network(network, strict=False)[1])
+    except (ValueError, IndexError):
+        raise UsageError(f"{env.NETWORK}={network} is no network", hint="a CIDR, such as 10.0.1.0/24") from None
 
 
 def _port(node: AdsNode, address: str) -> int:

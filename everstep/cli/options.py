@@ -359,9 +359,9 @@ PlatformName = Annotated[
     ),
 ]
 IsDryRender = Annotated[
-    bool, _option(JOBS, "--dry-run", text="Print what would be submitted, and touch nothing.", is_flag=True)
+    bool, _option(JOBS, "--dry-run", text="Print what would be submitted, and touch nothing.")
 ]
-IsFollowed = Annotated[bool, _option(JOBS, "--follow", text="Print its lines until its end.", is_flag=True)]
+IsFollowed = Annotated[bool, _option(JOBS, "--follow", text="Print its lines until its end.")]
 SubmittedJob = Annotated[str, typer.Argument(help="Our id of it, the platform's, or its name.", metavar="ID")]
 OptionalSubmittedJob = Annotated[
     str | None,

@@ -23,6 +23,7 @@ from everstep.launcher.machine import count_cpus, count_gpus
 from everstep.launcher.node import worker_command
 from everstep.launcher.starter import Starter
 from everstep.retry import patiently
+from everstep.shared_folder import SharedFolder
 
 if TYPE_CHECKING:
     from everstep.client import Coordinator
@@ -107,9 +108,15 @@ def _secrets() -> Mapping[str, str]:
     return told
 
 
-def _read_bucket(uri: str) -> bytes:
-    from everstep.shared_folder import SharedFolder
+def forget_secrets() -> None:
+    """The job is over: what lies in a bucket for its nodes is needed no more."""
+    place = env.secrets_file()
+    if place is not None and "://" in place:
+        folder, _, name = place.rpartition("/")
+        SharedFolder(uri=folder).remove([name])
 
+
+def _read_bucket(uri: str) -> bytes:
     folder, _, name = uri.rpartition("/")
     if (found := SharedFolder(uri=folder).read(name)) is None:
         raise PermanentError(f"the job's secrets are not at {uri}", hint="they are removed when the job is over")

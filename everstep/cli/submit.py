@@ -11,13 +11,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from everstep.cli.status import newest_line, render
 from everstep.errors import EverstepError, UsageError
 from everstep.job.load import Loaded, load_file
 from everstep.job.schema import Job
@@ -28,6 +25,9 @@ from everstep.platforms.choose import platform_of
 from everstep.platforms.code import LARGE_BYTES, pack
 from everstep.platforms.records import Record
 from everstep.platforms.secrets import resolve
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _LATE_STATUS_S = 5.0  # a platform may say that it runs a moment after its last line
 
@@ -149,6 +149,9 @@ def list_jobs(*, is_json: bool) -> int:
         ]
         typer.echo(json.dumps(rows, indent=2))
         return 0
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=None if found else "no job was submitted from here")
     for column in ("id", "platform", "state", "age", "reason"):
         table.add_column(column, overflow="fold")
@@ -159,6 +162,9 @@ def list_jobs(*, is_json: bool) -> int:
 
 
 def print_submitted(wanted: str) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
     record = records.find(wanted)
     platform = platform_of(record.platform)
     status = platform.status(record)
@@ -176,6 +182,7 @@ def print_submitted(wanted: str) -> int:
 
 
 def _print_workers(platform: Platform, record: Record, console: Console) -> None:
+    from everstep.cli.status import newest_line, render
     from everstep.client import Coordinator
 
     try:

@@ -49,6 +49,11 @@ class Access:
 
         return self._client(SecretsClient)
 
+    def networks(self) -> Any:
+        from oci.core import VirtualNetworkClient
+
+        return self._client(VirtualNetworkClient)
+
     @property
     def storage_options(self) -> dict[str, Any]:
         """Of ocifs."""

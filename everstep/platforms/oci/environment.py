@@ -14,8 +14,8 @@ from everstep.job.schema import Job
 MAX_CHARACTERS = 20_000  # of all names and values together, by the service's rules
 
 
-def job_environment(job: Job, options: Oci, order: Order, *, secrets: str) -> dict[str, str]:
-    """The same for all nodes. What the job file says is stronger, as with ADS. `secrets`: where their values are."""
+def job_environment(job: Job, options: Oci, order: Order, *, secrets: str, network: str) -> dict[str, str]:
+    """The same for all nodes. What the job file says is stronger, as with ADS. `secrets`: where they are."""
     vault = vault_secrets(job)
     told = {
         "OCI__CLUSTER_TYPE": "PYTORCH",
@@ -31,6 +31,7 @@ def job_environment(job: Job, options: Oci, order: Order, *, secrets: str) -> di
         **job.env,
         env.ORDER: order.to_json(),
         **({env.SECRETS_FILE: secrets} if secrets else {}),
+        **({env.NETWORK: network} if network else {}),
         **({env.OCI_ENDPOINT: options.endpoint} if options.endpoint else {}),
         **({env.OCI_SECRETS: ",".join(f"{name}={ocid}" for name, ocid in vault.items())} if vault else {}),
     }

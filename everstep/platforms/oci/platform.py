@@ -16,14 +16,14 @@ from everstep.job.tree import dump
 from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
 from everstep.platforms.oci import access, environment, payload, search
 from everstep.platforms.oci.place import Place, place_of, recall
-from everstep.platforms.oci.runs import Run, decide_scale, decide_status
-from everstep.platforms.oci.service import Jobs, Logs
+from everstep.platforms.oci.runs import Run, decide_end, decide_scale, decide_status
+from everstep.platforms.oci.service import Jobs, Logs, cidr_of
 from everstep.platforms.overlay import overlaid
 from everstep.platforms.records import Record
 from everstep.platforms.secrets import refuse_foreign
 from everstep.shared_folder import SharedFolder, below
 
-_JOB_ID = "<the job's OCID>"
+_JOB_ID, _NETWORK = "<the job's OCID>", "<the subnet's CIDR>"  # known when it is submitted
 _END_S = 120.0  # beyond the grace, for the service to end a run that is cancelled
 _PAUSE_S = 1.0
 _MEETING_FILES = ("MAIN_config.json", "everstep.token")
@@ -41,7 +41,7 @@ class OciPlatform:
         refuse_foreign(job.secrets, platform=self.name, kinds=("oci",))
         options = _options(job)
         place = _place(job, options, ticket)
-        body = _job_body(job, options, ticket, place)
+        body = _job_body(job, options, ticket, place, network=_NETWORK if _is_met_by_address(job, options) else "")
         runs = [_run_body(place, rank, _JOB_ID) for rank in range(_num_runs(job, place))]
         told = {"job": body, "jobRuns": runs, "workDir": {"folder": place.folder, "files": list(place.files)}}
         return Rendering(text=dump(told), objects=(body, *runs), notes=tuple(_notes(job, options, place)))
@@ -56,7 +56,8 @@ class OciPlatform:
             undo(lambda: folder.remove(place.files))
             for name, data in _files(ticket, secrets):
                 folder.write(name, data)
-            job_id = jobs.create(_job_body(job, options, ticket, place))
+            network = _network(opened, options, say) if _is_met_by_address(job, options) else ""
+            job_id = jobs.create(_job_body(job, options, ticket, place, network=network))
             undo(lambda: _end(jobs, place, job_id, say, deletes=True))
             for rank in range(_num_runs(job, place)):
                 runs.append((place.names.of(rank), jobs.start(_run_body(place, rank, job_id))))
@@ -139,11 +140,24 @@ def _has_values(job: Job) -> bool:
     return any(secret.kind != "oci" for secret in job.secrets.values())
 
 
-def _job_body(job: Job, options: Oci, ticket: Ticket, place: Place) -> dict[str, Any]:
+def _is_met_by_address(job: Job, options: Oci) -> bool:
+    """A run in a subnet of yours is also in one of the service's, where other runs do not reach it."""
+    return bool(options.subnet) and options.mode == "runs" and job.nodes.max > 1
+
+
+def _network(opened: access.Access, options: Oci, say: Say) -> str:
+    try:
+        return cidr_of(opened, options.subnet)
+    except EverstepError as error:
+        say(f"{error.message}: nodes take the address that leads out of theirs")
+        return ""
+
+
+def _job_body(job: Job, options: Oci, ticket: Ticket, place: Place, *, network: str) -> dict[str, Any]:
     code = "" if ticket.code is None else ticket.code.sha256
     order = order_of(job, ticket.id, code=code, code_from=place.folder if code else "")
     secrets = below(place.folder, _SECRETS_FILE) if _SECRETS_FILE in place.files else ""
-    told = environment.job_environment(job, options, order, secrets=secrets)
+    told = environment.job_environment(job, options, order, secrets=secrets, network=network)
     body: dict[str, Any] = overlaid(payload.job_body(job, options, told), options.raw)
     return body
 
@@ -215,20 +229,25 @@ def _runs(place: Place, record: Record) -> list[Run]:
 
 
 def _end(jobs: Jobs, place: Place, job_id: str, say: Say, *, deletes: bool) -> None:
-    """Cancel all runs, the coordinator's first, so that the others hear why; wait until none is left."""
-    deadline = time.monotonic() + place.grace_s + _END_S
-    asked: set[str] = set()
-    while left := [run for run in jobs.runs(place.compartment, job_id, place.names) if not run.is_over]:
-        for run in left:
-            if run.is_wanted and run.id not in asked:
-                asked.add(run.id)
-                jobs.cancel(run)
-        if time.monotonic() > deadline:
-            stuck = ", ".join(f"{run.name} is {run.state} ({run.id})" for run in left)
-            raise PermanentError(
-                f"not over {place.grace_s + _END_S:.0f} s after they were cancelled: {stuck}",
-                hint="`everstep cancel` again later; if that does not help, Oracle's support can end a run",
-            )
+    """Cancel all runs, and wait until none is left."""
+    began, asked, said = time.monotonic(), set[str](), ""
+    while True:
+        orders = decide_end(
+            jobs.runs(place.compartment, job_id, place.names),
+            asked=asked,
+            waited_s=time.monotonic() - began,
+            patience_s=place.grace_s + _END_S,
+        )
+        if orders.is_done:
+            break
+        if orders.is_hopeless:
+            raise PermanentError(orders.reason, hint="`everstep cancel` again later; Oracle's support can end a run")
+        for run in orders.cancel:
+            jobs.cancel(run)
+            asked.add(run.id)
+        if orders.reason != said:
+            said = orders.reason
+            say(said)
         time.sleep(_PAUSE_S)
     if deletes:
         jobs.delete(job_id)

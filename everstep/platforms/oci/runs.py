@@ -5,7 +5,7 @@ The run of rank 0 has the coordinator in it: its end is the job's."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from everstep.errors import UsageError
@@ -100,3 +100,26 @@ def decide_scale(runs: Sequence[Run], num_wanted: int) -> ScaleOrders:
     first = max(run.rank for run in runs) + 1
     ranks = tuple(range(first, first + num_wanted - len(there)))
     return ScaleOrders(reason=f"{len(there)} runs, {num_wanted} wanted: {len(ranks)} more", add=ranks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndOrders:
+    reason: str
+    cancel: tuple[Run, ...] = ()
+    is_done: bool = False
+    is_hopeless: bool = False
+
+
+def decide_end(runs: Sequence[Run], *, asked: Set[str], waited_s: float, patience_s: float) -> EndOrders:
+    """Rank 0 first: it has the coordinator in it, and the others hear from that why they are to go. `asked`: those that
+    were cancelled already, by their ids."""
+    left = sorted((run for run in runs if not run.is_over), key=lambda run: run.rank)
+    if not left:
+        return EndOrders(reason="all runs are over", is_done=True)
+    shown = ", ".join(f"{run.name} is {run.state}" for run in left)
+    if waited_s > patience_s:
+        return EndOrders(reason=f"not over after {patience_s:.0f} s: {shown}", is_hopeless=True)
+    return EndOrders(
+        reason=f"waiting for {len(left)} runs to end: {shown}",
+        cancel=tuple(run for run in left if run.is_wanted and run.id not in asked),
+    )

@@ -124,5 +124,11 @@ class Logs:
         return [record_of(result.data) for result in found or ()]
 
 
+def cidr_of(access: Access, subnet: str) -> str:
+    """The network that nodes in the subnet are in: they have other addresses, too."""
+    with told(f"look at the subnet {subnet}"):
+        return str(access.networks().get_subnet(subnet).data.cidr_block)
+
+
 def _rfc3339(at: float) -> str:
     return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

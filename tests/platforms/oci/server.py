@@ -211,6 +211,12 @@ def add_others(app: FastAPI, oci: Oci) -> None:
         found = oci.logs.search(place[1], endings, start.timestamp() * 1000, end.timestamp() * 1000, limit)
         return {"results": found, "summary": {"resultCount": len(found), "fieldCount": 0}, "fields": []}
 
+    @app.get("/20160918/subnets/{subnet_id}")
+    def subnet(subnet_id: str) -> Any:
+        if not subnet_id.startswith("ocid1.subnet."):
+            return not_found(subnet_id)
+        return {"id": subnet_id, "cidrBlock": "127.0.0.0/8", "lifecycleState": "AVAILABLE"}
+
     @app.get("/20190301/secretbundles/{secret_id}")
     def secret(request: Request, secret_id: str) -> Any:
         if secret_id not in oci.secrets or not request.state.signer.startswith("ST$"):  # for job runs alone
@@ -241,6 +247,12 @@ def add_controls(app: FastAPI, oci: Oci) -> None:
     def state() -> Any:
         runs = [{**run.view(), "pids": [process.pid for process in run.processes]} for run in oci.runs.values()]
         return {"jobs": list(oci.jobs.values()), "runs": runs, "calls": oci.calls}
+
+    @app.get("/emulator/logs")
+    def logs() -> Any:
+        """All of them: when (ms), by whom, what."""
+        contents = [(result["datetime"], result["logContent"]) for _, result in oci.logs.records]
+        return [(at, content["source"], content["data"]["message"]) for at, content in contents]
 
     @app.post("/emulator/reset")
     def reset() -> None:

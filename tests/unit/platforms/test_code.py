@@ -1,0 +1,112 @@
+"""A job's code: the same files give the same tarball, nothing leaves the folder, what comes out is what went in."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from everstep.errors import PermanentError, UsageError
+from everstep.platforms.code import file_name, pack, read_from, unpack, unpacked
+
+
+def names(data: bytes) -> list[str]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        return tar.getnames()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    (folder / "lib").mkdir(parents=True)
+    (folder / "train.py").write_text("print('hello')\n")
+    (folder / "lib" / "model.py").write_text("x = 1\n")
+    return folder
+
+
+def test_the_same_files_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    first = pack(folder)
+    os.utime(folder / "train.py", (1, 1))
+    (folder / "train.py").chmod(0o600)
+    assert pack(folder).sha256 == first.sha256
+    (folder / "train.py").write_text("print('other')\n")
+    assert pack(folder).sha256 != first.sha256
+
+
+def test_what_goes_in_comes_out(folder: Path, tmp_path: Path) -> None:
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "empty").mkdir()
+    (folder / "link.py").symlink_to("lib/model.py")
+    os.link(folder / "train.py", folder / "twin.py")
+    code = pack(folder)
+    there = unpack(code.data, code.sha256, tmp_path / "node")
+    assert (there / "twin.py").read_text() == "print('hello')\n"
+    assert (there / "link.py").read_text() == "x = 1\n"
+    assert os.access(there / "run.sh", os.X_OK)
+    assert (there / "empty").is_dir()
+    assert unpack(code.data, code.sha256, tmp_path / "node") == there == unpacked(code.sha256, tmp_path / "node")
+    assert list((tmp_path / "node").iterdir()) == [there]
+
+
+def test_what_is_ignored_stays(folder: Path) -> None:
+    (folder / ".everstepignore").write_text("data/\n*.pt\n!keep.pt\n")
+    for name in (
+        "data/big.bin",
+        "a.pt",
+        "keep.pt",
+        ".git/config",
+        "lib/__pycache__/x.pyc",
+        "runs/old/log",
+        "._train.py",
+    ):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert names(pack(folder).data) == [".everstepignore", "keep.pt", "lib/model.py", "train.py"]
+
+
+def test_a_link_that_leads_out_is_refused(folder: Path) -> None:
+    (folder / "secrets").symlink_to("/etc/passwd")
+    with pytest.raises(UsageError, match="leads out of the folder") as refused:
+        pack(folder)
+    assert ".everstepignore" in str(refused.value)
+
+
+def test_pipes_and_sockets_are_no_code(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    assert "pipe" not in names(pack(folder).data)
+
+
+def test_other_bytes_than_were_sent_are_refused(folder: Path, tmp_path: Path) -> None:
+    code = pack(folder)
+    with pytest.raises(PermanentError, match="is another"):
+        unpack(code.data[:-1] + b"x", code.sha256, tmp_path / "node")
+    assert not (tmp_path / "node").exists()
+
+
+def test_a_hostile_tarball_writes_nothing_outside(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("../../evil"))
+    data = buffer.getvalue()
+    with pytest.raises(tarfile.TarError):
+        unpack(data, sha256(data).hexdigest(), tmp_path / "a" / "node")
+    assert not list(tmp_path.rglob("evil")) and not list((tmp_path / "a" / "node").iterdir())
+
+
+def test_code_is_read_out_of_any_folder(folder: Path, tmp_path: Path) -> None:
+    code = pack(folder)
+    (tmp_path / file_name(code.sha256)).write_bytes(code.data)
+    assert read_from(str(tmp_path), code.sha256) == read_from(f"file://{tmp_path}/", code.sha256) == code.data
+    with pytest.raises(PermanentError, match="is not at"):
+        read_from(str(tmp_path / "elsewhere"), code.sha256)
+
+
+def test_a_workdir_that_is_none_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no folder"):
+        pack(tmp_path / "nowhere")

@@ -1,0 +1,105 @@
+"""What a job's processes are told survives the trip; what is not ours is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from everstep.errors import UsageError
+from everstep.job.load import load
+from everstep.job.order import Order, order_of, policy_of
+from everstep.job.secret import parse_secret
+from everstep.platforms import records
+from everstep.platforms.records import Record
+from everstep.platforms.secrets import refuse_foreign, resolve
+
+AWKWARD = ["two words", "it's", 'a "quote"', "new\nline", "", "ünï"]
+
+
+def test_an_order_reads_back_as_itself() -> None:
+    job = load(json.dumps({"entrypoint": ["train.py", *AWKWARD], "nodes": "2:5", "env": {"A": "b\nc"}, "setup": ["x"]}))
+    order = order_of(job.job, "job-1", code="f" * 64, workdir="/work")
+    assert Order.from_json(order.to_json()) == order
+    assert order.args == tuple(AWKWARD)
+    assert (policy_of(order).min_nodes, policy_of(order).max_nodes) == (2, 5)
+
+
+def test_defaults_do_not_travel() -> None:
+    order = Order(job="j", name="n", script="s.py")
+    assert json.loads(order.to_json()) == {"job": "j", "name": "n", "script": "s.py"}
+    assert Order.from_json(order.to_json()) == order
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"job": "j"}', '{"job":"j","name":"n","script":"s","new_key":1}'])
+def test_what_is_no_order_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        Order.from_json(text)
+
+
+def test_a_policy_that_cannot_be_is_refused_before_anything_starts() -> None:
+    job = load("entrypoint: a.py\nhealth: {heartbeat_s: 5, lease_s: 2}\n").job
+    with pytest.raises(UsageError, match="lease_s"):
+        policy_of(order_of(job, "j"))
+
+
+def test_secrets_are_found_where_they_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("from file\n")
+    monkeypatch.setenv("OUTER", "from outside")
+    secrets = {
+        "A": parse_secret("env:OUTER"),
+        "B": parse_secret(f"file:{tmp_path / 'key'}"),
+        "C": parse_secret("plain"),
+        "D": parse_secret("kubernetes:name/key"),
+    }
+    assert resolve(secrets) == {"A": "from outside", "B": "from file", "C": "plain"}
+    with pytest.raises(UsageError, match="kubernetes: is not known on local"):
+        refuse_foreign(secrets, platform="local")
+    refuse_foreign(secrets, platform="kubernetes", kinds=("kubernetes",))
+
+
+@pytest.mark.parametrize("given", ["env:NOT_SET_ANYWHERE", "file:/nowhere/at/all"])
+def test_a_secret_that_is_not_there_is_an_error(given: str) -> None:
+    with pytest.raises(UsageError, match="secrets.KEY"):
+        resolve({"KEY": parse_secret(given)})
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def record(number: int, **changes: object) -> Record:
+    told = {"id": f"train-{number}", "name": "train", "platform": "local", "created_at": float(number), "folder": "/f"}
+    return Record(
+        **{**told, "job": {}, "job_id": f"native.{number}", "runs": ((f"r{number}", f"run.{number}"),), **changes}
+    )
+
+
+def test_a_job_is_found_by_any_of_its_ids(home: Path) -> None:
+    records.save(record(1))
+    records.save(record(22))
+    assert [each.id for each in records.load_all()] == ["train-22", "train-1"]
+    for wanted in ("train-22", "native.22", "run.22", "train-2"):
+        assert records.find(wanted) == record(22)
+    assert oct((home / "jobs" / "train-1.json").stat().st_mode & 0o777) == "0o600"
+    assert os.stat(home / "jobs").st_mode & 0o077 == 0
+
+
+def test_an_id_that_is_none_or_several_is_an_error(home: Path) -> None:
+    records.save(record(1))
+    records.save(record(12))
+    with pytest.raises(UsageError, match="may be any of 2 jobs: train-12, train-1"):
+        records.find("train")
+    with pytest.raises(UsageError, match="no job other"):
+        records.find("other")
+
+
+def test_a_damaged_record_is_named(home: Path) -> None:
+    records.save(record(1))
+    (home / "jobs" / "bad.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"bad\.json is no record"):
+        records.load_all()

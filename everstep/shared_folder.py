@@ -6,13 +6,13 @@ bucket may read them."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from everstep import private_file
-from everstep.errors import StorageUnreachable, UsageError
+from everstep.errors import EverstepError, StorageUnreachable, UsageError
 
 
 def below(folder: str, name: str) -> str:
@@ -49,7 +49,7 @@ class SharedFolder:
                 if (path := self._local) is not None:
                     (path / name).unlink()
                 else:
-                    self._system().rm_file(below(self.uri, name))
+                    self._system().rm(below(self.uri, name))  # not every driver has rm_file
         if (path := self._local) is not None:
             with contextlib.suppress(OSError):
                 path.rmdir()
@@ -63,14 +63,20 @@ class SharedFolder:
         import fsspec
 
         try:
-            system, _ = fsspec.core.url_to_fs(self.uri, use_listings_cache=False, **self.options)
+            system, _ = fsspec.core.url_to_fs(self.uri, **self.options)
         except (ImportError, ValueError) as error:
-            raise UsageError(f"{self.uri}: {error}", hint="pip install 'everstep[oci]' for oci://") from None
+            raise UsageError(f"{self.uri} cannot be reached: {error}", hint="pip install what it names") from None
+        system.invalidate_cache()  # others write here, too
         return system
 
     @contextlib.contextmanager
-    def _told(self, name: str) -> Any:
+    def _told(self, name: str) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            raise StorageUnreachable(f"{below(self.uri, name)}: {error}", hint="may it be written from here?") from None
+        except EverstepError:
+            raise
+        except Exception as error:  # drivers have errors of their own, and no common base
+            shown = (str(error) or type(error).__name__).splitlines()[0]
+            raise StorageUnreachable(
+                f"{below(self.uri, name)}: {shown}", hint="may it be read and written from here?"
+            ) from None

@@ -162,7 +162,7 @@ def _host(request: EntryRequest, order: Order, node: AdsNode, say: Say) -> int:
         }
         agent = Child.start(_command("node", options), env={**environment, env.COORDINATOR: url})
         open_things.callback(agent.kill)
-        open_things.callback(forget_secrets)
+        open_things.callback(forget_secrets, say)
         return _attend(coordinator, agent, asked, grace_s=order.grace_s)
 
 

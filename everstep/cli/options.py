@@ -358,9 +358,7 @@ PlatformName = Annotated[
         JOBS, "--platform", "-b", text="Where: local, compose, kubernetes, slurm, pbs, oci; else as the file says."
     ),
 ]
-IsDryRender = Annotated[
-    bool, _option(JOBS, "--dry-run", text="Print what would be submitted, and touch nothing.")
-]
+IsDryRender = Annotated[bool, _option(JOBS, "--dry-run", text="Print what would be submitted, and touch nothing.")]
 IsFollowed = Annotated[bool, _option(JOBS, "--follow", text="Print its lines until its end.")]
 SubmittedJob = Annotated[str, typer.Argument(help="Our id of it, the platform's, or its name.", metavar="ID")]
 OptionalSubmittedJob = Annotated[

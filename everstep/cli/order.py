@@ -9,14 +9,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everstep import env, private_file
 from everstep.cli.torchrun_options import parse_num_workers
-from everstep.errors import CoordinatorUnreachable, PermanentError, Refused, UsageError
+from everstep.errors import CoordinatorUnreachable, EverstepError, PermanentError, Refused, UsageError
 from everstep.job.order import Order, policy_of
 from everstep.launcher.local_coordinator import private_directory
 from everstep.launcher.machine import count_cpus, count_gpus
@@ -108,12 +108,16 @@ def _secrets() -> Mapping[str, str]:
     return told
 
 
-def forget_secrets() -> None:
+def forget_secrets(say: Callable[[str], None]) -> None:
     """The job is over: what lies in a bucket for its nodes is needed no more."""
     place = env.secrets_file()
-    if place is not None and "://" in place:
-        folder, _, name = place.rpartition("/")
+    if place is None or "://" not in place:
+        return
+    folder, _, name = place.rpartition("/")
+    try:
         SharedFolder(uri=folder).remove([name])
+    except EverstepError as error:
+        say(f"the job's secrets are still there: {error.message}")
 
 
 def _read_bucket(uri: str) -> bytes:

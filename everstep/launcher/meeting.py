@@ -9,11 +9,9 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-from everstep import private_file
-from everstep.errors import EverstepError, PermanentError, UsageError
+from everstep.errors import EverstepError, PermanentError, TemporaryError, UsageError
+from everstep.shared_folder import SharedFolder
 from everstep.tokens import only_for_workers
 
 CONFIG, TOKEN = "MAIN_config.json", "everstep.token"
@@ -36,26 +34,28 @@ def publish(folder: str, meeting: Meeting) -> None:
     """The token first: who finds the other file finds this one."""
     port = meeting.url.rpartition(":")[2]
     told = {"MASTER_ADDR": meeting.address, "MASTER_PORT": port, "coordinator": meeting.url, "job": meeting.job}
-    place = _Place(folder)
-    place.write(TOKEN, only_for_workers(meeting.token).strip() + "\n")
-    place.write(CONFIG, json.dumps(told, indent=1) + "\n")
+    place = SharedFolder(uri=folder)
+    place.write(TOKEN, (only_for_workers(meeting.token).strip() + "\n").encode())
+    place.write(CONFIG, (json.dumps(told, indent=1) + "\n").encode())
 
 
 def withdraw(folder: str, token: str) -> None:
     """The job is over: the token is good for nothing. What another run has written since stays."""
-    place = _Place(folder)
-    if (place.read(TOKEN) or "").strip() == only_for_workers(token).strip():
-        place.remove(TOKEN)
+    place = SharedFolder(uri=folder)
+    if (place.read(TOKEN) or b"").decode().strip() == only_for_workers(token).strip():
+        place.remove([TOKEN])
 
 
 def find(folder: str) -> Meeting | None:
-    place = _Place(folder)
+    place = SharedFolder(uri=folder)
     text, token = place.read(CONFIG), place.read(TOKEN)
     if text is None or token is None:
         return None
     try:
         told = json.loads(text)
-        return Meeting(url=told["coordinator"], job=told["job"], token=token.strip(), address=told["MASTER_ADDR"])
+        return Meeting(
+            url=told["coordinator"], job=told["job"], token=token.decode().strip(), address=told["MASTER_ADDR"]
+        )
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{folder}/{CONFIG} is not of an everstep job: {error!r}", hint="remove it") from None
 
@@ -64,8 +64,7 @@ def wait_for(folder: str, patience_s: float, say: Callable[[str], None]) -> Meet
     """Until the coordinator that is named there answers us."""
     began, is_told, pause_s = time.monotonic(), False, _PAUSE_S
     while True:
-        meeting = find(folder)
-        problem = f"no {CONFIG} in it yet" if meeting is None else _try(meeting)
+        meeting, problem = _look(folder)
         if meeting is not None and problem is None:
             return meeting
         passed_s = time.monotonic() - began
@@ -81,6 +80,15 @@ def wait_for(folder: str, patience_s: float, say: Callable[[str], None]) -> Meet
         pause_s = min(_LONGEST_PAUSE_S, pause_s * 1.2)
 
 
+def _look(folder: str) -> tuple[Meeting | None, str | None]:
+    """Who is there, and what is wrong with it."""
+    try:
+        meeting = find(folder)
+    except TemporaryError as error:
+        return None, error.message
+    return meeting, f"no {CONFIG} in it yet" if meeting is None else _try(meeting)
+
+
 def _try(meeting: Meeting) -> str | None:
     from everstep.client import Coordinator
 
@@ -90,38 +98,3 @@ def _try(meeting: Meeting) -> str | None:
         return None
     except EverstepError as error:
         return error.message
-
-
-class _Place:
-    """Small files of one folder."""
-
-    def __init__(self, folder: str) -> None:
-        import fsspec
-        from fsspec.implementations.local import LocalFileSystem
-
-        try:
-            self._system, self._folder = fsspec.core.url_to_fs(folder)
-        except (ImportError, ValueError) as error:
-            raise UsageError(f"{folder} cannot be reached: {error}", hint="pip install what it names") from None
-        self._is_local = isinstance(self._system, LocalFileSystem)
-
-    def write(self, name: str, text: str) -> None:
-        path = f"{self._folder}/{name}"
-        if self._is_local:
-            private_file.write(Path(path), text.encode())
-        else:
-            self._system.pipe_file(path, text.encode())
-
-    def read(self, name: str) -> str | None:
-        self._system.invalidate_cache()
-        try:
-            data: Any = self._system.cat_file(f"{self._folder}/{name}")
-        except FileNotFoundError:
-            return None
-        return str(bytes(data), "utf-8")
-
-    def remove(self, name: str) -> None:
-        try:
-            self._system.rm_file(f"{self._folder}/{name}")
-        except FileNotFoundError:
-            pass

@@ -1,7 +1,8 @@
-"""An emulated OCI: as much of Data Science jobs, Logging Search and Vault as Everstep calls, on loopback.
+"""An emulated OCI: as much of Data Science, Logging Search, Vault and Object Storage as Everstep calls, on loopback.
 
-A program of its own: `python server.py SETTINGS.json`. Every request must be signed by a key that it knows. Each job run
-is a real process with the environment that the service gives it. What tests change (faults, delays) goes to /emulator."""
+A program of its own: `python server.py SETTINGS.json`. Every request must be signed by a key that it knows. Each job
+run is a real process with the environment that the service gives it. What tests change (faults, delays) goes to
+/emulator."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,7 @@ class Oci:
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     runs: dict[str, JobRun] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
+    objects: dict[str, bytes] = field(default_factory=dict)  # by namespace/bucket/name
     faults: list[Fault] = field(default_factory=list)
     answered: dict[str, Any] = field(default_factory=dict)  # by opc-retry-token
     calls: list[str] = field(default_factory=list)
@@ -100,7 +103,9 @@ def make_app(oci: Oci) -> FastAPI:
             signed = signatures.Request(request.method, target, request.headers, body)
             request.state.signer = oci.keys.signer_of(signed)
         except signatures.Unsigned as error:
-            return refusal(401, "NotAuthenticated", f"The required information was not provided or was incorrect: {error}")
+            return refusal(
+                401, "NotAuthenticated", f"The required information was not provided or was incorrect: {error}"
+            )
         for is_late in (False, True):
             if is_late:
                 answer = await call(request)
@@ -114,6 +119,7 @@ def make_app(oci: Oci) -> FastAPI:
     add_jobs(app, oci)
     add_runs(app, oci)
     add_others(app, oci)
+    add_objects(app, oci)
     add_controls(app, oci)
     return app
 
@@ -229,6 +235,45 @@ def add_others(app: FastAPI, oci: Oci) -> None:
         }
 
 
+def add_objects(app: FastAPI, oci: Oci) -> None:
+    place = "/n/{namespace}/b/{bucket}/o"
+
+    @app.put(place + "/{name:path}")
+    async def put(request: Request, namespace: str, bucket: str, name: str) -> Response:
+        oci.objects[f"{namespace}/{bucket}/{name}"] = await request.body()
+        return Response(headers={"etag": uuid.uuid4().hex})
+
+    @app.api_route(place + "/{name:path}", methods=["GET", "HEAD"])
+    def get(request: Request, namespace: str, bucket: str, name: str) -> Response:
+        data = oci.objects.get(f"{namespace}/{bucket}/{name}")
+        if data is None:
+            return refusal(404, "ObjectNotFound", f"The object '{name}' was not found")
+        if request.method == "HEAD":
+            told = {
+                "content-length": str(len(data)),
+                "last-modified": formatdate(usegmt=True),
+                "accept-ranges": "bytes",
+                "etag": "1",
+                "version-id": "1",
+                "storage-tier": "Standard",
+            }
+            return Response(headers=told, media_type="application/octet-stream")
+        first, _, last = request.headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")
+        part = data[int(first) : int(last) + 1 if last else len(data)]
+        return Response(part, status_code=206 if "range" in request.headers else 200)
+
+    @app.delete(place + "/{name:path}")
+    def delete(namespace: str, bucket: str, name: str) -> Response:
+        is_there = oci.objects.pop(f"{namespace}/{bucket}/{name}", None) is not None
+        return Response(status_code=204) if is_there else refusal(404, "ObjectNotFound", name)
+
+    @app.get(place)
+    def list_objects(namespace: str, bucket: str, prefix: str = "") -> Any:
+        start = f"{namespace}/{bucket}/"
+        found = [key.removeprefix(start) for key in oci.objects if key.startswith(start + prefix)]
+        return {"objects": [{"name": name, "size": len(oci.objects[start + name])} for name in found], "prefixes": []}
+
+
 def add_controls(app: FastAPI, oci: Oci) -> None:
     @app.post("/emulator/settings")
     def change(body: dict[str, Any]) -> None:
@@ -246,7 +291,7 @@ def add_controls(app: FastAPI, oci: Oci) -> None:
     @app.get("/emulator/state")
     def state() -> Any:
         runs = [{**run.view(), "pids": [process.pid for process in run.processes]} for run in oci.runs.values()]
-        return {"jobs": list(oci.jobs.values()), "runs": runs, "calls": oci.calls}
+        return {"jobs": list(oci.jobs.values()), "runs": runs, "objects": list(oci.objects), "calls": oci.calls}
 
     @app.get("/emulator/logs")
     def logs() -> Any:
@@ -264,7 +309,7 @@ def add_controls(app: FastAPI, oci: Oci) -> None:
             run.thread.join(10)
         for name, value in vars_of(Settings()).items():
             setattr(oci.settings, name, value)
-        for kept in (oci.jobs, oci.runs, oci.secrets, oci.answered):
+        for kept in (oci.jobs, oci.runs, oci.secrets, oci.objects, oci.answered):
             kept.clear()
         oci.faults.clear()
         oci.calls.clear()

@@ -61,7 +61,9 @@ class LogStore:
         if self.settings.log_twice:
             self.records.append((time.time(), result))
 
-    def search(self, place: str, endings: list[str], start_ms: float, end_ms: float, limit: int) -> list[dict[str, Any]]:
+    def search(
+        self, place: str, endings: list[str], start_ms: float, end_ms: float, limit: int
+    ) -> list[dict[str, Any]]:
         found = [
             {"data": {"datetime": result["datetime"], "logContent": result["logContent"]}}
             for visible_at, result in list(self.records)
@@ -74,7 +76,9 @@ class LogStore:
 
 
 class JobRun:
-    def __init__(self, job: dict[str, Any], body: dict[str, Any], *, folder: Path, image: Image, logs: LogStore) -> None:
+    def __init__(
+        self, job: dict[str, Any], body: dict[str, Any], *, folder: Path, image: Image, logs: LogStore
+    ) -> None:
         self.id = new_ocid("datasciencejobrun")
         self.job, self.body, self.logs, self.settings = job, body, logs, logs.settings
         self.state, self.details = "ACCEPTED", ""
@@ -231,7 +235,9 @@ def _principal(run_id: str) -> tuple[str, rsa.RSAPublicKey, str]:
     """The token of a run, its public key, and the private one as PEM."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     claims = {"sub": run_id, "exp": int(time.time()) + 3600, "res_tenant": "tenancy", "res_compartment": "compartment"}
-    parts = [base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=").decode() for each in ({"alg": "none"}, claims)]
+    parts = [
+        base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=").decode() for each in ({"alg": "none"}, claims)
+    ]
     token = f"{parts[0]}.{parts[1]}.{uuid.uuid4().hex}"
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()).decode()
     return token, key.public_key(), pem

@@ -19,14 +19,14 @@ _Body = dict[str, Any]
 
 
 def job_body(job: Job, options: Oci, environment: Mapping[str, str]) -> _Body:
-    configuration = {"jobType": "DEFAULT", "environmentVariables": dict(environment), **_runtime_limit(job)}
+    configuration = {"jobType": "DEFAULT", "environmentVariables": dict(environment)}
     container = {"jobEnvironmentType": "OCIR_CONTAINER", "image": job.image}
     return {
         "projectId": options.project,
         "compartmentId": options.compartment,
         "displayName": job.title,
         **(
-            _alone(options, configuration, container)
+            _alone(options, {**configuration, **_runtime_limit(job)}, container)
             if options.mode == "runs"
             else _together(job, options, configuration, container)
         ),

@@ -53,12 +53,12 @@ class OciPlatform:
         jobs, folder = Jobs.open(opened), _folder(place.folder, opened)
         runs: list[tuple[str, str]] = []
         with _undone_on_failure(say) as undo:
-            undo(lambda: folder.remove(place.files))
-            for name, data in _files(ticket, secrets):
-                folder.write(name, data)
             network = _network(opened, options, say) if _is_met_by_address(job, options) else ""
             job_id = jobs.create(_job_body(job, options, ticket, place, network=network))
             undo(lambda: _end(jobs, place, job_id, say, deletes=True))
+            undo(lambda: folder.remove(place.files))
+            for name, data in _files(ticket, secrets):
+                folder.write(name, data)
             for rank in range(_num_runs(job, place)):
                 runs.append((place.names.of(rank), jobs.start(_run_body(place, rank, job_id))))
         say(f"{len(runs)} job runs of {job_id} are accepted")

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[3]
 STANDIN = ROOT / "tests" / "examples" / "standin"  # torchvision, as far as the seed's script needs it
 TENANCY, USER, FINGERPRINT = "ocid1.tenancy.oc1..aaaa", "ocid1.user.oc1..bbbb", ":".join(["ab"] * 16)
 COMPARTMENT, PROJECT = "ocid1.compartment.oc1..cccc", "ocid1.datascienceproject.oc1.iad.dddd"
+OVER = ("SUCCEEDED", "FAILED", "CANCELED")
 _START_S = 30.0
 
 
@@ -53,15 +54,15 @@ class OciLab:
         }
 
     def env(self) -> Mapping[str, str]:
-        return {"HOME": str(self.folder / "user")}
+        return {"HOME": str(self.folder / "user"), **to_buckets_at(self.url)}
 
     @property
     def work_dir(self) -> str:
-        return f"file://{self.folder / 'work'}"
+        return "oci://bucket@namespace/path/to/dir/"
 
     def leftovers(self, job_id: str) -> list[str]:
-        files = [str(path) for path in (self.folder / "work").rglob("*") if path.is_file()]
-        return files + [run["displayName"] for run in self.state()["runs"] if run["lifecycleState"] != "CANCELED"]
+        state = self.state()
+        return state["objects"] + [run["displayName"] for run in state["runs"] if run["lifecycleState"] not in OVER]
 
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = httpx.get(f"{self.url}/emulator/state").json()
@@ -81,6 +82,11 @@ class OciLab:
         httpx.post(f"{self.url}/emulator/reset", timeout=30.0).raise_for_status()
 
 
+def to_buckets_at(url: str) -> dict[str, str]:
+    """fsspec's way to say where oci:// leads."""
+    return {"FSSPEC_OCI": json.dumps({"config_kwargs": {"service_endpoint": url}})}
+
+
 @contextmanager
 def open_lab(folder: Path) -> Iterator[OciLab]:
     pem = make_user(folder / "user")
@@ -89,7 +95,11 @@ def open_lab(folder: Path) -> Iterator[OciLab]:
         "ready": str(folder / "ready"),
         "keys": {f"{TENANCY}/{USER}/{FINGERPRINT}": pem},
         "command": [sys.executable, "-u", "-m", "everstep", "entry"],
-        "environment": {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "PYTHONPATH": f"{STANDIN}:{ROOT}"},
+        "environment": {
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": f"{STANDIN}:{ROOT}",
+        },  # of the image
     }
     (folder / "settings.json").write_text(json.dumps(told))
     server = subprocess.Popen([sys.executable, Path(__file__).parent / "server.py", folder / "settings.json"])

@@ -322,15 +322,17 @@ def vars_of(settings: Settings) -> dict[str, Any]:
 def main() -> None:
     told = json.loads(Path(sys.argv[1]).read_text())
     keys = {name: load_pem_public_key(pem.encode()) for name, pem in told["keys"].items()}
+    listening = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    buckets = {"FSSPEC_OCI": json.dumps({"config_kwargs": {"service_endpoint": url}})}  # where oci:// leads
     oci = Oci(
         folder=Path(told["folder"]),
-        image=Image(command=tuple(told["command"]), environment=told["environment"]),
+        image=Image(command=tuple(told["command"]), environment={**told["environment"], **buckets}),
         keys=signatures.KeyRing(keys),  # type: ignore[arg-type]
     )
-    listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(make_app(oci), log_level="warning", timeout_graceful_shutdown=1))
     signal.signal(signal.SIGTERM, lambda *_: setattr(server, "should_exit", True))
-    Path(told["ready"]).write_text(f"http://127.0.0.1:{listening.getsockname()[1]}")
+    Path(told["ready"]).write_text(url)
     try:
         server.run(sockets=[listening])
     finally:

@@ -21,7 +21,7 @@ from types import FrameType
 
 from everstep import env, private_file
 from everstep.cli.order import NodeRequest, forget_secrets, read_order, run_node
-from everstep.errors import PermanentError, UsageError
+from everstep.errors import JobFinished, PermanentError, UsageError
 from everstep.job import ads_env
 from everstep.job.ads_env import AdsNode
 from everstep.job.order import Order
@@ -70,7 +70,11 @@ def _be_node(request: EntryRequest, say: Say) -> int:
         return _run_node(request, order, node.rank)
     if node.is_first:
         return _host(request, order, node, say)
-    url, order, token = _join(request, order, node, say)
+    try:
+        url, order, token = _join(request, order, node, say)
+    except JobFinished as late:
+        say(f"{late.reason}: nothing is left to do")
+        return 0
     folder = private_directory(request.log_dir / order.job)
     private_file.write(folder / "token", token.encode() + b"\n")
     return _run_node(replace(request, coordinator_url=url, token_file=folder / "token"), order, node.rank)
@@ -119,7 +123,9 @@ def _run_node(request: EntryRequest, order: Order, rank: int | None) -> int:
 def _join(request: EntryRequest, order: Order, node: AdsNode, say: Say) -> tuple[str, Order, str]:
     """The coordinator's URL, the order with the job's id, and the token."""
     if node.folder:
-        found = meeting.wait_for(node.folder, node.timeout_s, say)
+        found = meeting.wait_for(node.folder, node.timeout_s, say, job=order.job if request.order is not None else None)
+        if found.is_over:
+            raise JobFinished(f"{found.job} was over before this node came")
         return found.url, replace(order, job=found.job), found.token
     if not node.host:
         raise UsageError(
@@ -197,15 +203,16 @@ def _give_token(request: EntryRequest, path: Path) -> None:
 @contextmanager
 def _known(node: AdsNode, job: str, url: str, address: str, token: str) -> Iterator[None]:
     """To the other nodes, as long as the job runs."""
+    met = meeting.Meeting(url=url, job=job, token=token, address=address)
     if node.folder:
-        meeting.publish(node.folder, meeting.Meeting(url=url, job=job, token=token, address=address))
+        meeting.publish(node.folder, met)
     else:
         share_token(job, token)
     try:
         yield
     finally:
         if node.folder:
-            meeting.withdraw(node.folder, token)
+            meeting.withdraw(node.folder, met)
         else:
             unshare_token(job, token)
 

@@ -62,6 +62,15 @@ class Exit:
         return f"killed by {self.signal}" if self.signal else f"exit code {self.code}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a short command has said."""
+
+    exit: Exit
+    text: str
+    errors: str
+
+
 class Child:
     """A process of ours. Start it from a thread that lives as long as the child shall: the kernel ends it with that."""
 
@@ -143,6 +152,26 @@ class Child:
         os.close(self._descriptor)
         self._descriptor = -1
         return Exit(code=code)
+
+
+def ask(command: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> Answer:
+    """Run a short command to its end. Raises OSError if there is none of that name, TimeoutError if it takes longer."""
+    try:
+        done = subprocess.run(
+            command,
+            env=dict(env) if env is not None else None,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"{command[0]} did not end within {timeout_s:.0f} s") from None
+    return Answer(
+        exit=Exit(code=done.returncode),
+        text=done.stdout.decode(errors="replace"),
+        errors=done.stderr.decode(errors="replace"),
+    )
 
 
 def start_detached(

@@ -4,6 +4,7 @@ Started again on the same folder it goes on as before. Its exit code is the job'
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ from everstep.client import Coordinator
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job.order import Order, policy_of
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, private_directory
+from everstep.platforms.base import OVER
 from everstep.platforms.fleet import Fleet, NoFleet, keep
 from everstep.wire import JobSpec, JobView
 
@@ -43,6 +45,9 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
     if request.token_file is not None and request.token_file.resolve() != files.token:
         private_file.write(files.token, env.read_token(request.token_file).encode() + b"\n")
     status = StatusFile(path=folder / "status.json")
+    if (over := status.over()) is not None:
+        say(f"{over}, as it was before this start")
+        return 0 if over == "succeeded" else 1
     status.write("running", "the coordinator is started")
     with (
         _signals() as asked,
@@ -70,6 +75,14 @@ class StatusFile:
     """For whoever cannot ask the coordinator, as when it is over."""
 
     path: Path
+
+    def over(self) -> str | None:
+        """How the job has ended, if it has. A coordinator that ended with an error may be started again for that."""
+        try:
+            state = str(json.loads(self.path.read_text())["state"])
+        except FileNotFoundError:
+            return None
+        return state if state in OVER else None
 
     def write(self, state: str, reason: str) -> None:
         private_file.write_json(self.path, {"state": state, "reason": reason, "at": time.time()})

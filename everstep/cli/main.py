@@ -391,6 +391,34 @@ def coordinate(
     raise typer.Exit(run_coordinate(request, lambda line: typer.echo(f"everstep: {line}", err=True)))
 
 
+@app.command()
+def init(
+    folder: opt.ProjectFolder = Path(),
+    framework: opt.Framework = "pytorch",
+    platform: opt.ProjectPlatform = None,
+    force: opt.IsForced = False,
+) -> None:
+    """Write the files of a new project: script, job file, Dockerfile and more, runnable as they are."""
+    from everstep.cli.init import init
+
+    raise typer.Exit(init(folder, framework=framework, platform=platform, is_forced=force))
+
+
+@app.command()
+def build(
+    file: opt.BuildFile = None,
+    image: opt.ImageName = None,
+    tag: opt.ImageTag = None,
+    dockerfile: opt.DockerfilePath = None,
+    push: opt.IsPushed = False,
+    dry_run: opt.IsDryBuild = False,
+) -> None:
+    """Build the job's image with docker. Prints its name."""
+    from everstep.cli.build import build
+
+    raise typer.Exit(build(file, name=image, tag=tag, dockerfile=dockerfile, pushes=push, is_dry=dry_run))
+
+
 @app.command(no_args_is_help=True)
 def watch(job: opt.SubmittedJob) -> None:
     """Follow a submitted job until its end. Exit code 0 if it succeeds. Ctrl-C stops watching, not the job."""

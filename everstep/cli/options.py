@@ -360,6 +360,25 @@ PlatformName = Annotated[
 ]
 IsDryRender = Annotated[bool, _option(JOBS, "--dry-run", text="Print what would be submitted, and touch nothing.")]
 IsFollowed = Annotated[bool, _option(JOBS, "--follow", text="Print its lines until its end.")]
+ProjectFolder = Annotated[Path, typer.Argument(help="Where to; made if it is missing.", metavar="[DIR]")]
+Framework = Annotated[str, typer.Option("--framework", help="What the script trains with.")]
+ProjectPlatform = Annotated[
+    str | None, typer.Option("--platform", "-b", help="What the job file names; oci: files in ADS's layout.")
+]
+IsForced = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
+BuildFile = Annotated[
+    Path | None,
+    typer.Option("--file", "-f", help="The job file; else job.yaml or train.yaml, if there is one.", metavar="FILE"),
+]
+ImageName = Annotated[
+    str | None, typer.Option("--image", envvar="IMAGE_NAME", help="Its name; else the job file's, else the job's.")
+]
+ImageTag = Annotated[
+    str | None, typer.Option("--tag", "-t", envvar="TAG", help="Its tag; else the name's, else latest.")
+]
+DockerfilePath = Annotated[str | None, typer.Option("--dockerfile", help="Its path; else as the job file says.")]
+IsPushed = Annotated[bool, typer.Option("--push", "-p", help="Push it, too.")]
+IsDryBuild = Annotated[bool, typer.Option("--dry-run", help="Print the commands, and run none.")]
 SubmittedJob = Annotated[str, typer.Argument(help="Our id of it, the platform's, or its name.", metavar="ID")]
 OptionalSubmittedJob = Annotated[
     str | None,

@@ -1,0 +1,65 @@
+"""`everstep init`: the files of a new project, runnable as they are. What is there already stays, unless forced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+
+from everstep.errors import UsageError
+from everstep.job.platform_options import PLATFORMS
+from everstep.job.schema import Job
+
+FRAMEWORKS = ("pytorch",)
+_TEMPLATES = Path(__file__).parents[1] / "templates"
+_ADS_FILES = ("train.py", ".dockerignore")  # of the usual ones, what ADS's layout has too
+
+
+def init(folder: Path, *, framework: str, platform: str | None, is_forced: bool) -> int:
+    if framework not in FRAMEWORKS:
+        raise UsageError(f"--framework={framework} is not known", hint="pytorch")
+    if platform not in (None, *PLATFORMS):
+        raise UsageError(f"--platform={platform} is not known", hint=f"one of {', '.join(PLATFORMS)}")
+    name = Job(entrypoint=("train.py",), name=re.sub(r"[^\w.-]", "-", folder.resolve().name)).slug
+    for path, text in _project(framework, platform or "local"):
+        _write(folder / path, text.replace("@NAME@", name), is_forced=is_forced)
+    job = "train.yaml" if platform == "oci" else "job.yaml"
+    where = " --platform local" if platform == "oci" else ""
+    typer.echo(f"everstep: now: cd {folder} && everstep run -f {job}{where} --follow", err=True)
+    return 0
+
+
+def _project(framework: str, platform: str) -> Iterator[tuple[Path, str]]:
+    """Paths and contents."""
+    usual = _below(_TEMPLATES / framework)
+    if platform == "oci":
+        yield from ((path, text) for path, text in usual if path.name in _ADS_FILES)
+        yield from _below(_TEMPLATES / "oci")
+        return
+    more = (_TEMPLATES / "platforms" / f"{platform}.yaml").read_text(encoding="utf-8")
+    yield from ((path, text + more if path.name == "job.yaml" else text) for path, text in usual)
+
+
+def _below(folder: Path) -> Iterator[tuple[Path, str]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix != ".pyc":
+            name = re.sub("^dot-", ".", path.name)
+            yield path.with_name(name).relative_to(folder), path.read_text(encoding="utf-8")
+
+
+def _write(path: Path, text: str, *, is_forced: bool) -> None:
+    is_there = path.exists()
+    if is_there and not is_forced:
+        same = path.is_file() and path.read_text(errors="replace") == text
+        left = "is there already" if same else "is another already, and left as it is: --force overwrites it"
+        typer.echo(f"everstep: {path} {left}", err=True)
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755 if text.startswith("#!") else 0o644)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", hint="a folder that you may write to") from None
+    typer.echo(str(path))

@@ -1,0 +1,7 @@
+"""What is set on each node before its workers start: change it for your shape and network."""
+
+import os
+
+
+def prepare() -> None:
+    os.environ.setdefault("NCCL_ASYNC_ERROR_HANDLING", "1")

@@ -1,0 +1,90 @@
+"""A docker engine and an image for tests, without a registry: Debian with Python, and Everstep from this very checkout.
+
+Its Python and its virtual environment are mounted from this machine, at their own paths."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LAB = Path(__file__).parent / "lab"
+ROOT = Path(__file__).parents[3]
+_KEPT = Path(os.environ.get("EVERSTEP_LAB", "~/.cache/everstep-lab")).expanduser()
+BASE, IMAGE = "everstep-lab/debian-py:12", "everstep-lab/node:latest"
+MOUNTED = tuple(dict.fromkeys((sys.prefix, sys.base_prefix, str(ROOT))))
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DOCKERFILE = f"""\
+FROM {BASE}
+ENV PATH={sys.prefix}/bin:{_PATH} PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+ENTRYPOINT ["everstep", "entry"]
+"""
+
+
+@contextmanager
+def running_engine() -> Iterator[Mapping[str, str]]:
+    """What commands need in their environment to reach it. One that was there stays."""
+    was_there = _answers({}) or _answers({"DOCKER_HOST": f"unix://{_KEPT / 'docker' / 'docker.sock'}"})
+    done = subprocess.run([LAB / "up"], stdout=subprocess.PIPE, text=True, timeout=600)
+    if done.returncode != 0:
+        missing("no docker engine: see tests/platforms/docker/lab/up")
+    env = {"DOCKER_HOST": done.stdout.strip()} if done.stdout.strip() else {}
+    try:
+        docker(env, "build", "--quiet", "--tag", IMAGE, "-", text=DOCKERFILE)
+        yield env
+    finally:
+        if not was_there:
+            subprocess.run([LAB / "down"], check=True, timeout=60)
+
+
+def missing(why: str) -> None:
+    """What a laptop may lack, continuous integration may not."""
+    if os.environ.get("EVERSTEP_REQUIRE_LABS") == "1":
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+def docker(env: Mapping[str, str], *words: str, text: str = "") -> str:
+    done = subprocess.run(
+        ["docker", *words], env={**os.environ, **env}, input=text, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, f"docker {words}: {done.stderr}"
+    return done.stdout
+
+
+def leftovers(env: Mapping[str, str], project: str) -> list[str]:
+    label = ["--filter", f"label=com.docker.compose.project={project}", "--quiet"]
+    return [
+        f"{kind} {each}"
+        for kind, words in (
+            ("container", ["ps", "--all"]),
+            ("network", ["network", "ls"]),
+            ("volume", ["volume", "ls"]),
+        )
+        for each in docker(env, *words, *label).split()
+    ]
+
+
+def mounts() -> list[str]:
+    return [f"{folder}:{folder}:ro" for folder in MOUNTED]
+
+
+def job_here() -> dict[str, Any]:
+    """What a job file needs for the image."""
+    lab = {"volumes": mounts()}
+    return {"image": IMAGE, "platform": {"compose": {"raw": {"services": {"coordinator": lab, "node": lab}}}}}
+
+
+def _answers(env: Mapping[str, str]) -> bool:
+    command = ["docker", "version", "--format", "{{.Server.Version}}"]
+    try:
+        return subprocess.run(command, env={**os.environ, **env}, capture_output=True, timeout=30).returncode == 0
+    except FileNotFoundError:
+        missing("no docker command: apt-get install docker.io docker-compose debootstrap")
+        return False

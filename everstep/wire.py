@@ -227,6 +227,7 @@ class WorkerExit:
     exit_code: int  # negative: ended by that signal
     step: int = 0
     leaf: int = -1  # the leaf it was computing; -1: none
+    was_asked: bool = False  # by its agent: it would have gone on
 
 
 # --- workers --------------------------------------------------------------------------------------
@@ -328,12 +329,14 @@ class Settled:
 class Leave:
     """POST …/workers/{worker}/leave: wants to end after its committed step. Held until released, else asked again.
 
-    Released when every member asked to leave (the end), or when the next generation, without it, has settled."""
+    Released when every member asked to leave, or when the next generation, without it, has settled. If one of them
+    leaves by itself the job is finished; if all were asked to (a preemption), it waits for other workers."""
 
     incarnation: str
     generation: int
     step: int
     reason: str
+    is_asked: bool = False  # by SIGTERM: it would have gone on
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -364,7 +367,7 @@ class GenerationView:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerView:
     worker: str
-    status: str  # starting, waiting (newcomer), member, lost, left, dead
+    status: str  # starting, waiting (newcomer), member, lost, left, sent (asked to go), dead
     reason: str
     agent: str
     pid: int

@@ -95,7 +95,7 @@ def _attend(
     leave_at = None if order.time_limit_s is None else time.time() + order.time_limit_s - order.grace_s
     told = ""
     while True:
-        view = _look(coordinator)
+        nodes, view = fleet.nodes(), _look(coordinator)
         if view is not None and _is_over(view):
             return view
         if asked.is_set():
@@ -104,7 +104,7 @@ def _attend(
             return _stop(coordinator, f"the time limit of {order.time_limit_s:.0f} s is reached")
         is_late = leave_at is not None and time.time() > leave_at
         try:
-            reason = keep(fleet, now=time.time(), num_wanted=0 if is_late else None).reason
+            reason = keep(fleet, nodes, now=time.time(), num_wanted=0 if is_late else None).reason
         except PermanentError as error:
             return _stop(coordinator, error.message)
         if reason != told:

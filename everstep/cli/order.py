@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
 import threading
@@ -172,9 +173,19 @@ def _await_job(order: Order, request: NodeRequest) -> None:
 
 
 def _set_up(lines: tuple[str, ...]) -> None:
-    """Run the lines in a shell that then becomes this command again, with all that they have set."""
-    again = shlex.join([sys.executable, "-m", "everstep", *sys.argv[1:]])
-    script = "\n".join(["set -e", *lines, f"export {env.SET_UP}=1", f"exec {again}"])
+    """Run the lines in a shell that then becomes this command again, with all that they have set. If they lead to
+    another `everstep`, as activating an environment does, it becomes that one."""
+    words, before = shlex.join(sys.argv[1:]), shlex.quote(shutil.which("everstep") or "")
+    script = "\n".join(
+        [
+            "set -e",
+            *lines,
+            f"export {env.SET_UP}=1",
+            "found=$(command -v everstep || true)",
+            f'if [ -n "$found" ] && [ "$found" != {before} ]; then exec "$found" {words}; fi',
+            f"exec {shlex.quote(sys.executable)} -m everstep {words}",
+        ]
+    )
     try:
         os.execvp("bash", ["bash", "-c", script])
     except OSError as error:

@@ -9,9 +9,9 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -20,7 +20,7 @@ from everstep.job.load import Loaded, load_file
 from everstep.job.schema import Job
 from everstep.job.tree import dump
 from everstep.platforms import records
-from everstep.platforms.base import JobStatus, Platform, Ticket
+from everstep.platforms.base import JobStatus, Platform, State, Ticket
 from everstep.platforms.choose import platform_of
 from everstep.platforms.code import LARGE_BYTES, pack
 from everstep.platforms.records import Record
@@ -117,7 +117,7 @@ def watch(wanted: str) -> int:
     except KeyboardInterrupt:
         say(f"{record.id} goes on; `everstep cancel {record.id}` ends it")
         return 130
-    status = _last_status(platform, record)
+    status = _last_status(record)
     say(f"{record.id} {status.state}: {status.reason}")
     return 0 if status.state == "succeeded" else 1
 
@@ -134,10 +134,21 @@ def _print_lines(platform: Platform, record: Record, *, rank: int | None, follow
             typer.echo(line.text if rank is not None else f"{line.node} | {line.text}")
 
 
-def _last_status(platform: Platform, record: Record) -> JobStatus:
+def _last_status(record: Record) -> JobStatus:
     deadline = time.monotonic() + _LATE_STATUS_S
-    while not (status := platform.status(record)).is_over and time.monotonic() < deadline:
+    while not (status := _status(record)).is_over and time.monotonic() < deadline:
         time.sleep(0.2)
+    return status
+
+
+def _status(record: Record) -> JobStatus:
+    """What is over stays so, and is remembered: the platform may forget it."""
+    if record.end is not None:
+        state, reason = record.end
+        return JobStatus(state=cast(State, state), reason=reason)
+    status = platform_of(record.platform).status(record)
+    if status.is_over:
+        records.save(replace(record, end=(status.state, status.reason)))
     return status
 
 
@@ -166,8 +177,7 @@ def print_submitted(wanted: str) -> int:
     from rich.table import Table
 
     record = records.find(wanted)
-    platform = platform_of(record.platform)
-    status = platform.status(record)
+    platform, status = platform_of(record.platform), _status(record)
     console = Console()
     table = Table(
         title=f"{record.id} on {record.platform}: {status.state}", caption=status.reason, title_justify="left"
@@ -226,7 +236,7 @@ def scale(wanted: str, num_nodes: int) -> int:
             f"{num_nodes} nodes: the job takes {record.min_nodes} to {record.max_nodes}",
             hint="the job file's `nodes: MIN:MAX` says how many there may be",
         )
-    if (status := platform.status(record)).is_over:
+    if (status := _status(record)).is_over:
         raise UsageError(f"{record.id} is over: {status.state}, {status.reason}")
     platform.scale(record, num_nodes, say)
     say(f"{record.id}: {num_nodes} nodes from now on")
@@ -237,7 +247,7 @@ def cancel(wanted: str) -> int:
     record = records.find(wanted)
     platform = platform_of(record.platform)
     platform.cancel(record, say)
-    status = platform.status(record)
+    status = _status(record)
     say(f"{record.id} {status.state}: {status.reason}")
     return 0
 
@@ -245,7 +255,7 @@ def cancel(wanted: str) -> int:
 def _status_of(record: Record) -> JobStatus:
     """A platform that cannot be asked now must not hide the other jobs."""
     try:
-        return platform_of(record.platform).status(record)
+        return _status(record)
     except (EverstepError, ImportError, OSError) as error:
         return JobStatus(state="unknown", reason=str(error).splitlines()[0])
 

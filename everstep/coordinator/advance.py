@@ -20,7 +20,9 @@ def advance(roster: Roster, signs: Mapping[str, Sign], now: float) -> tuple[Rost
         before = roster
         end = decide_end(roster)
         leaving = decide_leaving(roster)
-        if leaving.released:
+        if leaving.are_sent:
+            roster = changes.send_away(roster, leaving.released, leaving.reason, now)
+        elif leaving.released:
             roster = changes.release(roster, leaving.released, leaving.reason)
         if end.is_stopped or end.is_finished:
             ending = changes.finish if end.is_finished else changes.stop

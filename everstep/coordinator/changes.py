@@ -13,8 +13,10 @@ from everstep.coordinator.roster import (
     ALIVE,
     CONFLICT,
     DEAD,
+    GONE,
     LEFT,
     LOST,
+    SENT,
     Arrival,
     Attempt,
     Generation,
@@ -27,8 +29,6 @@ from everstep.coordinator.roster import (
 from everstep.errors import Refused
 from everstep.process import Exit
 from everstep.wire import AgentReport, Announce, Arrive, Broken, Leave, Policy, Settled, SlotRequest, WorkerExit
-
-GONE = (DEAD, LEFT)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -174,12 +174,14 @@ def close_attempt(roster: Roster, reason: str, *, is_restart: bool, wants_stacks
 
 
 def exited(roster: Roster, name: str, end: WorkerExit, now: float) -> Roster:
-    """The process is gone for certain. Exit code 0 is a leaving in good order, released or not."""
+    """The process is gone for certain. Exit code 0 is a leaving in good order, released or not; one that was asked to
+    go has not come to its end."""
     worker = roster.worker(name)
     if worker.status in GONE:
         return roster
     good, bad = (LEFT, "ended in good order"), (DEAD, f"died: {Exit(code=end.exit_code)}")
-    status, reason = good if end.exit_code == 0 else bad
+    sent = (SENT, "was asked to go, and went in good order")
+    status, reason = bad if end.exit_code != 0 else sent if end.was_asked else good
     leaf = end.leaf if status == DEAD else -1
     gone = replace(worker, status=status, reason=reason, step=end.step if leaf >= 0 else worker.step, leaf=leaf)
     return _drop(roster, gone, f"{name} {reason}", now)
@@ -295,13 +297,13 @@ def settled(roster: Roster, name: str, message: Settled) -> Roster:
 def leave(roster: Roster, name: str, message: Leave) -> Roster:
     """Wants to end. Whether it may is decided later (`ending`); a wish about an earlier generation is void."""
     worker = roster.worker(name)
-    if worker.status == LEFT and worker.incarnation == message.incarnation:
+    if worker.status in (LEFT, SENT) and worker.incarnation == message.incarnation:
         return roster
     worker = known(roster, name, message.incarnation)
     _refuse_if_newer(roster, message.generation)
     if roster.is_over or name in roster.recalled or is_formed(roster, name, message.generation):
         return roster
-    wish = Wish(generation=message.generation, step=message.step, reason=message.reason)
+    wish = Wish(generation=message.generation, step=message.step, reason=message.reason, is_asked=message.is_asked)
     if worker.status == LOST:
         roster = _with(roster, replace(worker, status=ALIVE, reason="", wants_stacks=False))
     if roster.wishes.get(name) == wish:
@@ -326,10 +328,15 @@ def lose(roster: Roster, name: str, reason: str, now: float, *, wants_stacks: bo
     return replace(_drop(roster, gone, f"{name} is lost: {reason}", now), lost_at={**roster.lost_at, name: now})
 
 
-def release(roster: Roster, names: Iterable[str], reason: str) -> Roster:
+def release(roster: Roster, names: Iterable[str], reason: str, *, status: str = LEFT) -> Roster:
     names = list(names)
-    gone = [replace(roster.workers[name], status=LEFT, reason=reason) for name in names]
+    gone = [replace(roster.workers[name], status=status, reason=reason) for name in names]
     return replace(_with(roster, *gone), wishes=_without(roster.wishes, names))
+
+
+def send_away(roster: Roster, names: Iterable[str], reason: str, now: float) -> Roster:
+    """All members go, and none has come to its end: whoever comes next begins another generation."""
+    return close(release(roster, names, reason, status=SENT), reason, now)
 
 
 def recall(roster: Roster, names: Iterable[str], now: float) -> Roster:

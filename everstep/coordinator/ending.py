@@ -16,6 +16,7 @@ from everstep.coordinator.roster import DEAD, LEFT, Roster, by_seniority, listed
 class Leaving:
     reason: str
     released: tuple[str, ...] = ()
+    are_sent: bool = False  # all members go because they were asked to: the job is not over
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +30,10 @@ def decide_leaving(roster: Roster) -> Leaving:
     if not roster.wishes:
         return Leaving(reason="nobody wants to leave")
     if _all_wish(roster):
-        return Leaving(reason="all members leave together", released=tuple(roster.wishes))
+        released = tuple(roster.wishes)
+        if _all_asked(roster):
+            return Leaving(reason="all members were asked to go", released=released, are_sent=True)
+        return Leaving(reason="all members leave together", released=released)
     outside = [name for name in roster.wishes if not (roster.generation.is_open and roster.is_member(name))]
     if _is_settled(roster):
         return Leaving(
@@ -41,10 +45,11 @@ def decide_leaving(roster: Roster) -> Leaving:
 
 
 def decide_end(roster: Roster) -> End:
-    """The job ends well when all leave together or have ended, badly when one leaf kills worker after worker."""
+    """The job ends well when all leave together or have ended, badly when one leaf kills worker after worker. If all
+    were asked to go it is not over: others may come."""
     if roster.is_over:
         return End(reason=roster.reason)
-    if _all_wish(roster):
+    if _all_wish(roster) and not _all_asked(roster):
         members = roster.generation.ranks
         step = max(wish.step for wish in roster.wishes.values())
         return End(reason=f"all {len(members)} members left together at step {step}", is_finished=True)
@@ -61,6 +66,11 @@ def _all_wish(roster: Roster) -> bool:
     if not roster.generation.is_open or not members.keys() <= roster.wishes.keys():
         return False
     return all(roster.wishes[name].generation == number for name in members)
+
+
+def _all_asked(roster: Roster) -> bool:
+    """Whether none of them would have left by itself: a preemption of the whole job."""
+    return all(roster.wishes[name].is_asked for name in roster.generation.ranks)
 
 
 def _holds_nothing(roster: Roster, name: str) -> bool:

@@ -25,7 +25,9 @@ from everstep.coordinator.replies import Notice, Seats, agent_orders, job_view, 
 from everstep.coordinator.roster import (
     ALIVE,
     CONFLICT,
+    GONE,
     LEFT,
+    SENT,
     Attempt,
     Generation,
     NodeSign,
@@ -221,7 +223,7 @@ class Job:
     def _caller(self, name: str, incarnation: str) -> Worker:
         """Who calls. One that was released may not have heard of it yet: its last heartbeats are no offence."""
         worker = self.roster.worker(name)
-        if worker.status == LEFT and worker.incarnation == incarnation:
+        if worker.status in (LEFT, SENT) and worker.incarnation == incarnation:
             return worker
         return changes.known(self.roster, name, incarnation)
 
@@ -253,7 +255,7 @@ class Job:
 
     def _left(self, name: str, generation: int) -> wire.Left | None:
         kept = self.kept
-        if kept.workers[name].status == LEFT or kept.is_over:
+        if kept.workers[name].status in (LEFT, SENT) or kept.is_over:
             reason = kept.reason if kept.is_over else kept.workers[name].reason
             return wire.Left(is_released=True, is_closed=False, reason=reason)
         if name in kept.recalled or changes.is_formed(kept, name, generation):
@@ -366,14 +368,13 @@ class Job:
 
 def _is_newcomer(roster: Roster, name: str) -> bool:
     """Whether training is under way: a generation was formed, and somebody of it may still be there."""
-    gone = changes.GONE
     if roster.generation.number == 0:
         return False
     return any(
-        roster.workers[each].status not in gone and roster.is_member(each)
+        roster.workers[each].status not in GONE and roster.is_member(each)
         for each in roster.generation.ranks
         if each != name
-    ) or any(each.settled and each.status not in gone for each in roster.workers.values() if each.worker != name)
+    ) or any(each.settled and each.status not in GONE for each in roster.workers.values() if each.worker != name)
 
 
 def _emit_all(before: Roster, after: Roster) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from everstep.errors import Refused
 from everstep.wire import OUTSIDE, Fitness, Member, Policy
 
-ALIVE, LOST, LEFT, DEAD = "alive", "lost", "left", "dead"
+ALIVE, LOST, LEFT, SENT, DEAD = "alive", "lost", "left", "sent", "dead"  # sent: asked to go, with work left to do
+GONE = (LEFT, SENT, DEAD)
 STARTING, WAITING_TO_JOIN, MEMBER = "starting", "waiting", "member"  # how an alive worker is shown
 
 CONFLICT, UNKNOWN = 409, 404
@@ -142,6 +143,7 @@ class Wish:
     generation: int
     step: int
     reason: str
+    is_asked: bool = False  # it would have gone on
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from everstep.coordinator.fitness import Fit, decide_fit
 from everstep.coordinator.reach import largest_mutual
-from everstep.coordinator.roster import DEAD, LEFT, Node, Roster, Seat, listed
+from everstep.coordinator.roster import DEAD, GONE, LEFT, Node, Roster, Seat, listed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,7 +202,7 @@ def _is_idle(roster: Roster, node: Node) -> bool:
     """Whether all workers that this very agent was told to start are gone."""
     is_its = f"{node.incarnation}/"
     return all(
-        worker.status in (LEFT, DEAD)
+        worker.status in GONE
         for worker in roster.workers.values()
         if worker.agent == node.agent and worker.request.startswith(is_its)
     )

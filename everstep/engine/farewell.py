@@ -17,6 +17,9 @@ class Leaving(SystemExit):
         super().__init__(0)
 
 
+ASKED = "asked to end by SIGTERM"
+
+
 class Farewell:
     """A wish to leave after a step. `may_leave(reason)` asks, and takes long."""
 

@@ -40,7 +40,7 @@ class Alone:
 
     def report_settled(self, generation: int, step: int) -> None: ...
 
-    def may_leave(self, generation: int, step: int, reason: str) -> bool:
+    def may_leave(self, generation: int, step: int, reason: str, *, is_asked: bool = False) -> bool:
         return True
 
     def hold(self, settled: int, step: int, max_workers: int | None) -> None: ...

@@ -156,11 +156,13 @@ class Membership:
 
         threading.Thread(target=report, name="everstep-settled", daemon=True).start()
 
-    def may_leave(self, generation: int, step: int, reason: str) -> bool:
+    def may_leave(self, generation: int, step: int, reason: str, *, is_asked: bool = False) -> bool:
         """Ask to leave after `step`. False: the generation closed, take part in the next one and ask again."""
         with self._changed:
             self._is_leaving = True
-        message = Leave(incarnation=self._incarnation, generation=generation, step=step, reason=reason)
+        message = Leave(
+            incarnation=self._incarnation, generation=generation, step=step, reason=reason, is_asked=is_asked
+        )
         while True:
             left = self._ask(lambda: self._client.leave(self.worker, message))
             if left.is_released:

@@ -23,7 +23,7 @@ from everstep.board import Board
 from everstep.engine.agreed import Agreed, weighted_mean
 from everstep.engine.buckets import Flats, lay_out, trainable
 from everstep.engine.determinism import fix_kernels
-from everstep.engine.farewell import Farewell, Leaving, on_sigterm
+from everstep.engine.farewell import ASKED, Farewell, Leaving, on_sigterm
 from everstep.engine.fixed import Alone
 from everstep.engine.fold import Target
 from everstep.engine.gradients import Gradients
@@ -179,7 +179,7 @@ class Engine:
         self.join()
         self._build()
         if self._farewell is not None:
-            self.leave("asked to end by SIGTERM")
+            self.leave(ASKED)
             raise Leaving
         while (
             self._settled == 0
@@ -471,7 +471,7 @@ class Engine:
         if decision is None or not decision.must_regroup or self._todo:
             return
         if self.world.rank in decision.leavers:
-            self._farewell = self._say_farewell("asked to end by SIGTERM")
+            self._farewell = self._say_farewell(ASKED)
             return
         self._must_regroup = True
         self._membership.arrive(self.world.generation)
@@ -705,7 +705,7 @@ class Engine:
 
     def _say_farewell(self, reason: str) -> Farewell:
         generation, step = self.world.generation, self.step
-        return Farewell(reason, lambda why: self._membership.may_leave(generation, step, why))
+        return Farewell(reason, lambda why: self._membership.may_leave(generation, step, why, is_asked=why == ASKED))
 
     def _wish_to_leave(self) -> None:
         self.is_leaving = True

@@ -254,7 +254,10 @@ class Agent:
         assert ended is not None
         progress = read_board(worker.board)
         if name not in self._told:  # first of all: the others wait for nothing but this
-            self._line.tell_exit(name, WorkerExit(exit_code=ended.code, step=progress.step, leaf=progress.leaf))
+            told = WorkerExit(
+                exit_code=ended.code, step=progress.step, leaf=progress.leaf, was_asked=name in self._asked
+            )
+            self._line.tell_exit(name, told)
         self._broom.forget(worker.child.pid)
         del self._workers[name]
         self._note_end()

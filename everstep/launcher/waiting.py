@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from everstep.wire import JobView
 
 TOLD_AFTER_S = 5.0  # ends are usually milliseconds apart
-_GONE = ("left", "dead")
+_GONE = ("left", "sent", "dead")
 _MOST = 5
 
 

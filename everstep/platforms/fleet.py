@@ -129,9 +129,10 @@ def _useless_in_a_row(nodes: Sequence[FleetNode]) -> list[FleetNode]:
     return row
 
 
-def keep(fleet: Fleet, *, now: float, num_wanted: int | None = None) -> FleetOrders:
-    """One turn: look, decide, act."""
-    orders = decide_fleet(fleet.nodes(), fleet.wanted() if num_wanted is None else num_wanted, now=now)
+def keep(fleet: Fleet, nodes: Sequence[FleetNode], *, now: float, num_wanted: int | None = None) -> FleetOrders:
+    """One turn: decide, and act. `nodes` were looked at before the job was: those of one that is over need nobody in
+    their place."""
+    orders = decide_fleet(nodes, fleet.wanted() if num_wanted is None else num_wanted, now=now)
     if orders.failure:
         raise PermanentError(orders.failure)
     for number in orders.add:

@@ -64,7 +64,12 @@ class LocalPlatform:
             pid = start_detached(_command(folder), env=environment, output=log, descriptors=())
         finally:
             os.close(log)
-        _await_ready(pid, folder)
+        try:
+            _await_ready(pid, folder)
+        except BaseException:  # also Ctrl-C: nobody would know of it
+            os.kill(pid, signal.SIGKILL)
+            reap_detached(pid)
+            raise
         say(f"{ticket.id} runs in the background (pid {pid}); logs in {folder}")
         runs = tuple((f"node-{number}", f"{ticket.id}/node-{number}") for number in range(job.nodes.max))
         return Submitted(
@@ -144,7 +149,6 @@ def _await_ready(pid: int, folder: Path) -> None:
     deadline = time.monotonic() + _READY_S
     while not (folder / "coordinator.url").exists():
         if process_state(pid) == ENDED or time.monotonic() > deadline:
-            reap_detached(pid)
             raise PermanentError(f"the coordinator did not start: {_log(folder).read_text()[-2000:].strip()}")
         time.sleep(0.01)
 

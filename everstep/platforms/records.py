@@ -27,6 +27,7 @@ class Record:
     natives: Mapping[str, Any] = field(default_factory=dict)
     min_nodes: int = 1
     max_nodes: int = 1
+    end: tuple[str, str] | None = None  # state and reason, once it is over
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -71,6 +72,7 @@ def forget(record: Record) -> None:
 def _load(path: Path) -> Record:
     try:
         told = json.loads(path.read_text())
-        return Record(**{**told, "runs": tuple((name, native) for name, native in told["runs"])})
+        runs = tuple((name, native) for name, native in told["runs"])
+        return Record(**{**told, "runs": runs, "end": tuple(told["end"]) if told.get("end") else None})
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{path} is no record of a job: {error}", hint="remove it") from None

@@ -80,10 +80,12 @@ class Stage:
             message = Settled(incarnation=self._incarnation(name), generation=self.generation.number, step=step)
             self._act(changes.settled(self.roster, name, message))
 
-    def leave(self, *names: str, step: int = 0) -> None:
+    def leave(self, *names: str, step: int = 0, is_asked: bool = False) -> None:
         for name in names:
             number = self.generation.number if self.roster.is_member(name) else 0
-            message = Leave(incarnation=self._incarnation(name), generation=number, step=step, reason="done")
+            message = Leave(
+                incarnation=self._incarnation(name), generation=number, step=step, reason="done", is_asked=is_asked
+            )
             self.hear(name)
             self._act(changes.leave(self.roster, name, message))
 
@@ -96,9 +98,9 @@ class Stage:
         )
         self._act(changes.broken(self.roster, name, message, self.now))
 
-    def exit(self, *names: str, code: int = -9, step: int = 0, leaf: int = -1) -> None:
+    def exit(self, *names: str, code: int = -9, step: int = 0, leaf: int = -1, was_asked: bool = False) -> None:
         for name in names:
-            end = WorkerExit(exit_code=code, step=step, leaf=leaf)
+            end = WorkerExit(exit_code=code, step=step, leaf=leaf, was_asked=was_asked)
             self._act(changes.exited(self.roster, name, end, self.now))
 
     def hear(self, *names: str, phase: str = OUTSIDE, phase_s: float = 0.0, step: int = 1, **longest: float) -> None:

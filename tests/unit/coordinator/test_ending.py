@@ -26,6 +26,33 @@ def test_all_leave_together_and_the_job_is_finished(trio):
     assert trio.roster.reason == "all 3 members left together at step 10"
 
 
+def test_all_are_asked_to_go_and_the_job_waits_for_others(trio):
+    trio.leave("w0", "w1", "w2", step=10, is_asked=True)
+
+    assert [trio.status(name) for name in ("w0", "w1", "w2")] == ["sent"] * 3
+    assert not trio.roster.is_over
+
+    trio.exit("w0", "w1", "w2", code=0)
+    trio.arrive(*trio.add(1))
+    assert trio.members == ["w3"]
+
+
+def test_classic_workers_that_end_well_because_they_were_asked_to_have_not_finished_the_job(stage):
+    play = stage()
+    (name,) = play.add(1)
+    play.exit(name, code=0, was_asked=True)
+
+    assert play.status(name) == "sent"
+    assert not play.roster.is_over
+
+
+def test_one_that_is_done_among_those_who_are_asked_to_go_finishes_the_job(trio):
+    trio.leave("w0", "w1", step=10, is_asked=True)
+    trio.leave("w2", step=10)
+
+    assert trio.roster.is_finished
+
+
 def test_a_leaver_is_released_when_those_who_go_on_hold_the_state(trio):
     trio.leave("w1", step=10)
     trio.arrive("w0", "w2", step=10)

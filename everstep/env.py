@@ -24,7 +24,10 @@ COORDINATOR_DEADLINE = "EVERSTEP_COORDINATOR_DEADLINE_S"  # how long a worker wa
 EXPERIMENT = "EVERSTEP_EXPERIMENT"  # file with the job file's content, as JSON: hyperparameters, searcher, name, …
 HOME = "EVERSTEP_HOME"  # folder where this user's jobs and checkpoints are remembered
 ORDER = "EVERSTEP_ORDER"  # of a submitted job: what its processes are told, as JSON, or the path of a file with it
-SECRETS_FILE = "EVERSTEP_SECRETS_FILE"  # 0600 file with more variables of the workers, as JSON
+SECRETS_FILE = "EVERSTEP_SECRETS_FILE"  # 0600 file with more variables of the workers, as JSON; or its URI in a bucket
+OCI_SECRETS = "EVERSTEP_OCI_SECRETS"  # more of them, in a vault of OCI: NAME=OCID,NAME=OCID
+NETWORK = "EVERSTEP_NETWORK"  # CIDR of the network that nodes meet in; absent: the one that leads out
+OCI_ENDPOINT = "EVERSTEP_OCI_ENDPOINT"  # URL of OCI's services; absent: the region's
 DEADLINE = "EVERSTEP_DEADLINE"  # unix time at which this node is taken away
 SET_UP = "EVERSTEP_SET_UP"  # "1": the job's setup lines were run
 
@@ -74,9 +77,27 @@ def experiment_path() -> Path | None:
     return Path(path) if path else None
 
 
-def secrets_path() -> Path | None:
-    path = os.environ.get(SECRETS_FILE)
-    return Path(path) if path else None
+def secrets_file() -> str | None:
+    """A path or a URI."""
+    return os.environ.get(SECRETS_FILE) or None
+
+
+def oci_secrets() -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in os.environ.get(OCI_SECRETS, "").split(",") if pair]
+    return {name: ocid for name, _, ocid in pairs}
+
+
+def is_job_run() -> bool:
+    """Whether this is a node that OCI's Data Science service has started."""
+    return "JOB_RUN_OCID" in os.environ
+
+
+def network() -> str | None:
+    return os.environ.get(NETWORK) or None
+
+
+def oci_endpoint() -> str:
+    return os.environ.get(OCI_ENDPOINT, "")
 
 
 def is_set_up() -> bool:

@@ -6,6 +6,7 @@ MASTER_ADDR. A command given to the container is run instead."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import select
 import signal
@@ -19,8 +20,8 @@ from pathlib import Path
 from types import FrameType
 
 from everstep import env, private_file
-from everstep.cli.order import NodeRequest, read_order, run_node
-from everstep.errors import PermanentError, UsageError
+from everstep.cli.order import NodeRequest, forget_secrets, read_order, run_node
+from everstep.errors import JobFinished, PermanentError, UsageError
 from everstep.job import ads_env
 from everstep.job.ads_env import AdsNode
 from everstep.job.order import Order
@@ -34,6 +35,7 @@ from everstep.process import Child
 
 Say = Callable[[str], None]
 
+END_OF_LOG = "end of this node's log"
 _READY_S = 60.0
 _FAR_AWAY = "192.0.2.1"  # of no network: only asked for which of our addresses leads out
 _TURN_S = 0.2
@@ -54,13 +56,25 @@ class EntryRequest:
 def run_entry(request: EntryRequest, say: Say) -> int:
     if request.command:
         _become(request.command)
+    try:
+        return _be_node(request, say)
+    finally:
+        if env.is_job_run():
+            say(END_OF_LOG)  # so that whoever follows it knows: lines come late there
+
+
+def _be_node(request: EntryRequest, say: Say) -> int:
     node = ads_env.read_node(os.environ)
     order = _order(request, node)
     if request.coordinator_url is not None:
         return _run_node(request, order, node.rank)
     if node.is_first:
         return _host(request, order, node, say)
-    url, order, token = _join(request, order, node, say)
+    try:
+        url, order, token = _join(request, order, node, say)
+    except JobFinished as late:
+        say(f"{late.reason}: nothing is left to do")
+        return 0
     folder = private_directory(request.log_dir / order.job)
     private_file.write(folder / "token", token.encode() + b"\n")
     return _run_node(replace(request, coordinator_url=url, token_file=folder / "token"), order, node.rank)
@@ -109,7 +123,9 @@ def _run_node(request: EntryRequest, order: Order, rank: int | None) -> int:
 def _join(request: EntryRequest, order: Order, node: AdsNode, say: Say) -> tuple[str, Order, str]:
     """The coordinator's URL, the order with the job's id, and the token."""
     if node.folder:
-        found = meeting.wait_for(node.folder, node.timeout_s, say)
+        found = meeting.wait_for(node.folder, node.timeout_s, say, job=order.job if request.order is not None else None)
+        if found.is_over:
+            raise JobFinished(f"{found.job} was over before this node came")
         return found.url, replace(order, job=found.job), found.token
     if not node.host:
         raise UsageError(
@@ -152,6 +168,7 @@ def _host(request: EntryRequest, order: Order, node: AdsNode, say: Say) -> int:
         }
         agent = Child.start(_command("node", options), env={**environment, env.COORDINATOR: url})
         open_things.callback(agent.kill)
+        open_things.callback(forget_secrets, say)
         return _attend(coordinator, agent, asked, grace_s=order.grace_s)
 
 
@@ -186,15 +203,16 @@ def _give_token(request: EntryRequest, path: Path) -> None:
 @contextmanager
 def _known(node: AdsNode, job: str, url: str, address: str, token: str) -> Iterator[None]:
     """To the other nodes, as long as the job runs."""
+    met = meeting.Meeting(url=url, job=job, token=token, address=address)
     if node.folder:
-        meeting.publish(node.folder, meeting.Meeting(url=url, job=job, token=token, address=address))
+        meeting.publish(node.folder, met)
     else:
         share_token(job, token)
     try:
         yield
     finally:
         if node.folder:
-            meeting.withdraw(node.folder, token)
+            meeting.withdraw(node.folder, met)
         else:
             unshare_token(job, token)
 
@@ -206,9 +224,19 @@ def _own_address(node: AdsNode) -> str:
     if node.num_nodes == 1:
         return "127.0.0.1"
     try:
-        return node_address(_FAR_AWAY, 9)
+        return node_address(_somebody_in(env.network()), 9)
     except UsageError:  # no way out of this machine
         return "127.0.0.1"
+
+
+def _somebody_in(network: str | None) -> str:
+    """An address to ask the way to; a machine may be in several networks."""
+    if network is None:
+        return _FAR_AWAY
+    try:
+        return str(ipaddress.ip_network(network, strict=False)[1])
+    except (ValueError, IndexError):
+        raise UsageError(f"{env.NETWORK}={network} is no network", hint="a CIDR, such as 10.0.1.0/24") from None
 
 
 def _port(node: AdsNode, address: str) -> int:

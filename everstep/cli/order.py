@@ -9,20 +9,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everstep import env, private_file
 from everstep.cli.torchrun_options import parse_num_workers
-from everstep.errors import CoordinatorUnreachable, PermanentError, Refused, UsageError
+from everstep.errors import CoordinatorUnreachable, EverstepError, PermanentError, Refused, UsageError
 from everstep.job.order import Order, policy_of
 from everstep.launcher.local_coordinator import private_directory
 from everstep.launcher.machine import count_cpus, count_gpus
 from everstep.launcher.node import ENDING_SIGNALS, worker_command
 from everstep.launcher.starter import Starter
 from everstep.retry import patiently
+from everstep.shared_folder import SharedFolder
 
 if TYPE_CHECKING:
     from everstep.client import Coordinator
@@ -102,10 +103,34 @@ def _coordinator(request: NodeRequest) -> str:
 
 
 def _secrets() -> Mapping[str, str]:
-    if (path := env.secrets_path()) is None:
-        return {}
-    secrets: dict[str, str] = json.loads(env.read_token(path))  # refuses a file that others may read
-    return secrets
+    """From where the platform keeps them: a file, a bucket, a vault."""
+    told: dict[str, str] = {}
+    if (place := env.secrets_file()) is not None:
+        told = json.loads(_read_bucket(place) if "://" in place else env.read_token(Path(place)))
+    if in_vault := env.oci_secrets():
+        from everstep.platforms.oci.vault import read_secrets
+
+        told.update(read_secrets(in_vault, env.oci_endpoint()))
+    return told
+
+
+def forget_secrets(say: Callable[[str], None]) -> None:
+    """The job is over: what lies in a bucket for its nodes is needed no more."""
+    place = env.secrets_file()
+    if place is None or "://" not in place:
+        return
+    folder, _, name = place.rpartition("/")
+    try:
+        SharedFolder(uri=folder).remove([name])
+    except EverstepError as error:
+        say(f"the job's secrets are still there: {error.message}")
+
+
+def _read_bucket(uri: str) -> bytes:
+    folder, _, name = uri.rpartition("/")
+    if (found := SharedFolder(uri=folder).read(name)) is None:
+        raise PermanentError(f"the job's secrets are not at {uri}", hint="they are removed when the job is over")
+    return found
 
 
 def _enter(order: Order, request: NodeRequest, directory: Path) -> None:

@@ -106,6 +106,7 @@ class Oci(Block):
         Literal["api_key", "resource_principal", "security_token"], Field(description="How requests are signed.")
     ] = "api_key"
     profile: Annotated[Text, Field(description="Of ~/.oci/config.")] = "DEFAULT"
+    endpoint: Annotated[Text, Field(description="URL that requests go to; else the region's.")] = ""
     freeform_tags: Annotated[Names, Field(description="On the job and its runs.")] = Field(default_factory=dict)
     defined_tags: Annotated[Json, Field(description="On the job and its runs, by namespace.")] = Field(
         default_factory=dict

@@ -8,12 +8,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from everstep import private_file
-from everstep.errors import EverstepError, PermanentError, UsageError
+from everstep.errors import EverstepError, PermanentError, TemporaryError, UsageError
+from everstep.shared_folder import SharedFolder
 from everstep.tokens import only_for_workers
 
 CONFIG, TOKEN = "MAIN_config.json", "everstep.token"
@@ -30,42 +28,63 @@ class Meeting:
     job: str
     token: str = field(repr=False)
     address: str = ""
+    is_over: bool = False  # whoever comes now comes too late
 
 
 def publish(folder: str, meeting: Meeting) -> None:
     """The token first: who finds the other file finds this one."""
-    port = meeting.url.rpartition(":")[2]
-    told = {"MASTER_ADDR": meeting.address, "MASTER_PORT": port, "coordinator": meeting.url, "job": meeting.job}
-    place = _Place(folder)
-    place.write(TOKEN, only_for_workers(meeting.token).strip() + "\n")
-    place.write(CONFIG, json.dumps(told, indent=1) + "\n")
+    place = SharedFolder(uri=folder)
+    place.write(TOKEN, (only_for_workers(meeting.token).strip() + "\n").encode())
+    place.write(CONFIG, _config(meeting))
 
 
-def withdraw(folder: str, token: str) -> None:
+def withdraw(folder: str, meeting: Meeting) -> None:
     """The job is over: the token is good for nothing. What another run has written since stays."""
-    place = _Place(folder)
-    if (place.read(TOKEN) or "").strip() == only_for_workers(token).strip():
-        place.remove(TOKEN)
+    place = SharedFolder(uri=folder)
+    if (place.read(TOKEN) or b"").decode().strip() == only_for_workers(meeting.token).strip():
+        place.write(CONFIG, _config(replace(meeting, is_over=True)))
+        place.remove([TOKEN])
+
+
+def _config(meeting: Meeting) -> bytes:
+    """The first two as ADS has them."""
+    told = {
+        "MASTER_ADDR": meeting.address,
+        "MASTER_PORT": meeting.url.rpartition(":")[2],
+        "coordinator": meeting.url,
+        "job": meeting.job,
+        **({"over": True} if meeting.is_over else {}),
+    }
+    return (json.dumps(told, indent=1) + "\n").encode()
 
 
 def find(folder: str) -> Meeting | None:
-    place = _Place(folder)
+    place = SharedFolder(uri=folder)
     text, token = place.read(CONFIG), place.read(TOKEN)
-    if text is None or token is None:
+    if text is None:
         return None
     try:
         told = json.loads(text)
-        return Meeting(url=told["coordinator"], job=told["job"], token=token.strip(), address=told["MASTER_ADDR"])
-    except (ValueError, TypeError, KeyError) as error:
+        is_over = bool(told.get("over"))
+        if token is None and not is_over:
+            return None
+        return Meeting(
+            url=told["coordinator"],
+            job=told["job"],
+            token=(token or b"").decode().strip(),
+            address=told["MASTER_ADDR"],
+            is_over=is_over,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{folder}/{CONFIG} is not of an everstep job: {error!r}", hint="remove it") from None
 
 
-def wait_for(folder: str, patience_s: float, say: Callable[[str], None]) -> Meeting:
-    """Until the coordinator that is named there answers us."""
+def wait_for(folder: str, patience_s: float, say: Callable[[str], None], *, job: str | None = None) -> Meeting:
+    """Until the coordinator that is named there answers us. `job`: the only one that will do; then it may also be over
+    already."""
     began, is_told, pause_s = time.monotonic(), False, _PAUSE_S
     while True:
-        meeting = find(folder)
-        problem = f"no {CONFIG} in it yet" if meeting is None else _try(meeting)
+        meeting, problem = _look(folder, job)
         if meeting is not None and problem is None:
             return meeting
         passed_s = time.monotonic() - began
@@ -81,6 +100,21 @@ def wait_for(folder: str, patience_s: float, say: Callable[[str], None]) -> Meet
         pause_s = min(_LONGEST_PAUSE_S, pause_s * 1.2)
 
 
+def _look(folder: str, job: str | None) -> tuple[Meeting | None, str | None]:
+    """Who is there, and what is wrong with it."""
+    try:
+        meeting = find(folder)
+    except TemporaryError as error:
+        return None, error.message
+    if meeting is None:
+        return None, f"no {CONFIG} in it yet"
+    if job is not None and meeting.job != job:
+        return meeting, f"the {CONFIG} in it is of {meeting.job}"
+    if meeting.is_over:
+        return meeting, None if job is not None else f"the {CONFIG} in it is of a job that is over"
+    return meeting, _try(meeting)
+
+
 def _try(meeting: Meeting) -> str | None:
     from everstep.client import Coordinator
 
@@ -90,38 +124,3 @@ def _try(meeting: Meeting) -> str | None:
         return None
     except EverstepError as error:
         return error.message
-
-
-class _Place:
-    """Small files of one folder."""
-
-    def __init__(self, folder: str) -> None:
-        import fsspec
-        from fsspec.implementations.local import LocalFileSystem
-
-        try:
-            self._system, self._folder = fsspec.core.url_to_fs(folder)
-        except (ImportError, ValueError) as error:
-            raise UsageError(f"{folder} cannot be reached: {error}", hint="pip install what it names") from None
-        self._is_local = isinstance(self._system, LocalFileSystem)
-
-    def write(self, name: str, text: str) -> None:
-        path = f"{self._folder}/{name}"
-        if self._is_local:
-            private_file.write(Path(path), text.encode())
-        else:
-            self._system.pipe_file(path, text.encode())
-
-    def read(self, name: str) -> str | None:
-        self._system.invalidate_cache()
-        try:
-            data: Any = self._system.cat_file(f"{self._folder}/{name}")
-        except FileNotFoundError:
-            return None
-        return str(bytes(data), "utf-8")
-
-    def remove(self, name: str) -> None:
-        try:
-            self._system.rm_file(f"{self._folder}/{name}")
-        except FileNotFoundError:
-            pass

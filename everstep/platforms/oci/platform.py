@@ -1,0 +1,281 @@
+"""The OCI platform: what is rendered is what is sent, and a job is found again by its OCIDs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from everstep.errors import EverstepError, PermanentError, UsageError
+from everstep.job.order import order_of
+from everstep.job.platform_options import Oci
+from everstep.job.schema import Job
+from everstep.job.tree import dump
+from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
+from everstep.platforms.oci import access, environment, payload, search
+from everstep.platforms.oci.place import Place, place_of, recall
+from everstep.platforms.oci.runs import Run, decide_end, decide_scale, decide_status
+from everstep.platforms.oci.service import Jobs, Logs, cidr_of
+from everstep.platforms.overlay import overlaid
+from everstep.platforms.records import Record
+from everstep.platforms.secrets import refuse_foreign
+from everstep.shared_folder import SharedFolder, below
+
+_JOB_ID, _NETWORK = "<the job's OCID>", "<the subnet's CIDR>"  # known when it is submitted
+_END_S = 120.0  # beyond the grace, for the service to end a run that is cancelled
+_PAUSE_S = 1.0
+_MEETING_FILES = ("MAIN_config.json", "everstep.token")
+_SECRETS_FILE = "secrets.json"
+
+
+class OciPlatform:
+    name = "oci"
+    ships_code = True
+
+    def detect(self) -> str | None:
+        return None if access.is_installed() else access.MISSING
+
+    def render(self, job: Job, ticket: Ticket) -> Rendering:
+        refuse_foreign(job.secrets, platform=self.name, kinds=("oci",))
+        options = _options(job)
+        place = _place(job, options, ticket)
+        body = _job_body(job, options, ticket, place, network=_NETWORK if _is_met_by_address(job, options) else "")
+        runs = [_run_body(place, rank, _JOB_ID) for rank in range(_num_runs(job, place))]
+        told = {"job": body, "jobRuns": runs, "workDir": {"folder": place.folder, "files": list(place.files)}}
+        return Rendering(text=dump(told), objects=(body, *runs), notes=tuple(_notes(job, options, place)))
+
+    def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
+        options = _options(job)
+        place = _place(job, options, ticket)
+        opened = place.open()
+        jobs, folder = Jobs.open(opened), _folder(place.folder, opened)
+        runs: list[tuple[str, str]] = []
+        with _undone_on_failure(say) as undo:
+            network = _network(opened, options, say) if _is_met_by_address(job, options) else ""
+            job_id = jobs.create(_job_body(job, options, ticket, place, network=network))
+            undo(lambda: _end(jobs, place, job_id, say, deletes=True))
+            undo(lambda: folder.remove(place.files))
+            for name, data in _files(ticket, secrets):
+                folder.write(name, data)
+            for rank in range(_num_runs(job, place)):
+                runs.append((place.names.of(rank), jobs.start(_run_body(place, rank, job_id))))
+        say(f"{len(runs)} job runs of {job_id} are accepted")
+        return Submitted(job_id=job_id, runs=tuple(runs), work_dir=options.work_dir, natives=place.to_natives())
+
+    def status(self, record: Record) -> JobStatus:
+        return decide_status(_runs(recall(record), record))
+
+    def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
+        place = recall(record)
+        if not place.log_group:
+            raise UsageError(
+                f"{record.id} has no log at OCI", hint="platform.oci.log_group and log say where it is kept"
+            )
+        opened = place.open()
+        jobs, logs = Jobs.open(opened), Logs.open(opened)
+
+        def look() -> search.Watched:
+            runs = jobs.runs(place.compartment, record.job_id, place.names)
+            return search.Watched(names={run.id: run.name for run in runs}, is_over=decide_status(runs).is_over)
+
+        log = place.log or _made_log(jobs, look, record.runs[0][1], follows=follow)
+        where = "/".join((place.compartment, place.log_group, log))
+        return search.follow(logs.search, where, look, since=record.created_at, follows=follow)
+
+    def scale(self, record: Record, num_nodes: int, say: Say) -> None:
+        place = recall(record)
+        if place.mode == "multinode":
+            raise UsageError(
+                "mode multinode: the service keeps the number of nodes as it was", hint="platform.oci.mode: runs"
+            )
+        jobs = Jobs.open(place.open())
+        orders = decide_scale(jobs.runs(place.compartment, record.job_id, place.names), num_nodes)
+        say(orders.reason)
+        for rank in orders.add:
+            jobs.start(_run_body(place, rank, record.job_id))
+        for run in orders.cancel:
+            jobs.cancel(run)
+
+    def cancel(self, record: Record, say: Say) -> None:
+        """The Job and its runs stay with the service, as the record of what was; what we had sent for them goes."""
+        place = recall(record)
+        opened = place.open()
+        _end(Jobs.open(opened), place, record.job_id, say, deletes=False)
+        _folder(place.folder, opened).remove(place.files)
+        _folder(below(record.work_dir, record.job_id), opened).remove(_MEETING_FILES)
+
+    @contextmanager
+    def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
+        """Only where the nodes' network is reached from here."""
+        yield _met(record)
+
+
+# --- what is sent ---------------------------------------------------------------------------------
+
+
+def _options(job: Job) -> Oci:
+    options = job.platform.oci or Oci()
+    needed = {
+        "image": (job.image, "one with Everstep in it: `everstep build` makes it"),
+        "platform.oci.compartment": (options.compartment, "OCID of the compartment"),
+        "platform.oci.project": (options.project, "OCID of the Data Science project"),
+        "platform.oci.shape": (options.shape, "such as VM.GPU2.1"),
+        "platform.oci.work_dir": (options.work_dir, "a folder that all nodes reach: oci://bucket@namespace/path"),
+    }
+    for name, (given, hint) in needed.items():
+        if not given:
+            raise UsageError(f"{name} is missing, and OCI needs it", hint=hint)
+    return options
+
+
+def _place(job: Job, options: Oci, ticket: Ticket) -> Place:
+    code = (ticket.code.file_name,) if ticket.code is not None else ()
+    files = (*code, *((_SECRETS_FILE,) if _has_values(job) else ()))
+    return place_of(job, options, folder=below(options.work_dir, ticket.id), files=files)
+
+
+def _has_values(job: Job) -> bool:
+    return any(secret.kind != "oci" for secret in job.secrets.values())
+
+
+def _is_met_by_address(job: Job, options: Oci) -> bool:
+    """A run in a subnet of yours is also in one of the service's, where other runs do not reach it."""
+    return bool(options.subnet) and options.mode == "runs" and job.nodes.max > 1
+
+
+def _network(opened: access.Access, options: Oci, say: Say) -> str:
+    try:
+        return cidr_of(opened, options.subnet)
+    except EverstepError as error:
+        say(f"{error.message}: nodes take the address that leads out of theirs")
+        return ""
+
+
+def _job_body(job: Job, options: Oci, ticket: Ticket, place: Place, *, network: str) -> dict[str, Any]:
+    code = "" if ticket.code is None else ticket.code.sha256
+    order = order_of(job, ticket.id, code=code, code_from=place.folder if code else "")
+    secrets = below(place.folder, _SECRETS_FILE) if _SECRETS_FILE in place.files else ""
+    told = environment.job_environment(job, options, order, secrets=secrets, network=network)
+    body: dict[str, Any] = overlaid(payload.job_body(job, options, told), options.raw)
+    return body
+
+
+def _run_body(place: Place, rank: int, job_id: str) -> dict[str, Any]:
+    known = {"job_id": job_id, "project": place.project, "compartment": place.compartment}
+    name = place.names.of(rank)
+    if place.mode == "multinode":
+        return payload.whole_run_body(name, **known, tagged=place.tagged)
+    return payload.run_body(name, rank, **known, tagged=place.tagged)
+
+
+def _num_runs(job: Job, place: Place) -> int:
+    return 1 if place.mode == "multinode" else job.nodes.max
+
+
+def _files(ticket: Ticket, secrets: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+    if ticket.code is not None:
+        yield ticket.code.file_name, ticket.code.data
+    if secrets:
+        yield _SECRETS_FILE, json.dumps(dict(secrets)).encode()
+
+
+def _notes(job: Job, options: Oci, place: Place) -> Iterator[str]:
+    values = [name for name, secret in job.secrets.items() if secret.kind != "oci"]
+    if values:
+        yield (
+            f"secrets {', '.join(values)}: go to {below(place.folder, _SECRETS_FILE)}, not into the job's definition; "
+            "who may read that bucket may read them, until the job is over"
+        )
+    if vault := environment.vault_secrets(job):
+        yield f"secrets {', '.join(vault)}: each node reads them from the vault, as the job run that it is"
+    if not options.log_group:
+        yield "platform.oci.log_group is not given: `everstep logs` and `watch` have nothing to show"
+    if not options.subnet:
+        yield "platform.oci.subnet is not given: nodes meet in the service's own network"
+    if job.resources.cpu or job.resources.memory or job.resources.shm:
+        yield f"resources: the shape {options.shape} says what a node has; ocpus and memory_gb, of a flexible one"
+    if any(volume.kind == "emptydir" for volume in job.volumes):
+        yield "volumes: emptydir: a node's own disk is there anyway"
+    if options.mode == "runs" and job.nodes.max > 1:
+        yield f"{place.main_name} has the coordinator in it: the service does not replace it if it is lost"
+
+
+def _folder(uri: str, opened: access.Access) -> SharedFolder:
+    return SharedFolder(uri=uri, options=opened.storage_options if uri.startswith("oci://") else {})
+
+
+@contextmanager
+def _undone_on_failure(say: Say) -> Iterator[Callable[[Callable[[], None]], None]]:
+    """All of it, or nothing is left."""
+    steps: list[Callable[[], None]] = []
+    try:
+        yield steps.append
+    except BaseException:
+        for step in reversed(steps):
+            try:
+                step()
+            except EverstepError as error:
+                say(f"could not be undone: {error.message}")
+        raise
+
+
+# --- what was sent --------------------------------------------------------------------------------
+
+
+def _runs(place: Place, record: Record) -> list[Run]:
+    return Jobs.open(place.open()).runs(place.compartment, record.job_id, place.names)
+
+
+def _end(jobs: Jobs, place: Place, job_id: str, say: Say, *, deletes: bool) -> None:
+    """Cancel all runs, and wait until none is left."""
+    began, asked, said = time.monotonic(), set[str](), ""
+    while True:
+        orders = decide_end(
+            jobs.runs(place.compartment, job_id, place.names),
+            asked=asked,
+            waited_s=time.monotonic() - began,
+            patience_s=place.grace_s + _END_S,
+        )
+        if orders.is_done:
+            break
+        if orders.is_hopeless:
+            raise PermanentError(orders.reason, hint="`everstep cancel` again later; Oracle's support can end a run")
+        for run in orders.cancel:
+            jobs.cancel(run)
+            asked.add(run.id)
+        if orders.reason != said:
+            said = orders.reason
+            say(said)
+        time.sleep(_PAUSE_S)
+    if deletes:
+        jobs.delete(job_id)
+        say(f"the job {job_id} is deleted again")
+
+
+def _made_log(jobs: Jobs, look: Callable[[], search.Watched], run_id: str, *, follows: bool) -> str:
+    """The service makes a log when a run begins."""
+    while not (log := jobs.log_of(run_id)):
+        if not follows or look().is_over:
+            raise UsageError(f"the service has made no log for {run_id} yet", hint="try again once it is in progress")
+        time.sleep(search.PAUSE_S)
+    return log
+
+
+def _met(record: Record) -> tuple[str, str] | None:
+    import socket
+    from urllib.parse import urlsplit
+
+    place = recall(record)
+    try:
+        folder = _folder(below(record.work_dir, record.job_id), place.open())
+        config, token = (folder.read(name) for name in _MEETING_FILES)
+        if config is None or token is None:
+            return None
+        url = str(json.loads(config)["coordinator"])
+        parts = urlsplit(url)
+        socket.create_connection((parts.hostname or "", parts.port or 80), timeout=2.0).close()
+        return url, token.decode().strip()
+    except (EverstepError, OSError, ValueError, KeyError):
+        return None

@@ -1,0 +1,134 @@
+"""Calls to the Data Science and Logging Search services, in our words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from everstep.errors import PermanentError
+from everstep.platforms.oci.access import Access, status_of, told
+from everstep.platforms.oci.runs import OVER, Names, Run
+from everstep.platforms.oci.search import MAX_RECORDS, LogRecord, TooLarge, Window, record_of
+
+_ACTIVE_S = 120.0
+_PAUSE_S = 0.5
+_WRONG_STATE = 409
+_NOT_THERE = 404
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    client: Any
+
+    @classmethod
+    def open(cls, access: Access) -> Jobs:
+        with told("open the Data Science service"):
+            return cls(access.jobs())
+
+    def create(self, body: Mapping[str, Any]) -> str:
+        """The Job's OCID, once runs of it may be made."""
+        with told("create the job"):
+            created = self.client.create_job(create_job_details=dict(body)).data
+        deadline = time.monotonic() + _ACTIVE_S
+        while (state := created.lifecycle_state) != "ACTIVE":
+            if state != "CREATING" or time.monotonic() > deadline:
+                raise PermanentError(
+                    f"the job {created.id} is {state}: {created.lifecycle_details or 'no reason given'}"
+                )
+            time.sleep(_PAUSE_S)
+            with told("look at the job"):
+                created = self.client.get_job(created.id).data
+        return str(created.id)
+
+    def start(self, body: Mapping[str, Any]) -> str:
+        with told(f"start {body['displayName']}"):
+            return str(self.client.create_job_run(create_job_run_details=dict(body)).data.id)
+
+    def runs(self, compartment: str, job_id: str, names: Names) -> list[Run]:
+        """By rank. Those that are none of ours, made by hand, are left out."""
+        from oci.pagination import list_call_get_all_results
+
+        with told("look at the job's runs"):
+            found = list_call_get_all_results(self.client.list_job_runs, compartment, job_id=job_id).data
+        runs = [
+            Run(
+                id=each.id,
+                name=each.display_name,
+                rank=rank,
+                state=each.lifecycle_state,
+                details=each.lifecycle_details or "",
+            )
+            for each in found
+            if (rank := names.rank_of(each.display_name)) is not None
+        ]
+        return sorted(runs, key=lambda run: run.rank)
+
+    def log_of(self, run_id: str) -> str:
+        """The one that the service has made for it; "" if it has not yet."""
+        with told("look at the run's log"):
+            details = self.client.get_job_run(run_id).data.log_details
+        return str(details.log_id or "") if details is not None else ""
+
+    def cancel(self, run: Run) -> None:
+        """A run that is over, or leaving, is left alone."""
+        from oci.exceptions import ServiceError
+
+        with told(f"cancel {run.name}"):
+            try:
+                self.client.cancel_job_run(run.id)
+            except ServiceError as error:
+                if status_of(error) != _WRONG_STATE:
+                    raise
+                if (state := self.client.get_job_run(run.id).data.lifecycle_state) not in (*OVER, "CANCELING"):
+                    raise PermanentError(f"{run.name} is {state} and cannot be cancelled: {error.message}") from None
+
+    def delete(self, job_id: str) -> None:
+        from oci.exceptions import ServiceError
+
+        with told(f"delete the job {job_id}"):
+            try:
+                self.client.delete_job(job_id, delete_related_job_runs=True)
+            except ServiceError as error:
+                if status_of(error) != _NOT_THERE:
+                    raise
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    client: Any
+
+    @classmethod
+    def open(cls, access: Access) -> Logs:
+        with told("open the Logging Search service"):
+            return cls(access.logs())
+
+    def search(self, query: str, window: Window) -> list[LogRecord]:
+        from oci.exceptions import ServiceError
+
+        body = {
+            "timeStart": _rfc3339(window.start),
+            "timeEnd": _rfc3339(window.end),
+            "searchQuery": query,
+            "isReturnFieldInfo": False,
+        }
+        with told("search the job's log"):
+            try:
+                found = self.client.search_logs(search_logs_details=body, limit=MAX_RECORDS).data.results
+            except ServiceError as error:
+                if status_of(error) == 400 and "too large" in str(error.message).lower():
+                    raise TooLarge from None
+                raise
+        return [record_of(result.data) for result in found or ()]
+
+
+def cidr_of(access: Access, subnet: str) -> str:
+    """The network that nodes in the subnet are in: they have other addresses, too."""
+    with told(f"look at the subnet {subnet}"):
+        return str(access.networks().get_subnet(subnet).data.cidr_block)
+
+
+def _rfc3339(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -136,7 +136,7 @@ def _write_past_cache(descriptor: int, data: memoryview) -> int:
         while done < end and done % _PAGE_BYTES == 0:
             done += os.pwrite(descriptor, data[done : min(done + _WRITE_BYTES, end)], done)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that cannot
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot
             raise
     finally:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class Local:
         self.root = Path(path).expanduser().absolute()
         self.uri = str(self.root)
         self._was_there = False
+        self._looking = threading.Lock()
         if self.root.exists() and not self.root.is_dir():
             raise UsageError(f"{self.root} is a file", hint="give a directory for checkpoints")
 
@@ -96,11 +98,13 @@ class Local:
 
     def _make_folder(self, folder: Path) -> None:
         """A root that was there and is gone is not made again: an unmounted disk would fill the one below it."""
-        if not self.root.is_dir():
-            if self._was_there:
-                raise FileNotFoundError(errno.ENOENT, "the directory of the checkpoints has vanished", str(self.root))
-            _make_durably(self.root)
-        self._was_there = True
+        with self._looking:
+            if not self.root.is_dir():
+                if self._was_there:
+                    problem = "the directory of the checkpoints has vanished"
+                    raise FileNotFoundError(errno.ENOENT, problem, str(self.root))
+                _make_durably(self.root)
+            self._was_there = True
         if folder != self.root:
             _make_durably(folder)
 

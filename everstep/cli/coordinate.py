@@ -33,7 +33,7 @@ class CoordinateRequest:
     host: str
     port: int
     token_file: Path | None
-    fleet: str  # none, local, kubernetes
+    fleet: str  # none, local, kubernetes, indexed
 
 
 def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> int:
@@ -55,7 +55,7 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
             view = _attend(order, coordinator, fleet, asked, say)
             if _is_over(view):
                 _await_nodes(coordinator, fleet)
-                fleet.dissolve()
+                fleet.dissolve(is_good=view.is_finished)
     if not _is_over(view):
         say("ended by a signal; the job goes on without its coordinator until the next one comes")
         return 128 + signal.SIGTERM
@@ -141,7 +141,11 @@ def _fleet(kind: str, order: Order, folder: Path, url: str) -> Fleet:
         from everstep.platforms.local_fleet import LocalFleet
 
         return LocalFleet(order, folder, url)
-    raise UsageError(f"no fleet {kind!r}", hint="none or local")
+    if kind in ("kubernetes", "indexed"):
+        from everstep.platforms.kubernetes.fleet import IndexedFleet, KubernetesFleet
+
+        return IndexedFleet() if kind == "indexed" else KubernetesFleet(order, folder)
+    raise UsageError(f"no fleet {kind!r}", hint="none, local, kubernetes or indexed")
 
 
 @contextmanager

@@ -37,7 +37,7 @@ class CoordinateRequest:
     host: str
     port: int
     token_file: Path | None
-    fleet: str  # none, local, kubernetes; requeued: nodes and coordinator may all go, and come back on this folder
+    fleet: str  # none, local, kubernetes, indexed; requeued: all may go, coordinator too, and come back on this folder
 
 
 def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> int:
@@ -67,7 +67,7 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
                 view = coordinator.view()
             if _is_over(view):
                 _await_nodes(coordinator, fleet, _HEAR_S)
-                fleet.dissolve()
+                fleet.dissolve(is_good=view.is_finished)
     if not _is_over(view):
         say("ended by a signal; the job goes on without its coordinator until the next one comes")
         if comes_back:
@@ -177,7 +177,11 @@ def _fleet(kind: str, order: Order, folder: Path, url: str) -> Fleet:
         from everstep.platforms.local_fleet import LocalFleet
 
         return LocalFleet(order, folder, url)
-    raise UsageError(f"no fleet {kind!r}", hint="none, requeued or local")
+    if kind in ("kubernetes", "indexed"):
+        from everstep.platforms.kubernetes.fleet import IndexedFleet, KubernetesFleet
+
+        return IndexedFleet() if kind == "indexed" else KubernetesFleet(order, folder)
+    raise UsageError(f"no fleet {kind!r}", hint="none, requeued, local, kubernetes or indexed")
 
 
 @contextmanager

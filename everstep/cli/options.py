@@ -408,7 +408,9 @@ ContainerCommand = Annotated[
 JobFolder = Annotated[Path, typer.Option("--folder", help="Where the job's store, token and code are.")]
 ListenHost = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 ListenPort = Annotated[int, typer.Option("--port", help="Port to listen on; 0: as before, else any free one.")]
-FleetName = Annotated[str, typer.Option("--fleet", help="Who makes the nodes: none, requeued, local, kubernetes.")]
+FleetName = Annotated[
+    str, typer.Option("--fleet", help="Who makes the nodes: none, requeued, local, kubernetes, indexed.")
+]
 Deadline = Annotated[
     float | None,
     typer.Option("--deadline", help="Unix time at which this node is taken away.", envvar="EVERSTEP_DEADLINE"),

@@ -43,8 +43,18 @@ class Kubernetes(Block):
     security: Annotated[
         Literal["restricted", "baseline"], Field(description="Pod security that worker pods comply with.")
     ] = "restricted"
-    raw: Annotated[Json, Field(description="Merged into each worker's pod: metadata, spec; lists at their end.")] = (
-        Field(default_factory=dict)
+    store: Annotated[
+        Text,
+        Field(
+            pattern=r"pvc:.+|node|\d+[KMGT]i?",
+            description="What the coordinator keeps: pvc:NAME, a claim's size, or node (lost with its pod).",
+        ),
+    ] = "1Gi"
+    raw: Annotated[
+        Json, Field(description="Merged into each worker's pod: metadata, spec; lists at their end, or by name.")
+    ] = Field(default_factory=dict)
+    coordinator_raw: Annotated[Json, Field(description="Merged into the coordinator's pod.")] = Field(
+        default_factory=dict
     )
 
 

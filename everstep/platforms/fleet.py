@@ -63,8 +63,8 @@ class Fleet(Protocol):
     def remove(self, name: str) -> None:
         """Ask it to leave in good order; it is gone a little later."""
 
-    def dissolve(self) -> None:
-        """The job is over: nothing is left behind."""
+    def dissolve(self, *, is_good: bool) -> None:
+        """The job is over, well or not: nothing is left behind."""
 
 
 class NoFleet:
@@ -92,7 +92,7 @@ class NoFleet:
     def remove(self, name: str) -> None:
         raise AssertionError(f"{name} is not ours to end")
 
-    def dissolve(self) -> None:
+    def dissolve(self, *, is_good: bool) -> None:
         pass
 
 

@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.everstep-ready
 TESTS ?= tests
-SYSTEM_PACKAGES := iproute2 nftables openssl postgresql
+SYSTEM_PACKAGES := iproute2 munge nftables openssl postgresql slurm-client slurmctld slurmd
 
 .PHONY: help setup system demo test check lint types contracts bench clean
 

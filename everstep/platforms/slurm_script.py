@@ -59,9 +59,9 @@ trap 'leave "signal TERM"' TERM
 """
 
 _COORDINATE = """
-address=""  # by which Slurm itself reaches this node
-[ -z "${SLURMD_NODENAME:-}" ] ||
-  address=$(scontrol show node "$SLURMD_NODENAME" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')
+# The address by which Slurm itself reaches this node; salloc's shell is on none: then the one that reaches the first.
+node=${SLURMD_NODENAME:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
+address=$(scontrol show node "$node" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')
 "$python" -u -m everstep coordinate --folder "$folder" --host "${address:-$(hostname)}" --fleet requeued &
 coordinator=$!
 """

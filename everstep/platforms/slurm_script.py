@@ -132,7 +132,8 @@ come_back
 
 def single_script(job: Job, ticket: Ticket, options: Slurm) -> str:
     nodes = str(job.nodes.min) if job.nodes.min == job.nodes.max else f"{job.nodes.min}-{job.nodes.max}"
-    lines = [f"--job-name={ticket.id}", f"--nodes={nodes}", "--ntasks-per-node=1", "--no-kill"]
+    # No number of tasks: with one, Slurm gives a range of nodes its least.
+    lines = [f"--job-name={ticket.id}", f"--nodes={nodes}", "--no-kill"]
     lines += [*_resources(job.resources, options), *_gpus(job.resources)]
     return _script(job, ticket, options, lines, JOB_LOG, _LEAVING + _SINGLE, name="job")
 

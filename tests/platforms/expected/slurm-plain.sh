@@ -1,7 +1,6 @@
 #!/bin/bash
 #SBATCH --job-name=mnist-1115-101500-ab12
 #SBATCH --nodes=1
-#SBATCH --ntasks-per-node=1
 #SBATCH --no-kill
 #SBATCH --signal=B:USR2@120
 #SBATCH --requeue

@@ -1,7 +1,6 @@
 #!/bin/bash
 #SBATCH --job-name=mnist-1115-101500-ab12
 #SBATCH --nodes=2-4
-#SBATCH --ntasks-per-node=1
 #SBATCH --no-kill
 #SBATCH --cpus-per-task=8
 #SBATCH --mem=32768M

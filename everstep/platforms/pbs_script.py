@@ -48,6 +48,7 @@ nodes=$!""",
 }
 
 _JOB = """
+exec >> "$folder/@LOG@" 2>&1
 deadline=@DEADLINE@
 left=""
 trap 'left=1' TERM
@@ -76,12 +77,13 @@ def job_script(job: Job, ticket: Ticket, options: Pbs) -> str:
     limit = "" if job.time_limit is None else f"$(($(date +%s) + {ceil(job.time_limit)}))"
     body = _JOB.strip()
     for mark, value in {
+        "@LOG@": JOB_LOG,
         "@DEADLINE@": limit,
         "@LAUNCH@": _LAUNCH[options.launcher],
         "@GRACE@": str(ceil(job.checkpoint.grace) + 5),
     }.items():
         body = body.replace(mark, value)
-    directives = [f"#PBS {line}" for line in _directives(job, ticket, options)]
+    directives = [f"#PBS {line}" for line in _directives(job, options)]
     return "\n".join(["#!/bin/bash", *directives, *_facts(job, ticket), WAITING, body]) + "\n"
 
 
@@ -102,7 +104,7 @@ def _facts(job: Job, ticket: Ticket) -> list[str]:
     ]
 
 
-def _directives(job: Job, ticket: Ticket, options: Pbs) -> list[str]:
+def _directives(job: Job, options: Pbs) -> list[str]:
     """Never -V or -v: all users can read a job's variables (qstat -f)."""
     given = {"-q": options.queue, "-P": options.project}
     return [
@@ -112,8 +114,7 @@ def _directives(job: Job, ticket: Ticket, options: Pbs) -> list[str]:
         *([f"-l place={options.place}"] if options.place else []),
         *([f"-l walltime={_clock(job.time_limit)}"] if job.time_limit is not None else []),
         "-j oe",
-        "-k oed",  # else the output comes only when all is over
-        f"-o {ticket.folder}/{JOB_LOG}",
+        "-o /dev/null",  # the script writes its own log: PBS would bring the output only when all is over
         "-r y",
         *(line.removeprefix("#PBS").strip() for line in options.raw),
     ]

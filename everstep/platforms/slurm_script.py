@@ -59,9 +59,9 @@ trap 'leave "signal TERM"' TERM
 """
 
 _COORDINATE = """
-address=""  # by which Slurm itself reaches this node
-[ -z "${SLURMD_NODENAME:-}" ] ||
-  address=$(scontrol show node "$SLURMD_NODENAME" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')
+# The address by which Slurm itself reaches this node; salloc's shell is on none: then the one that reaches the first.
+node=${SLURMD_NODENAME:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
+address=$(scontrol show node "$node" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')
 "$python" -u -m everstep coordinate --folder "$folder" --host "${address:-$(hostname)}" --fleet requeued &
 coordinator=$!
 """
@@ -132,7 +132,8 @@ come_back
 
 def single_script(job: Job, ticket: Ticket, options: Slurm) -> str:
     nodes = str(job.nodes.min) if job.nodes.min == job.nodes.max else f"{job.nodes.min}-{job.nodes.max}"
-    lines = [f"--job-name={ticket.id}", f"--nodes={nodes}", "--ntasks-per-node=1", "--no-kill"]
+    # No number of tasks: with one, Slurm gives a range of nodes its least.
+    lines = [f"--job-name={ticket.id}", f"--nodes={nodes}", "--no-kill"]
     lines += [*_resources(job.resources, options), *_gpus(job.resources)]
     return _script(job, ticket, options, lines, JOB_LOG, _LEAVING + _SINGLE, name="job")
 

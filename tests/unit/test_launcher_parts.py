@@ -17,7 +17,7 @@ from everstep.errors import UsageError
 from everstep.launcher.console import Console
 from everstep.launcher.display import Display
 from everstep.launcher.logs import FilteredCopy, Follower, tail
-from everstep.launcher.machine import count_cpus, count_gpus
+from everstep.launcher.machine import count_cpus, count_gpus, own_address
 from everstep.launcher.node import NodeSpec, Place, worker_command, worker_environment
 from everstep.launcher.progress import Goodput, Pace, Progress, clock, progress_line
 from everstep.launcher.report import LastWords, failure_report, summary
@@ -527,3 +527,16 @@ def test_goodput_is_the_time_between_commits_of_one_generation() -> None:
     ):
         goodput.hear(event)
     assert goodput.good_s == 2.5
+
+
+# --- where others reach this machine ---
+
+
+def test_an_address_of_this_machine_is_taken_as_it_is() -> None:
+    assert own_address("127.0.0.1") == "127.0.0.1"
+    assert own_address("localhost") in ("127.0.0.1", "::1")
+
+
+def test_a_name_that_leads_nowhere_is_refused() -> None:
+    with pytest.raises(UsageError, match="has no address"):
+        own_address("no-such-host.invalid")

@@ -7,8 +7,7 @@
 #PBS -l place=scatter
 #PBS -l walltime=01:30:00
 #PBS -j oe
-#PBS -k oed
-#PBS -o /shared/mnist/runs/mnist-1115-101500-ab12/job.log
+#PBS -o /dev/null
 #PBS -r y
 umask 077
 folder=/shared/mnist/runs/mnist-1115-101500-ab12
@@ -20,6 +19,7 @@ say() { echo "everstep: $*" >&2; }
 fail() { say "$1"; printf '{"state": "failed", "reason": "%s"}\n' "$1" > "$folder/status.json"; exit 1; }
 is_over() { grep -qE '"state": "(succeeded|failed|cancelled)"' "$folder/status.json" 2> /dev/null; }
 exit_code() { local code; while :; do wait "$1"; code=$?; kill -0 "$1" 2> /dev/null || return "$code"; done; }
+exec >> "$folder/job.log" 2>&1
 deadline=$(($(date +%s) + 5400))
 left=""
 trap 'left=1' TERM

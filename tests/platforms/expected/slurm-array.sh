@@ -41,9 +41,9 @@ come_back() {
 left=""
 trap 'left=1; kill -KILL "$coordinator"' USR2 TERM  # all it knows is in its store; nodes wait for the next one
 end_nodes() { scancel --user="$(id -un)" --name="$job" "$@"; }
-address=""  # by which Slurm itself reaches this node
-[ -z "${SLURMD_NODENAME:-}" ] ||
-  address=$(scontrol show node "$SLURMD_NODENAME" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
+# The address by which Slurm itself reaches this node; salloc's shell is on none: then the one that reaches the first.
+node=${SLURMD_NODENAME:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
+address=$(scontrol show node "$node" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
 "$python" -u -m everstep coordinate --folder "$folder" --host "${address:-$(hostname)}" --fleet requeued &
 coordinator=$!
 num_misses=0

@@ -1,7 +1,6 @@
 #!/bin/bash
 #SBATCH --job-name=mnist-1115-101500-ab12
 #SBATCH --nodes=1
-#SBATCH --ntasks-per-node=1
 #SBATCH --no-kill
 #SBATCH --signal=B:USR1@300
 #SBATCH --no-requeue
@@ -33,9 +32,9 @@ trap 'leave "signal USR1"' USR1
 trap 'leave "signal TERM"' TERM
 
 rm -f "$folder/coordinator.url"  # that of an earlier run
-address=""  # by which Slurm itself reaches this node
-[ -z "${SLURMD_NODENAME:-}" ] ||
-  address=$(scontrol show node "$SLURMD_NODENAME" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
+# The address by which Slurm itself reaches this node; salloc's shell is on none: then the one that reaches the first.
+node=${SLURMD_NODENAME:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
+address=$(scontrol show node "$node" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
 "$python" -u -m everstep coordinate --folder "$folder" --host "${address:-$(hostname)}" --fleet requeued &
 coordinator=$!
 # A lost node or a failed agent ends no other.

@@ -2,7 +2,7 @@
 
 A script runs in the home folder, in a session of its own, with a login's environment and not the submitter's. pbsdsh
 starts a task for each line of the node file, in an environment that is barer still; tasks belong to the job, not to
-pbsdsh. qdel sends SIGTERM to all of it, then SIGKILL. Output goes where -o says, as with -k oed. `qsub -I` gives a
+pbsdsh. qdel sends SIGTERM to all of it, then SIGKILL. Output goes where -o says, as it is written. `qsub -I` gives a
 shell. No queue: each job starts at once.   python pbs_lab.py qsub|qstat|qdel|pbsdsh ARGUMENTS"""
 
 from __future__ import annotations

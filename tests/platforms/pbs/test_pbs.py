@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from contract import TRAINING, PlatformContract, undisturbed
+from guide import follow
 from pbs_lab import Lab
 from submitted import SCRIPT, Submitted, processes_of, until
 
@@ -63,7 +64,6 @@ class TestPbs(PlatformContract):
         job = submit(entrypoint=["train.py", "--steps", "100000"], time_limit="25s", checkpoint={"grace": 5}, nodes=2)
         said = job.type("watch", job.id, is_good=False)
         assert "the time is nearly up: leaving" in said
-        assert re.search(r"w\d finished", said)  # in good order
         assert "its walltime was up" in job.type("list", "--json")
 
 
@@ -88,3 +88,9 @@ def test_a_job_inside_an_allocation(pbs: Lab, tmp_path: Path) -> None:
 def test_there_is_no_allocation(pbs: Lab, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="mode: allocation, but this is none"):
         Submitted(tmp_path, {"entrypoint": "train.py", "platform": {"pbs": {"mode": "allocation"}}}, pbs.env())
+
+
+def test_the_example_of_the_guide_runs(pbs: Lab, tmp_path: Path) -> None:
+    seen = follow("pbs.md", tmp_path, pbs.env())
+    assert {"node-0", "node-1"} == set(re.findall(r"^(\S+) \| \[w\d\] loss \d", seen, re.MULTILINE))
+    assert re.search(r"first-\S+ succeeded: all 2 members left together", seen)

@@ -1,0 +1,165 @@
+"""What happens to jobs on a cluster: preemption, drained and crashed nodes, an allocation, a login without torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import ONE, TRAINING, TWO, undisturbed
+from guide import follow
+from slurm_lab import Lab
+from submitted import SCRIPT, Submitted, digest_of, until
+
+ROOT = Path(__file__).parents[3]
+RESUME = SCRIPT.with_name("resume.py")
+SLOW = ["--steps", "300", "--pace", "0.05"]
+ENV = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
+
+pytestmark = pytest.mark.timeout(300)
+Submit = Callable[..., Submitted]
+
+
+@pytest.fixture
+def submit(queue: Lab, tmp_path: Path) -> Iterator[Submit]:
+    started: list[Submitted] = []
+
+    def submit(options: Mapping[str, Any], **job: Any) -> Submitted:
+        started.append(Submitted(tmp_path, {"env": ENV, **job, "platform": {"slurm": dict(options)}}, queue.env()))
+        return started[-1]
+
+    yield submit
+    for each in started:
+        each.close()
+
+
+def test_plain_ddp_on_two_nodes(submit: Submit, tmp_path: Path) -> None:
+    """Seed 003's training, by the example that repeats it, without a change."""
+    for name in ("01_plain_ddp", "data"):
+        shutil.copytree(ROOT / "examples" / name, tmp_path / name)
+    args = ["--epochs", "1", "--batch-size", "100"]
+    said = submit({}, entrypoint="01_plain_ddp/ddp.py", args=args, nodes=2).finish()
+    ranks = sorted(re.findall(r"node-(\d) \| \[w\d\] rank (\d) of 2 \| epoch 0", said))
+    assert ranks == [("0", "0"), ("1", "1")]
+    assert float(re.findall(r"test accuracy ([\d.]+)%", said)[0]) > 40
+
+
+def test_a_preempted_job_comes_back_and_goes_on_from_its_checkpoint(submit: Submit, queue: Lab, tmp_path: Path) -> None:
+    shutil.copy(RESUME, tmp_path)
+    entrypoint = ["resume.py", str(tmp_path / "checkpoints"), "120", "0.05"]
+    job = submit({"partition": "low"}, entrypoint=entrypoint, nodes=2, resources={"cpu": 4})
+    job.wait_said(TWO)
+    until((tmp_path / "checkpoints").exists, lambda: job.said)
+    queue.ask("sbatch", "-p", "high", "-N3", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
+    job.wait_said(r"SIGTERM: workers have 60 s to end")
+    job.wait_said(r"back to the queue")
+    job.wait_said(r"going on from step [1-9]")
+    said = job.finish()
+
+    alone = subprocess.run(
+        [sys.executable, RESUME, tmp_path / "alone", "120", "0"], capture_output=True, text=True, check=True
+    )
+    assert set(re.findall(r"digest (\w+) after 120 steps", said)) == set(re.findall(r"digest (\w+)", alone.stdout))
+    assert not list((tmp_path / "runs").glob("*/*.requeues"))  # which count time limits alone
+
+
+def test_a_job_whose_time_is_up_comes_back_so_often_and_no_more(submit: Submit, queue: Lab, tmp_path: Path) -> None:
+    shutil.copy(RESUME, tmp_path)
+    job = submit(
+        {"time_requeues": 1, "signal_lead": "240s"},
+        entrypoint=["resume.py", str(tmp_path / "checkpoints"), "100000", "0.05"],
+        time_limit="5m",
+    )
+    for _ in range(2):
+        before = len(job.said)
+        job.wait_said(ONE, after=before)
+        (native,) = queue.jobs(job.id, state="RUNNING")
+        queue.ask("scancel", "--batch", "--signal=USR2", native.split()[0])  # as Slurm does when 240 s are left
+        job.wait_said(r"signal USR2: the nodes leave in good order[\s\S]*w\d+ finished", after=before)
+    job.type("watch", job.id, is_good=False)
+    assert "its time was up 2 times, and it comes back 1 times" in job.type("list", "--json")
+
+
+def test_a_drained_node_gives_its_place_to_another_while_training(submit: Submit, queue: Lab) -> None:
+    job = submit({"mode": "array"}, entrypoint=["train.py", *SLOW], nodes="1:2", resources={"cpu": 3})
+    job.wait_said(TWO)
+    native, _, host = next(each for each in queue.jobs(job.id) if "_" in each and not each.endswith("h2")).split()
+    before = len(job.said)
+    queue.ask("scontrol", "update", f"nodename={host}", "state=drain", "reason=test")
+    try:
+        queue.ask("scontrol", "requeue", native)
+        job.wait_said(ONE, after=before)
+        job.wait_said(TWO, after=before)
+        assert host not in {each.split()[-1] for each in queue.jobs(job.id)}
+        said = job.finish()
+    finally:
+        queue.ask("scontrol", "update", f"nodename={host}", "state=resume")
+    assert set(re.findall(r"digest (\w+)", said)) == {digest_of(SLOW)}
+
+
+def test_a_host_crashes_and_the_others_go_on(submit: Submit, queue: Lab) -> None:
+    job = submit({}, entrypoint=["train.py", *SLOW], nodes="1:2", resources={"cpu": 4}, health={"lease_s": 3})
+    job.wait_said(TWO)
+    hosts = queue.ask("squeue", "-h", f"--name={job.id}", "-o", "%N")
+    assert hosts == "h[2-3]"
+    queue.crash("h3")
+    job.wait_said(ONE)
+    said = job.finish()
+    assert set(re.findall(r"digest (\w+)", said)) == {digest_of(SLOW)}
+
+
+def test_a_job_inside_an_allocation(queue: Lab, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_bytes(SCRIPT.read_bytes())
+    (tmp_path / "job.yaml").write_text(
+        f"entrypoint: {['train.py', *TRAINING]}\nnodes: 2\nenv: {ENV}\nplatform: {{slurm: {{mode: allocation}}}}\n"
+    )
+    everstep = [sys.executable, "-m", "everstep", "run", "-f", "job.yaml", "--follow"]
+    done = subprocess.run(
+        ["salloc", "--nodes=2", "--quiet", *everstep],
+        cwd=tmp_path,
+        env={**os.environ, **queue.env(), "EVERSTEP_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(re.findall(r"digest (\w+)", done.stdout)) == {undisturbed()}
+
+
+def test_a_login_node_needs_no_torch(queue: Lab, tmp_path: Path) -> None:
+    """There `import torch` fails; the nodes' setup lines choose a Python that has it."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "bin" / "python").chmod(0o755)
+    login = tmp_path / "login"
+    login.mkdir()
+    for name in ("torch", "numpy"):
+        (login / f"{name}.py").write_text("raise ImportError('not on a login node')\n")
+    (tmp_path / "train.py").write_bytes(SCRIPT.read_bytes())
+    setup = [f"export PATH={tmp_path / 'bin'}:$PATH PYTHONPATH="]
+    (tmp_path / "job.yaml").write_text(
+        f"entrypoint: {['train.py', *TRAINING]}\nsetup: {setup}\nenv: {ENV}\nplatform: slurm\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "everstep", "run", "-f", "job.yaml", "--follow"],
+        cwd=tmp_path,
+        env={**os.environ, **queue.env(), "EVERSTEP_HOME": str(tmp_path / "home"), "PYTHONPATH": str(login)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(re.findall(r"digest (\w+)", done.stdout)) == {undisturbed()}
+
+
+def test_the_example_of_the_guide_runs(queue: Lab, tmp_path: Path) -> None:
+    seen = follow("slurm.md", tmp_path, queue.env())
+    assert {"node-0", "node-1"} == set(re.findall(r"^(\S+) \| \[w\d\] loss \d", seen, re.MULTILINE))
+    assert re.search(r"first-\S+ succeeded: all 2 members left together", seen)

@@ -64,6 +64,7 @@ def terminal(lab: OciLab, tmp_path: Path) -> Iterator[Terminal]:
     terminal.close()
 
 
+@pytest.mark.timeout(300)  # three nodes train
 def test_the_seeds_own_file_and_script_run_are_watched_and_shown(terminal: Terminal, lab: OciLab) -> None:
     for name in ("train.yaml", "train.py"):
         shutil.copy(SEEDS / name, terminal.folder)

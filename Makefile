@@ -6,9 +6,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.everstep-ready
 TESTS ?= tests
-SYSTEM_PACKAGES := iproute2 nftables openssl postgresql
+SYSTEM_PACKAGES := iproute2 nftables openssl postgresql slurmctld slurmd slurm-client munge docker.io docker-compose debootstrap
 
-.PHONY: help setup system demo test check lint types contracts bench clean
+.PHONY: help setup system labs demo test check lint types contracts bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -20,7 +20,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install -qq --constraint constraints.txt --editable '.[torch,postgres,dev]'
 	@touch $@
 
-# What the tests start besides Python: namespaces and drop rules for cut networks, a PostgreSQL server. Without root they are skipped.
+# What the tests start besides Python: namespaces and drop rules for cut networks, a PostgreSQL server, Slurm, a docker engine.
+# Without root they are skipped.
 system:
 	@missing=$$(for p in $(SYSTEM_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
 	if [ -z "$$missing" ]; then :; \
@@ -30,6 +31,9 @@ system:
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; } || \
 	  echo "could not install $$missing: the tests that need them are skipped"; \
 	else echo "missing $$missing: the tests that need them are skipped"; fi
+
+labs: setup  ## the Kubernetes of the tests, compiled from Debian's sources: minutes, once
+	tests/platforms/kubernetes/lab/prepare
 
 test: setup check  ## lint, types, contracts, then all tests
 	$(BIN)/python -m pytest $(TESTS)

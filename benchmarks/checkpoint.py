@@ -3,7 +3,8 @@
 A worker of `everstep run` trains a model with its optimizer and saves both. Blocking is the time until the call
 returns; cost is what the steps until the state is durable take longer than as many steps without a save, before and
 after; durable is the time until all is on the disk. Loading ends when model and optimizer hold the state. A size that
-does not fit into memory is left out, and said so. The last line is JSON, of the first size.
+does not fit into memory is left out, and said so; what is being done, on stderr. The last line is JSON, of the first
+size.
 
     python benchmarks/checkpoint.py [--mb 500 2000] [--rounds 7] [--only ours copy]
     python benchmarks/checkpoint.py --cuda [--mb 8000]"""
@@ -40,6 +41,11 @@ Times = dict[str, dict[str, list[float]]]  # row: quantity: seconds
 
 def now() -> float:
     return time.perf_counter()
+
+
+def say(text: str) -> None:
+    """For people who wait."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 class Job:
@@ -244,15 +250,18 @@ class Bench:
 
     def warm_up(self) -> None:
         """As any training does before its first checkpoint; that one is a row of its own."""
+        say("warming up")
         self.job.steps(3)
         step_s = self.job.steps(3) / 3
         time.sleep(30.0 if self.job.device == "cuda" else 2.0)  # nobody's first save comes in the first seconds
         self.ours("ours, first save")
         durable_s = self.times["ours, first save"]["durable"][0]
         self.num_steps = max(2, min(12, math.ceil(durable_s / step_s)))
+        say(f"a step takes {step_s:.2f} s; {self.num_steps} of them before, beside and after each save")
 
     def attempt(self, row: Callable[[], None]) -> None:
         """torch's own ways do not work with every state in every version: a row that fails is left out, and said so."""
+        began = now()
         try:
             row()
         except Exception as error:
@@ -260,6 +269,7 @@ class Bench:
                 raise
             self.broken.add(row.__name__)
             print(f"{row.__name__} failed: {type(error).__name__}: {error}", flush=True)
+        say(f"{row.__name__}: {now() - began:.1f} s")
 
     def run(self, rounds: int, only: list[str]) -> None:
         self.warm_up()
@@ -277,7 +287,7 @@ class Bench:
                 if (not only or row.__name__ in only) and row.__name__ not in self.broken:
                     self.attempt(row)
 
-    def run_busy(self) -> None:
+    def run_busy(self, rounds: int) -> None:
         """With something else on every core."""
         burners = [
             subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(len(os.sched_getaffinity(0)))
@@ -285,7 +295,8 @@ class Bench:
         try:
             import torch
 
-            for _ in range(BUSY_ROUNDS):
+            for number in range(rounds):
+                say(f"no idle core: {number + 1} of {rounds}")
                 self.ours("ours, no idle core")
                 began = now()
                 torch._foreach_copy_(self.targets, self.job.tensors())
@@ -359,7 +370,7 @@ def worker(args: argparse.Namespace) -> None:
             print(f"{bench.job.size_bytes / 1e6:.0f} MB in {len(bench.job.tensors())} tensors on {device}", flush=True)
             bench.run(args.rounds, args.only)
             if not args.cuda and (not args.only or "busy" in args.only):
-                bench.run_busy()
+                bench.run_busy(min(args.rounds, BUSY_ROUNDS))
             print(bench.table(), flush=True)
             reports.append(bench.report())
             bench.checkpointer.close()

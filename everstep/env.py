@@ -154,6 +154,16 @@ def runtime_folder() -> Path:
     return Path(runtime) / "everstep" if runtime else Path(tempfile.gettempdir()) / f"everstep-{os.geteuid()}"
 
 
+def slurm_job() -> str:
+    """The number of the Slurm job that this process is in; "" if none."""
+    return os.environ.get("SLURM_JOB_ID", "")
+
+
+def pbs_job() -> str:
+    """The id of the PBS job whose script, or interactive shell, this process is in; "" if none."""
+    return os.environ.get("PBS_JOBID", "") if os.environ.get("PBS_NODEFILE") else ""
+
+
 def gloo_interface() -> str | None:
     """The network interface that gloo takes, instead of the one that the host's name leads to."""
     return os.environ.get("GLOO_SOCKET_IFNAME") or None

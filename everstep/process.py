@@ -19,7 +19,7 @@ from typing import IO
 
 RUNNING, STOPPED, ENDED = "running", "stopped", "ended"
 
-_FLAGS, _EXIT_STATUS = 6, 49  # of /proc/PID/stat, counted after the name
+_FLAGS, _STARTED, _EXIT_STATUS = 6, 19, 49  # of /proc/PID/stat, counted after the name
 _IS_EXITING = 0x4
 
 # Runs before the command, in its process: from now on the parent's death is ours. Python code between fork and exec
@@ -242,6 +242,14 @@ def process_state(pid: int) -> str:
     if letter in "ZX":
         return ENDED
     return STOPPED if letter in "Tt" else RUNNING
+
+
+def started_at(pid: int) -> str:
+    """When it was, by the kernel's clock, since the number may one day be another's; "" if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[_STARTED]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def wait_for_end(pid: int, timeout_s: float) -> bool:

@@ -88,29 +88,44 @@ def standing(found: Found, policy: Policy) -> Standing:
 
 
 def prune(storage: Storage, policy: Policy, *, is_dry: bool = False) -> Retention:
-    """Delete what the policy does not keep, and in older folders what saves that never came to their end have left."""
-    found = [each for each in find(storage) if not each.is_unreadable]
-    decision = decide_retention([standing(each, policy) for each in found], policy)
+    """Delete what the policy does not keep."""
     if is_dry:
-        return decision
-    for key in decision.delete:
-        delete(storage, key)
-    for each in found[:-1]:  # the newest folder may just be written to
-        if each.key in decision.keep and each.manifest is not None and each.is_whole:
-            _tidy(storage, each.key)
+        return _decide(storage, policy)
+    decision = retire(storage, policy)
+    sweep(storage, decision)
     return decision
 
 
+def retire(storage: Storage, policy: Policy) -> Retention:
+    """The quick part of it: what is not kept is not found any more. `sweep` gives back the space."""
+    decision = _decide(storage, policy)
+    for key in decision.delete:
+        storage.hide(key.folder, MANIFEST)
+    return decision
+
+
+def sweep(storage: Storage, decision: Retention) -> None:
+    """The rest: what was hidden, and in older folders what saves that never came to their end have left."""
+    storage.sweep()
+    for key in sorted(decision.keep)[:-1]:  # the newest folder may just be written to
+        _tidy(storage, key)
+
+
 def delete(storage: Storage, key: Key) -> None:
-    """The manifest first: from then on nobody sees the checkpoint, whatever happens to us."""
-    storage.delete(f"{key.folder}/{MANIFEST}")
-    storage.delete(key.folder)
+    storage.hide(key.folder, MANIFEST)
+    storage.sweep()
+
+
+def _decide(storage: Storage, policy: Policy) -> Retention:
+    found = [each for each in find(storage) if not each.is_unreadable]
+    return decide_retention([standing(each, policy) for each in found], policy)
 
 
 def _tidy(storage: Storage, key: Key) -> None:
     there = storage.list(key.folder)
-    manifest = look(storage, key).manifest  # after the list: a save that has just come to its end is in it
-    if manifest is None:
+    found = look(storage, key)  # after the list: a save that has just come to its end is in it
+    manifest = found.manifest
+    if manifest is None or not found.is_whole:
         return
     ours = {MANIFEST} | {file.name.split("/")[0] for file in manifest.files}
     for name in there:

@@ -110,6 +110,8 @@ def position_of(state: Any) -> Any:
         return None
     for name in _POSITIONS:
         value: Any = state.get(name)
+        if value is None:
+            continue
         own = value.state_dict() if callable(getattr(value, "state_dict", None)) else value
         try:
             text = json.dumps(own, allow_nan=False)

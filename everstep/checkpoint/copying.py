@@ -10,6 +10,7 @@ import ctypes
 import logging
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -90,32 +91,40 @@ class Copy:
 
 
 class Copier:
-    """One thread that copies, one state after the other. It ends with `close`."""
+    """One thread that copies, one state after the other. It ends with `close`, or when nobody holds us any more."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def open(self) -> None:
+        """Have the thread ready."""
+        if self._thread is None and not self._is_closed:
+            self._thread = threading.Thread(target=_work, args=(self._queue,), name="everstep copier", daemon=True)
+            self._thread.start()
+            weakref.finalize(self, self._queue.put, None).atexit = False
 
     def start(self, copy: Copy) -> None:
         """Changes of the sources wait from now on."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="everstep copier", daemon=True)
-            self._thread.start()
+        self.open()
         GATE.hold(copy)
         self._queue.put(copy)
 
     def close(self) -> None:
+        self._is_closed = True
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
 
-    def _work(self) -> None:
-        _use_one_thread()
-        while (copy := self._queue.get()) is not None:
-            with torch.no_grad():
-                copy.run()
-            del copy  # and with it the state, which may be gone from everywhere else
+
+def _work(copies: queue.SimpleQueue[Copy | None]) -> None:
+    _use_one_thread()
+    while (copy := copies.get()) is not None:
+        with torch.no_grad():
+            copy.run()
+        del copy  # and with it the state, which may be gone from everywhere else
 
 
 def _use_one_thread() -> None:

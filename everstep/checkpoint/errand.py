@@ -39,7 +39,6 @@ class SlotWritten:
     step: int = -1  # of a state that was written
     size_bytes: int = 0
     seconds: float = 0.0
-    has_manifest: bool = False  # ours was the share whose writer puts it
     problem: str = ""
     hint: str = ""
     cause: str = ""  # failures of one cause are told once

@@ -15,7 +15,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -30,14 +29,17 @@ _PLAIN = (Tensor, nn.Parameter)
 Place = tuple[int, int]  # address, which no two devices share, and bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Steady:
-    """Tensors by themselves, and parameters also by their places: a module gives others in their stead to be saved. To
-    ask a tensor for its place takes longer than all else that a save does with it."""
+    """Tensors by themselves, and parameters also by their places: a state_dict has others in their stead. To ask a
+    tensor for its place takes longer than all else that a save does with it: it is done where one is looked for."""
 
-    tensors: Sequence[Tensor]
-    ids: Set[int]
-    places: Set[Place]
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = tensors  # kept: their ids must not become those of others
+        self.ids = set(map(id, tensors))
+
+    @functools.cached_property
+    def places(self) -> Set[Place]:
+        return {place_of(tensor) for tensor in self.tensors if type(tensor) is nn.Parameter}
 
 
 class Copying(Protocol):
@@ -56,6 +58,7 @@ class Gate:
         self._copies: list[Copying] = []
         self._listeners: list[weakref.WeakMethod[Callable[[int], None]]] = []
         self._num_looks: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
         self._is_hung = False
 
     def hang(self) -> None:
@@ -82,11 +85,10 @@ class Gate:
 
     def steady(self) -> Steady:
         """What changes only after our hook was called."""
-        tensors = [tensor for optimizer in list(self._optimizers) for tensor in _tensors_of(optimizer)]
+        tensors = [tensor for optimizer in list(self._optimizers) for tensor in self._tensors_of(optimizer)]
         if self._restless:
             tensors = [tensor for tensor in tensors if place_of(tensor) not in self._restless]
-        places = {(tensor.data_ptr(), tensor.nbytes) for tensor in tensors if type(tensor) is nn.Parameter}
-        return Steady(tensors=tensors, ids=set(map(id, tensors)), places=places)
+        return Steady(tensors)
 
     def distrust(self, tensors: Iterable[Tensor]) -> None:
         """These have changed without the hook: never again are they copied late."""
@@ -104,6 +106,19 @@ class Gate:
         """Somebody is about to change parameters."""
         for copy in self._copies:
             copy.wait_for_change()
+
+    def _tensors_of(self, optimizer: Optimizer) -> list[Tensor]:
+        """As the function below. Each tensor is looked at once: they are the same from save to save."""
+        values = _values_of(optimizer)
+        known = self._known.get(optimizer, [])
+        if len(known) == len(values) and all(
+            reference() is value for reference, value in zip(known, values, strict=True)
+        ):
+            return values
+        tensors = _tensors_of(optimizer)
+        if len(tensors) == len(values):
+            self._known[optimizer] = [weakref.ref(tensor) for tensor in tensors]
+        return tensors
 
     def _forget_copies(self) -> None:
         """In a fork nobody copies, and memory is its own."""
@@ -146,6 +161,16 @@ def place_of(tensor: Tensor) -> Place:
 
 
 def _tensors_of(optimizer: Optimizer) -> list[Tensor]:
+    """Parameters and state that are plain tensors."""
+    strided = torch.strided
+    return [
+        each
+        for each in _values_of(optimizer)
+        if type(each) in _PLAIN and each.layout is strided and not each.is_inference()
+    ]
+
+
+def _values_of(optimizer: Optimizer) -> list[Any]:
     """Parameters and state. A step that is replayed as a CUDA graph calls no hook: then none."""
     if any(group.get("capturable") for group in optimizer.param_groups):
         return []
@@ -153,5 +178,4 @@ def _tensors_of(optimizer: Optimizer) -> list[Tensor]:
     for state in optimizer.state.values():
         if isinstance(state, dict):
             values += state.values()
-    strided = torch.strided
-    return [each for each in values if type(each) in _PLAIN and each.layout is strided and not each.is_inference()]
+    return values

@@ -33,8 +33,6 @@ class _File:
 class HeldStates:
     """Storage's reading calls, over the slots of a node. It closes the files that it is given."""
 
-    file_bytes = 1 << 62
-
     def __init__(self, uri: str, files: Sequence[int]) -> None:
         self.uri = f"the memory of this node, for {uri}"
         self._slots = list(files)
@@ -80,12 +78,6 @@ class HeldStates:
     def list(self, folder: str = "") -> dict[str, int | None]:
         inside = f"{folder}/" if folder else ""
         return {name[len(inside) :]: file.size_bytes for name, file in self._files.items() if name.startswith(inside)}
-
-    def put(self, name: str, data: memoryview | bytes) -> None:
-        raise PermissionError(f"{self.uri} is only read")
-
-    def delete(self, name: str) -> None:
-        raise PermissionError(f"{self.uri} is only read")
 
     def close(self) -> None:
         self._files.clear()

@@ -37,7 +37,7 @@ from everstep.checkpoint.errand import (
 )
 from everstep.checkpoint.memory import shared_file
 from everstep.checkpoint.storage import Storage, open_storage
-from everstep.checkpoint.writer import write_and_prune
+from everstep.checkpoint.writer import Stored, clear_away, store
 from everstep.errors import CheckpointBroken, EverstepError
 from everstep.events import emit
 from everstep.packet import peer_process, peer_user, receive_packet, send_packet
@@ -93,6 +93,7 @@ class Keeper:
         self._arenas: list[_Arena] = []
         self._workers: list[_Worker] = []
         self._asked: list[tuple[_Worker, AskHeld]] = []  # who waits until nothing is being written
+        self._num_writers = 0  # threads
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._is_ending = False
@@ -103,7 +104,7 @@ class Keeper:
 
     def serve(self) -> None:
         """Until the agent is gone, its workers are, and all is written."""
-        while not (self._is_ending and not self._workers and not self._is_writing()):
+        while not (self._is_ending and not self._workers and not self._num_writers):
             for key, _ in self._selector.select():
                 if key.fd in self._selector.get_map():  # what one act closes may have been next
                     key.data()
@@ -219,9 +220,6 @@ class Keeper:
 
     # --- writing --------------------------------------------------------------------------------------
 
-    def _is_writing(self) -> bool:
-        return any(arena.writing for arena in self._arenas)
-
     def _write_out(self, arena: _Arena) -> None:
         """All whole states of a dead worker that are newer than what is on storage: other workers' shares of the newest
         may be missing, those of the one before are there."""
@@ -234,6 +232,7 @@ class Keeper:
                 self._write(arena, index, state.sequence)
 
     def _write(self, arena: _Arena, index: int, sequence: int) -> None:
+        self._num_writers += 1
         arena.writing[index] = sequence
         arena.world = max(arena.world, _world(arena.view(index)))
         thread = threading.Thread(
@@ -242,21 +241,21 @@ class Keeper:
         thread.start()
 
     def _write_slot(self, arena: _Arena, index: int, sequence: int) -> None:
-        """In a thread of its own."""
-        try:
-            with arena.turn:
-                done = _write_slot(arena, index, sequence)
-            outcome = SlotWritten(index=index, sequence=sequence, **done)
-        except EverstepError as error:
-            cause = str(getattr(error, "kind", ""))
-            outcome = SlotWritten(
-                index=index, sequence=sequence, problem=error.message, hint=error.hint or "", cause=cause
-            )
-        except Exception as error:
-            log.exception("a write failed")
-            outcome = SlotWritten(index=index, sequence=sequence, problem=repr(error), cause=type(error).__name__)
-        self._inbox.append(lambda: self._note(arena, outcome))
+        """In a thread of its own. It is told as soon as it is durable; old ones are cleared away after that."""
+        with arena.turn:
+            stored, outcome = _write_slot(arena, index, sequence)
+            self._call(lambda: self._note(arena, outcome))
+            if stored is not None and arena.storage is not None:
+                clear_away(arena.storage, stored)
+        self._call(self._end_writer)
+
+    def _call(self, action: Callable[[], None]) -> None:
+        """In the thread that owns all that is known."""
+        self._inbox.append(action)
         os.eventfd_write(self._wake, 1)
+
+    def _end_writer(self) -> None:
+        self._num_writers -= 1
 
     def _note(self, arena: _Arena, outcome: SlotWritten) -> None:
         arena.writing.pop(outcome.index, None)
@@ -283,27 +282,36 @@ class Keeper:
         self._tell(self._agent, Said(text=text))
 
 
-def _write_slot(arena: _Arena, index: int, sequence: int) -> dict[str, Any]:
-    """Write the state with this number that the slot holds; what is told of it."""
+def _write_slot(arena: _Arena, index: int, sequence: int) -> tuple[Stored | None, SlotWritten]:
+    """Write the state with this number that the slot holds; with what is told of it. Raises nothing."""
+    try:
+        stored = _store_slot(arena, index, sequence)
+    except EverstepError as error:
+        cause = str(getattr(error, "kind", ""))
+        return None, SlotWritten(
+            index=index, sequence=sequence, problem=error.message, hint=error.hint or "", cause=cause
+        )
+    except Exception as error:
+        log.exception("a write failed")
+        return None, SlotWritten(index=index, sequence=sequence, problem=repr(error), cause=type(error).__name__)
+    size_bytes, seconds = stored.written.size_bytes, stored.written.seconds
+    return stored, SlotWritten(index=index, sequence=sequence, step=stored.step, size_bytes=size_bytes, seconds=seconds)
+
+
+def _store_slot(arena: _Arena, index: int, sequence: int) -> Stored:
     view = arena.view(index)
     state = slot.read(view)
     if state is None or state.sequence != sequence:
         raise EverstepError(f"state {sequence} is not whole in memory")
     what = unpack(state.description)
     arena.storage = arena.storage or open_storage(arena.uri)
-    written = write_and_prune(
+    return store(
         arena.storage,
         what.layout,
         state.image(view),
         what.manifest,
         is_abandoned=lambda: _has_waited_enough(arena) or arena.world > what.manifest.world_generation,
     )
-    return {
-        "step": state.step,
-        "size_bytes": written.size_bytes,
-        "seconds": written.seconds,
-        "has_manifest": written.manifest is not None,
-    }
 
 
 def _world(view: memoryview) -> int:

@@ -28,7 +28,7 @@ from everstep.checkpoint.header import (
 )
 from everstep.checkpoint.image import Piece, TensorMeta
 from everstep.checkpoint.manifest import FileRecord, Manifest
-from everstep.checkpoint.storage import Storage
+from everstep.checkpoint.storage import Readable
 from everstep.engine.state import decode
 
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
@@ -47,7 +47,7 @@ class _Open:
     targets: dict[str, Tensor] = field(default_factory=dict)  # where the bytes of each entry go
 
 
-def read_state(storage: Storage, manifest: Manifest) -> Any:
+def read_state(storage: Readable, manifest: Manifest) -> Any:
     """The state as it was saved, sharded tensors whole. Raises CheckpointBroken, or OSError of the storage."""
     skeleton, tensors = read_tensors(storage, manifest)
     where = f"{storage.uri}/{manifest.key.folder}/{manifest.state}"
@@ -58,7 +58,7 @@ def read_state(storage: Storage, manifest: Manifest) -> Any:
         strict.broken(where, f"the skeleton is not ours: {type(error).__name__}: {error}")
 
 
-def read_tensors(storage: Storage, manifest: Manifest) -> tuple[Any, list[Tensor]]:
+def read_tensors(storage: Readable, manifest: Manifest) -> tuple[Any, list[Tensor]]:
     state = next(file for file in manifest.files if file.name == manifest.state)
     text = _read_small(storage, manifest, state)
     skeleton, metas = parse_state(text, f"{storage.uri}/{manifest.key.folder}/{state.name}")
@@ -119,7 +119,7 @@ def _make_room(
     return tensors, pieces
 
 
-def _open(storage: Storage, manifest: Manifest, file: FileRecord) -> _Open:
+def _open(storage: Readable, manifest: Manifest, file: FileRecord) -> _Open:
     name = f"{manifest.key.folder}/{file.name}"
     path = f"{storage.uri}/{name}"
     length = parse_length(storage.read(name, 0, LENGTH_BYTES), file.size_bytes, path)
@@ -130,7 +130,7 @@ def _open(storage: Storage, manifest: Manifest, file: FileRecord) -> _Open:
     return _Open(file=file, path=path, head=head, entries=entries)
 
 
-def _read_small(storage: Storage, manifest: Manifest, file: FileRecord) -> bytes:
+def _read_small(storage: Readable, manifest: Manifest, file: FileRecord) -> bytes:
     name = f"{manifest.key.folder}/{file.name}"
     data = storage.read(name)
     for number in range(len(file.crc32)):
@@ -143,7 +143,7 @@ def _read_small(storage: Storage, manifest: Manifest, file: FileRecord) -> bytes
     return data
 
 
-def _read_block(storage: Storage, opened: _Open, number: int) -> None:
+def _read_block(storage: Readable, opened: _Open, number: int) -> None:
     file = opened.file
     start = number * file.block_bytes
     end = min(start + file.block_bytes, file.size_bytes)

@@ -1,20 +1,27 @@
 """Storage in a local directory: what `put` has returned for is on the disk, even if the power goes.
 
-A file is written aside, synced, renamed, and its folder synced. Files are private to their owner."""
+A file is written aside, synced, renamed, and its folder synced. Large ones go past the page cache where that can be:
+copying into it takes longer than the disk, and training has better use for the memory. What is hidden has a name that
+nobody looks for until it is swept away. Files are private to their owner."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from everstep.errors import UsageError
 
-_ASIDE = ".aside-"
-_WRITE_BYTES = 16 << 20
+_ASIDE, _GONE = ".aside-", ".gone-"
+_WRITE_BYTES = 64 << 20
+_DIRECT_BYTES = 1 << 20  # smaller files are not worth it
+_PAGE_BYTES = 4096  # what goes past the cache begins and ends at multiples of it, in memory as in the file
 _MOST_BUFFERS = 1024  # of one system call
 
 
@@ -25,6 +32,7 @@ class Local:
         self.root = Path(path).expanduser().absolute()
         self.uri = str(self.root)
         self._was_there = False
+        self._looking = threading.Lock()
         if self.root.exists() and not self.root.is_dir():
             raise UsageError(f"{self.root} is a file", hint="give a directory for checkpoints")
 
@@ -75,16 +83,28 @@ class Local:
                 path.unlink()
             _sync_folder(path.parent)
 
+    def hide(self, folder: str, mark: str) -> None:
+        """Not synced: one that a power cut brings back is whole."""
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.root / folder, self.root / f"{_GONE}{os.urandom(4).hex()}")
+
+    def sweep(self) -> None:
+        for name in self.list():
+            if name.startswith(_GONE):
+                self.delete(name)
+
     def close(self) -> None:
         pass
 
     def _make_folder(self, folder: Path) -> None:
         """A root that was there and is gone is not made again: an unmounted disk would fill the one below it."""
-        if not self.root.is_dir():
-            if self._was_there:
-                raise FileNotFoundError(errno.ENOENT, "the directory of the checkpoints has vanished", str(self.root))
-            _make_durably(self.root)
-        self._was_there = True
+        with self._looking:
+            if not self.root.is_dir():
+                if self._was_there:
+                    problem = "the directory of the checkpoints has vanished"
+                    raise FileNotFoundError(errno.ENOENT, problem, str(self.root))
+                _make_durably(self.root)
+            self._was_there = True
         if folder != self.root:
             _make_durably(folder)
 
@@ -101,12 +121,34 @@ def _make_durably(folder: Path) -> None:
 def _write_durably(path: Path, data: memoryview) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        done = 0
+        done = _write_past_cache(descriptor, data)
         while done < len(data):
-            done += os.write(descriptor, data[done : done + _WRITE_BYTES])
+            done += os.pwrite(descriptor, data[done : done + _WRITE_BYTES], done)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _write_past_cache(descriptor: int, data: memoryview) -> int:
+    """Write whole pages from the beginning on, as many as can be; returns how many bytes."""
+    if len(data) < _DIRECT_BYTES or data.readonly or _address(data) % _PAGE_BYTES:
+        return 0
+    done, end = 0, len(data) // _PAGE_BYTES * _PAGE_BYTES
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
+        while done < end and done % _PAGE_BYTES == 0:
+            done += os.pwrite(descriptor, data[done : min(done + _WRITE_BYTES, end)], done)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot
+            raise
+    finally:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+    return done
+
+
+def _address(data: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(data))
 
 
 def _sync_folder(folder: Path) -> None:

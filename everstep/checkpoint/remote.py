@@ -120,6 +120,14 @@ class Remote:
 
         self._patiently(remove, f"delete {name}")
 
+    def hide(self, folder: str, mark: str) -> None:
+        """There are no folders to rename: all of it is deleted now."""
+        self.delete(f"{folder}/{mark}")
+        self.delete(folder)
+
+    def sweep(self) -> None:
+        pass
+
     def close(self) -> None:
         """Give back the connections of drivers that keep some."""
         close_session = getattr(self._files, "close_session", None)

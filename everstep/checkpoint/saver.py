@@ -50,7 +50,7 @@ class Saver:
         self._line = self._connect()
         self._arena = self._open_arena()
         GATE.hang()
-        GATE.tell_size(self.expect)
+        GATE.tell_size(self._get_ready)
 
     @property
     def has_vault(self) -> bool:
@@ -59,6 +59,11 @@ class Saver:
     def expect(self, image_bytes: int) -> None:
         """States of about this size will come."""
         self._arena.expect(image_bytes)
+
+    def _get_ready(self, image_bytes: int) -> None:
+        """Training has begun."""
+        self.expect(image_bytes)
+        self._copier.open()
 
     def reserve(self, *, may_wait: bool) -> int | None:
         """A slot, or None if the last states are still being written."""

@@ -1,4 +1,4 @@
-"""Where checkpoints are kept, behind five calls: put, read, list, delete, close.
+"""Where checkpoints are kept, behind a few calls: put, read, list, delete, hide, sweep, close.
 
 A local directory is written with plain system calls, because only they can say what is on the disk; all others are
 behind fsspec. `put` returns when the bytes are durable; a name holds all of them or what it held before.
@@ -17,13 +17,10 @@ from everstep.errors import UsageError
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
-class Storage(Protocol):
+class Readable(Protocol):
     """Names are relative, with `/`. A missing name is FileNotFoundError, in `list` it is empty."""
 
     uri: str
-    file_bytes: int  # larger files are split, so that a failed upload does not begin from the start
-
-    def put(self, name: str, data: memoryview | bytes) -> None: ...
 
     def read(self, name: str, start: int = 0, size_bytes: int | None = None) -> bytes:
         """All of it, or `size_bytes` from `start` on: fewer where the file ends before."""
@@ -34,10 +31,23 @@ class Storage(Protocol):
     def list(self, folder: str = "") -> dict[str, int | None]:
         """What is directly inside, with the size of files; None for folders."""
 
+    def close(self) -> None: ...
+
+
+class Storage(Readable, Protocol):
+    file_bytes: int  # larger files are split, so that a failed upload does not begin from the start
+
+    def put(self, name: str, data: memoryview | bytes) -> None: ...
+
     def delete(self, name: str) -> None:
         """A file, or a folder with all that is in it. Missing: nothing to do."""
 
-    def close(self) -> None: ...
+    def hide(self, folder: str, mark: str) -> None:
+        """From now on the folder is not found, or without its file `mark`. Its space may come back with `sweep` only:
+        that takes longer. Missing: nothing to do."""
+
+    def sweep(self) -> None:
+        """Give back the space of all that was hidden, also by those who died before they could."""
 
 
 def open_storage(uri: str | os.PathLike[str]) -> Storage:

@@ -86,7 +86,7 @@ class _Survey:
             encode(sys.modules["numpy"].empty(0, value.dtype), [])
             return value.copy()
         GATE.meet(value)
-        if (own := own_state(value)) is not None:
+        if (own := _own_state(value)) is not None:
             return self.walk(own)
         encode(value, [])  # an error if it cannot be carried
         return value
@@ -97,10 +97,13 @@ class _Survey:
             for name in value:
                 _check_key(name)
         copied = kind()
+        steady = self._steady.ids
         for name, item in value.items():
             its = type(item)
             if its in _ATOMS:
                 copied[name] = item
+            elif id(item) in steady:
+                copied[name] = self._keep(item)
             elif its in _PLAIN_TENSORS:
                 copied[name] = self._walk_tensor(item)
             else:
@@ -148,6 +151,13 @@ class _Survey:
         self._cloned_bytes += tensor.nbytes
         self.is_in_haste = self.is_in_haste or self._cloned_bytes > CLONED_BYTES
         return tensor if self.is_in_haste else tensor.detach().clone()
+
+
+def _own_state(value: Any) -> Any:
+    """Of a module with its parameters themselves: those are known, the views that stand for them are not."""
+    if isinstance(value, nn.Module) and type(value).state_dict is nn.Module.state_dict:
+        return value.state_dict(keep_vars=True)
+    return own_state(value)
 
 
 def _check_key(key: Any) -> None:

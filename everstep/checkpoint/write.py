@@ -25,6 +25,7 @@ PARTS_S = 600.0  # so long may the other workers' shares come after ours
 LONGEST_LOOK_S = 1.0
 
 _FIRST_LOOK_S = 0.005
+_FILES_AT_ONCE = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +51,7 @@ def write_image(
     Raises CheckpointFailed: then no manifest was put, and what was there before is untouched."""
     began = time.monotonic()
     try:
-        files = [_write_file(storage, file, image, manifest) for file in layout.files]
+        files = _write_files(storage, layout, image, manifest)
         if layout.share.size > 1:
             put_part(storage, layout, manifest, files)
             if layout.share.rank > 0:
@@ -108,6 +109,17 @@ def put_part(
 
 def checksums(data: memoryview, block_bytes: int = BLOCK_BYTES) -> tuple[int, ...]:
     return tuple(zlib.crc32(data[start : start + block_bytes]) for start in range(0, len(data), block_bytes))
+
+
+def _write_files(storage: Storage, layout: Layout, image: memoryview, manifest: Manifest) -> list[FileRecord]:
+    """Some at once: a small one waits for the disk as often as a large one."""
+    with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="everstep-write") as pool:
+        records = [pool.submit(_write_file, storage, file, image, manifest) for file in layout.files]
+        try:
+            return [record.result() for record in records]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _write_file(storage: Storage, file: FileLayout, image: memoryview, manifest: Manifest) -> FileRecord:

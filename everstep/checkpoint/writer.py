@@ -11,11 +11,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol
 
-from everstep.checkpoint.catalog import prune, wrong_size
+from everstep.checkpoint.catalog import retire, sweep, wrong_size
 from everstep.checkpoint.image import Layout
 from everstep.checkpoint.manifest import Manifest
+from everstep.checkpoint.retention import Retention
 from everstep.checkpoint.storage import Storage
 from everstep.checkpoint.write import Written, failure, put_part, write_image
 from everstep.errors import CheckpointFailed
@@ -99,7 +101,9 @@ class ThreadWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="everstep-checkpoint")
 
     def submit(self, slot: Slot, layout: Layout, manifest: Manifest) -> Future[Written]:
-        return self._thread.submit(self._write, slot, layout, manifest)
+        done: Future[Written] = Future()
+        self._thread.submit(self._write, slot, layout, manifest, done)
+        return done
 
     def skip(self, layout: Layout, manifest: Manifest) -> None:
         self._thread.submit(put_part, self._storage, layout, manifest, [], is_skipped=True)
@@ -111,13 +115,18 @@ class ThreadWriter:
     def close(self) -> None:
         self._thread.shutdown(wait=True)
 
-    def _write(self, slot: Slot, layout: Layout, manifest: Manifest) -> Written:
+    def _write(self, slot: Slot, layout: Layout, manifest: Manifest, done: Future[Written]) -> None:
         try:
-            return write_and_prune(
+            stored = store(
                 self._storage, layout, slot.memory, manifest, is_abandoned=lambda: self._is_abandoned(manifest)
             )
-        finally:
+        except BaseException as error:
             slot.release()
+            done.set_exception(error)
+            return
+        slot.release()
+        done.set_result(stored.written)
+        clear_away(self._storage, stored)
 
 
 _writers: weakref.WeakSet[ThreadWriter] = weakref.WeakSet()
@@ -139,34 +148,62 @@ def _finish() -> None:
         writer.close()
 
 
-def write_and_prune(
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stored:
+    """A state that is durable. `retention` is what was decided about the others, where it was ours to decide."""
+
+    step: int
+    written: Written
+    retention: Retention | None
+
+
+def store(
     storage: Storage,
     layout: Layout,
     image: memoryview,
     manifest: Manifest,
     *,
     is_abandoned: Callable[[], bool] = lambda: False,
-) -> Written:
-    """Write, then delete what the manifest's policy does not keep. Raises CheckpointFailed and nothing else."""
+) -> Stored:
+    """Write, then hide what the manifest's policy does not keep: whoever is told now finds what there shall be. What
+    takes longer is for `clear_away`. Raises CheckpointFailed and nothing else."""
     try:
         written = write_image(storage, layout, image, manifest, is_abandoned=is_abandoned)
     except CheckpointFailed:
         raise
     except Exception as error:  # a driver's own; the next save may go well
         raise failure(error, storage, manifest) from error
-    if written.manifest is not None and (problem := _prune(storage, written.manifest)):
+    if written.manifest is None:
+        return Stored(step=manifest.step, written=written, retention=None)
+    retention, problem = _retire(storage, written.manifest)
+    if problem:
         raise CheckpointFailed(
             f"the checkpoint of step {manifest.step} in {storage.uri} was written and is gone: {problem}",
             hint="does another run save to the same place? Give each its own",
         )
-    return written
+    return Stored(step=manifest.step, written=written, retention=retention)
 
 
-def _prune(storage: Storage, ours: Manifest) -> str:
-    """What has become of ours, which retention, here or in another run, may have taken for an old one."""
+def clear_away(storage: Storage, stored: Stored) -> None:
+    """Give back the space of what is not kept. Before the next is written: that one may need it."""
+    if stored.retention is None:
+        return
     try:
-        decision = prune(storage, ours.policy)
-        return decision.delete.get(ours.key, "") or wrong_size(storage, ours)
-    except Exception as error:  # the checkpoint is there; deleting is tried again after the next save
-        log.warning("old checkpoints in %s could not be deleted: %s", storage.uri, error)
-        return ""
+        sweep(storage, stored.retention)
+    except Exception as error:
+        _warn(storage, error)
+
+
+def _retire(storage: Storage, ours: Manifest) -> tuple[Retention | None, str]:
+    """Also what has become of ours, which retention, here or in another run, may have taken for an old one."""
+    try:
+        decision = retire(storage, ours.policy)
+        return decision, decision.delete.get(ours.key, "") or wrong_size(storage, ours)
+    except Exception as error:
+        _warn(storage, error)
+        return None, ""
+
+
+def _warn(storage: Storage, error: Exception) -> None:
+    """The checkpoint is there; deleting is tried again after the next save."""
+    log.warning("old checkpoints in %s could not be deleted: %s", storage.uri, error)

@@ -20,7 +20,14 @@ _JOB_FILES = ("job.yaml", "train.yaml")
 
 
 def build(
-    file: Path | None, *, name: str | None, tag: str | None, dockerfile: str | None, pushes: bool, is_dry: bool
+    file: Path | None,
+    *,
+    name: str | None,
+    tag: str | None,
+    dockerfile: str | None,
+    arguments: Sequence[str],
+    pushes: bool,
+    is_dry: bool,
 ) -> int:
     job = _job(file)
     plan = plan_build(
@@ -28,6 +35,7 @@ def build(
         name=name,
         tag=tag,
         dockerfile=dockerfile or found_dockerfile(job, Path.cwd()),
+        arguments=arguments,
         pushes=pushes,
         environ=os.environ,
     )

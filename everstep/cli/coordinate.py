@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +21,9 @@ from everstep.client import Coordinator
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job.order import Order, policy_of
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, private_directory
+from everstep.launcher.machine import own_address
 from everstep.platforms.base import OVER
-from everstep.platforms.fleet import Fleet, NoFleet, keep
+from everstep.platforms.fleet import Fleet, NoFleet, ReturningNodes, keep
 from everstep.wire import JobSpec, JobView
 
 _TURN_S = 0.2
@@ -35,7 +37,7 @@ class CoordinateRequest:
     host: str
     port: int
     token_file: Path | None
-    fleet: str  # none, local, kubernetes
+    fleet: str  # none, local, kubernetes, indexed; requeued: all may go, coordinator too, and come back on this folder
 
 
 def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> int:
@@ -49,20 +51,27 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
         say(f"{over}, as it was before this start")
         return 0 if over == "succeeded" else 1
     status.write("running", "the coordinator is started")
+    host, comes_back = own_address(request.host), request.fleet == "requeued"
+    port = _port(files, request.port) if not comes_back else _port_if_free(files, host)
     with (
         _signals() as asked,
-        LocalCoordinator(files, say=say, host=request.host, port=_port(files, request.port)) as local,
+        LocalCoordinator(files, say=say, host=host, port=port) as local,
         closing(Coordinator(local.url, env.read_token(files.token), order.job)) as coordinator,
     ):
         view = coordinator.create_job(JobSpec(name=order.name, policy=policy_of(order)))
         say(f"job {order.job} at {local.url}, files in {folder}")
         with _fleet(request.fleet, order, folder, local.url) as fleet:
             view = _attend(order, coordinator, fleet, asked, say)
+            if not _is_over(view) and comes_back:
+                _await_nodes(coordinator, fleet, order.grace_s)
+                view = coordinator.view()
             if _is_over(view):
-                _await_nodes(coordinator, fleet)
-                fleet.dissolve()
+                _await_nodes(coordinator, fleet, _HEAR_S)
+                fleet.dissolve(is_good=view.is_finished)
     if not _is_over(view):
         say("ended by a signal; the job goes on without its coordinator until the next one comes")
+        if comes_back:
+            status.write("pending", "its nodes were asked to go; it goes on when they are back")
         return 128 + signal.SIGTERM
     state = "succeeded" if view.is_finished else "cancelled" if asked.is_set() else "failed"
     status.write(state, view.reason)
@@ -107,7 +116,7 @@ def _attend(
             reason = keep(fleet, nodes, now=time.time(), num_wanted=0 if is_late else None).reason
         except PermanentError as error:
             return _stop(coordinator, error.message)
-        if reason != told:
+        if reason != told and not isinstance(fleet, NoFleet):
             told = reason
             say(reason)
         asked.wait(_TURN_S)
@@ -125,9 +134,9 @@ def _stop(coordinator: Coordinator, reason: str) -> JobView:
     return coordinator.view()
 
 
-def _await_nodes(coordinator: Coordinator, fleet: Fleet) -> None:
+def _await_nodes(coordinator: Coordinator, fleet: Fleet, patience_s: float) -> None:
     """All nodes have heard of the end, and have left."""
-    deadline = time.monotonic() + _HEAR_S
+    deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         view = _look(coordinator)
         is_somebody_there = view is not None and any(node.is_present for node in view.nodes)
@@ -147,14 +156,32 @@ def _port(files: CoordinatorFiles, port: int) -> int:
     return port
 
 
+def _port_if_free(files: CoordinatorFiles, host: str) -> int:
+    """The earlier one too, but on another machine it may be another's."""
+    port = _port(files, 0)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return 0
+    return port
+
+
 def _fleet(kind: str, order: Order, folder: Path, url: str) -> Fleet:
     if kind == "none":
         return NoFleet()
+    if kind == "requeued":
+        return ReturningNodes()
     if kind == "local":
         from everstep.platforms.local_fleet import LocalFleet
 
         return LocalFleet(order, folder, url)
-    raise UsageError(f"no fleet {kind!r}", hint="none or local")
+    if kind in ("kubernetes", "indexed"):
+        from everstep.platforms.kubernetes.fleet import IndexedFleet, KubernetesFleet
+
+        return IndexedFleet() if kind == "indexed" else KubernetesFleet(order, folder)
+    raise UsageError(f"no fleet {kind!r}", hint="none, requeued, local, kubernetes or indexed")
 
 
 @contextmanager

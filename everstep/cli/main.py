@@ -410,13 +410,17 @@ def build(
     image: opt.ImageName = None,
     tag: opt.ImageTag = None,
     dockerfile: opt.DockerfilePath = None,
+    build_arg: opt.BuildArguments = None,
     push: opt.IsPushed = False,
     dry_run: opt.IsDryBuild = False,
 ) -> None:
     """Build the job's image with docker. Prints its name."""
     from everstep.cli.build import build
 
-    raise typer.Exit(build(file, name=image, tag=tag, dockerfile=dockerfile, pushes=push, is_dry=dry_run))
+    arguments = build_arg or []
+    raise typer.Exit(
+        build(file, name=image, tag=tag, dockerfile=dockerfile, arguments=arguments, pushes=push, is_dry=dry_run)
+    )
 
 
 @app.command(no_args_is_help=True)

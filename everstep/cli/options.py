@@ -377,6 +377,10 @@ ImageTag = Annotated[
     str | None, typer.Option("--tag", "-t", envvar="TAG", help="Its tag; else the name's, else latest.")
 ]
 DockerfilePath = Annotated[str | None, typer.Option("--dockerfile", help="Its path; else as the job file says.")]
+BuildArguments = Annotated[
+    list[str] | None,
+    typer.Option("--build-arg", help="For the Dockerfile. Can be given several times.", metavar="KEY=VALUE"),
+]
 IsPushed = Annotated[bool, typer.Option("--push", "-p", help="Push it, too.")]
 IsDryBuild = Annotated[bool, typer.Option("--dry-run", help="Print the commands, and run none.")]
 SubmittedJob = Annotated[str, typer.Argument(help="Our id of it, the platform's, or its name.", metavar="ID")]
@@ -404,7 +408,9 @@ ContainerCommand = Annotated[
 JobFolder = Annotated[Path, typer.Option("--folder", help="Where the job's store, token and code are.")]
 ListenHost = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 ListenPort = Annotated[int, typer.Option("--port", help="Port to listen on; 0: as before, else any free one.")]
-FleetName = Annotated[str, typer.Option("--fleet", help="Who makes the nodes: none, local, kubernetes.")]
+FleetName = Annotated[
+    str, typer.Option("--fleet", help="Who makes the nodes: none, requeued, local, kubernetes, indexed.")
+]
 Deadline = Annotated[
     float | None,
     typer.Option("--deadline", help="Unix time at which this node is taken away.", envvar="EVERSTEP_DEADLINE"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import sys
 import threading
@@ -21,7 +20,7 @@ from everstep.errors import CoordinatorUnreachable, EverstepError, PermanentErro
 from everstep.job.order import Order, policy_of
 from everstep.launcher.local_coordinator import private_directory
 from everstep.launcher.machine import count_cpus, count_gpus
-from everstep.launcher.node import worker_command
+from everstep.launcher.node import ENDING_SIGNALS, worker_command
 from everstep.launcher.starter import Starter
 from everstep.retry import patiently
 from everstep.shared_folder import SharedFolder
@@ -36,7 +35,7 @@ _UNKNOWN = 404
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeRequest:
     order: str  # JSON, or the path of a file with it
-    coordinator_url: str | None
+    coordinator_url: str | None  # or the path of a file that will hold it
     token_file: Path | None
     name: str | None
     node_rank: int | None
@@ -74,10 +73,9 @@ def run_node(request: NodeRequest) -> int:
         from everstep.cli.node import AgentRequest
         from everstep.cli.run import run_agent
 
-        _await_job(order, request)
         agent = AgentRequest(
             command=command,
-            coordinator_url=_coordinator(request),
+            coordinator_url=_await_job(order, request),
             job=order.job,
             num_workers=num_workers,
             log_dir=directory,
@@ -85,6 +83,8 @@ def run_node(request: NodeRequest) -> int:
             token_file=request.token_file,
             node_rank=-1 if request.node_rank is None else request.node_rank,
             address=request.address,
+            # Slurm sends a signal to all processes of a node: this one means nothing to the others.
+            signals=(*ENDING_SIGNALS, signal.SIGURG),
             shutdown_s=order.grace_s,
             heartbeat_s=float(order.policy.get("heartbeat_s", 1.0)),
         )
@@ -94,7 +94,12 @@ def run_node(request: NodeRequest) -> int:
 def _coordinator(request: NodeRequest) -> str:
     if request.coordinator_url is None:
         raise UsageError("where is the coordinator?", hint=f"--coordinator URL, or {env.COORDINATOR}")
-    return request.coordinator_url
+    if "://" in request.coordinator_url:
+        return request.coordinator_url
+    try:
+        return Path(request.coordinator_url).read_text().strip()
+    except FileNotFoundError:
+        raise CoordinatorUnreachable(f"there is no {request.coordinator_url} yet") from None
 
 
 def _secrets() -> Mapping[str, str]:
@@ -140,50 +145,55 @@ def _enter(order: Order, request: NodeRequest, directory: Path) -> None:
 def _fetch(order: Order, request: NodeRequest, directory: Path) -> Path:
     from everstep.platforms import code
 
+    if order.code_from and "://" not in order.code_from:
+        directory = Path(order.code_from)  # all nodes see it: once is enough
     if (there := code.unpacked(order.code, directory)) is not None:
         return there
     if order.code_from:
         data = code.read_from(order.code_from, order.code)
     else:
-        with _connect(order, request) as coordinator:
+        url = patiently(lambda: _coordinator(request), env.coordinator_deadline_s())
+        with _connect(order, request, url) as coordinator:
             data = patiently(lambda: coordinator.code(order.code), env.coordinator_deadline_s())
     return code.unpack(data, order.code, directory)
 
 
-def _connect(order: Order, request: NodeRequest) -> Coordinator:
+def _connect(order: Order, request: NodeRequest, url: str) -> Coordinator:
     from everstep.cli.node import find_token
     from everstep.client import Coordinator
 
-    return Coordinator(_coordinator(request), find_token(request.token_file), order.job, answer_s=300.0)
+    return Coordinator(url, find_token(request.token_file), order.job, answer_s=300.0)
 
 
-def _await_job(order: Order, request: NodeRequest) -> None:
-    """Nodes may be up before the coordinator has a name, an address, or the job."""
+def _await_job(order: Order, request: NodeRequest) -> str:
+    """The coordinator's URL. Nodes may be up before it has a name, an address, or the job."""
 
-    def ask() -> None:
+    def ask() -> str:
+        url = _coordinator(request)
         try:
-            coordinator.view()
+            with _connect(order, request, url) as coordinator:
+                coordinator.view()
         except Refused as error:
             if error.status != _UNKNOWN:
                 raise
             raise CoordinatorUnreachable(error.message) from None
+        return url
 
-    with _connect(order, request) as coordinator:
-        patiently(ask, env.coordinator_deadline_s())
+    return patiently(ask, env.coordinator_deadline_s())
 
 
 def _set_up(lines: tuple[str, ...]) -> None:
-    """Run the lines in a shell that then becomes this command again, with all that they have set. If they lead to
-    another `everstep`, as activating an environment does, it becomes that one."""
-    words, before = shlex.join(sys.argv[1:]), shlex.quote(shutil.which("everstep") or "")
+    """Run the lines in a shell that then becomes this command again, with all that they have set: also another Python,
+    if they have chosen one (`source activate`)."""
+    again = shlex.join(["-m", "everstep", *sys.argv[1:]])
     script = "\n".join(
         [
             "set -e",
+            "everstep_python=$(command -v python || :)",
             *lines,
             f"export {env.SET_UP}=1",
-            "found=$(command -v everstep || true)",
-            f'if [ -n "$found" ] && [ "$found" != {before} ]; then exec "$found" {words}; fi',
-            f"exec {shlex.quote(sys.executable)} -m everstep {words}",
+            f'[ "$(command -v python || :)" != "$everstep_python" ] || exec {shlex.quote(sys.executable)} {again}',
+            f"exec python {again}",
         ]
     )
     try:

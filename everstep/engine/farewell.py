@@ -3,8 +3,10 @@ with all others; answered when nobody needs this worker's state any more."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -18,6 +20,7 @@ class Leaving(SystemExit):
 
 
 ASKED = "asked to end by SIGTERM"
+_SAME_S = 2.0  # a queue tells all processes of a node, and then the agent tells its workers: that is one request
 
 
 class Farewell:
@@ -41,7 +44,7 @@ class Farewell:
 
 
 def on_sigterm(wish: Callable[[], None]) -> None:
-    """SIGTERM means: leave after the step in progress. A second one ends the process as usual."""
+    """SIGTERM means: leave after the step in progress. A second one, a while later, ends the process as usual."""
     if threading.current_thread() is not threading.main_thread():
         return
     present = signal.getsignal(signal.SIGTERM)
@@ -54,7 +57,12 @@ class _OnSigterm:
 
     def __init__(self, wish: Callable[[], None]) -> None:
         self._wish = wish
+        self._asked_at: float | None = None
 
     def __call__(self, number: int, frame: Any) -> None:
-        self._wish()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            self._wish()
+        elif time.monotonic() > self._asked_at + _SAME_S:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)

@@ -43,8 +43,18 @@ class Kubernetes(Block):
     security: Annotated[
         Literal["restricted", "baseline"], Field(description="Pod security that worker pods comply with.")
     ] = "restricted"
-    raw: Annotated[Json, Field(description="Merged into each worker's pod: metadata, spec; lists at their end.")] = (
-        Field(default_factory=dict)
+    store: Annotated[
+        Text,
+        Field(
+            pattern=r"pvc:.+|node|\d+[KMGT]i?",
+            description="What the coordinator keeps: pvc:NAME, a claim's size, or node (lost with its pod).",
+        ),
+    ] = "1Gi"
+    raw: Annotated[
+        Json, Field(description="Merged into each worker's pod: metadata, spec; lists at their end, or by name.")
+    ] = Field(default_factory=dict)
+    coordinator_raw: Annotated[Json, Field(description="Merged into the coordinator's pod.")] = Field(
+        default_factory=dict
     )
 
 
@@ -55,10 +65,15 @@ class Slurm(Block):
     constraint: Annotated[Text, Field(description="Features that nodes must have.")] = ""
     reservation: Annotated[Text, Field(description="Name of a reservation.")] = ""
     mode: Annotated[
-        Literal["single", "array"],
-        Field(description="single: one job for all nodes. array: one for each node, so that it grows and shrinks."),
+        Literal["single", "array", "allocation"],
+        Field(
+            description="single: one job for all nodes. array: one for each node, so that it grows and shrinks. "
+            "allocation: inside the one that you have (salloc)."
+        ),
     ] = "single"
-    requeue: Annotated[bool, Field(description="Come back after a preemption.")] = True
+    coordinator_partition: Annotated[Text, Field(description="Of the coordinator's own job, in mode array.")] = ""
+    requeue: Annotated[bool, Field(description="Come back after a preemption, or when the time was up.")] = True
+    time_requeues: Annotated[int, Field(ge=0, description="So often when the time was up; preemptions are free.")] = 3
     signal: Annotated[Text, Field(description="Sent before the time is up; not USR1, which NCCL uses.")] = "USR2"
     signal_lead: Annotated[Duration, Field(description="So long before.")] = 120.0
     memory: Annotated[bool, Field(description="Ask for memory; off where the cluster does not count it.")] = True
@@ -71,6 +86,10 @@ class Pbs(Block):
     gpu_model: Annotated[Text, Field(description="In the select statement.")] = ""
     select: Annotated[Text, Field(description="More of the select statement, such as phase=18b.")] = ""
     place: Annotated[Text, Field(description="How chunks are spread over nodes.")] = "scatter"
+    mode: Annotated[
+        Literal["single", "allocation"],
+        Field(description="single: one job for all nodes. allocation: inside the one that you have (qsub -I)."),
+    ] = "single"
     launcher: Annotated[Literal["pbsdsh", "ssh"], Field(description="How agents are started on the nodes.")] = "pbsdsh"
     raw: RawLines = ()
 

@@ -12,6 +12,7 @@ from types import TracebackType
 
 _SWEEP = """
 import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 groups = set()
 for line in sys.stdin:
     (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))

@@ -67,6 +67,8 @@ class Nursery:
             self._welcome(line)
         # From here on a lost connection tells of an agent's end, and there is work to do then.
         libc.prctl(_PR_SET_PDEATHSIG, 0)
+        # A queue that wants a node back tells all of its processes: the agent needs us until its workers have left.
+        self._on_sigterm = signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def serve(self) -> Birth | None:
         """Returns in each fork, with what it is to become; in the nursery itself when that is to end."""
@@ -186,6 +188,7 @@ class Nursery:
     def _stand_alone(self) -> None:
         os.setsid()
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGTERM, self._on_sigterm)
         if os.getppid() != self._pid:
             os._exit(0)
 

@@ -15,7 +15,7 @@ from everstep.errors import UsageError
 from everstep.job.order import Order, order_of
 from everstep.job.schema import Job, NodeResources, Volume
 from everstep.platforms.base import Ticket
-from everstep.platforms.overlay import overlaid
+from everstep.platforms.overlay import lay_over
 
 COORDINATOR, PORT = "coordinator", 7070
 WORKER_TOKEN, SECRETS = "worker-token", "secrets.json"  # of the job's folder
@@ -62,7 +62,7 @@ def compose_file(job: Job, ticket: Ticket, user: User) -> dict[str, Any]:
         **_named_volumes(job),
     }
     raw = job.platform.compose.raw if job.platform.compose is not None else {}
-    result: dict[str, Any] = overlaid(_escaped(ours), _for_each_node(raw, nodes))
+    result: dict[str, Any] = lay_over(_escaped(ours), _for_each_node(raw, nodes))
     return result
 
 
@@ -207,7 +207,7 @@ def _for_each_node(raw: Mapping[str, Any], nodes: Mapping[str, Any]) -> dict[str
     if "node" not in services:
         return dict(raw)
     of_all = services.pop("node")
-    each = {name: overlaid(of_all, services.get(name, {})) for name in nodes}
+    each = {name: lay_over(of_all, services.get(name, {})) for name in nodes}
     return {**raw, "services": {**services, **each}}
 
 

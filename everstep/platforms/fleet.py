@@ -63,8 +63,8 @@ class Fleet(Protocol):
     def remove(self, name: str) -> None:
         """Ask it to leave in good order; it is gone a little later."""
 
-    def dissolve(self) -> None:
-        """The job is over: nothing is left behind."""
+    def dissolve(self, *, is_good: bool) -> None:
+        """The job is over, well or not: nothing is left behind."""
 
 
 class NoFleet:
@@ -92,8 +92,14 @@ class NoFleet:
     def remove(self, name: str) -> None:
         raise AssertionError(f"{name} is not ours to end")
 
-    def dissolve(self) -> None:
+    def dissolve(self, *, is_good: bool) -> None:
         pass
+
+
+class ReturningNodes(NoFleet):
+    """They may all go, with the coordinator or without it, and come back: a queue has them started again."""
+
+    lives_on = True
 
 
 def decide_fleet(nodes: Sequence[FleetNode], wanted: int, *, now: float) -> FleetOrders:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,19 +21,26 @@ class BuildPlan:
 
 
 def plan_build(
-    job: Job, *, name: str | None, tag: str | None, dockerfile: str | None, pushes: bool, environ: Mapping[str, str]
+    job: Job,
+    *,
+    environ: Mapping[str, str],
+    name: str | None = None,
+    tag: str | None = None,
+    dockerfile: str | None = None,
+    arguments: Sequence[str] = (),
+    pushes: bool = False,
 ) -> BuildPlan:
     """What is given here goes before what the job file says."""
     build = job.build or Build()
     image = image_name(job, name=name, tag=tag)
     named = [each for name in _PROXIES for each in (name, name.upper()) if each in environ]
-    arguments = [*named, *(f"{key}={value}" for key, value in build.args.items())]
+    passed = [*named, *(f"{key}={value}" for key, value in build.args.items()), *arguments]
     return BuildPlan(
         image=image,
         build=(
             "docker",
             "build",
-            *(part for argument in arguments for part in ("--build-arg", argument)),
+            *(part for argument in passed for part in ("--build-arg", argument)),
             *("--tag", image, "--file", dockerfile or build.dockerfile, build.context),
         ),
         push=("docker", "push", image) if pushes or build.push else None,

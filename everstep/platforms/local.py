@@ -23,7 +23,7 @@ from everstep.platforms.follow import LogFile, follow_files
 from everstep.platforms.local_fleet import wanted_path
 from everstep.platforms.records import Record
 from everstep.platforms.secrets import refuse_foreign
-from everstep.process import ENDED, process_state, reap_detached, start_detached, wait_for_end
+from everstep.process import ENDED, process_state, reap_detached, start_detached, started_at, wait_for_end
 from everstep.tokens import new_tokens
 
 _READY_S = 30.0
@@ -76,7 +76,7 @@ class LocalPlatform:
             job_id=ticket.id,
             runs=runs,
             work_dir=str(folder),
-            natives={"pid": pid, "started": _started(pid), "grace_s": job.checkpoint.grace},
+            natives={"pid": pid, "started": started_at(pid), "grace_s": job.checkpoint.grace},
         )
 
     def status(self, record: Record) -> JobStatus:
@@ -161,14 +161,6 @@ def _told(folder: Path) -> tuple[State, str]:
     return told["state"], told["reason"]
 
 
-def _started(pid: int) -> str:
-    """When it was, by the kernel's clock: the number may one day be another's."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except FileNotFoundError:
-        return ""
-
-
 def _is_alive(record: Record) -> bool:
     pid = int(record.natives["pid"])
-    return process_state(pid) != ENDED and _started(pid) == record.natives["started"]
+    return process_state(pid) != ENDED and started_at(pid) == record.natives["started"]

@@ -48,7 +48,7 @@ class LocalFleet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.dissolve()
+        self.dissolve(is_good=False)
 
     def wanted(self) -> int:
         try:
@@ -82,7 +82,7 @@ class LocalFleet:
         each.child.signal(signal.SIGTERM, is_for_group=False)
         self._nodes[name] = _Node(replace(each.node, is_leaving=True), each.child)
 
-    def dissolve(self) -> None:
+    def dissolve(self, *, is_good: bool) -> None:
         for node in self.nodes():
             if not node.is_over and not node.is_leaving:
                 self.remove(node.name)

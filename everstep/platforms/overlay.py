@@ -1,18 +1,32 @@
-"""`raw` of a job file on top of what we would submit: mappings key by key, lists at their end. Pure."""
+"""What a user writes beside our keys, laid over an object. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def overlaid(ours: Any, theirs: Any) -> Any:
+def lay_over(ours: Any, theirs: Any) -> Any:
+    """Mappings key by key; lists at their end, but things that have a name are laid over the one of that name, as
+    `kubectl patch` does; anything else replaces ours."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        added = {key: value for key, value in theirs.items() if key not in ours}
-        return {
-            **{key: overlaid(value, theirs[key]) if key in theirs else value for key, value in ours.items()},
-            **added,
-        }
-    if isinstance(ours, list) and isinstance(theirs, list):
-        return [*ours, *theirs]
+        both = {key: lay_over(ours[key], value) if key in ours else value for key, value in theirs.items()}
+        return {**ours, **both}
+    if isinstance(ours, Sequence) and isinstance(theirs, Sequence) and not isinstance(ours, str):
+        return _joined(list(ours), list(theirs))
     return theirs
+
+
+def _joined(ours: list[Any], theirs: list[Any]) -> list[Any]:
+    places = {each["name"]: place for place, each in enumerate(ours) if _has_name(each)}
+    for each in theirs:
+        if _has_name(each) and each["name"] in places:
+            place = places[each["name"]]
+            ours[place] = lay_over(ours[place], each)
+        else:
+            ours.append(each)
+    return ours
+
+
+def _has_name(value: Any) -> bool:
+    return isinstance(value, Mapping) and "name" in value

@@ -63,6 +63,13 @@ def test_the_newest_state_is_written_when_the_agent_ends(end: str, tmp_path: Pat
     assert load_step(tmp_path / "checkpoints") == 5
 
 
+def test_a_vault_ends_when_what_is_not_kept_is_cleared_away(tmp_path: Path) -> None:
+    with stage(tmp_path, "--steps", 6, "--mb", 64) as cluster:
+        cluster.finish()
+        assert wait_for_end(vault_pid(cluster), 20.0)
+    assert not list((tmp_path / "checkpoints").glob(".*"))
+
+
 def test_a_half_filled_slot_is_never_taken_for_whole(tmp_path: Path) -> None:
     """Killed at any moment of a copy: what is written is one of the states that were saved."""
     with stage(tmp_path, *IN_MEMORY, "--steps", 100000, "--mb", 64) as cluster:

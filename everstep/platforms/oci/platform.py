@@ -18,7 +18,7 @@ from everstep.platforms.oci import access, environment, payload, search
 from everstep.platforms.oci.place import Place, place_of, recall
 from everstep.platforms.oci.runs import Run, decide_end, decide_scale, decide_status
 from everstep.platforms.oci.service import Jobs, Logs, cidr_of
-from everstep.platforms.overlay import overlaid
+from everstep.platforms.overlay import lay_over
 from everstep.platforms.records import Record
 from everstep.platforms.secrets import refuse_foreign
 from everstep.shared_folder import SharedFolder, below
@@ -158,7 +158,7 @@ def _job_body(job: Job, options: Oci, ticket: Ticket, place: Place, *, network: 
     order = order_of(job, ticket.id, code=code, code_from=place.folder if code else "")
     secrets = below(place.folder, _SECRETS_FILE) if _SECRETS_FILE in place.files else ""
     told = environment.job_environment(job, options, order, secrets=secrets, network=network)
-    body: dict[str, Any] = overlaid(payload.job_body(job, options, told), options.raw)
+    body: dict[str, Any] = lay_over(payload.job_body(job, options, told), options.raw)
     return body
 
 

@@ -18,7 +18,7 @@ import everstep
 
 torch.set_num_threads(1)
 Checkpointer = everstep.Checkpointer  # imported here, once, and not in each child
-CALLS = ("write", "fsync", "rename", "mkdir", "unlink", "rmdir")
+CALLS = ("pwrite", "fsync", "rename", "mkdir", "unlink", "rmdir")
 FIRST, LAST = 1, 3  # steps; the kill comes during those after the first
 
 
@@ -35,8 +35,8 @@ def die_at(point: int) -> None:
             nonlocal left
             left -= 1
             if left == 0:
-                if name == "write":
-                    call(args[0], args[1][: len(args[1]) // 2])
+                if name == "pwrite":
+                    call(args[0], args[1][: len(args[1]) // 2], args[2])
                 os.kill(os.getpid(), signal.SIGKILL)
             return call(*args, **kwargs)
 
@@ -82,7 +82,7 @@ def main(base: Path) -> None:
                     )
                 )
                 checkpointer.save(LAST + 1, state(LAST + 1), wait=True)  # life goes on, and what was left is swept
-                left = sorted(each.name for each in folder.iterdir())
+            left = sorted(each.name for each in folder.iterdir())
             fact = {"point": point, "durable": durable, "loaded": loaded["step"], "is_right": is_right, "left": left}
             print(json.dumps(fact), flush=True)
             os._exit(0)

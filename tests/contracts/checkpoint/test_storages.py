@@ -60,6 +60,17 @@ def test_deleting_a_folder_takes_all_that_is_in_it(storage: Storage) -> None:
     assert storage.list() == {"ab": 1}
 
 
+def test_a_hidden_folder_is_not_found_and_its_space_comes_back(storage: Storage) -> None:
+    for name in ("a/mark", "a/b/c", "ab"):
+        storage.put(name, b"1")
+    storage.hide("a", "mark")
+    storage.hide("nothing", "mark")
+    assert storage.list("a") == {}
+    storage.sweep()
+
+    assert storage.list() == {"ab": 1}
+
+
 def test_a_large_file_arrives_whole(storage: Storage) -> None:
     data = bytes(torch.randint(0, 256, (40 << 20,), dtype=torch.uint8).numpy())
     storage.put("large", memoryview(data))

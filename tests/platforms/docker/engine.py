@@ -14,15 +14,20 @@ from typing import Any
 
 import pytest
 
+from everstep.platforms.docker import compose
+
 LAB = Path(__file__).parent / "lab"
 ROOT = Path(__file__).parents[3]
 _KEPT = Path(os.environ.get("EVERSTEP_LAB", "~/.cache/everstep-lab")).expanduser()
 BASE, IMAGE = "everstep-lab/debian-py:12", "everstep-lab/node:latest"
 MOUNTED = tuple(dict.fromkeys((sys.prefix, sys.base_prefix, str(ROOT))))
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Base images come with conda: this one says what it was asked for, and has all that it could install.
+_CONDA = "#!/bin/sh\\necho conda $*\\ntest -f $(echo $* | sed s/.*--file.//)\\n"
 DOCKERFILE = f"""\
 FROM {BASE}
 ENV PATH={sys.prefix}/bin:{_PATH} PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+RUN printf '{_CONDA}' > /usr/local/bin/conda && chmod +x /usr/local/bin/conda
 ENTRYPOINT ["everstep", "entry"]
 """
 
@@ -69,6 +74,22 @@ def leftovers(env: Mapping[str, str], project: str) -> list[str]:
         )
         for each in docker(env, *words, *label).split()
     ]
+
+
+def compose_up(env: Mapping[str, str], folder: Path, project: str, *files: Path) -> tuple[int, str]:
+    """`docker compose up` until all containers have ended; then nothing of them is left."""
+    command = [*compose(), "-p", project, *(part for file in files for part in ("-f", str(file)))]
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        outer = {**os.environ, **env}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.run([*command, *words], cwd=folder, env=outer, timeout=240, **pipes)
+
+    try:
+        done = run("up")
+    finally:
+        run("down", "--volumes", "--timeout", "1")
+    return done.returncode, done.stdout
 
 
 def mounts() -> list[str]:

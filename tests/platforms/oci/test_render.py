@@ -15,7 +15,7 @@ from everstep.platforms.code import Code
 from everstep.platforms.oci import OciPlatform
 from everstep.platforms.oci.runs import Names, Run, decide_end, decide_scale, decide_status
 from everstep.platforms.oci.search import LAST_LINE, LATE_S, MAX_RECORDS, LogRecord, TooLarge, Watched, Window, follow
-from everstep.platforms.overlay import overlaid
+from everstep.platforms.overlay import lay_over
 from oci_lab import ROOT
 
 HERE = Path(__file__).parent
@@ -77,7 +77,7 @@ def test_what_cannot_be_done_is_refused_with_a_way_out(change: str, told: str) -
 
 def test_raw_is_laid_over_what_we_would_send() -> None:
     ours = {"a": {"b": 1, "list": [1]}, "kept": True}
-    assert overlaid(ours, {"a": {"b": 2, "list": [2], "c": 3}, "d": 4}) == {
+    assert lay_over(ours, {"a": {"b": 2, "list": [2], "c": 3}, "d": 4}) == {
         "a": {"b": 2, "list": [1, 2], "c": 3},
         "kept": True,
         "d": 4,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import mmap
+import os
 import subprocess
 import sys
 import threading
@@ -68,7 +70,7 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
         checkpointer.save(8, {}, wait=True)
 
         assert checkpointer.load(7)["t"].tolist() == [2.0] * 5
-        assert len(list(tmp_path.glob("*-*7/*/state.json"))) == 1  # the others were swept
+    assert len(list(tmp_path.glob("*-*7/*/state.json"))) == 1  # the others were swept
 
 
 class Gate(Local):
@@ -118,6 +120,50 @@ def test_a_save_waits_for_memory_when_two_are_being_written(tmp_path: Path) -> N
         gate.may_go_on.set()
         third.join(30)
     assert steps(checkpointer) == [1, 2, 3]
+
+
+class SlowSweep(Local):
+    """A real directory that gives back no space until it may."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.may_go_on = threading.Event()
+
+    def sweep(self) -> None:
+        assert self.may_go_on.wait(30)
+        super().sweep()
+
+
+def test_a_save_is_told_durable_before_old_ones_are_cleared_away_and_they_are_not_listed(tmp_path: Path) -> None:
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, {"step": 1}, wait=True)
+    with everstep.Checkpointer(tmp_path, keep_latest=1) as checkpointer:
+        storage = checkpointer._storage = checkpointer._writer._storage = SlowSweep(str(tmp_path))
+        checkpointer.save(2, {"step": 2}, wait=True)
+
+        assert [each.step for each in checkpointer.list()] == [2] and checkpointer.load() == {"step": 2}
+        storage.may_go_on.set()
+    assert [path.name for path in tmp_path.iterdir()] == ["000000-000000000002"]
+
+
+def test_what_a_killed_writer_has_hidden_is_cleared_away_after_the_next_save(tmp_path: Path) -> None:
+    with everstep.Checkpointer(tmp_path, keep_latest=None) as checkpointer:
+        checkpointer.save(1, {"w": torch.ones(9)}, wait=True)
+    Local(str(tmp_path)).hide("000000-000000000001", "manifest.json")
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        assert steps(checkpointer) == [] and len(list(tmp_path.iterdir())) == 1
+        checkpointer.save(2, {}, wait=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["000000-000000000002"]
+
+
+@pytest.mark.parametrize("start", [0, 8])
+def test_a_large_file_of_any_size_is_written_past_the_cache_or_through_it(start: int, tmp_path: Path) -> None:
+    storage = Local(str(tmp_path))
+    with mmap.mmap(-1, 3 << 20) as memory:
+        memory[:] = os.urandom(3 << 20)
+        for size in (1 << 20, (1 << 20) + 1, (2 << 20) + 4095):
+            storage.put("x", memoryview(memory)[start : start + size])
+            assert storage.read("x") == memory[start : start + size]
 
 
 def test_a_state_may_grow_and_shrink(tmp_path: Path) -> None:

@@ -1,0 +1,182 @@
+"""Worker pods, made and deleted by the coordinator, which runs in a pod itself. They outlive it.
+
+They are owned by its Job, not by its pod: the next coordinator finds them, and with the Job they go. What a cluster
+does not answer now is asked again at the next turn."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from everstep import env
+from everstep.errors import PermanentError, TemporaryError, UsageError
+from everstep.job.order import Order
+from everstep.platforms.fleet import FleetNode, NoFleet
+from everstep.platforms.kubernetes.cluster import CONFLICT, FORBIDDEN, Cluster, Denied, Object
+from everstep.platforms.kubernetes.facts import fleet_node
+from everstep.platforms.kubernetes.names import NODES, NUMBER, WORKER, Names
+from everstep.platforms.kubernetes.pods import ALL_TOKENS, TEMPLATE, WORKER_TOKEN
+from everstep.tokens import only_for_workers
+
+log = logging.getLogger("everstep")
+
+_LOOK_S = 1.0  # pods are looked at so often
+_PAUSE_S = 5.0  # after a pod was refused
+
+
+class IndexedFleet(NoFleet):
+    """An Indexed Job makes the nodes, and they outlive the coordinator."""
+
+    lives_on = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Owner:
+    """What all that we make belongs to."""
+
+    name: str
+    uid: str
+
+    @property
+    def reference(self) -> Object:
+        return {"apiVersion": "batch/v1", "kind": "Job", "name": self.name, "uid": self.uid}
+
+
+def pod_of(template: Object, names: Names, number: int, *, owner: Owner, secret: str) -> dict[str, Any]:
+    """Pure. `secret` holds the token that this coordinator takes."""
+    pod: dict[str, Any] = copy.deepcopy(dict(template))
+    metadata = pod["metadata"]
+    metadata["name"] = names.worker(number)
+    metadata["labels"] = {**metadata["labels"], NUMBER: str(number)}
+    metadata["ownerReferences"] = [owner.reference]
+    for container in pod["spec"]["containers"]:
+        for variable in container.get("env", []):
+            if variable["name"] == env.TOKEN:
+                variable["valueFrom"]["secretKeyRef"]["name"] = secret
+    return {"apiVersion": "v1", "kind": "Pod", **pod}
+
+
+def token_secret(names: Names, tokens: str, *, owner: Owner) -> dict[str, Any]:
+    """Named for what is in it: a coordinator that has lost its store makes up others. Pure."""
+    values = {WORKER_TOKEN: only_for_workers(tokens), ALL_TOKENS: tokens}
+    digest = hashlib.sha256(tokens.encode()).hexdigest()[:8]
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": f"{names.token}-{digest}",
+            "labels": names.labels(),
+            "ownerReferences": [owner.reference],
+        },
+        "type": "Opaque",
+        "data": {key: base64.b64encode(value.encode()).decode() for key, value in values.items()},
+    }
+
+
+class KubernetesFleet:
+    lives_on = True
+
+    def __init__(self, order: Order, folder: Path) -> None:
+        self._order, self._folder = order, folder
+        self._template: Mapping[str, Any] = {}
+        self._names = Names("")
+        self._secret = ""
+        self._pods: list[FleetNode] = []
+        self._wanted = order.max_nodes
+        self._looked_at = self._asked_at = self._refused_at = float("-inf")
+
+    def __enter__(self) -> KubernetesFleet:
+        if (text := os.environ.get(TEMPLATE)) is None:
+            raise UsageError("what does a worker's pod look like?", hint=f"{TEMPLATE}: it is in the rendered manifest")
+        self._template = json.loads(text)
+        self._names = Names(self._template["metadata"]["labels"]["app.kubernetes.io/instance"])
+        self._cluster = Cluster.open()
+        job = self._cluster.get("Job", self._names.coordinator)
+        if job is None:
+            raise PermanentError(f"there is no Job {self._names.coordinator}: who started this coordinator?")
+        self._owner = Owner(name=job["metadata"]["name"], uid=job["metadata"]["uid"])
+        self._secret = self._publish(env.read_token(self._folder / "token"))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def wanted(self) -> int:
+        if time.monotonic() - self._asked_at > _LOOK_S:
+            self._asked_at = time.monotonic()
+            try:
+                job = self._cluster.get("Job", self._names.coordinator) or {"metadata": {}}
+                told = job["metadata"].get("annotations", {}).get(NODES)
+                self._wanted = int(told) if told else self._order.max_nodes
+            except (TemporaryError, Denied) as error:
+                log.warning("how many nodes are wanted? %s", error.message)
+        return self._wanted
+
+    def nodes(self) -> Sequence[FleetNode]:
+        if time.monotonic() - self._looked_at > _LOOK_S:
+            try:
+                pods = self._cluster.find("Pod", self._names.selector(WORKER))
+                now = time.time()
+                self._pods = [fleet_node(each, now=now) for each in pods if NUMBER in each["metadata"]["labels"]]
+                self._looked_at = time.monotonic()
+            except TemporaryError as error:
+                log.warning("worker pods: %s", error.message)
+        return self._pods
+
+    def add(self, number: int) -> None:
+        if time.monotonic() - self._refused_at < _PAUSE_S:
+            return
+        pod = pod_of(self._template, self._names, number, owner=self._owner, secret=self._secret)
+        try:
+            self._cluster.create(pod)
+        except TemporaryError as error:
+            self._refused(error.message)
+            return
+        except Denied as error:
+            if error.status == FORBIDDEN and "quota" in error.message:
+                self._refused(error.message)
+                return
+            if error.status != CONFLICT:  # made by an earlier coordinator, in its last moment
+                raise PermanentError(f"{self._names.worker(number)} was refused: {error.message}") from None
+        self._note(FleetNode(number=number, name=self._names.worker(number), started_at=time.time()))
+
+    def remove(self, name: str) -> None:
+        """Its grace is what it has to leave in good order."""
+        self._cluster.delete("Pod", name)
+        self._looked_at = float("-inf")
+
+    def dissolve(self, *, is_good: bool) -> None:
+        self._looked_at = float("-inf")
+        for node in self.nodes():
+            if not node.is_over:
+                self._cluster.delete("Pod", node.name)
+        if not is_good:  # else the Job would try again, and again
+            self._cluster.patch("Job", self._names.coordinator, {"spec": {"backoffLimit": 0}})
+
+    def _publish(self, tokens: str) -> str:
+        secret = token_secret(self._names, tokens, owner=self._owner)
+        try:
+            self._cluster.create(secret)
+        except Denied as error:
+            if error.status != CONFLICT:
+                raise
+        return str(secret["metadata"]["name"])
+
+    def _note(self, node: FleetNode) -> None:
+        self._pods = [*(each for each in self._pods if each.name != node.name), node]
+
+    def _refused(self, why: str) -> None:
+        self._refused_at = time.monotonic()
+        log.warning("a worker pod was refused, next try in %.0f s: %s", _PAUSE_S, why)

@@ -1,0 +1,108 @@
+"""Submit a job to a cluster, and say what became of it."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from everstep.errors import EverstepError, UsageError
+from everstep.job.schema import Job
+from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
+from everstep.platforms.kubernetes import submission
+from everstep.platforms.kubernetes.cluster import Cluster, Object
+from everstep.platforms.kubernetes.facts import job_status
+from everstep.platforms.kubernetes.follow import followed, logs_of
+from everstep.platforms.kubernetes.forward import forwarded
+from everstep.platforms.kubernetes.names import COORDINATOR, NODES, PORT, WORKER, Names
+from everstep.platforms.kubernetes.pods import ALL_TOKENS
+from everstep.platforms.kubernetes.render import render
+from everstep.platforms.records import Record
+
+
+class KubernetesPlatform:
+    name = "kubernetes"
+    ships_code = True
+
+    def detect(self) -> str | None:
+        try:
+            Cluster.open().version()
+        except (EverstepError, OSError) as error:
+            return str(error)
+        return None
+
+    def render(self, job: Job, ticket: Ticket) -> Rendering:
+        return render(job, ticket)
+
+    def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
+        return submission.submit(job, ticket, secrets, say)
+
+    def status(self, record: Record) -> JobStatus:
+        cluster, names = _cluster(record), _names(record)
+        job = cluster.get("Job", names.coordinator)
+        if job is not None and job["metadata"]["uid"] != record.natives["uid"]:
+            job = None  # a later one of the same name
+        workers = cluster.find("Pod", names.selector(WORKER)) if job is not None else []
+        return job_status(job, _coordinators(cluster, names), workers, now=time.time())
+
+    def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
+        cluster, names = _cluster(record), _names(record)
+
+        def pods() -> list[Object]:
+            return sorted(cluster.find("Pod", names.selector()), key=_age)
+
+        if not follow:
+            return logs_of(cluster, pods)
+        return followed(cluster, pods, is_over=lambda: self.status(record).is_over)
+
+    def scale(self, record: Record, num_nodes: int, say: Say) -> None:
+        if record.natives["mode"] == "indexed":
+            raise UsageError("a job of mode: indexed has a fixed size", hint="mode: elastic grows and shrinks")
+        change = {"metadata": {"annotations": {NODES: str(num_nodes)}}}
+        _cluster(record).patch("Job", _names(record).coordinator, change)
+
+    def cancel(self, record: Record, say: Say) -> None:
+        submission.remove(_cluster(record), _names(record), record.natives, say)
+
+    @contextmanager
+    def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
+        cluster, names = _cluster(record), _names(record)
+        running = [each for each in _coordinators(cluster, names) if each.get("status", {}).get("phase") == "Running"]
+        token = _token(cluster, names) if running else None
+        if token is None:
+            yield None
+            return
+        with forwarded(cluster, running[-1]["metadata"]["name"], PORT) as port:
+            yield f"http://127.0.0.1:{port}", token
+
+
+def _cluster(record: Record) -> Cluster:
+    return Cluster.open(context=record.natives["context"], namespace=record.natives["namespace"])
+
+
+def _names(record: Record) -> Names:
+    return Names(record.natives["name"])
+
+
+def _age(pod: Object) -> tuple[Any, ...]:
+    metadata = pod["metadata"]
+    return (metadata["labels"].get("app.kubernetes.io/component") != COORDINATOR, metadata["creationTimestamp"])
+
+
+def _coordinators(cluster: Cluster, names: Names) -> list[Object]:
+    return sorted(cluster.find("Pod", names.selector(COORDINATOR)), key=_age)
+
+
+def _token(cluster: Cluster, names: Names) -> str | None:
+    """Of the last coordinator that has made one up."""
+    secrets = [
+        each
+        for each in cluster.find("Secret", names.selector())
+        if each["metadata"]["name"].startswith(names.token) and ALL_TOKENS in each.get("data", {})
+    ]
+    if not secrets:
+        return None
+    newest = max(secrets, key=lambda each: each["metadata"]["creationTimestamp"])
+    return base64.b64decode(newest["data"][ALL_TOKENS]).decode()

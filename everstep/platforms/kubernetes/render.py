@@ -1,0 +1,171 @@
+"""A job as Kubernetes' own objects, in the order in which they can be made. Pure: no cluster, no client, no secrets."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from everstep.errors import UsageError
+from everstep.job.order import order_of
+from everstep.job.platform_options import Kubernetes
+from everstep.job.schema import Job
+from everstep.job.tree import dump
+from everstep.platforms.base import Rendering, Ticket
+from everstep.platforms.code import Code
+from everstep.platforms.kubernetes.names import COORDINATOR, ID, PORT, WORKER, Names, is_label
+from everstep.platforms.kubernetes.pods import ORDER_KEY, WORKER_KEY, coordinator_pod, worker_pod
+from everstep.platforms.kubernetes.rbac import rbac
+from everstep.platforms.kubernetes.security import relaxations
+from everstep.platforms.secrets import refuse_foreign
+
+PART_BYTES = 700 << 10  # a ConfigMap holds 1 MiB, and what is sent has a third more
+MAX_CODE_BYTES = 20 << 20
+_COORDINATOR_DEATHS = 100  # it may be lost as often as its node is; a job that has failed ends it by itself
+_REPLACED = 1000
+_DISRUPTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+
+Object = dict[str, Any]
+
+
+def render(job: Job, ticket: Ticket) -> Rendering:
+    options = job.platform.kubernetes or Kubernetes()
+    objects = objects_of(job, ticket)
+    text = "".join(f"---\n{dump(each)}" for each in objects)
+    return Rendering(text=text, objects=objects, notes=tuple(_notes(job, options)))
+
+
+def objects_of(job: Job, ticket: Ticket) -> list[Object]:
+    _check(job, ticket.code)
+    options, names = job.platform.kubernetes or Kubernetes(), Names(job.slug)
+    parts = split(ticket.code.data) if ticket.code is not None else []
+    objects = [
+        *([] if options.service_account or options.mode == "indexed" else rbac(names)),
+        *_claim(options, names),
+        *([_secret(names.token, names)] if options.mode == "indexed" else []),
+        *([_secret(names.secrets, names)] if any(each.kind != "kubernetes" for each in job.secrets.values()) else []),
+        *(_code(part, number, len(parts), names) for number, part in enumerate(parts)),
+        _order(job, options, names, ticket),
+        _service(names.coordinator, names, COORDINATOR),
+        *([_service(names.workers, names, WORKER, is_headless=True)] if options.mode == "indexed" else []),
+        _coordinator_job(job, options, names, ticket, len(parts)),
+        *([_indexed_job(job, options, names, ticket)] if options.mode == "indexed" else []),
+    ]
+    return [_placed(each, options, ticket.id) for each in objects]
+
+
+def split(data: bytes) -> list[bytes]:
+    return [data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES)]
+
+
+def _check(job: Job, code: Code | None) -> None:
+    refuse_foreign(job.secrets, platform="kubernetes", kinds=("kubernetes",))
+    if not job.image:
+        raise UsageError("no image: pods have no Python of their own", hint="image: one with Everstep and torch in it")
+    if code is not None and len(code.data) > MAX_CODE_BYTES:
+        raise UsageError(
+            f"the code is {len(code.data) >> 20} MiB as a tarball; {MAX_CODE_BYTES >> 20} MiB can travel so",
+            hint=f"list data in {job.ignore}, put it on a volume, or the code into the image",
+        )
+
+
+def _placed(each: Object, options: Kubernetes, job_id: str) -> Object:
+    place = {"namespace": options.namespace} if options.namespace else {}
+    metadata = each["metadata"]
+    annotations = {**metadata.get("annotations", {}), ID: job_id}
+    return {**each, "metadata": {"name": metadata["name"], **place, **metadata, "annotations": annotations}}
+
+
+def _claim(options: Kubernetes, names: Names) -> list[Object]:
+    if options.store == "node" or options.store.startswith("pvc:"):
+        return []
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": options.store}}}
+    metadata = {"name": names.store, "labels": names.labels()}
+    return [{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}]
+
+
+def _secret(name: str, names: Names) -> Object:
+    """Without its values: those are put in when it is sent."""
+    metadata = {"name": name, "labels": names.labels()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque"}
+
+
+def _code(part: bytes, number: int, num_parts: int, names: Names) -> Object:
+    digits = len(str(num_parts))
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": names.code(number), "labels": names.labels()},
+        "binaryData": {f"part-{number:0{digits}d}": base64.b64encode(part).decode()},
+    }
+
+
+def _order(job: Job, options: Kubernetes, names: Names, ticket: Ticket) -> Object:
+    order = order_of(job, ticket.id, code=ticket.code.sha256 if ticket.code else "", workdir=job.workdir)
+    told = {ORDER_KEY: order.to_json()}
+    if options.mode == "elastic":
+        pod = worker_pod(job, options, names, ticket.id, token=names.token)
+        told[WORKER_KEY] = json.dumps(pod, indent=1, ensure_ascii=False)
+    metadata = {"name": names.order, "labels": names.labels()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": told}
+
+
+def _service(name: str, names: Names, component: str, *, is_headless: bool = False) -> Object:
+    spec: Object = {"selector": names.labels(component), "ports": [{"name": "http", "port": PORT}]}
+    if is_headless:
+        spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": names.labels(component)}
+    metadata = {"name": name, "labels": names.labels(component)}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def _coordinator_job(job: Job, options: Kubernetes, names: Names, ticket: Ticket, num_parts: int) -> Object:
+    code = ticket.code.sha256 if ticket.code else ""
+    pod = coordinator_pod(job, options, names, ticket.id, code=code, num_parts=num_parts)
+    metadata: Object = {"name": names.coordinator, "labels": {**names.labels(COORDINATOR), **_queue(options)}}
+    spec: Object = {"backoffLimit": _COORDINATOR_DEATHS, "template": pod}
+    if options.queue:
+        spec["suspend"] = True  # Kueue starts it when there is room
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _indexed_job(job: Job, options: Kubernetes, names: Names, ticket: Ticket) -> Object:
+    pod = worker_pod(job, options, names, ticket.id, token=names.token)
+    pod["spec"]["subdomain"] = names.workers
+    spec: Object = {
+        "completionMode": "Indexed",
+        "completions": job.nodes.max,
+        "parallelism": job.nodes.max,
+        "backoffLimit": _REPLACED,
+        "podFailurePolicy": {"rules": [_DISRUPTED]},
+        "template": pod,
+    }
+    if options.queue:
+        spec["suspend"] = True
+    if job.time_limit is not None:
+        spec["activeDeadlineSeconds"] = math.ceil(job.time_limit)
+    metadata = {"name": names.workers, "labels": {**names.labels(WORKER), **_queue(options)}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _queue(options: Kubernetes) -> Mapping[str, str]:
+    return {"kueue.x-k8s.io/queue-name": options.queue} if options.queue else {}
+
+
+def _notes(job: Job, options: Kubernetes) -> list[str]:
+    names = Names(job.slug)
+    notes = list(relaxations(job, options.security))
+    if options.store == "node":
+        notes.append("store: node: if the coordinator's pod is lost, the job starts again from its last checkpoint")
+    if options.mode == "indexed":
+        notes.append(
+            f"mode: indexed: {job.nodes.max} nodes, as many all the time; needs Kubernetes 1.26 or newer; "
+            f"the values of Secret {names.token} are made up when it is submitted"
+        )
+    if any(each.kind != "kubernetes" for each in job.secrets.values()):
+        notes.append(f"the values of Secret {names.secrets} are put in when it is submitted")
+    for key, value in job.labels.items():
+        if not is_label(key, value):
+            notes.append(f"labels: {key}={value} is none in Kubernetes and was left out")
+    return notes

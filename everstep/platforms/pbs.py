@@ -1,0 +1,149 @@
+"""PBS (OpenPBS, PBS Pro): one job for all nodes, and all files in a folder that all nodes see.
+
+It has the size that it was started with: it goes on without nodes that are lost, and gets no new ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from everstep import env
+from everstep.errors import PermanentError, UsageError
+from everstep.job.platform_options import Pbs
+from everstep.job.schema import Job
+from everstep.platforms import inside
+from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, State, Submitted, Ticket
+from everstep.platforms.command import ask
+from everstep.platforms.follow import follow_files
+from everstep.platforms.pbs_script import JOB, NODE, job_script, node_script
+from everstep.platforms.records import Record
+from everstep.platforms.secrets import refuse_foreign
+from everstep.platforms.shared_folder import Queued, SharedFolder, decide_status
+
+_CANCEL_S = 120.0  # more than the server's kill delay, of 10 s
+_LOOK_S = 0.5
+_STATES: dict[str, State] = {
+    **dict.fromkeys("QHWT", "pending"),
+    **dict.fromkeys("REB", "running"),
+    **dict.fromkeys("SU", "suspended"),
+    **dict.fromkeys("FXM", "failed"),  # over; how it went, the job's own folder knows
+}
+
+
+class PbsPlatform:
+    name = "pbs"
+    ships_code = True
+
+    def detect(self) -> str | None:
+        return None if shutil.which("qsub") else "there is no qsub; use a login node of the cluster"
+
+    def render(self, job: Job, ticket: Ticket) -> Rendering:
+        refuse_foreign(job.secrets, platform=self.name)
+        text = "\n".join(
+            f"# --- {ticket.folder / name}\n{script}" for name, script in _scripts(job, ticket, _options(job)).items()
+        )
+        notes = [f"{name}: not used on pbs" for name in ("image", "volumes", "labels") if getattr(job, name)]
+        if job.nodes.min != job.nodes.max:
+            notes.append(f"nodes: PBS gives all {job.nodes.max} or none; below {job.nodes.min} the job waits")
+        return Rendering(text=text, notes=tuple(notes))
+
+    def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
+        options = _options(job)
+        if options.mode == "allocation" and not env.pbs_job():
+            raise UsageError(
+                "mode: allocation, but this is none", hint="`qsub -I -l select=2:ncpus=4` first, or mode: single"
+            )
+        SharedFolder(ticket.folder).fill(ticket, secrets, _scripts(job, ticket, options))
+        if options.mode == "allocation":
+            say(f"{ticket.id} runs inside {env.pbs_job()}; logs in {ticket.folder}")
+            return inside.start(ticket, ticket.folder / JOB, job.checkpoint.grace)
+        try:
+            hint = "see platform.pbs in the job file, and `qstat -Q`"
+            native = ask(["qsub", str(ticket.folder / JOB)], hint=hint).strip().splitlines()[-1]
+        except BaseException:
+            shutil.rmtree(ticket.folder, ignore_errors=True)
+            raise
+        say(f"{ticket.id} is in the queue as {native}; logs in {ticket.folder}")
+        return Submitted(job_id=native, runs=(("job", native),), work_dir=str(ticket.folder))
+
+    def status(self, record: Record) -> JobStatus:
+        folder = SharedFolder(Path(record.folder))
+        if inside.is_inside(record):
+            return inside.status(record, folder)
+        return decide_status(folder.told(), _look(record), main="job", is_cancelled=folder.is_cancelled)
+
+    def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
+        folder = SharedFolder(Path(record.folder))
+        has_ended = folder.ended_by(lambda: self.status(record).is_over)
+        return follow_files(folder.logs, is_over=lambda: not follow or has_ended())
+
+    def scale(self, record: Record, num_nodes: int, say: Say) -> None:
+        raise UsageError(
+            "a PBS job has the size that it was started with",
+            hint="cancel it and submit it with other `nodes`: it goes on from its checkpoint",
+        )
+
+    def cancel(self, record: Record, say: Say) -> None:
+        folder = SharedFolder(Path(record.folder))
+        if not self.status(record).is_over:
+            folder.mark_cancelled()
+        if inside.is_inside(record):
+            inside.cancel(record, say)
+            return
+        deadline, is_asked = time.monotonic() + _CANCEL_S, False
+        while live := [each for each in _look(record) if each.state in ("pending", "running", "suspended")]:
+            if not is_asked:
+                ask(["qdel", record.job_id])
+            is_asked = True
+            if time.monotonic() > deadline:
+                raise PermanentError(f"{live[0].id} is still {live[0].native} {_CANCEL_S:.0f} s after qdel")
+            time.sleep(_LOOK_S)
+
+    @contextmanager
+    def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
+        found = SharedFolder(Path(record.folder)).coordinator()
+        yield found if self.status(record).state == "running" else None
+
+
+def parse_qstat(text: str) -> list[Queued]:
+    """`qstat -f -F json`. Versions differ in which keys there are; none is counted on but the state."""
+    jobs: dict[str, dict[str, Any]] = json.loads(text).get("Jobs", {})
+    return [_queued(job_id, job) for job_id, job in jobs.items()]
+
+
+def _queued(job_id: str, job: Mapping[str, Any]) -> Queued:
+    native = str(job.get("job_state", "?"))
+    code = job.get("Exit_status")
+    return Queued(
+        id=job_id,
+        name="job",
+        state=_STATES.get(native, "unknown"),
+        native=native,
+        where=", ".join(dict.fromkeys(part.split("/")[0] for part in str(job.get("exec_host", "")).split("+") if part)),
+        reason=f"exit code {code}" if code is not None else str(job.get("comment", "")),
+    )
+
+
+def _look(record: Record) -> list[Queued]:
+    """Nothing, where the server keeps no history and has forgotten it."""
+    try:
+        return parse_qstat(ask(["qstat", "-x", "-f", "-F", "json", record.job_id]))
+    except UsageError as error:
+        if "unknown job" not in error.message.lower():
+            raise
+        return []
+    except ValueError as error:
+        raise PermanentError(f"qstat -F json of {record.job_id}: {error}") from None
+
+
+def _options(job: Job) -> Pbs:
+    return job.platform.pbs or Pbs()
+
+
+def _scripts(job: Job, ticket: Ticket, options: Pbs) -> dict[str, str]:
+    return {JOB: job_script(job, ticket, options), NODE: node_script(job, ticket)}

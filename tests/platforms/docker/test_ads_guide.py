@@ -1,0 +1,99 @@
+"""The developer guide of ADS, followed from its first step to its last with its own files: on this machine, and in
+containers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from engine import IMAGE, ROOT, compose_up, docker, job_here, leftovers, mounts
+from everstep.platforms.docker import compose
+from submitted import type_everstep
+
+SEEDS = ROOT / "tests" / "seeds"
+STANDIN = {"PYTHONPATH": f"{ROOT / 'tests' / 'examples' / 'standin'}:{ROOT}", "STANDIN_PICTURES": "240"}
+SEED_IMAGE = {"IMAGE_NAME": "everstep-lab/ads-guide", "TAG": "7"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """As the guide's first lines have it: the user's files, and what `init` adds to them."""
+    folder = tmp_path / "guide"
+    folder.mkdir()
+    for name in ("train.py", "train.yaml", "docker-compose.yaml"):
+        shutil.copy(SEEDS / name, folder)
+    done = type_everstep("init", "--framework", "pytorch", "--platform", "oci", cwd=folder, env={})
+    assert "train.py is another already" in done.stderr
+    artifacts = folder / "oci_dist_training_artifacts" / "pytorch" / "v1"
+    expected = {"Dockerfile", "environment.yaml", "pytorch_cluster.py", "README.md", "run.py", "run.sh"}
+    assert {path.name for path in artifacts.iterdir()} == expected
+    assert (folder / "train.py").read_bytes() == (SEEDS / "train.py").read_bytes()
+    return folder
+
+
+@pytest.fixture
+def image(engine: Mapping[str, str], folder: Path) -> Iterator[str]:
+    built = type_everstep("build", "--build-arg", f"BASE={IMAGE}", cwd=folder, env={**engine, **SEED_IMAGE})
+    assert built.returncode == 0, built.stderr
+    yield built.stdout.strip()
+    docker(engine, "image", "rm", built.stdout.strip())
+
+
+@pytest.mark.timeout(300)
+def test_its_compose_file_runs_as_it_is(engine: Mapping[str, str], folder: Path, image: str) -> None:
+    text = (folder / "docker-compose.yaml").read_text()
+    if compose() == ["docker-compose"]:  # 1.29 refuses what 2 ignores: ports of a container that has the host's
+        text = re.sub(r"^    ports:\n      - .*\n?", "", text, flags=re.MULTILINE)
+    (folder / "docker-compose.yaml").write_text(text)
+    lab = {"volumes": mounts(), "environment": STANDIN}
+    (folder / "lab.yaml").write_text(yaml.safe_dump({"services": dict.fromkeys(yaml.safe_load(text)["services"], lab)}))
+    outer = {**engine, **SEED_IMAGE, "WORK_DIR": "/work_dir", "HOME": str(folder)}
+
+    code, said = compose_up(outer, folder, "ads-guide", folder / "docker-compose.yaml", folder / "lab.yaml")
+
+    assert code == 0, said
+    _assert_trained(said)
+    config = yaml.safe_load((folder / "work_dir" / "Undefined" / "MAIN_config.json").read_text())
+    assert config["MASTER_ADDR"] in config["coordinator"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("platform", ["local", "compose"])
+def test_its_job_file_is_shown_run_watched_and_looked_at(
+    platform: str, engine: Mapping[str, str], folder: Path, image: str
+) -> None:
+    outer = {**engine, **STANDIN, "EVERSTEP_HOME": str(folder / "home")}
+    output = f"--set=args.3={folder / 'outputs' if platform == 'local' else '/tmp/outputs'}"
+    raw = yaml.safe_dump(job_here()["platform"]["compose"]["raw"], default_flow_style=True, width=10_000).strip()
+    here = [f"--set=platform.compose.raw={raw}", f"--set=image={image}"] if platform == "compose" else []
+    words = ["run", "-f", "train.yaml", "--platform", platform, output, *here]
+    variables = [f"--set=env.{name}={value}" for name, value in STANDIN.items()]
+
+    shown = type_everstep(*words, *variables, "--dry-run", cwd=folder, env=outer)
+    assert shown.returncode == 0, shown.stderr
+    assert "train.py" in shown.stdout
+    submitted = type_everstep(*words, *variables, cwd=folder, env=outer)
+    assert submitted.returncode == 0, submitted.stderr
+    (folder / "info.yaml").write_text(submitted.stdout)
+    info = yaml.safe_load(submitted.stdout)
+    (main_id,) = info["mainJobRunId"].values()
+    assert len(info["otherJobRunIds"]) == 2
+
+    watched = type_everstep("watch", main_id, cwd=folder, env=outer)
+    assert watched.returncode == 0, watched.stdout + watched.stderr
+    _assert_trained(watched.stdout)
+    config = type_everstep("show-config", "-f", "info.yaml", cwd=folder, env=outer)
+    assert yaml.safe_load(config.stdout)["job"]["platform"]["oci"]["main_name"] == "PyTorch-Distributed-main"
+    assert type_everstep("cancel", info["jobId"], cwd=folder, env=outer).returncode == 0
+    assert leftovers(engine, info["everstep"]["id"]) == []
+
+
+def _assert_trained(said: str) -> None:
+    for rank in range(3):
+        assert f"Rank {rank}: Finished Training" in said
+    assert said.count("Accuracy of the network on the 10000 test images: ") == 1

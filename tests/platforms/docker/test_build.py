@@ -1,0 +1,53 @@
+"""`everstep init`, `everstep build`, `docker compose up`: a new project in containers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from engine import IMAGE, compose_up, docker, mounts
+from submitted import type_everstep
+
+PASSWORD = "hunter2"
+
+
+@pytest.mark.timeout(300)
+def test_a_new_project_is_built_and_trains_by_docker_compose_alone(engine: Mapping[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "circle"
+    assert type_everstep("init", str(folder), cwd=tmp_path, env={}).returncode == 0
+    proxied = {**engine, "http_proxy": f"http://me:{PASSWORD}@proxy.example:3128"}
+    built = type_everstep("build", "--build-arg", f"BASE={IMAGE}", cwd=folder, env=proxied)
+    assert (built.returncode, built.stdout) == (0, "circle:latest\n"), built.stderr
+    assert "conda env update --quiet --name base --file /tmp/environment.yaml" in built.stderr
+    told = docker(engine, "image", "inspect", "circle:latest") + docker(
+        engine, "history", "--no-trunc", "circle:latest"
+    )
+    assert PASSWORD not in told + built.stderr
+    assert "train.py" in docker(engine, "run", "--rm", *_mounted(), "circle:latest", "ls", "/code")
+
+    lab = {"services": {name: {"volumes": mounts()} for name in ("main", "worker-0", "worker-1")}}
+    (tmp_path / "lab.yaml").write_text(yaml.safe_dump(lab))
+    code, said = compose_up(engine, folder, "circle", folder / "docker-compose.yaml", tmp_path / "lab.yaml")
+
+    assert code == 0, said
+    assert "with 3 workers" in said
+    assert (folder / "work_dir" / "model.pt").exists()
+    config = folder / "work_dir" / "Undefined" / "MAIN_config.json"
+    assert config.stat().st_mode & 0o077 == 0
+    assert not config.with_name("everstep.token").exists()
+    docker(engine, "image", "rm", "circle:latest")
+
+
+def test_an_image_that_cannot_be_built_is_told(engine: Mapping[str, str], tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN false\n")
+    built = type_everstep("build", "--image", "broken", cwd=tmp_path, env=engine)
+    assert (built.returncode, built.stdout) == (2, "")
+    assert "docker build failed: exit code 1" in built.stderr
+
+
+def _mounted() -> list[str]:
+    return [part for mount in mounts() for part in ("--volume", mount)] + ["--env", f"HOME={os.sep}tmp"]

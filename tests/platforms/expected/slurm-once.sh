@@ -1,0 +1,58 @@
+#!/bin/bash
+#SBATCH --job-name=mnist-1115-101500-ab12
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --no-kill
+#SBATCH --signal=B:USR1@300
+#SBATCH --no-requeue
+#SBATCH --open-mode=append
+#SBATCH --export=HOME,LANG,LOGNAME,PATH,PYTHONPATH,SHELL,USER
+#SBATCH --output=/shared/mnist/runs/mnist-1115-101500-ab12/job.log
+umask 077
+job=mnist-1115-101500-ab12
+folder=/shared/mnist/runs/mnist-1115-101500-ab12
+folder_pattern=/shared/mnist/runs/mnist-1115-101500-ab12
+python=/venv/bin/python
+name=job
+export EVERSTEP_ORDER='{"job":"mnist-1115-101500-ab12","name":"mnist","script":"train.py","policy":{"join_s":2592000.0,"start_nodes":1,"min_nodes":1,"max_nodes":1,"start_workers":1,"max_restarts":3},"experiment":{"name":"mnist","entrypoint":["train.py"],"reproducibility":{"experiment_seed":0},"resources":{"slots_per_trial":1},"max_restarts":3},"code":"c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de","code_from":"/shared/mnist/runs/mnist-1115-101500-ab12","workdir":"/shared/mnist"}'
+export EVERSTEP_TOKEN_FILE=/shared/mnist/runs/mnist-1115-101500-ab12/token
+this=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} this=${this:-$SLURM_JOB_ID}
+say() { echo "everstep: $*" >&2; }
+fail() { say "$1"; printf '{"state": "failed", "reason": "%s"}\n' "$1" > "$folder/status.json"; exit 1; }
+is_over() { grep -qE '"state": "(succeeded|failed|cancelled)"' "$folder/status.json" 2> /dev/null; }
+exit_code() { local code; while :; do wait "$1"; code=$?; kill -0 "$1" 2> /dev/null || return "$code"; done; }
+come_back() { [ -e "$folder/cancelled" ] || fail "its nodes were asked to go (requeue: false)"; exit 1; }
+left=""
+leave() {
+  [ -z "$left" ] || return 0
+  left=$1
+  say "$1: the nodes leave in good order"
+  scancel --signal=URG "$this"  # to all processes of all nodes; the agents heed it
+}
+trap 'leave "signal USR1"' USR1
+trap 'leave "signal TERM"' TERM
+
+rm -f "$folder/coordinator.url"  # that of an earlier run
+address=""  # by which Slurm itself reaches this node
+[ -z "${SLURMD_NODENAME:-}" ] ||
+  address=$(scontrol show node "$SLURMD_NODENAME" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
+"$python" -u -m everstep coordinate --folder "$folder" --host "${address:-$(hostname)}" --fleet requeued &
+coordinator=$!
+# A lost node or a failed agent ends no other.
+srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 --export=ALL --input=none \
+  --open-mode=append --output="$folder_pattern/node-%t.log" bash -c '
+  exec "$1" -u -m everstep node --coordinator "$2/coordinator.url" --name "node-$SLURM_PROCID" \
+    --node-rank "$SLURM_PROCID" --log-dir "$2/nodes/node-$SLURM_PROCID"' everstep "$python" "$folder" &
+nodes=$!
+while kill -0 "$coordinator" 2> /dev/null && kill -0 "$nodes" 2> /dev/null; do sleep 0.5 & wait $!; done
+if ! kill -0 "$coordinator" 2> /dev/null; then  # the job is over, and its nodes have heard of it
+  exit_code "$coordinator"; code=$?
+  is_over || fail "the coordinator ended with exit code $code"
+  exit "$code"
+fi
+exit_code "$nodes"; code=$?
+kill -TERM "$coordinator"
+exit_code "$coordinator"; verdict=$?
+! is_over || exit "$verdict"
+[ -n "$left" ] || [ "$code" = 143 ] || fail "all nodes ended before the job did, with exit code $code"
+come_back

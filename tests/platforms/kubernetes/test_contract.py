@@ -1,0 +1,36 @@
+"""Kubernetes passes the stories of all platforms, on a real cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from contract import PlatformContract
+from kube_lab import Lab
+
+KINDS = "jobs,pods,services,configmaps,secrets,persistentvolumeclaims,serviceaccounts,roles,rolebindings"
+
+
+class KubernetesPlace:
+    scales = True
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+
+    def job(self) -> Mapping[str, Any]:
+        return self._lab.job()
+
+    def env(self) -> Mapping[str, str]:
+        return {"KUBECONFIG": self._lab.kubeconfig}
+
+    def leftovers(self, job_id: str) -> list[str]:
+        found = self._lab.look(KINDS, "app.kubernetes.io/managed-by=everstep")
+        return [f"{each['kind']}/{each['metadata']['name']}" for each in found]
+
+
+class TestKubernetes(PlatformContract):
+    @pytest.fixture
+    def place(self, lab: Lab) -> KubernetesPlace:
+        return KubernetesPlace(lab)

@@ -1,0 +1,108 @@
+"""Nodes that are told by ADS's variables, as processes: they find each other by a folder, and end together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from submitted import SCRIPT, until
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """A node of this rank, of so many in all, with its output in a file."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_bytes(SCRIPT.read_bytes())
+    started: list[subprocess.Popen[str]] = []
+
+    def start(rank: int, num_nodes: int, **more: str) -> subprocess.Popen[str]:
+        told = {
+            "OCI__MODE": "WORKER" if rank else "MAIN",
+            "RANK": str(rank),
+            "OCI__WORKER_COUNT": str(num_nodes - 1),
+            "OCI__ENTRY_SCRIPT": "train.py",
+            "OCI__WORK_DIR": str(tmp_path / "work"),
+            "OCI__CODE_DIR": str(code),
+            "HOME": str(tmp_path),
+        }
+        command = [sys.executable, "-m", "everstep", "entry", "--log-dir", str(tmp_path / f"runs-{rank}")]
+        with (tmp_path / f"said-{rank}").open("w") as output:
+            env = {**os.environ, **told, **more}
+            started.append(subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT, text=True))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+def test_nodes_find_each_other_by_a_folder(start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "work" / "Undefined"
+    folder.mkdir(parents=True, mode=0o700)
+    stale = {"coordinator": "http://127.0.0.1:9", "job": "old", "MASTER_ADDR": "127.0.0.1"}
+    (folder / "MAIN_config.json").write_text(json.dumps(stale))
+    (folder / "everstep.token").write_text("worker:old\n")
+    arguments = {"OCI__ENTRY_SCRIPT_ARGS": "--steps 20 'two words'"}
+
+    nodes = [start(1, 2, **arguments), start(0, 2, **arguments)]
+
+    assert [node.wait(100) for node in nodes] == [0, 0], said(tmp_path)
+    assert said(tmp_path).count("words ['two words']") == 2
+    assert "generation 1 trains with 2 workers" in said(tmp_path)
+    assert not (folder / "everstep.token").exists()
+
+
+def test_the_first_node_is_told_to_go_and_the_job_is_over(start: Start, tmp_path: Path) -> None:
+    arguments = {"OCI__ENTRY_SCRIPT_ARGS": "--steps 100000"}
+    first, second = start(0, 2, **arguments), start(1, 2, **arguments)
+    until(lambda: "trains with 2 workers" in said(tmp_path), lambda: said(tmp_path))
+
+    first.send_signal(signal.SIGTERM)
+
+    assert first.wait(60) == 1
+    assert second.wait(60) != 0
+    assert "cancelled" in said(tmp_path)
+
+
+def test_nodes_find_each_other_by_an_address(start: Start, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    meeting = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OCI__WORK_DIR": "",
+        "EVERSTEP_TOKEN": "secret-word",
+    }
+    nodes = [start(rank, 2, OCI__ENTRY_SCRIPT_ARGS="--steps 5", OCI__WORK_DIR="", **meeting) for rank in (0, 1)]
+    assert [node.wait(100) for node in nodes] == [0, 0], said(tmp_path)
+    assert "secret-word" not in said(tmp_path)
+
+
+def test_a_command_is_run_instead() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "everstep", "entry", "echo", "--it", "works"], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "--it works\n"
+
+
+def test_whoever_is_told_nothing_says_so() -> None:
+    done = subprocess.run([sys.executable, "-m", "everstep", "entry"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "nothing says what this node is to do" in done.stderr
+
+
+def said(folder: Path) -> str:
+    return "\n".join(path.read_text() for path in sorted(folder.glob("said-*")))

@@ -1,0 +1,44 @@
+"""A new project runs as it is, and nothing that was there is lost."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from everstep.job.load import load_file
+from everstep.job.platform_options import PLATFORMS
+from submitted import type_everstep
+
+
+def test_a_new_project_runs_at_once(tmp_path: Path) -> None:
+    written = type_everstep("init", "circle", cwd=tmp_path, env={})
+    assert {Path(line).name for line in written.stdout.splitlines()} == {
+        ".dockerignore", "Dockerfile", "README.md", "docker-compose.yaml", "environment.yaml", "job.yaml", "train.py",
+    }  # fmt: skip
+    folder = tmp_path / "circle"
+    done = type_everstep("run", "-f", "job.yaml", "--follow", cwd=folder, env={"EVERSTEP_HOME": str(tmp_path / "home")})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\[w\d\] epoch 5: loss 0\.[0-3]", done.stdout)  # of one leaf; from ln 2 = 0.7
+    assert (folder / "model.pt").exists()
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_the_job_file_names_its_platform(platform: str, tmp_path: Path) -> None:
+    assert type_everstep("init", "--platform", platform, cwd=tmp_path, env={}).returncode == 0
+    job = load_file(tmp_path / ("train.yaml" if platform == "oci" else "job.yaml")).job
+    assert job.platform.chosen == platform
+    for path in tmp_path.rglob("*.yaml"):
+        assert yaml.safe_load(path.read_text()), path
+
+
+def test_what_is_there_stays_unless_it_is_forced(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('mine')\n")
+    done = type_everstep("init", cwd=tmp_path, env={})
+    assert "train.py is another already, and left as it is" in done.stderr
+    assert "train.py" not in done.stdout.split()
+    assert (tmp_path / "train.py").read_text() == "print('mine')\n"
+    type_everstep("init", "--force", cwd=tmp_path, env={})
+    assert "ElasticTrainer" in (tmp_path / "train.py").read_text()

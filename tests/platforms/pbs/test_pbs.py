@@ -1,0 +1,90 @@
+"""PBS: the stories of every platform, and a job inside an allocation, run by a small PBS of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from contract import TRAINING, PlatformContract, undisturbed
+from pbs_lab import Lab
+from submitted import SCRIPT, Submitted, processes_of, until
+
+
+@pytest.fixture
+def pbs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    lab = Lab(tmp_path_factory.mktemp("pbs"))
+    lab.up()
+    yield lab
+    until(lambda: not lab.running(), lambda: f"still running: {lab.running()}")
+
+
+class PbsPlace:
+    scales = False
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+
+    def job(self) -> Mapping[str, Any]:
+        return {"platform": "pbs"}
+
+    def env(self) -> Mapping[str, str]:
+        return self._lab.env()
+
+    def leftovers(self, job_id: str) -> list[str]:
+        return self._lab.running()
+
+
+class TestPbs(PlatformContract):
+    @pytest.fixture
+    def place(self, pbs: Lab) -> PbsPlace:
+        return PbsPlace(pbs)
+
+    def test_it_cannot_be_scaled_and_is_cancelled(self, submit: Any, place: PbsPlace) -> None:
+        job = submit(entrypoint=["train.py", "--steps", "100000"], nodes="1:2")
+        job.wait_said(r"trains with")
+        job.type("scale", job.id, "--nodes", "2", is_good=False)
+        assert "running" in job.type("status", job.id)
+
+        job.type("cancel", job.id)
+
+        assert '"cancelled"' in job.type("list", "--json")
+        assert place.leftovers(job.id) == []
+        until(lambda: not processes_of(job.id), lambda: f"left behind: {processes_of(job.id)}")
+
+    def test_its_nodes_leave_before_the_walltime_is_up(self, submit: Any) -> None:
+        job = submit(entrypoint=["train.py", "--steps", "100000"], time_limit="25s", checkpoint={"grace": 5}, nodes=2)
+        said = job.type("watch", job.id, is_good=False)
+        assert "the time is nearly up: leaving" in said
+        assert re.search(r"w\d finished", said)  # in good order
+        assert "its walltime was up" in job.type("list", "--json")
+
+
+def test_a_job_inside_an_allocation(pbs: Lab, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_bytes(SCRIPT.read_bytes())
+    job = {"entrypoint": ["train.py", *TRAINING], "nodes": 2, "platform": {"pbs": {"mode": "allocation"}}}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    typed = f"cd {tmp_path}\nEVERSTEP_HOME={tmp_path / 'home'} {sys.executable} -m everstep run -f job.yaml --follow\n"
+    done = subprocess.run(
+        ["qsub", "-I", "-l", "select=2:ncpus=1"],
+        input=typed,
+        env={**os.environ, **pbs.env()},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(re.findall(r"digest (\w+)", done.stdout)) == {undisturbed()}
+
+
+def test_there_is_no_allocation(pbs: Lab, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="mode: allocation, but this is none"):
+        Submitted(tmp_path, {"entrypoint": "train.py", "platform": {"pbs": {"mode": "allocation"}}}, pbs.env())

@@ -1,0 +1,37 @@
+"""Slurm: the stories of every platform, in both modes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from contract import PlatformContract
+from slurm_lab import Lab
+
+
+class SlurmPlace:
+    def __init__(self, lab: Lab, mode: str) -> None:
+        self._lab, self._mode, self.scales = lab, mode, mode == "array"
+
+    def job(self) -> Mapping[str, Any]:
+        return {"platform": {"slurm": {"mode": self._mode}}, "env": {"GLOO_SOCKET_IFNAME": "eth0"}}
+
+    def env(self) -> Mapping[str, str]:
+        return self._lab.env()
+
+    def leftovers(self, job_id: str) -> list[str]:
+        return self._lab.jobs(job_id)
+
+
+class TestArray(PlatformContract):
+    @pytest.fixture
+    def place(self, queue: Lab) -> SlurmPlace:
+        return SlurmPlace(queue, "array")
+
+
+class TestSingle(PlatformContract):
+    @pytest.fixture
+    def place(self, queue: Lab) -> SlurmPlace:
+        return SlurmPlace(queue, "single")

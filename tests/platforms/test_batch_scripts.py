@@ -1,0 +1,124 @@
+"""What is submitted to queues, compared with checked-in text, and what queues say, in our words.
+
+EVERSTEP_WRITE_EXPECTED=1 writes the texts anew: look at the difference before it is committed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from everstep.errors import UsageError
+from everstep.job.load import load
+from everstep.platforms.base import Ticket
+from everstep.platforms.choose import platform_of
+from everstep.platforms.code import Code
+from everstep.platforms.pbs import parse_qstat
+from everstep.platforms.shared_folder import Queued, decide_status
+from everstep.platforms.slurm_queue import parse_sacct, parse_squeue
+
+EXPECTED = Path(__file__).parent / "expected"
+TICKET = Ticket(
+    id="mnist-1115-101500-ab12",
+    folder=Path("/shared/mnist/runs/mnist-1115-101500-ab12"),
+    workdir=Path("/shared/mnist"),
+    code=Code(sha256="c0de" * 16, data=b""),
+)
+PLAIN = "name: mnist\nentrypoint: train.py\nplatform: {platform}\n"
+RICH = """
+name: mnist
+entrypoint: [train.py, two words, it's, "new\\nline", $HOME]
+nodes: 2:4
+resources: {{cpu: 8, memory: 32Gi, gpu: 2, gpu_type: v100}}
+env: {{GREETING: "good\\nday"}}
+secrets: {{TOKEN: hunter2}}
+time_limit: 1h30m
+platform: {platform}
+"""
+JOBS = {
+    "slurm-plain.sh": PLAIN.format(platform="slurm"),
+    "slurm-single.sh": RICH.format(
+        platform="{slurm: {partition: gpu, account: vision, constraint: a100&nvlink, raw: [--exclude=n7]}}"
+    ),
+    "slurm-array.sh": RICH.format(platform="{slurm: {mode: array, partition: gpu, coordinator_partition: cpu}}"),
+    "slurm-once.sh": PLAIN.format(platform="{slurm: {requeue: false, signal: SIGUSR1, signal_lead: 5m}}"),
+    "slurm-allocation.sh": PLAIN.format(platform="{slurm: {mode: allocation}}"),
+    "pbs-plain.sh": PLAIN.format(platform="pbs"),
+    "pbs-rich.sh": RICH.format(platform="{pbs: {queue: work, project: vision, select: phase=18b, launcher: ssh}}"),
+}
+
+
+def rendered(text: str) -> str:
+    job = load(text).job
+    return platform_of(job.platform.chosen).render(job, TICKET).text.replace(sys.executable, "/venv/bin/python")
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_script_is_as_it_was_agreed_on(name: str) -> None:
+    text = rendered(JOBS[name])
+    if os.environ.get("EVERSTEP_WRITE_EXPECTED") == "1":
+        (EXPECTED / name).write_text(text)
+    assert text == (EXPECTED / name).read_text()
+    assert "hunter2" not in text
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_bash_can_read_it(name: str) -> None:
+    done = subprocess.run(["bash", "-n"], input=rendered(JOBS[name]), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_secrets_of_other_platforms_are_refused() -> None:
+    for platform in ("slurm", "pbs"):
+        with pytest.raises(UsageError, match=f"kubernetes: is not known on {platform}"):
+            rendered(PLAIN.format(platform=platform) + "secrets: {A: 'kubernetes:name/key'}\n")
+
+
+def test_what_squeue_says() -> None:
+    said = "12_0|mnist|RUNNING|n[1-2]|None\n12_1|mnist|PENDING||(Resources) | with a bar\n\nslurm_load_jobs error\n"
+    running, pending = parse_squeue(said)
+    assert (running.id, running.state, running.where, running.reason) == ("12_0", "running", "n[1-2]", "")
+    assert (pending.state, pending.reason) == ("pending", "(Resources) | with a bar")
+
+
+@pytest.mark.parametrize(
+    ("native", "state"),
+    [("CANCELLED by 1000", "cancelled"), ("COMPLETED+", "succeeded"), ("OUT_OF_MEMORY", "failed"), ("NEW", "unknown")],
+)
+def test_what_sacct_says(native: str, state: str) -> None:
+    (found,) = parse_sacct(f"12|mnist|{native}|n1|1:0|\n")
+    assert (found.state, found.reason) == (state, "exit code 1:0")
+
+
+def test_what_qstat_says() -> None:
+    (found,) = parse_qstat('{"Jobs": {"7.pbs": {"job_state": "R", "exec_host": "n1/0*8+n2/0*8"}}}')
+    assert (found.id, found.state, found.where) == ("7.pbs", "running", "n1, n2")
+    (ended,) = parse_qstat('{"Jobs": {"7.pbs": {"job_state": "F", "Exit_status": 271}}}')
+    assert (ended.state, ended.reason) == ("failed", "exit code 271")
+    assert parse_qstat("{}") == []
+
+
+def queued(native: str, state: str, *, name: str = "job", reason: str = "") -> Queued:
+    return Queued(id="12", name=name, state=state, native=native, reason=reason)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("told", "jobs", "is_cancelled", "state", "reason"),
+    [
+        ("running", [queued("RUNNING", "running")], False, "running", "said"),
+        ("unknown", [queued("PENDING", "pending", reason="Priority")], False, "pending", "12 is PENDING: Priority"),
+        ("succeeded", [queued("COMPLETING", "running")], False, "succeeded", "said"),
+        ("pending", [queued("PENDING", "pending", reason="BeginTime")], False, "pending", "12 is PENDING: BeginTime"),
+        ("running", [queued("TIMEOUT", "failed")], False, "failed", "12 is TIMEOUT"),
+        ("running", [queued("CANCELLED", "cancelled")], False, "cancelled", "12 is CANCELLED"),
+        ("running", [], False, "failed", "the queue does not know it any more; its last word was: said"),
+        ("running", [], True, "cancelled", "cancelled"),
+        ("running", [queued("RUNNING", "running")], True, "running", "cancelled; 1 of its jobs are about to end"),
+    ],
+)
+def test_what_becomes_of_a_job(told: str, jobs: list[Queued], is_cancelled: bool, state: str, reason: str) -> None:
+    status = decide_status((told, "said"), jobs, main="job", is_cancelled=is_cancelled)  # type: ignore[arg-type]
+    assert (status.state, status.reason) == (state, reason)

@@ -78,10 +78,14 @@ class OciPlatform:
 
         def look() -> search.Watched:
             runs = jobs.runs(place.compartment, record.job_id, place.names)
-            return search.Watched(names={run.id: run.name for run in runs}, is_over=decide_status(runs).is_over)
+            return search.Watched(
+                names={run.id: run.name for run in runs},
+                is_over=decide_status(runs).is_over,
+                nodes_per_run=record.max_nodes if place.mode == "multinode" else 1,
+            )
 
-        log = place.log or _made_log(jobs, look, record.runs[0][1], follows=follow)
-        where = "/".join((place.compartment, place.log_group, log))
+        # Without a log the service makes one for each run: then all of the group is searched.
+        where = "/".join(filter(None, (place.compartment, place.log_group, place.log)))
         return search.follow(logs.search, where, look, since=record.created_at, follows=follow)
 
     def scale(self, record: Record, num_nodes: int, say: Say) -> None:
@@ -252,15 +256,6 @@ def _end(jobs: Jobs, place: Place, job_id: str, say: Say, *, deletes: bool) -> N
     if deletes:
         jobs.delete(job_id)
         say(f"the job {job_id} is deleted again")
-
-
-def _made_log(jobs: Jobs, look: Callable[[], search.Watched], run_id: str, *, follows: bool) -> str:
-    """The service makes a log when a run begins."""
-    while not (log := jobs.log_of(run_id)):
-        if not follows or look().is_over:
-            raise UsageError(f"the service has made no log for {run_id} yet", hint="try again once it is in progress")
-        time.sleep(search.PAUSE_S)
-    return log
 
 
 def _met(record: Record) -> tuple[str, str] | None:

@@ -7,6 +7,7 @@ enough. A call answers with 1,000 records at most and looks back 14 days at most
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,7 @@ Search = Callable[[str, Window], Sequence[LogRecord]]  # a query, oldest first, 
 
 
 def queries(place: str, runs: Sequence[str]) -> Iterator[str]:
-    """`place`: compartment/log group/log."""
+    """`place`: compartment/log group/log, or the first two."""
     for first in range(0, len(runs), _MAX_SOURCES):
         sources = " or ".join(f"source = '*{run}'" for run in runs[first : first + _MAX_SOURCES])
         yield f'search "{place}" | where {sources} | sort by datetime asc'
@@ -95,6 +96,7 @@ class Watched:
 
     names: Mapping[str, str]  # by the runs' OCIDs
     is_over: bool
+    nodes_per_run: int = 1  # each says when its log ends
 
 
 def follow(
@@ -108,7 +110,7 @@ def follow(
     clock: Callable[[], float] = time.time,
 ) -> Iterator[LogLine]:
     seen: dict[str, float] = {}
-    ended: set[str] = set()
+    ends: Counter[str] = Counter()
     over_at: float | None = None
     start = since - OVERLAP_S
     while True:
@@ -122,10 +124,11 @@ def follow(
             seen[record.id] = record.at
             run = next(run for run in runs if record.source.endswith(run))
             if record.text == LAST_LINE:
-                ended.add(run)
+                ends[run] += 1
             else:
                 yield LogLine(node=watched.names[run], text=record.text)
-        if is_enough(follows=follows, over_for_s=None if over_at is None else now - over_at, missing=set(runs) - ended):
+        missing = {run for run in runs if ends[run] < watched.nodes_per_run}
+        if is_enough(follows=follows, over_for_s=None if over_at is None else now - over_at, missing=missing):
             return
         start = now - OVERLAP_S
         seen = {record: at for record, at in seen.items() if at >= start - OVERLAP_S}

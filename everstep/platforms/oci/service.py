@@ -66,12 +66,6 @@ class Jobs:
         ]
         return sorted(runs, key=lambda run: run.rank)
 
-    def log_of(self, run_id: str) -> str:
-        """The one that the service has made for it; "" if it has not yet."""
-        with told("look at the run's log"):
-            details = self.client.get_job_run(run_id).data.log_details
-        return str(details.log_id or "") if details is not None else ""
-
     def cancel(self, run: Run) -> None:
         """A run that is over, or leaving, is left alone."""
         from oci.exceptions import ServiceError

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import yaml
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
@@ -132,3 +134,16 @@ def make_user(home: Path, fingerprint: str = FINGERPRINT) -> str:
     for path in folder.iterdir():
         path.chmod(0o600)
     return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def main() -> int:
+    """`python oci_lab.py COMMAND …`: run it beside an emulated OCI; JOB in it stands for a job file of that place."""
+    with tempfile.TemporaryDirectory() as folder, open_lab(Path(folder)) as lab:
+        job = Path(folder) / "job.yaml"
+        job.write_text(yaml.safe_dump(dict(lab.job())))
+        command = [str(job) if word == "JOB" else word for word in sys.argv[1:]]
+        return subprocess.run(command, env={**os.environ, **lab.env()}).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

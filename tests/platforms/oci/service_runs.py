@@ -68,7 +68,7 @@ class LogStore:
             {"data": {"datetime": result["datetime"], "logContent": result["logContent"]}}
             for visible_at, result in list(self.records)
             if visible_at <= time.time()
-            and result["place"] == place
+            and f"{result['place']}/".startswith(f"{place}/")
             and start_ms <= result["datetime"] <= end_ms
             and any(result["logContent"]["source"].endswith(ending) for ending in endings)
         ]

@@ -64,6 +64,7 @@ def terminal(lab: OciLab, tmp_path: Path) -> Iterator[Terminal]:
     terminal.close()
 
 
+@pytest.mark.timeout(300)  # three nodes train
 def test_the_seeds_own_file_and_script_run_are_watched_and_shown(terminal: Terminal, lab: OciLab) -> None:
     for name in ("train.yaml", "train.py"):
         shutil.copy(SEEDS / name, terminal.folder)
@@ -111,7 +112,9 @@ def test_each_node_reads_secrets_from_the_vault_and_others_from_the_bucket(termi
     lab.keep_secret(**{"ocid1.vaultsecret.oc1.iad.key": "opensesame"})
     (terminal.folder / "password").write_text("hunter2")
     secrets = {"KEY": "oci:ocid1.vaultsecret.oc1.iad.key", "PASSWORD": f"file:{terminal.folder / 'password'}"}
-    job = terminal.submit("sh", "-c", "echo ${#KEY} and ${#PASSWORD}", nodes=2, secrets=secrets)
+    job = terminal.submit(
+        "sh", "-c", "echo ${#KEY} and ${#PASSWORD}", nodes=2, secrets=secrets, options={"log": ""}
+    )  # each run has a log of its own
     told = terminal.errors
     said = terminal.type("watch", job)
 

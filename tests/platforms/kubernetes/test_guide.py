@@ -85,7 +85,7 @@ def test_a_dry_run_can_be_applied_with_an_account_that_somebody_else_made(lab: L
 
 def test_an_indexed_job_needs_no_rights(lab: Lab, folder: Path) -> None:
     given = changes(lab, mode="indexed", store="node")
-    type_words(lab, folder, "run", "-f", "job.yaml", *given)
+    type_words(lab, folder, "run", "-f", "job.yaml", *given, "--set=nodes=2")
     said = type_words(lab, folder, "watch", "first")
     assert len(re.findall(r"\[w\d\] loss", said)) == 2
     assert lab.look("roles,serviceaccounts", "app.kubernetes.io/instance=first") == []

@@ -54,6 +54,7 @@ def read_order(given: str) -> Order:
 
 
 def run_node(request: NodeRequest) -> int:
+    _hear_signals()
     order = read_order(request.order)
     directory = private_directory(request.log_dir)
     os.environ.update({**order.env, **_secrets()})
@@ -89,6 +90,12 @@ def run_node(request: NodeRequest) -> int:
             heartbeat_s=float(order.policy.get("heartbeat_s", 1.0)),
         )
         return run_agent(agent, starter, check_by=policy_of(order) if order.wants_check else None)
+
+
+def _hear_signals() -> None:
+    """The first process of a container is deaf to what it has no handler for; later the agent has its own."""
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 def _coordinator(request: NodeRequest) -> str:

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from everstep.errors import PermanentError, TemporaryError, UsageError
@@ -31,6 +32,7 @@ _KINDS = {  # the API that has it, and how it is called in the names of its call
 }
 _TRIES_AGAIN = (408, 409, 429, 500, 502, 503, 504)
 _ANSWER_S = 30.0
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")  # of this pod
 
 
 class Denied(PermanentError):
@@ -55,8 +57,7 @@ class Cluster:
             if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
                 configuration = client.Configuration()
                 config.load_incluster_config(client_configuration=configuration)
-                theirs = os.environ.get("EVERSTEP_NAMESPACE", "default")
-                return cls(client.ApiClient(configuration), namespace or theirs)
+                return cls(client.ApiClient(configuration), namespace or _OWN_NAMESPACE.read_text().strip())
             chosen = _context(config, context)
             configuration = client.Configuration()
             config.load_kube_config(context=context or None, client_configuration=configuration)

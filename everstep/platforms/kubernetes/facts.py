@@ -116,7 +116,8 @@ def _state(job: Object, coordinators: Sequence[Object]) -> tuple[State, str]:
 
 
 def _last_words(pod: Object) -> str:
-    return next((str(each["message"]).strip() for each in _terminated(pod) if each.get("message")), "")
+    said = next((str(each["message"]).strip() for each in _terminated(pod) if each.get("message")), "")
+    return said.rpartition("\n")[2].removeprefix("everstep: ").removeprefix("failed: ")
 
 
 def _terminated(pod: Object) -> list[Object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from everstep.errors import EverstepError, UsageError
@@ -13,13 +13,17 @@ from everstep.job.schema import Job
 from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
 from everstep.platforms.kubernetes import submission
 from everstep.platforms.kubernetes.cluster import Cluster, Object
-from everstep.platforms.kubernetes.facts import job_status
+from everstep.platforms.kubernetes.facts import job_status, node_status
 from everstep.platforms.kubernetes.follow import followed, logs_of
 from everstep.platforms.kubernetes.forward import forwarded
 from everstep.platforms.kubernetes.names import COORDINATOR, NODES, PORT, WORKER, Names
 from everstep.platforms.kubernetes.pods import ALL_TOKENS
 from everstep.platforms.kubernetes.render import render
 from everstep.platforms.records import Record
+
+_LOOK_S = 0.2
+_ANSWER_S = 10.0
+_STOPPED_S = 15.0  # for all to hear that the job was stopped, and to end
 
 
 class KubernetesPlatform:
@@ -64,7 +68,13 @@ class KubernetesPlatform:
         _cluster(record).patch("Job", _names(record).coordinator, change)
 
     def cancel(self, record: Record, say: Say) -> None:
-        submission.remove(_cluster(record), _names(record), record.natives, say)
+        """By the coordinator, as long as there is one: without it workers would wait for it until their grace is up."""
+        cluster, names = _cluster(record), _names(record)
+        with suppress(EverstepError), self.coordinator(record) as found:
+            if found is not None:
+                _stop(*found, record.id)
+                _await_end(cluster, names)
+        submission.remove(cluster, names, record.natives, say)
 
     @contextmanager
     def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
@@ -76,6 +86,23 @@ class KubernetesPlatform:
             return
         with forwarded(cluster, running[-1]["metadata"]["name"], PORT) as port:
             yield f"http://127.0.0.1:{port}", token
+
+
+def _stop(url: str, token: str, job_id: str) -> None:
+    from everstep.client import Coordinator
+
+    with Coordinator(url, token, job_id, answer_s=_ANSWER_S) as coordinator:
+        coordinator.stop("cancelled")
+
+
+def _await_end(cluster: Cluster, names: Names) -> None:
+    deadline = time.monotonic() + _STOPPED_S
+    while time.monotonic() < deadline:
+        now = time.time()
+        states = [node_status(each, now=now).state for each in cluster.find("Pod", names.selector())]
+        if all(state not in ("pending", "running") for state in states):
+            return
+        time.sleep(_LOOK_S)
 
 
 def _cluster(record: Record) -> Cluster:

@@ -13,7 +13,7 @@ from everstep.platforms.kubernetes.security import container_security, pod_secur
 from everstep.platforms.kubernetes.volumes import WORK, pod_volumes
 from everstep.platforms.overlay import lay_over
 
-STORE = "/var/lib/everstep"  # of the coordinator: store, token, code
+STORE = "/var/lib/everstep"  # what coordinators keep: store, token, code of each job
 PARTS = "/etc/everstep/code"  # the code's tarball, in parts that sort
 ORDER_KEY, WORKER_KEY = "order.json", "worker.json"
 WORKER_TOKEN, ALL_TOKENS = "worker", "token"  # keys of the Secret
@@ -21,6 +21,7 @@ TEMPLATE = "EVERSTEP_WORKER_POD"  # what a worker's pod looks like, for the coor
 _SILENT_NODE_S = 30  # a pod stays so long on a node that is not heard of
 _LEAVE_S = 10  # more than the agent's own grace
 _GPU, _GPU_TYPE = "nvidia.com/gpu", "nvidia.com/gpu.product"
+_LAST_WORDS = {"terminationMessagePolicy": "FallbackToLogsOnError"}
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
@@ -49,6 +50,7 @@ def worker_pod(job: Job, options: Kubernetes, names: Names, job_id: str, *, toke
         "resources": _resources(job.resources, job.resources.gpu),
         "securityContext": container_security(options.security),
         "volumeMounts": mounts,
+        **_LAST_WORDS,
     }
     selector = {**options.node_selector, **({_GPU_TYPE: job.resources.gpu_type} if job.resources.gpu_type else {})}
     spec = {
@@ -77,17 +79,14 @@ def coordinator_pod(
     is_elastic = options.mode == "elastic"
     environment = [{"name": "HOME", "value": WORK}, _from_order(names, env.ORDER, ORDER_KEY)]
     if is_elastic:
-        environment += [
-            _from_order(names, TEMPLATE, WORKER_KEY),
-            _from_field("EVERSTEP_NAMESPACE", "metadata.namespace"),
-        ]
+        environment += [_from_order(names, TEMPLATE, WORKER_KEY)]
     else:
         environment += [_from_secret(env.TOKEN, names.token, ALL_TOKENS)]
     container = {
         "name": MAIN,
         "image": job.coordinator.image or job.image,
         **_pull(options),
-        "command": ["sh", "-c", _coordinate(is_elastic, code)],
+        "command": ["sh", "-c", _coordinate(is_elastic, job_id, code)],
         "workingDir": WORK,
         "env": environment,
         "ports": [{"containerPort": PORT, "name": "http"}],
@@ -98,6 +97,7 @@ def coordinator_pod(
             {"name": "store", "mountPath": STORE},
             *([{"name": "code", "mountPath": PARTS, "readOnly": True}] if num_parts else []),
         ],
+        **_LAST_WORDS,
     }
     spec = {
         "restartPolicy": "Never",
@@ -127,15 +127,16 @@ def literal(value: str) -> str:
     return value.replace("$(", "$$(")
 
 
-def _coordinate(is_elastic: bool, code: str) -> str:
-    """The store may be an earlier coordinator's, with all of it in place."""
-    steps = ["umask 077"]
+def _coordinate(is_elastic: bool, job_id: str, code: str) -> str:
+    """The folder may be an earlier coordinator's, with all of it in place; other jobs may have theirs beside it."""
+    folder = f"{STORE}/{job_id}"
+    steps = ["umask 077", f"mkdir -p {folder}"]
     if code:
-        steps.append(f"cat {PARTS}/* >{STORE}/code.part && mv {STORE}/code.part {STORE}/code-{code}.tar.gz")
+        steps.append(f"cat {PARTS}/* >{folder}/code.part && mv {folder}/code.part {folder}/code-{code}.tar.gz")
     if not is_elastic:
-        steps.append(f'printf "%s\\n" "${env.TOKEN}" >{STORE}/token && unset {env.TOKEN}')
+        steps.append(f'printf "%s\\n" "${env.TOKEN}" >{folder}/token && unset {env.TOKEN}')
     fleet = "kubernetes" if is_elastic else "indexed"
-    steps.append(f"exec everstep coordinate --folder {STORE} --host 0.0.0.0 --port {PORT} --fleet {fleet}")
+    steps.append(f"exec everstep coordinate --folder {folder} --host 0.0.0.0 --port {PORT} --fleet {fleet}")
     return " && ".join(steps)
 
 

@@ -4,31 +4,41 @@ It reads no Secret, and nothing outside the namespace. Workers get no token of t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from everstep.platforms.kubernetes.names import Names
 
-_RULES: list[dict[str, Any]] = [
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list", "watch"]},
-    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
-]
+_GROUP = "rbac.authorization.k8s.io"
 
 
 def rbac(names: Names) -> list[dict[str, Any]]:
     """The coordinator's own; of Jobs, it sees and ends no other than its own."""
-    its_job = {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "patch"]}
-    its_job["resourceNames"] = [names.coordinator]
-    finalizers = {**its_job, "resources": ["jobs/finalizers"], "verbs": ["update"]}
-    metadata = {"name": names.coordinator, "labels": names.labels()}
-    group = "rbac.authorization.k8s.io"
+    return _objects(names.coordinator, names.labels(), {"resourceNames": [names.coordinator]})
+
+
+def shared_rbac(account: str) -> list[dict[str, Any]]:
+    """For all coordinators of a namespace, made once by whoever may: `service_account` names it in job files."""
+    return _objects(account, {"app.kubernetes.io/name": "everstep"}, {})
+
+
+def _objects(name: str, labels: Mapping[str, str], which_jobs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rules = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list"]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "patch"], **which_jobs},
+        # Where a cluster checks who may own what.
+        {"apiGroups": ["batch"], "resources": ["jobs/finalizers"], "verbs": ["update"], **which_jobs},
+    ]
+    metadata = {"name": name, "labels": dict(labels)}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False},
-        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": [*_RULES, its_job, finalizers]},
+        {"apiVersion": f"{_GROUP}/v1", "kind": "Role", "metadata": metadata, "rules": rules},
         {
-            "apiVersion": f"{group}/v1",
+            "apiVersion": f"{_GROUP}/v1",
             "kind": "RoleBinding",
             "metadata": metadata,
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": names.coordinator},
-            "subjects": [{"kind": "ServiceAccount", "name": names.coordinator}],
+            "roleRef": {"apiGroup": _GROUP, "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name}],
         },
     ]

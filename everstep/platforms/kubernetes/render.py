@@ -24,7 +24,7 @@ from everstep.platforms.secrets import refuse_foreign
 PART_BYTES = 700 << 10  # a ConfigMap holds 1 MiB, and what is sent has a third more
 MAX_CODE_BYTES = 20 << 20
 _COORDINATOR_DEATHS = 100  # it may be lost as often as its node is; a job that has failed ends it by itself
-_REPLACED = 1000
+_FAILED_PODS = 6  # of an Indexed Job; those that were preempted or evicted do not count
 _DISRUPTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 
 Object = dict[str, Any]
@@ -33,7 +33,7 @@ Object = dict[str, Any]
 def render(job: Job, ticket: Ticket) -> Rendering:
     options = job.platform.kubernetes or Kubernetes()
     objects = objects_of(job, ticket)
-    text = "".join(f"---\n{dump(each)}" for each in objects)
+    text = "".join(f"---\n{_text(each)}" for each in objects)
     return Rendering(text=text, objects=objects, notes=tuple(_notes(job, options)))
 
 
@@ -54,6 +54,13 @@ def objects_of(job: Job, ticket: Ticket) -> list[Object]:
         *([_indexed_job(job, options, names, ticket)] if options.mode == "indexed" else []),
     ]
     return [_placed(each, options, ticket.id) for each in objects]
+
+
+def _text(each: Object) -> str:
+    """YAML. Megabytes of one line take YAML's writer seconds, and need nothing of what it knows."""
+    long: Mapping[str, str] = each.get("binaryData", {})
+    rest = dump({key: value for key, value in each.items() if key != "binaryData"})
+    return rest + "".join(["binaryData:\n"] if long else []) + "".join(f"  {key}: {long[key]}\n" for key in long)
 
 
 def split(data: bytes) -> list[bytes]:
@@ -137,7 +144,7 @@ def _indexed_job(job: Job, options: Kubernetes, names: Names, ticket: Ticket) ->
         "completionMode": "Indexed",
         "completions": job.nodes.max,
         "parallelism": job.nodes.max,
-        "backoffLimit": _REPLACED,
+        "backoffLimit": _FAILED_PODS,
         "podFailurePolicy": {"rules": [_DISRUPTED]},
         "template": pod,
     }

@@ -62,13 +62,13 @@ class Lab:
     def __init__(self, *, kubeconfig: str, kubectl: str, is_ours: bool) -> None:
         self.kubeconfig, self._kubectl, self.is_ours = kubeconfig, kubectl, is_ours
 
-    def kubectl(self, *words: str, text: str | None = None, is_good: bool = True) -> str:
+    def kubectl(self, *words: str, text: str | None = None, is_good: bool = True, deadline_s: float = 60) -> str:
         done = subprocess.run(
             [self._kubectl, "--kubeconfig", self.kubeconfig, *words],
             input=text,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=deadline_s,
         )
         assert not is_good or done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
         return done.stdout

@@ -1,0 +1,113 @@
+"""A job on the cluster, told by what it writes to its data folder, which this machine sees; and its disturbances."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from everstep.testing.tape import Event, Tape, is_match
+from kube_lab import Lab
+from submitted import type_everstep, until
+
+DEADLINE_S = 120.0
+
+
+class Story:
+    """`everstep run` in a folder; then the other commands, and the lab's."""
+
+    def __init__(self, lab: Lab, folder: Path, data: Path, *, name: str) -> None:
+        self.lab, self.folder, self.data, self.name = lab, folder, data, name
+        self._env = {"KUBECONFIG": lab.kubeconfig, "EVERSTEP_HOME": str(folder / "home")}
+        self._events = data / "events.jsonl"
+        self._events.touch()
+        for each in (data, self._events):
+            each.chmod(0o777)
+        self._tape = Tape(self._events)
+        self.id = ""
+
+    def type(self, *words: str) -> str:
+        done = type_everstep(*words, cwd=self.folder, env=self._env)
+        assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def changes(self) -> list[str]:
+        """What the job needs here, as `--set` takes it: an image, volumes, a store that outlives the coordinator."""
+        job = self.lab.job()
+        job["volumes"] = [*job["volumes"], {"source": str(self.data), "target": "/data"}]
+        job["env"]["EVERSTEP_EVENTS"] = "/data/events.jsonl"
+        kubernetes = {**job.pop("platform")["kubernetes"], "store": "1Gi"}
+        changes = {"name": self.name, "platform.kubernetes": kubernetes, **job}
+        return [f"--set={key}={json.dumps(value)}" for key, value in changes.items()]
+
+    def run(self, file: str) -> None:
+        self.lab.volume(self.name, self.data.with_name(f"{self.data.name}-store"))
+        self.id = yaml.safe_load(self.type("run", "-f", file, *self.changes()))["everstep"]["id"]
+
+    def events(self, name: str, **facts: Any) -> list[Event]:
+        return [event for event in self._tape.read() if is_match(event, name, facts)]
+
+    def wait(self, name: str, *, after: int = 0, deadline_s: float = DEADLINE_S, **facts: Any) -> None:
+        """`after`: so many of them have been before."""
+        until(
+            lambda: len(self.events(name, **facts)) > after,
+            lambda: f"no {name} {facts}; {self.lab.kubectl('get', 'pods', '-o', 'wide')}\n{self.said()}",
+            deadline_s=deadline_s,
+        )
+
+    def wait_going_on(self, size: int) -> None:
+        """Steps are taken by so many workers, in a generation later than the present one."""
+        latest = max(event["generation"] for event in self.events("step.committed"))
+        self.wait("step.committed", size=size, generation=lambda number: number > latest)
+
+    def said(self) -> str:
+        return self.type("logs", self.id)
+
+    def pods(self, component: str) -> list[Mapping[str, Any]]:
+        """That run and are to go on running."""
+        found = self.lab.look("pods", f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component={component}")
+        return [
+            each
+            for each in found
+            if each["status"]["phase"] == "Running" and "deletionTimestamp" not in each["metadata"]
+        ]
+
+    def hurry(self) -> None:
+        (self.data / "hurry").touch()
+
+    def finish(self) -> str:
+        self.type("watch", self.id)
+        return self.said()
+
+    def close(self) -> None:
+        if self.id:
+            type_everstep("cancel", self.id, cwd=self.folder, env=self._env)
+            self.lab.remove_volume(self.name)
+
+
+def disturb(story: Story) -> None:
+    """A worker's pod is deleted, then the coordinator's, then a node is killed."""
+    lab = story.lab
+    story.wait("step.committed", size=2, step=lambda step: step >= 3)
+
+    lab.kubectl("delete", "pod", story.pods("worker")[0]["metadata"]["name"], "--wait=false")
+    story.wait_going_on(size=2)
+
+    (before,) = story.pods("coordinator")
+    lab.kubectl("delete", "pod", before["metadata"]["name"], "--wait=false")
+    _until_another(story, before)
+
+    if lab.is_ours:
+        lab.kill_node(story.pods("worker")[-1]["spec"]["nodeName"])
+        story.wait_going_on(size=2)
+
+
+def _until_another(story: Story, before: Mapping[str, Any]) -> None:
+    name: Callable[[Mapping[str, Any]], str] = lambda pod: str(pod["metadata"]["name"])  # noqa: E731
+    until(
+        lambda: any(name(each) != name(before) for each in story.pods("coordinator")),
+        lambda: f"no other coordinator than {name(before)}",
+    )

@@ -162,18 +162,8 @@ def _script(
     is_inside = options.mode == "allocation"
     comes_back = options.requeue and not is_inside
     why = "inside an allocation" if is_inside else "requeue: false"
-    parts = [
-        "#!/bin/bash",
-        *(f"#SBATCH {line}" for line in [*lines, *_common(job, ticket, options, log)]),
-        "umask 077",
-        *_facts(job, ticket, name),
-        _THIS,
-        WAITING,
-        (_COMING_BACK if comes_back else _NOT_COMING_BACK).strip(),
-        body.strip(),
-    ]
-    text = "\n".join(parts) + "\n"
     lead_s = ceil(options.signal_lead) + 120  # the signal may come a minute early
+    program = "\n".join([_THIS, WAITING, (_COMING_BACK if comes_back else _NOT_COMING_BACK).strip(), body.strip()])
     for mark, value in {
         "@COORDINATE@": _COORDINATE.strip(),
         "@CPUS@": _cpus_per_task(job.resources),
@@ -183,8 +173,9 @@ def _script(
         "@MIN@": str(job.nodes.min),
         "@WHY@": why,
     }.items():
-        text = text.replace(mark, value)
-    return text
+        program = program.replace(mark, value)
+    directives = [f"#SBATCH {line}" for line in [*lines, *_common(job, ticket, options, log)]]
+    return "\n".join(["#!/bin/bash", *directives, "umask 077", *_facts(job, ticket, name), program]) + "\n"
 
 
 def _facts(job: Job, ticket: Ticket, name: str) -> list[str]:

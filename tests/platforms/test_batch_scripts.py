@@ -4,6 +4,7 @@ EVERSTEP_WRITE_EXPECTED=1 writes the texts anew: look at the difference before i
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -69,6 +70,17 @@ def test_the_script_is_as_it_was_agreed_on(name: str) -> None:
 def test_bash_can_read_it(name: str) -> None:
     done = subprocess.run(["bash", "-n"], input=rendered(JOBS[name]), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("platform", ["slurm", "{slurm: {mode: array}}", "pbs"])
+def test_arguments_that_look_like_our_own_marks_stay_as_they_are(platform: str) -> None:
+    given = ["@MIN@", "@SIGNAL@", "@COORDINATE@", "@LAUNCH@", "it's", "$HOME", "new\nline"]
+    text = rendered(f"entrypoint: {json.dumps(['train.py', *given])}\nnodes: 2\nplatform: {platform}\n")
+    orders = [line for line in text.splitlines() if line.startswith("export EVERSTEP_ORDER=")]
+    assert orders
+    for line in orders:
+        told = subprocess.run(["bash", "-c", f'{line}\nprintf %s "$EVERSTEP_ORDER"'], capture_output=True, check=True)
+        assert json.loads(told.stdout)["args"] == given
 
 
 def test_secrets_of_other_platforms_are_refused() -> None:

@@ -24,7 +24,7 @@ from everstep.platforms.base import JobStatus, Platform, State, Ticket
 from everstep.platforms.choose import platform_of
 from everstep.platforms.code import LARGE_BYTES, pack
 from everstep.platforms.records import Record
-from everstep.platforms.secrets import resolve
+from everstep.platforms.secrets import private_files, resolve
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +39,7 @@ def say(line: str) -> None:
 def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_dry: bool, follows: bool) -> int:
     loaded = _load(path, changes, platform)
     chosen = platform_of(loaded.job.platform.chosen)
-    ticket = _ticket(loaded.job, chosen)
+    ticket = _ticket(loaded.job, chosen, None if str(path) == "-" else path)
     rendering = chosen.render(loaded.job, ticket)
     for note in (*loaded.notes, *rendering.notes):
         say(note)
@@ -65,10 +65,11 @@ def _load(path: Path, changes: Sequence[str], platform: str | None) -> Loaded:
     return load_file(path, changes)
 
 
-def _ticket(job: Job, platform: Platform) -> Ticket:
+def _ticket(job: Job, platform: Platform, job_file: Path | None) -> Ticket:
     workdir = Path(job.workdir).expanduser().resolve()
     job_id = f"{job.slug}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    code = pack(workdir, ignore_file=job.ignore) if platform.ships_code else None
+    private = private_files(job.secrets, job_file=job_file)
+    code = pack(workdir, ignore_file=job.ignore, private=private) if platform.ships_code else None
     if code is not None and len(code.data) > LARGE_BYTES:
         say(f"the code in {workdir} is {len(code.data) >> 20} MiB as a tarball: is there data in it? See {job.ignore}")
     return Ticket(id=job_id, folder=workdir / "runs" / job_id, workdir=workdir, code=code)

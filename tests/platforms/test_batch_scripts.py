@@ -110,6 +110,8 @@ def test_what_qstat_says() -> None:
     assert (found.id, found.state, found.where) == ("7.pbs", "running", "n1, n2")
     (ended,) = parse_qstat('{"Jobs": {"7.pbs": {"job_state": "F", "Exit_status": 271}}}')
     assert (ended.state, ended.reason) == ("failed", "exit code 271")
+    (finished,) = parse_qstat('{"Jobs": {"7.pbs": {"job_state": "F", "Exit_status": 0}}}')
+    assert finished.state == "succeeded"
     assert parse_qstat("{}") == []
 
 
@@ -125,6 +127,7 @@ def queued(native: str, state: str, *, name: str = "job", reason: str = "") -> Q
         ("succeeded", [queued("COMPLETING", "running")], False, "succeeded", "said"),
         ("pending", [queued("PENDING", "pending", reason="BeginTime")], False, "pending", "12 is PENDING: BeginTime"),
         ("running", [queued("TIMEOUT", "failed")], False, "failed", "12 is TIMEOUT"),
+        ("running", [queued("COMPLETED", "succeeded")], False, "succeeded", "12 is COMPLETED"),
         ("running", [queued("CANCELLED", "cancelled")], False, "cancelled", "12 is CANCELLED"),
         ("running", [], False, "failed", "the queue does not know it any more; its last word was: said"),
         ("running", [], True, "cancelled", "cancelled"),

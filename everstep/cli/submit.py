@@ -17,6 +17,7 @@ import typer
 
 from everstep.errors import EverstepError, UsageError
 from everstep.job.load import Loaded, load_file
+from everstep.job.order import order_of, policy_of
 from everstep.job.schema import Job
 from everstep.job.tree import dump
 from everstep.platforms import records
@@ -41,6 +42,7 @@ def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_
     chosen = platform_of(loaded.job.platform.chosen)
     ticket = _ticket(loaded.job, chosen, None if str(path) == "-" else path)
     rendering = chosen.render(loaded.job, ticket)
+    policy_of(order_of(loaded.job, ticket.id))  # refused here, not by a coordinator far away
     for note in (*loaded.notes, *rendering.notes):
         say(note)
     if is_dry:
@@ -48,6 +50,7 @@ def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_
         return 0
     if (problem := chosen.detect()) is not None:
         raise UsageError(f"{chosen.name} cannot be used from here: {problem}")
+    records.make_ready()
     record = _submit(loaded.job, chosen, ticket)
     typer.echo(dump(info_of(record)), nl=False)
     sys.stdout.flush()
@@ -76,7 +79,11 @@ def _ticket(job: Job, platform: Platform, job_file: Path | None) -> Ticket:
 
 
 def _submit(job: Job, platform: Platform, ticket: Ticket) -> Record:
-    submitted = platform.submit(job, ticket, resolve(job.secrets), say)
+    values = resolve(job.secrets)
+    try:
+        submitted = platform.submit(job, ticket, values, say)
+    except OSError as error:
+        raise UsageError(f"not submitted: {error}", hint=f"its files belong in {ticket.folder}") from error
     record = Record(
         id=ticket.id,
         name=job.title,

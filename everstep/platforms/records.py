@@ -42,6 +42,17 @@ def _folder() -> Path:
     return env.home() / "jobs"
 
 
+def make_ready() -> None:
+    """Before anything is submitted: a job that nobody remembers could not be ended."""
+    folder = _folder()
+    try:
+        private_file.write(folder / ".ready", b"")
+    except OSError as error:
+        raise UsageError(
+            f"jobs cannot be remembered in {folder}: {error.strerror}", hint=f"{env.HOME}: a folder that you may write"
+        ) from None
+
+
 def save(record: Record) -> None:
     private_file.write_json(_folder() / f"{record.id}.json", asdict(record))
 

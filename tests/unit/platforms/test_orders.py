@@ -27,6 +27,11 @@ def test_an_order_reads_back_as_itself() -> None:
     assert (policy_of(order).min_nodes, policy_of(order).max_nodes) == (2, 5)
 
 
+@pytest.mark.parametrize(("limit", "grace_s"), [("40s", 20.0), ("2m", 60.0), ("1h", 60.0)])
+def test_a_job_of_little_time_leaves_late_enough_to_train(limit: str, grace_s: float) -> None:
+    assert order_of(load(f"entrypoint: a.py\ntime_limit: {limit}\n").job, "j").grace_s == grace_s
+
+
 def test_defaults_do_not_travel() -> None:
     order = Order(job="j", name="n", script="s.py")
     assert json.loads(order.to_json()) == {"job": "j", "name": "n", "script": "s.py"}
@@ -96,6 +101,12 @@ def test_an_id_that_is_none_or_several_is_an_error(home: Path) -> None:
         records.find("train")
     with pytest.raises(UsageError, match="no job other"):
         records.find("other")
+
+
+def test_a_job_that_could_not_be_remembered_is_not_submitted(home: Path) -> None:
+    home.write_text("a file")
+    with pytest.raises(UsageError, match="jobs cannot be remembered in"):
+        records.make_ready()
 
 
 def test_a_damaged_record_is_named(home: Path) -> None:

@@ -39,7 +39,7 @@ class Record:
 
 
 def _folder() -> Path:
-    return env.home() / "jobs"
+    return env.home() / "submitted"  # in `jobs` is what checkpoints know of jobs
 
 
 def make_ready() -> None:

@@ -70,6 +70,8 @@ def _load(path: Path, changes: Sequence[str], platform: str | None) -> Loaded:
 
 def _ticket(job: Job, platform: Platform, job_file: Path | None) -> Ticket:
     workdir = Path(job.workdir).expanduser().resolve()
+    if not workdir.is_dir():
+        raise UsageError(f"workdir {workdir} is no folder", hint="the folder that holds the entrypoint")
     job_id = f"{job.slug}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     private = private_files(job.secrets, job_file=job_file)
     code = pack(workdir, ignore_file=job.ignore, private=private) if platform.ships_code else None

@@ -29,9 +29,11 @@ _THIS = "this=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} 
 
 # Time limits count, preemptions do not. Without a grace period of the site, Slurm itself requeues what it preempts.
 _COMING_BACK = """
-ends_at=$(date -d "$(squeue -h -j "$this" -o %e)" +%s 2> /dev/null || echo 9999999999)
+look() { for _ in 1 2 3 4 5; do squeue -h -j "$this" -o "$1" && return; sleep 5 & wait $!; done; }
+ends_at=$(look %e)
+ends_at=$(date -d "${ends_at:-unknown}" +%s 2> /dev/null || echo 9999999999)
 come_back() {
-  [ ! -e "$folder/cancelled" ] && [ "$(squeue -h -j "$this" -o %T)" = RUNNING ] || exit 1
+  [ ! -e "$folder/cancelled" ] && [ "$(look %T)" = RUNNING ] || exit 1
   if [ $(($(date +%s) + @LEAD@)) -ge "$ends_at" ]; then
     count=$(($(cat "$folder/$name.requeues" 2> /dev/null || echo 0) + 1))
     [ "$count" -le @MOST@ ] || fail "its time was up $count times, and it comes back @MOST@ times (time_requeues)"

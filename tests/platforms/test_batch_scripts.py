@@ -83,6 +83,22 @@ def test_arguments_that_look_like_our_own_marks_stay_as_they_are(platform: str) 
         assert json.loads(told.stdout)["args"] == given
 
 
+@pytest.mark.parametrize(
+    ("said", "ends_at"),
+    [("", "9999999999"), ("N/A", "9999999999"), ("2026-11-15T10:15:00", "1794737700")],
+)
+def test_a_queue_that_does_not_say_when_the_time_is_up_is_no_time_that_was_up(
+    said: str, ends_at: str, tmp_path: Path
+) -> None:
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho '{said}'\n")
+    (tmp_path / "squeue").chmod(0o755)
+    lines = [line for line in rendered(JOBS["slurm-plain.sh"]).splitlines() if line.startswith(("look()", "ends_at="))]
+    script = "\n".join([*lines, 'echo "$ends_at"'])
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TZ": "UTC"}
+    told = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=path, check=True)
+    assert told.stdout.strip() == ends_at
+
+
 def test_secrets_of_other_platforms_are_refused() -> None:
     for platform in ("slurm", "pbs"):
         with pytest.raises(UsageError, match=f"kubernetes: is not known on {platform}"):

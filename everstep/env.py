@@ -100,8 +100,9 @@ def oci_endpoint() -> str:
     return os.environ.get(OCI_ENDPOINT, "")
 
 
-def is_set_up() -> bool:
-    return os.environ.get(SET_UP) == "1"
+def take_set_up() -> bool:
+    """Whether this process was started by the job's setup lines. Told once: what it starts was not."""
+    return os.environ.pop(SET_UP, "") == "1"
 
 
 def home() -> Path:

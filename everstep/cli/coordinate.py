@@ -75,6 +75,7 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
         return 128 + signal.SIGTERM
     state = "succeeded" if view.is_finished else "cancelled" if asked.is_set() else "failed"
     status.write(state, view.reason)
+    (folder / "secrets.json").unlink(missing_ok=True)
     say(f"{state}: {view.reason}")
     return 0 if view.is_finished else 1
 
@@ -89,7 +90,7 @@ class StatusFile:
         """How the job has ended, if it has. A coordinator that ended with an error may be started again for that."""
         try:
             state = str(json.loads(self.path.read_text())["state"])
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
             return None
         return state if state in OVER else None
 

@@ -57,9 +57,11 @@ def run_node(request: NodeRequest) -> int:
     _hear_signals()
     order = read_order(request.order)
     directory = private_directory(request.log_dir)
-    os.environ.update({**order.env, **_secrets()})
+    is_set_up = env.take_set_up()
+    if not is_set_up:  # else the setup lines saw them, and may have changed them
+        os.environ.update({**order.env, **_secrets()})
     _enter(order, request, directory)
-    if order.setup and not env.is_set_up():
+    if order.setup and not is_set_up:
         _set_up(order.setup)
     if order.experiment:
         private_file.write_json(directory / "experiment.json", dict(order.experiment))
@@ -113,7 +115,7 @@ def _secrets() -> Mapping[str, str]:
     """From where the platform keeps them: a file, a bucket, a vault."""
     told: dict[str, str] = {}
     if (place := env.secrets_file()) is not None:
-        told = json.loads(_read_bucket(place) if "://" in place else env.read_token(Path(place)))
+        told = json.loads(_read_bucket(place) if "://" in place else _read_private(Path(place)))
     if in_vault := env.oci_secrets():
         from everstep.platforms.oci.vault import read_secrets
 
@@ -131,6 +133,15 @@ def forget_secrets(say: Callable[[str], None]) -> None:
         SharedFolder(uri=folder).remove([name])
     except EverstepError as error:
         say(f"the job's secrets are still there: {error.message}")
+
+
+def _read_private(path: Path) -> str:
+    try:
+        return env.read_token(path)
+    except FileNotFoundError:
+        raise PermanentError(
+            f"the job's secrets are not at {path}", hint="they are removed when the job is over"
+        ) from None
 
 
 def _read_bucket(uri: str) -> bytes:

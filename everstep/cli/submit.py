@@ -17,6 +17,7 @@ import typer
 
 from everstep.errors import EverstepError, UsageError
 from everstep.job.load import Loaded, load_file
+from everstep.job.order import order_of, policy_of
 from everstep.job.schema import Job
 from everstep.job.tree import dump
 from everstep.platforms import records
@@ -24,7 +25,7 @@ from everstep.platforms.base import JobStatus, Platform, State, Ticket
 from everstep.platforms.choose import platform_of
 from everstep.platforms.code import LARGE_BYTES, pack
 from everstep.platforms.records import Record
-from everstep.platforms.secrets import resolve
+from everstep.platforms.secrets import private_files, resolve
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,8 +40,9 @@ def say(line: str) -> None:
 def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_dry: bool, follows: bool) -> int:
     loaded = _load(path, changes, platform)
     chosen = platform_of(loaded.job.platform.chosen)
-    ticket = _ticket(loaded.job, chosen)
+    ticket = _ticket(loaded.job, chosen, None if str(path) == "-" else path)
     rendering = chosen.render(loaded.job, ticket)
+    policy_of(order_of(loaded.job, ticket.id))  # refused here, not by a coordinator far away
     for note in (*loaded.notes, *rendering.notes):
         say(note)
     if is_dry:
@@ -48,6 +50,7 @@ def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_
         return 0
     if (problem := chosen.detect()) is not None:
         raise UsageError(f"{chosen.name} cannot be used from here: {problem}")
+    records.make_ready()
     record = _submit(loaded.job, chosen, ticket)
     typer.echo(dump(info_of(record)), nl=False)
     sys.stdout.flush()
@@ -65,17 +68,24 @@ def _load(path: Path, changes: Sequence[str], platform: str | None) -> Loaded:
     return load_file(path, changes)
 
 
-def _ticket(job: Job, platform: Platform) -> Ticket:
+def _ticket(job: Job, platform: Platform, job_file: Path | None) -> Ticket:
     workdir = Path(job.workdir).expanduser().resolve()
+    if not workdir.is_dir():
+        raise UsageError(f"workdir {workdir} is no folder", hint="the folder that holds the entrypoint")
     job_id = f"{job.slug}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    code = pack(workdir, ignore_file=job.ignore) if platform.ships_code else None
+    private = private_files(job.secrets, job_file=job_file)
+    code = pack(workdir, ignore_file=job.ignore, private=private) if platform.ships_code else None
     if code is not None and len(code.data) > LARGE_BYTES:
         say(f"the code in {workdir} is {len(code.data) >> 20} MiB as a tarball: is there data in it? See {job.ignore}")
     return Ticket(id=job_id, folder=workdir / "runs" / job_id, workdir=workdir, code=code)
 
 
 def _submit(job: Job, platform: Platform, ticket: Ticket) -> Record:
-    submitted = platform.submit(job, ticket, resolve(job.secrets), say)
+    values = resolve(job.secrets)
+    try:
+        submitted = platform.submit(job, ticket, values, say)
+    except OSError as error:
+        raise UsageError(f"not submitted: {error}", hint=f"its files belong in {ticket.folder}") from error
     record = Record(
         id=ticket.id,
         name=job.title,

@@ -69,6 +69,11 @@ def policy_of(order: Order) -> Policy:
     return policy
 
 
+def _grace_s(job: Job) -> float:
+    """Half of the job's time at most: nodes that begin to leave before they have come would never train."""
+    return job.checkpoint.grace if job.time_limit is None else min(job.checkpoint.grace, job.time_limit / 2)
+
+
 def order_of(job: Job, job_id: str, *, code: str = "", code_from: str = "", workdir: str = "") -> Order:
     entry, workers = job.entry, num_workers_of(job)
     counted = workers if isinstance(workers, int) else 1
@@ -89,7 +94,7 @@ def order_of(job: Job, job_id: str, *, code: str = "", code_from: str = "", work
         code=code,
         code_from=code_from,
         workdir=workdir,
-        grace_s=job.checkpoint.grace,
+        grace_s=_grace_s(job),
         time_limit_s=job.time_limit,
         wants_check=job.health.check,
     )

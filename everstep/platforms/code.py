@@ -11,7 +11,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,16 +53,19 @@ def file_name(sha256: str) -> str:
     return f"code-{sha256}.tar.gz"
 
 
-def pack(folder: Path, *, ignore_file: str = ".everstepignore") -> Code:
+def pack(folder: Path, *, ignore_file: str = ".everstepignore", private: Collection[Path] = ()) -> Code:
+    """`private`: files that hold secrets, and stay here."""
     if not folder.is_dir():
         raise UsageError(f"workdir {folder} is no folder", hint="the folder that holds the entrypoint")
-    ignored = _ignored(folder, ignore_file)
+    ignored, kept = _ignored(folder, ignore_file), {path.resolve() for path in private}
     buffer, num_files, num_bytes = io.BytesIO(), 0, 0
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, compresslevel=6) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
         for path in _walk(folder, ignored):
+            if path.resolve() in kept:
+                continue
             info = _info(tar, folder, path)
             num_files, num_bytes = num_files + 1, num_bytes + info.size
             if num_bytes > MAX_BYTES:
@@ -154,11 +157,8 @@ def _below(folder: Path, relative: Path, ignored: pathspec.GitIgnoreSpec) -> Ite
 
 def _info(tar: tarfile.TarFile, folder: Path, path: Path) -> tarfile.TarInfo:
     info = tar.gettarinfo(path, arcname=path.relative_to(folder).as_posix())
-    if info.issym() and not (path.parent / os.readlink(path)).resolve().is_relative_to(folder.resolve()):
-        raise UsageError(
-            f"{path} leads out of the folder, to {os.readlink(path)}",
-            hint="copy what it leads to, or list it in .everstepignore",
-        )
+    if info.issym():
+        info.linkname = _linked(folder, path)
     if info.islnk():  # one of two names of the same file: each is a file of its own here
         info.type, info.size, info.linkname = tarfile.REGTYPE, path.stat().st_size, ""
     info.uid = info.gid = 0
@@ -166,3 +166,14 @@ def _info(tar: tarfile.TarFile, folder: Path, path: Path) -> tarfile.TarInfo:
     info.mtime = 0
     info.mode = 0o755 if info.mode & 0o100 or info.isdir() else 0o644
     return info
+
+
+def _linked(folder: Path, link: Path) -> str:
+    """Where it leads, as seen from itself: the folder is elsewhere on a node."""
+    given = os.readlink(link)
+    there = (link.parent / given).resolve()
+    if not there.is_relative_to(folder.resolve()):
+        raise UsageError(
+            f"{link} leads out of the folder, to {given}", hint="copy what it leads to, or list it in .everstepignore"
+        )
+    return os.path.relpath(there, link.parent.resolve()) if os.path.isabs(given) else given

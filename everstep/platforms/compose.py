@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from everstep.tokens import new_tokens, only_for_workers
 
 _UP_S = 600.0  # an image may have to be pulled
 _SHORT_S = 60.0
+_LAST_WORD_S = 45.0  # nodes end before the coordinator says how the job went
 _FILE, _STATUS = "docker-compose.yaml", "status.json"
 _STATES: dict[str, State] = {
     "created": "pending",
@@ -147,7 +149,7 @@ def _status(record: Record, containers: list[Container]) -> JobStatus:
         return JobStatus(state="unknown", reason="it has no containers", nodes=nodes)
     if coordinator.is_over:
         return JobStatus(state="failed", reason=f"its coordinator has ended: {coordinator.reason}", nodes=nodes)
-    if ended := _all_ended(_nodes(containers)):
+    if ended := all_ended(_nodes(containers), now=time.time()):
         return JobStatus(state="failed", reason=ended, nodes=nodes)
     return JobStatus(state="running" if state == "running" else "pending", reason=reason, nodes=nodes)
 
@@ -162,10 +164,11 @@ def _node_status(node: Container) -> NodeStatus:
     return NodeStatus(name=node.service, state=state, where=node.name, reason=node.reason)
 
 
-def _all_ended(nodes: list[Container]) -> str:
-    """Why nothing will come of it any more, if that is so: nobody starts nodes again by himself."""
+def all_ended(nodes: list[Container], *, now: float) -> str:
+    """Why nothing will come of it any more, if that is so: nobody starts nodes again by himself. One that was lost on
+    the way says nothing of a job that the others have just finished."""
     failed = [each for each in nodes if each.is_over and each.exit_code != 0]
-    if not failed or not all(each.is_over for each in nodes):
+    if not failed or not all(each.is_over and now > each.ended_at + _LAST_WORD_S for each in nodes):
         return ""
     return f"all {len(nodes)} nodes have ended, {failed[0].service} with {failed[0].reason}: see `everstep logs`"
 

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class Container:
     state: str  # created, running, paused, restarting, removing, exited, dead
     exit_code: int
     started_at: str
+    ended_at: float = 0.0  # unix time
     health: str = ""
     is_out_of_memory: bool = False
     ports: dict[str, int] = field(default_factory=dict)  # of the machine's loopback, by the container's: "7070/tcp"
@@ -134,10 +136,18 @@ def _container(told: Any) -> Container:
         state=state["Status"],
         exit_code=state["ExitCode"],
         started_at=state["StartedAt"],
+        ended_at=_unix_time(state.get("FinishedAt") or ""),
         health=(state.get("Health") or {}).get("Status", ""),
         is_out_of_memory=bool(state.get("OOMKilled")),
         ports={inner: int(outer[0]["HostPort"]) for inner, outer in published.items() if outer},
     )
+
+
+def _unix_time(stamp: str) -> float:
+    """Whole seconds of 2026-11-15T10:15:00.123456789Z; 0 for what never was, which the engine says by the year 1."""
+    if not stamp or stamp.startswith("0001-"):
+        return 0.0
+    return datetime.fromisoformat(stamp[:19]).replace(tzinfo=timezone.utc).timestamp()
 
 
 # --- logs -----------------------------------------------------------------------------------------

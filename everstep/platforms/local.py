@@ -18,16 +18,16 @@ from everstep.errors import PermanentError
 from everstep.job.order import order_of
 from everstep.job.schema import Job
 from everstep.job.tree import dump
-from everstep.platforms.base import JobStatus, LogLine, NodeStatus, Rendering, Say, State, Submitted, Ticket
+from everstep.platforms import background
+from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Rendering, Say, State, Submitted, Ticket
 from everstep.platforms.follow import LogFile, follow_files
 from everstep.platforms.local_fleet import wanted_path
 from everstep.platforms.records import Record
 from everstep.platforms.secrets import refuse_foreign
-from everstep.process import ENDED, process_state, reap_detached, start_detached, started_at, wait_for_end
+from everstep.process import ENDED, process_state, reap_detached, start_detached
 from everstep.tokens import new_tokens
 
 _READY_S = 30.0
-_CANCEL_S = 30.0  # more than the nodes' grace
 
 
 class LocalPlatform:
@@ -76,12 +76,15 @@ class LocalPlatform:
             job_id=ticket.id,
             runs=runs,
             work_dir=str(folder),
-            natives={"pid": pid, "started": started_at(pid), "grace_s": job.checkpoint.grace},
+            natives=background.describe(pid, order.grace_s),
         )
 
     def status(self, record: Record) -> JobStatus:
+        is_alive = background.is_alive(record.natives)  # first: it says its last word, and then ends
         state, reason = _told(Path(record.folder))
-        if state == "running" and not _is_alive(record):
+        if state == "running" and (host := background.other_host(record.natives)):
+            return JobStatus(state="unknown", reason=f"{reason}; it runs on {host}: ask there")
+        if state == "running" and not is_alive:
             state, reason = "failed", f"its coordinator (pid {record.natives['pid']}) is gone"
         return JobStatus(state=state, reason=reason, nodes=tuple(self._nodes(record)) if state == "running" else ())
 
@@ -98,19 +101,13 @@ class LocalPlatform:
         private_file.write(wanted_path(Path(record.folder)), f"{num_nodes}\n".encode())
 
     def cancel(self, record: Record, say: Say) -> None:
-        if not _is_alive(record):
-            return
-        pid = int(record.natives["pid"])
-        os.kill(pid, signal.SIGTERM)
-        if not wait_for_end(pid, record.natives["grace_s"] + _CANCEL_S):
-            say(f"it did not end within {record.natives['grace_s'] + _CANCEL_S:.0f} s and is killed")
-            os.kill(pid, signal.SIGKILL)
-            wait_for_end(pid, _CANCEL_S)
+        if _told(Path(record.folder))[0] not in OVER:
+            background.end(record.natives, say)
 
     @contextmanager
     def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
         folder = Path(record.folder)
-        if not _is_alive(record):
+        if not background.is_alive(record.natives):
             yield None
         else:
             yield (folder / "coordinator.url").read_text().strip(), env.read_token(folder / "token")
@@ -159,8 +156,3 @@ def _told(folder: Path) -> tuple[State, str]:
     except FileNotFoundError:
         return "unknown", f"{folder} has no status.json"
     return told["state"], told["reason"]
-
-
-def _is_alive(record: Record) -> bool:
-    pid = int(record.natives["pid"])
-    return process_state(pid) != ENDED and started_at(pid) == record.natives["started"]

@@ -75,7 +75,8 @@ class PbsPlatform:
         folder = SharedFolder(Path(record.folder))
         if inside.is_inside(record):
             return inside.status(record, folder)
-        return decide_status(folder.told(), _look(record), main="job", is_cancelled=folder.is_cancelled)
+        jobs = _look(record)  # first: a job says its last word, and then ends
+        return decide_status(folder.told(), jobs, main="job", is_cancelled=folder.is_cancelled)
 
     def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
         folder = SharedFolder(Path(record.folder))
@@ -122,7 +123,7 @@ def _queued(job_id: str, job: Mapping[str, Any]) -> Queued:
     return Queued(
         id=job_id,
         name="job",
-        state=_STATES.get(native, "unknown"),
+        state="succeeded" if native == "F" and code == 0 else _STATES.get(native, "unknown"),
         native=native,
         where=", ".join(dict.fromkeys(part.split("/")[0] for part in str(job.get("exec_host", "")).split("+") if part)),
         reason=f"exit code {code}" if code is not None else str(job.get("comment", "")),

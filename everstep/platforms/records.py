@@ -39,7 +39,18 @@ class Record:
 
 
 def _folder() -> Path:
-    return env.home() / "jobs"
+    return env.home() / "submitted"  # in `jobs` is what checkpoints know of jobs
+
+
+def make_ready() -> None:
+    """Before anything is submitted: a job that nobody remembers could not be ended."""
+    folder = _folder()
+    try:
+        private_file.write(folder / ".ready", b"")
+    except OSError as error:
+        raise UsageError(
+            f"jobs cannot be remembered in {folder}: {error.strerror}", hint=f"{env.HOME}: a folder that you may write"
+        ) from None
 
 
 def save(record: Record) -> None:

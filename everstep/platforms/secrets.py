@@ -30,6 +30,13 @@ def _value(name: str, secret: Secret) -> str | None:
     return None
 
 
+def private_files(secrets: Mapping[str, Secret], *, job_file: Path | None) -> tuple[Path, ...]:
+    """Files that hold values of secrets, the job file too if one stands in it: they must not travel with the code."""
+    kept = [Path(secret.held).expanduser() for secret in secrets.values() if secret.kind == "file"]
+    has_value = any(secret.is_value for secret in secrets.values())
+    return (*kept, *([job_file] if has_value and job_file is not None else []))
+
+
 def refuse_foreign(secrets: Mapping[str, Secret], *, platform: str, kinds: tuple[str, ...] = ()) -> None:
     """`kinds`: those besides values, env and file that this platform keeps."""
     for name, secret in secrets.items():

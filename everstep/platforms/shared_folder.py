@@ -65,6 +65,8 @@ class SharedFolder:
             return told["state"], told["reason"]
         except FileNotFoundError:
             return "unknown", "its coordinator was not started yet"
+        except ValueError:  # a script's last word is no whole file at once, and none on a full disk
+            return "unknown", "its last word cannot be read"
 
     def ended_by(self, ask: Callable[[], bool]) -> Callable[[], bool]:
         """Whether the job is over. The queue is asked now and then only: many may be following their jobs."""
@@ -125,4 +127,5 @@ def decide_status(told: tuple[State, str], jobs: list[Queued], *, main: str, is_
         return JobStatus(state="failed", reason=f"the queue does not know it any more; its last word was: {reason}")
     last = ended[-1]
     how = f"{last.id} is {last.native}" + (f" ({last.reason})" if last.reason else "")
-    return JobStatus(state="cancelled" if last.state == "cancelled" else "failed", reason=how)
+    # Its exit code is the job's, and a shared file system may be slow to show what it wrote.
+    return JobStatus(state=last.state if last.state in ("succeeded", "cancelled") else "failed", reason=how)

@@ -85,7 +85,8 @@ class SlurmPlatform:
         folder = SharedFolder(Path(record.folder))
         if inside.is_inside(record):
             return inside.status(record, folder)
-        return decide_status(folder.told(), _look(record), main=_main(record), is_cancelled=folder.is_cancelled)
+        jobs = _look(record)  # first: a job says its last word, and then ends
+        return decide_status(folder.told(), jobs, main=_main(record), is_cancelled=folder.is_cancelled)
 
     def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
         folder = SharedFolder(Path(record.folder))

@@ -29,9 +29,11 @@ _THIS = "this=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} 
 
 # Time limits count, preemptions do not. Without a grace period of the site, Slurm itself requeues what it preempts.
 _COMING_BACK = """
-ends_at=$(date -d "$(squeue -h -j "$this" -o %e)" +%s 2> /dev/null || echo 9999999999)
+look() { for _ in 1 2 3 4 5; do squeue -h -j "$this" -o "$1" && return; sleep 5 & wait $!; done; }
+ends_at=$(look %e)
+ends_at=$(date -d "${ends_at:-unknown}" +%s 2> /dev/null || echo 9999999999)
 come_back() {
-  [ ! -e "$folder/cancelled" ] && [ "$(squeue -h -j "$this" -o %T)" = RUNNING ] || exit 1
+  [ ! -e "$folder/cancelled" ] && [ "$(look %T)" = RUNNING ] || exit 1
   if [ $(($(date +%s) + @LEAD@)) -ge "$ends_at" ]; then
     count=$(($(cat "$folder/$name.requeues" 2> /dev/null || echo 0) + 1))
     [ "$count" -le @MOST@ ] || fail "its time was up $count times, and it comes back @MOST@ times (time_requeues)"
@@ -163,18 +165,8 @@ def _script(
     is_inside = options.mode == "allocation"
     comes_back = options.requeue and not is_inside
     why = "inside an allocation" if is_inside else "requeue: false"
-    parts = [
-        "#!/bin/bash",
-        *(f"#SBATCH {line}" for line in [*lines, *_common(job, ticket, options, log)]),
-        "umask 077",
-        *_facts(job, ticket, name),
-        _THIS,
-        WAITING,
-        (_COMING_BACK if comes_back else _NOT_COMING_BACK).strip(),
-        body.strip(),
-    ]
-    text = "\n".join(parts) + "\n"
     lead_s = ceil(options.signal_lead) + 120  # the signal may come a minute early
+    program = "\n".join([_THIS, WAITING, (_COMING_BACK if comes_back else _NOT_COMING_BACK).strip(), body.strip()])
     for mark, value in {
         "@COORDINATE@": _COORDINATE.strip(),
         "@CPUS@": _cpus_per_task(job.resources),
@@ -184,8 +176,9 @@ def _script(
         "@MIN@": str(job.nodes.min),
         "@WHY@": why,
     }.items():
-        text = text.replace(mark, value)
-    return text
+        program = program.replace(mark, value)
+    directives = [f"#SBATCH {line}" for line in [*lines, *_common(job, ticket, options, log)]]
+    return "\n".join(["#!/bin/bash", *directives, "umask 077", *_facts(job, ticket, name), program]) + "\n"
 
 
 def _facts(job: Job, ticket: Ticket, name: str) -> list[str]:

@@ -4,6 +4,7 @@ EVERSTEP_WRITE_EXPECTED=1 writes the texts anew: look at the difference before i
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -71,6 +72,33 @@ def test_bash_can_read_it(name: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("platform", ["slurm", "{slurm: {mode: array}}", "pbs"])
+def test_arguments_that_look_like_our_own_marks_stay_as_they_are(platform: str) -> None:
+    given = ["@MIN@", "@SIGNAL@", "@COORDINATE@", "@LAUNCH@", "it's", "$HOME", "new\nline"]
+    text = rendered(f"entrypoint: {json.dumps(['train.py', *given])}\nnodes: 2\nplatform: {platform}\n")
+    orders = [line for line in text.splitlines() if line.startswith("export EVERSTEP_ORDER=")]
+    assert orders
+    for line in orders:
+        told = subprocess.run(["bash", "-c", f'{line}\nprintf %s "$EVERSTEP_ORDER"'], capture_output=True, check=True)
+        assert json.loads(told.stdout)["args"] == given
+
+
+@pytest.mark.parametrize(
+    ("said", "ends_at"),
+    [("", "9999999999"), ("N/A", "9999999999"), ("2026-11-15T10:15:00", "1794737700")],
+)
+def test_a_queue_that_does_not_say_when_the_time_is_up_is_no_time_that_was_up(
+    said: str, ends_at: str, tmp_path: Path
+) -> None:
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho '{said}'\n")
+    (tmp_path / "squeue").chmod(0o755)
+    lines = [line for line in rendered(JOBS["slurm-plain.sh"]).splitlines() if line.startswith(("look()", "ends_at="))]
+    script = "\n".join([*lines, 'echo "$ends_at"'])
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TZ": "UTC"}
+    told = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=path, check=True)
+    assert told.stdout.strip() == ends_at
+
+
 def test_secrets_of_other_platforms_are_refused() -> None:
     for platform in ("slurm", "pbs"):
         with pytest.raises(UsageError, match=f"kubernetes: is not known on {platform}"):
@@ -98,6 +126,8 @@ def test_what_qstat_says() -> None:
     assert (found.id, found.state, found.where) == ("7.pbs", "running", "n1, n2")
     (ended,) = parse_qstat('{"Jobs": {"7.pbs": {"job_state": "F", "Exit_status": 271}}}')
     assert (ended.state, ended.reason) == ("failed", "exit code 271")
+    (finished,) = parse_qstat('{"Jobs": {"7.pbs": {"job_state": "F", "Exit_status": 0}}}')
+    assert finished.state == "succeeded"
     assert parse_qstat("{}") == []
 
 
@@ -113,6 +143,7 @@ def queued(native: str, state: str, *, name: str = "job", reason: str = "") -> Q
         ("succeeded", [queued("COMPLETING", "running")], False, "succeeded", "said"),
         ("pending", [queued("PENDING", "pending", reason="BeginTime")], False, "pending", "12 is PENDING: BeginTime"),
         ("running", [queued("TIMEOUT", "failed")], False, "failed", "12 is TIMEOUT"),
+        ("running", [queued("COMPLETED", "succeeded")], False, "succeeded", "12 is COMPLETED"),
         ("running", [queued("CANCELLED", "cancelled")], False, "cancelled", "12 is CANCELLED"),
         ("running", [], False, "failed", "the queue does not know it any more; its last word was: said"),
         ("running", [], True, "cancelled", "cancelled"),

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from everstep.errors import PermanentError, UsageError
+from everstep.job.secret import parse_secret
 from everstep.platforms.code import file_name, pack, read_from, unpack, unpacked
+from everstep.platforms.secrets import private_files
 
 
 def names(data: bytes) -> list[str]:
@@ -51,6 +53,23 @@ def test_what_goes_in_comes_out(folder: Path, tmp_path: Path) -> None:
     assert (there / "empty").is_dir()
     assert unpack(code.data, code.sha256, tmp_path / "node") == there == unpacked(code.sha256, tmp_path / "node")
     assert list((tmp_path / "node").iterdir()) == [there]
+
+
+def test_a_link_by_its_whole_path_leads_to_the_same_file_on_a_node(folder: Path, tmp_path: Path) -> None:
+    (folder / "lib" / "link.py").symlink_to(folder / "train.py")
+    code = pack(folder)
+    there = unpack(code.data, code.sha256, tmp_path / "node")
+    assert (there / "lib" / "link.py").resolve() == (there / "train.py").resolve()
+
+
+def test_files_that_hold_secrets_do_not_travel(folder: Path) -> None:
+    (folder / "job.yaml").write_text("entrypoint: train.py\nsecrets: {A: hunter2, B: 'file:lib/key'}\n")
+    (folder / "lib" / "key").write_text("hunter3")
+    (folder / "lib" / "other").symlink_to("key")
+    secrets = {"A": parse_secret("hunter2"), "B": parse_secret(f"file:{folder}/lib/key")}
+    private = private_files(secrets, job_file=folder / "job.yaml")
+    assert names(pack(folder, private=private).data) == ["lib/model.py", "train.py"]
+    assert private_files({"B": parse_secret("env:B")}, job_file=folder / "job.yaml") == ()
 
 
 def test_what_is_ignored_stays(folder: Path) -> None:

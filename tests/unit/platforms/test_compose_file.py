@@ -13,8 +13,9 @@ from everstep.job.schema import Job
 from everstep.job.tree import dump
 from everstep.platforms.base import Ticket
 from everstep.platforms.code import Code
-from everstep.platforms.compose import ComposePlatform
+from everstep.platforms.compose import ComposePlatform, all_ended
 from everstep.platforms.compose_file import User, compose_file, notes_on
+from everstep.platforms.docker import Container
 
 RENDERED = Path(__file__).parent / "rendered"
 OVERLAY = {"node": {"cap_add": ["SYS_PTRACE"]}, "node-1": {"privileged": True}}
@@ -84,3 +85,15 @@ def test_checkpoints_that_would_be_lost_are_told() -> None:
     assert "in no volume" in notes_on(job(checkpoint="/ckpt"))[0]
     assert notes_on(job(checkpoint="/shared/ckpt", volumes=["/mnt:/shared"])) == ()
     assert notes_on(job(checkpoint="s3://bucket/ckpt")) == ()
+
+
+def test_a_node_lost_on_the_way_does_not_make_a_job_fail_that_the_others_finish() -> None:
+    def node(name: str, exit_code: int, ended_at: float, state: str = "exited") -> Container:
+        return Container(
+            id=name, name=name, service=name, state=state, exit_code=exit_code, started_at="", ended_at=ended_at
+        )
+
+    lost, finished = node("node-0", 137, 100.0), node("node-1", 0, 500.0)
+    assert all_ended([lost, node("node-1", 0, 0.0, "running")], now=501.0) == ""
+    assert all_ended([lost, finished], now=501.0) == ""  # its coordinator is about to say how it went
+    assert "node-0 with exit code 137" in all_ended([lost, finished], now=600.0)

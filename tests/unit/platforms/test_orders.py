@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from everstep import checkpoint_index
 from everstep.errors import UsageError
 from everstep.job.load import load
 from everstep.job.order import Order, order_of, policy_of
@@ -25,6 +26,11 @@ def test_an_order_reads_back_as_itself() -> None:
     assert Order.from_json(order.to_json()) == order
     assert order.args == tuple(AWKWARD)
     assert (policy_of(order).min_nodes, policy_of(order).max_nodes) == (2, 5)
+
+
+@pytest.mark.parametrize(("limit", "grace_s"), [("40s", 20.0), ("2m", 60.0), ("1h", 60.0)])
+def test_a_job_of_little_time_leaves_late_enough_to_train(limit: str, grace_s: float) -> None:
+    assert order_of(load(f"entrypoint: a.py\ntime_limit: {limit}\n").job, "j").grace_s == grace_s
 
 
 def test_defaults_do_not_travel() -> None:
@@ -85,8 +91,8 @@ def test_a_job_is_found_by_any_of_its_ids(home: Path) -> None:
     assert [each.id for each in records.load_all()] == ["train-22", "train-1"]
     for wanted in ("train-22", "native.22", "run.22", "train-2"):
         assert records.find(wanted) == record(22)
-    assert oct((home / "jobs" / "train-1.json").stat().st_mode & 0o777) == "0o600"
-    assert os.stat(home / "jobs").st_mode & 0o077 == 0
+    assert oct((home / "submitted" / "train-1.json").stat().st_mode & 0o777) == "0o600"
+    assert os.stat(home / "submitted").st_mode & 0o077 == 0
 
 
 def test_an_id_that_is_none_or_several_is_an_error(home: Path) -> None:
@@ -98,8 +104,20 @@ def test_an_id_that_is_none_or_several_is_an_error(home: Path) -> None:
         records.find("other")
 
 
+def test_a_job_that_could_not_be_remembered_is_not_submitted(home: Path) -> None:
+    home.write_text("a file")
+    with pytest.raises(UsageError, match="jobs cannot be remembered in"):
+        records.make_ready()
+
+
+def test_what_checkpoints_remember_of_a_job_is_no_record(home: Path, tmp_path: Path) -> None:
+    checkpoint_index.remember_job(tmp_path / "checkpoints")
+    records.save(record(1))
+    assert records.load_all() == [record(1)]
+
+
 def test_a_damaged_record_is_named(home: Path) -> None:
     records.save(record(1))
-    (home / "jobs" / "bad.json").write_text("{}")
+    (home / "submitted" / "bad.json").write_text("{}")
     with pytest.raises(UsageError, match=r"bad\.json is no record"):
         records.load_all()

@@ -1,0 +1,54 @@
+"""A process in the background that a job lives in: known again by its number, its start, and the machine it is on.
+
+The number may be another's by now; on another machine it always is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from everstep.errors import UsageError
+from everstep.platforms.base import Say
+from everstep.process import ENDED, process_state, started_at, wait_for_end
+
+_CANCEL_S = 30.0  # more than the nodes' grace
+
+
+def describe(pid: int, grace_s: float) -> dict[str, Any]:
+    """What is to be remembered of it."""
+    return {"pid": pid, "started": started_at(pid), "grace_s": grace_s, "host": socket.gethostname()}
+
+
+def other_host(natives: Mapping[str, Any]) -> str:
+    """The machine that it is on, if that is not this one; home folders are often shared."""
+    host = str(natives.get("host", ""))
+    return "" if host == socket.gethostname() else host
+
+
+def is_alive(natives: Mapping[str, Any]) -> bool:
+    pid = int(natives["pid"])
+    return not other_host(natives) and process_state(pid) != ENDED and started_at(pid) == natives["started"]
+
+
+def end(natives: Mapping[str, Any], say: Say) -> None:
+    """Returns when it is gone. What it started goes with it."""
+    if host := other_host(natives):
+        raise UsageError(f"it runs on {host}, and this is {socket.gethostname()}", hint=f"`everstep cancel` on {host}")
+    if not is_alive(natives):
+        return
+    pid, patience_s = int(natives["pid"]), float(natives["grace_s"]) + _CANCEL_S
+    _send(pid, signal.SIGTERM, is_for_group=False)
+    if not wait_for_end(pid, patience_s):
+        say(f"it did not end within {patience_s:.0f} s and is killed")
+        _send(pid, signal.SIGKILL, is_for_group=True)
+        wait_for_end(pid, _CANCEL_S)
+
+
+def _send(pid: int, number: int, *, is_for_group: bool) -> None:
+    try:
+        (os.killpg if is_for_group else os.kill)(pid, number)
+    except ProcessLookupError:  # it was faster
+        pass

@@ -1,0 +1,40 @@
+"""A job's process is known again, and not taken for gone where it cannot be seen."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from everstep import private_file
+from everstep.errors import UsageError
+from everstep.platforms import background, inside
+from everstep.platforms.local import LocalPlatform
+from everstep.platforms.records import Record
+from everstep.platforms.shared_folder import SharedFolder
+
+
+def record_of(folder: Path, natives: dict[str, object]) -> Record:
+    private_file.write_json(folder / "status.json", {"state": "running", "reason": "the coordinator is started"})
+    return Record(id="j", name="j", platform="local", created_at=0.0, folder=str(folder), job={}, natives=natives)
+
+
+def test_a_process_is_ended_once_and_is_gone(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "100"]) as process:
+        natives = background.describe(process.pid, 1.0)
+        assert background.is_alive(natives)
+        background.end(natives, print)
+        background.end(natives, print)
+        assert not background.is_alive(natives)
+    assert LocalPlatform().status(record_of(tmp_path, natives)).state == "failed"
+
+
+def test_a_job_of_another_machine_is_not_said_to_have_failed(tmp_path: Path) -> None:
+    natives = {**background.describe(1, 1.0), "host": "elsewhere"}
+    record = record_of(tmp_path, natives)
+    for status in (LocalPlatform().status(record), inside.status(record, SharedFolder(tmp_path))):
+        assert (status.state, status.is_over) == ("unknown", False)
+        assert "it runs on elsewhere" in status.reason
+    with pytest.raises(UsageError, match="it runs on elsewhere"):
+        LocalPlatform().cancel(record, print)

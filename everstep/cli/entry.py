@@ -39,6 +39,7 @@ END_OF_LOG = "end of this node's log"
 _READY_S = 60.0
 _FAR_AWAY = "192.0.2.1"  # of no network: only asked for which of our addresses leads out
 _TURN_S = 0.2
+_LAST_WORD_S = 5.0  # a job that is over is known to be when its only node ends
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,17 +170,23 @@ def _host(request: EntryRequest, order: Order, node: AdsNode, say: Say) -> int:
         agent = Child.start(_command("node", options), env={**environment, env.COORDINATOR: url})
         open_things.callback(agent.kill)
         open_things.callback(forget_secrets, say)
-        return _attend(coordinator, agent, asked, grace_s=order.grace_s)
+        return _attend(coordinator, agent, asked, grace_s=order.grace_s, is_alone=order.max_nodes == 1, say=say)
 
 
-def _attend(coordinator: Child, agent: Child, asked: list[int], *, grace_s: float) -> int:
-    """Until the job is over. Told to go: first this node leaves in good order, then the job is stopped."""
-    told_at, is_stopped = 0.0, False
+def _attend(coordinator: Child, agent: Child, asked: list[int], *, grace_s: float, is_alone: bool, say: Say) -> int:
+    """Until the job is over. Told to go: first this node leaves in good order, then the job is stopped. So it is when
+    the only node has ended and the coordinator knows no end of the job: nobody else would ever come."""
+    told_at, is_stopped, left_at = 0.0, False, 0.0
     while (ended := coordinator.wait(0.0)) is None:
         if asked and not told_at:
             told_at = time.monotonic()
             agent.signal(signal.SIGTERM, is_for_group=False)
-        has_left = agent.wait(0.0) is not None
+        has_left = (gone := agent.wait(0.0)) is not None
+        left_at = left_at or (time.monotonic() if has_left else 0.0)
+        if is_alone and has_left and not is_stopped and time.monotonic() > left_at + _LAST_WORD_S:
+            is_stopped = True
+            say(f"the only node has ended ({gone}) before the job did: it is stopped")
+            coordinator.signal(signal.SIGTERM, is_for_group=False)
         if told_at and not is_stopped and (has_left or time.monotonic() > told_at + grace_s):
             is_stopped = True  # once: a second one would end it before it has told how the job ended
             coordinator.signal(signal.SIGTERM, is_for_group=False)

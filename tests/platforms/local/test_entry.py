@@ -76,6 +76,12 @@ def test_the_first_node_is_told_to_go_and_the_job_is_over(start: Start, tmp_path
     assert "cancelled" in said(tmp_path)
 
 
+def test_the_only_node_fails_before_it_joins_and_the_job_is_over(start: Start, tmp_path: Path) -> None:
+    order = {"job": "j", "name": "j", "script": "train.py", "workdir": str(tmp_path), "setup": ["exit 3"]}
+    assert start(0, 1, EVERSTEP_ORDER=json.dumps(order)).wait(60) == 1
+    assert "the only node has ended (exit code 3) before the job did" in said(tmp_path)
+
+
 def test_nodes_find_each_other_by_an_address(start: Start, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

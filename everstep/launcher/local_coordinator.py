@@ -21,7 +21,7 @@ from everstep.tokens import new_tokens
 
 Start = Callable[..., Child]
 
-READY_S = 30.0
+READY_S = 120.0  # of which a second is used, unless the file system that Python is on is far away
 _END_S = 5.0  # from SIGTERM to SIGKILL
 
 

@@ -47,7 +47,9 @@ def seconds_of(job: dict[str, Any], folder: Path, platform: str) -> dict[str, fl
             if found and phase not in seen and (not found.groups() or found[1] == "2"):
                 seen[phase] = time.monotonic() - began
     seen["end"] = time.monotonic() - began
-    if watch.wait(HUNG_S) or len(seen) != len(PHASES) + 2:
+    is_failed = watch.wait(HUNG_S) != 0
+    subprocess.run([*EVERSTEP, "cancel", job_id], cwd=folder, env=env, check=True, stderr=subprocess.DEVNULL)
+    if is_failed or len(seen) != len(PHASES) + 2:
         raise SystemExit(f"{job_id} failed: {seen}")
     return seen
 

@@ -40,6 +40,7 @@ def plan_build(
         build=(
             "docker",
             "build",
+            "--force-rm",  # a step that fails leaves no container behind
             *(part for argument in passed for part in ("--build-arg", argument)),
             *("--tag", image, "--file", dockerfile or build.dockerfile, build.context),
         ),

@@ -12,13 +12,21 @@ from pathlib import Path
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 
 
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (GUIDES / page).read_text(), re.DOTALL)
+
+
 def follow(page: str, folder: Path, env: Mapping[str, str]) -> str:
-    """What is seen on the terminal."""
-    text = (GUIDES / page).read_text()
+    """A guide with one script, one job file and one block of commands: what is seen on the terminal."""
     for name, language in (("train.py", "python"), ("job.yaml", "yaml")):
-        (found,) = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+        (found,) = blocks(page, language)
         (folder / name).write_text(found)
-    (commands,) = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    (commands,) = blocks(page, "bash")
+    return type_in(commands, folder, env)
+
+
+def type_in(commands: str, folder: Path, env: Mapping[str, str]) -> str:
+    """What is seen on the terminal. `everstep` is that of the tests."""
     (folder / "bin").mkdir()
     (folder / "bin" / "everstep").write_text(f'#!/bin/sh\nexec {sys.executable} -m everstep "$@"\n')
     (folder / "bin" / "everstep").chmod(0o755)

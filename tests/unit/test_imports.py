@@ -27,6 +27,7 @@ WITH_TORCH = {
     "experimental",
     "launch",
     "ring",
+    "templates",  # no modules of ours
     "torchrun",
 }
 # What the agent and the command line do with checkpoints.

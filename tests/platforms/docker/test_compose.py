@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from contract import PlatformContract
-from engine import job_here, leftovers
+from contract import ONE, TWO, PlatformContract
+from engine import docker, job_here, leftovers
+from submitted import digest_of
 
 
 class ComposePlace:
@@ -23,6 +27,11 @@ class ComposePlace:
     def env(self) -> Mapping[str, str]:
         return self._engine
 
+    def kill(self, container: str) -> None:
+        """As a crash: docker does not start those again that it was told to kill."""
+        pid = docker(self._engine, "inspect", "--format", "{{.State.Pid}}", container)
+        os.kill(int(pid), signal.SIGKILL)
+
     def leftovers(self, job_id: str) -> list[str]:
         return leftovers(self._engine, job_id)
 
@@ -31,3 +40,18 @@ class TestCompose(PlatformContract):
     @pytest.fixture
     def place(self, engine: Mapping[str, str]) -> ComposePlace:
         return ComposePlace(engine)
+
+    @pytest.mark.timeout(240)
+    def test_a_container_and_the_coordinator_die_and_the_job_finishes(self, submit: Any, place: ComposePlace) -> None:
+        job = submit(entrypoint=["train.py", "--steps", "400", "--pace", "0.04"], nodes="1:2")
+        job.wait_said(TWO)
+        before = len(job.said)
+        place.kill(f"{job.id}-node-1")
+        job.wait_said(ONE, after=before)
+        place.kill(f"{job.id}-coordinator")  # docker starts it again
+        before = len(job.said)
+        job.type("scale", job.id, "--nodes", "2")
+        job.wait_said(TWO, after=before)
+
+        assert set(re.findall(r"digest (\w+)", job.finish())) == {digest_of(["--steps", "400", "--pace", "0"])}
+        assert "succeeded" in job.type("status", job.id)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
 from everstep.errors import UsageError
 from everstep.job.ads_env import read_node, read_order
-from everstep.launcher import meeting
 
 SEED: Mapping[str, str] = {
     "OCI__ENTRY_SCRIPT": "train.py",
@@ -60,21 +58,3 @@ def test_nodes_meet_in_a_folder_of_their_job() -> None:
     assert not read_node(SEED | {"RANK": "1"}).is_first
     assert read_node({"OCI__MODE": "MAIN"}).is_first
     assert read_node({"OCI__MODE": "WORKER"}).rank is None
-
-
-def test_what_is_published_is_private_and_gone_in_the_end(tmp_path: Path) -> None:
-    folder = tmp_path / "work" / "job"
-    tokens = "worker:aaa\nuser:bbb\nread-only:ccc\n"
-    meeting.publish(
-        str(folder), meeting.Meeting(url="http://10.0.0.1:29400", job="j", token=tokens, address="10.0.0.1")
-    )
-    found = meeting.find(f"file://{folder}")
-    assert found is not None
-    assert (found.url, found.job, found.token) == ("http://10.0.0.1:29400", "j", "worker:aaa")
-    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
-    assert "aaa" not in (folder / "MAIN_config.json").read_text()
-
-    meeting.withdraw(str(folder), "worker:of-another-run\n")
-    assert meeting.find(str(folder)) is not None
-    meeting.withdraw(str(folder), tokens)
-    assert meeting.find(str(folder)) is None

@@ -51,6 +51,10 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
         say(f"{over}, as it was before this start")
         return 0 if over == "succeeded" else 1
     status.write("running", "the coordinator is started")
+    if request.fleet == "kubernetes":
+        from everstep.platforms.kubernetes.fleet import warm_up
+
+        warm_up()
     host, comes_back = own_address(request.host), request.fleet == "requeued"
     port = _port(files, request.port) if not comes_back else _port_if_free(files, host)
     with (

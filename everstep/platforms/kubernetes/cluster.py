@@ -52,7 +52,7 @@ class Cluster:
     @classmethod
     def open(cls, *, context: str = "", namespace: str = "") -> Cluster:
         """By the kubeconfig; inside a pod without one, by the pod's own account."""
-        config, client = _import()
+        config, client = import_client()
         try:
             if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
                 configuration = client.Configuration()
@@ -124,7 +124,7 @@ class Cluster:
             return json.loads(reply.data)
 
 
-def _import() -> tuple[Any, Any]:
+def import_client() -> tuple[Any, Any]:
     try:
         from kubernetes import client, config
     except ImportError:

@@ -11,27 +11,32 @@ import hashlib
 import json
 import logging
 import os
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from everstep import env
 from everstep.errors import PermanentError, TemporaryError, UsageError
 from everstep.job.order import Order
 from everstep.platforms.fleet import FleetNode, NoFleet
-from everstep.platforms.kubernetes.cluster import CONFLICT, FORBIDDEN, Cluster, Denied, Object
+from everstep.platforms.kubernetes.cluster import CONFLICT, FORBIDDEN, Cluster, Denied, Object, import_client
 from everstep.platforms.kubernetes.facts import fleet_node
 from everstep.platforms.kubernetes.names import NODES, NUMBER, WORKER, Names
 from everstep.platforms.kubernetes.pods import ALL_TOKENS, TEMPLATE, WORKER_TOKEN
+from everstep.retry import patiently
 from everstep.tokens import only_for_workers
 
 log = logging.getLogger("everstep")
 
 _LOOK_S = 1.0  # pods are looked at so often
 _PAUSE_S = 5.0  # after a pod was refused
+_API_AWAY_S = 60.0  # the cluster may be away for so long
+
+T = TypeVar("T")
 
 
 class IndexedFleet(NoFleet):
@@ -83,6 +88,15 @@ def token_secret(names: Names, tokens: str, *, owner: Owner) -> dict[str, Any]:
     }
 
 
+def warm_up() -> None:
+    """Import the client in the background: that takes longer than all that is asked of it at the start."""
+    threading.Thread(target=import_client, name="kubernetes client", daemon=True).start()
+
+
+def _patiently(call: Callable[[], T]) -> T:
+    return patiently(call, _API_AWAY_S, gave_up=TemporaryError, hint="does the cluster's API answer?")
+
+
 class KubernetesFleet:
     lives_on = True
 
@@ -101,11 +115,11 @@ class KubernetesFleet:
         self._template = json.loads(text)
         self._names = Names(self._template["metadata"]["labels"]["app.kubernetes.io/instance"])
         self._cluster = Cluster.open()
-        job = self._cluster.get("Job", self._names.coordinator)
+        job = _patiently(lambda: self._cluster.get("Job", self._names.coordinator))
         if job is None:
             raise PermanentError(f"there is no Job {self._names.coordinator}: who started this coordinator?")
         self._owner = Owner(name=job["metadata"]["name"], uid=job["metadata"]["uid"])
-        self._secret = self._publish(env.read_token(self._folder / "token"))
+        self._secret = _patiently(lambda: self._publish(env.read_token(self._folder / "token")))
         return self
 
     def __exit__(
@@ -154,16 +168,17 @@ class KubernetesFleet:
 
     def remove(self, name: str) -> None:
         """Its grace is what it has to leave in good order."""
-        self._cluster.delete("Pod", name)
+        _patiently(lambda: self._cluster.delete("Pod", name))
         self._looked_at = float("-inf")
 
     def dissolve(self, *, is_good: bool) -> None:
         self._looked_at = float("-inf")
         for node in self.nodes():
-            if not node.is_over:
-                self._cluster.delete("Pod", node.name)
+            if not node.is_over and not node.is_leaving:
+                self.remove(node.name)
         if not is_good:  # else the Job would try again, and again
-            self._cluster.patch("Job", self._names.coordinator, {"spec": {"backoffLimit": 0}})
+            no_more = {"spec": {"backoffLimit": 0}}
+            _patiently(lambda: self._cluster.patch("Job", self._names.coordinator, no_more))
 
     def _publish(self, tokens: str) -> str:
         secret = token_secret(self._names, tokens, owner=self._owner)

@@ -65,7 +65,7 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
         view = coordinator.create_job(JobSpec(name=order.name, policy=policy_of(order)))
         say(f"job {order.job} at {local.url}, files in {folder}")
         with _fleet(request.fleet, order, folder, local.url) as fleet:
-            view = _attend(order, coordinator, fleet, asked, say)
+            view = _attend(order, coordinator, fleet, asked, say, began_at=_began_at(folder))
             if not _is_over(view) and comes_back:
                 _await_nodes(coordinator, fleet, order.grace_s)
                 view = coordinator.view()
@@ -103,10 +103,16 @@ class StatusFile:
 
 
 def _attend(
-    order: Order, coordinator: Coordinator, fleet: Fleet, asked: threading.Event, say: Callable[[str], None]
+    order: Order,
+    coordinator: Coordinator,
+    fleet: Fleet,
+    asked: threading.Event,
+    say: Callable[[str], None],
+    *,
+    began_at: float,
 ) -> JobView:
     """Until the job is over, or we are told to go."""
-    leave_at = None if order.time_limit_s is None else time.time() + order.time_limit_s - order.grace_s
+    leave_at = None if order.time_limit_s is None else began_at + order.time_limit_s - order.grace_s
     told = ""
     while True:
         nodes, view = fleet.nodes(), _look(coordinator)
@@ -125,6 +131,14 @@ def _attend(
             told = reason
             say(reason)
         asked.wait(_TURN_S)
+
+
+def _began_at(folder: Path) -> float:
+    """When the first coordinator of this folder began: the job's time runs from then on."""
+    path = folder / "began"
+    if not path.exists():
+        private_file.write(path, f"{time.time()}\n".encode())
+    return float(path.read_text())
 
 
 def _look(coordinator: Coordinator) -> JobView | None:

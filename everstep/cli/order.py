@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _TOO_LONG = 86_400.0 * 365  # a timer of the C library takes no more
 _UNKNOWN = 404
+_TOLD_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,14 +187,20 @@ def _connect(order: Order, request: NodeRequest, url: str) -> Coordinator:
 def _await_job(order: Order, request: NodeRequest) -> str:
     """The coordinator's URL. Nodes may be up before it has a name, an address, or the job."""
 
+    began, is_told = time.monotonic(), False
+
     def ask() -> str:
-        url = _coordinator(request)
+        nonlocal is_told
         try:
+            url = _coordinator(request)
             with _connect(order, request, url) as coordinator:
                 coordinator.view()
-        except Refused as error:
-            if error.status != _UNKNOWN:
+        except (Refused, CoordinatorUnreachable) as error:
+            if isinstance(error, Refused) and error.status != _UNKNOWN:
                 raise
+            if not is_told and time.monotonic() - began > _TOLD_AFTER_S:
+                is_told = True
+                print(f"everstep: waiting for the coordinator: {error.message}", file=sys.stderr, flush=True)
             raise CoordinatorUnreachable(error.message) from None
         return url
 

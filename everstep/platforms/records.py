@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,6 +12,8 @@ from typing import Any
 
 from everstep import env, private_file
 from everstep.errors import UsageError
+
+log = logging.getLogger("everstep")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,18 +61,20 @@ def save(record: Record) -> None:
 
 
 def load_all() -> list[Record]:
-    """Newest first."""
-    found = [_load(path) for path in _folder().glob("*.json")]
+    """Newest first. One that is damaged is named, and does not hide the others."""
+    found = [record for path in _folder().glob("*.json") if (record := _load(path)) is not None]
     return sorted(found, key=lambda record: record.created_at, reverse=True)
 
 
 def find(wanted: str) -> Record:
-    """By our id, by one of the platform's, or by how ours or its name begins, if that is one job's alone."""
+    """By our id, by one of the platform's, by its name or by how our id begins, if that is one job's alone, or that of
+    one alone that is not known to be over."""
     records = load_all()
     exact = [record for record in records if wanted in record.ids]
     found = exact or [record for record in records if record.id.startswith(wanted) or record.name == wanted]
-    if len(found) == 1 or exact:
-        return found[0]
+    going = [record for record in found if record.end is None]
+    if len(found) == 1 or exact or len(going) == 1:
+        return (exact or going or found)[0]
     if found:
         shown = ", ".join(record.id for record in found[:5])
         raise UsageError(f"{wanted} may be any of {len(found)} jobs: {shown}", hint="give more of the id")
@@ -80,10 +85,11 @@ def forget(record: Record) -> None:
     (_folder() / f"{record.id}.json").unlink(missing_ok=True)
 
 
-def _load(path: Path) -> Record:
+def _load(path: Path) -> Record | None:
     try:
         told = json.loads(path.read_text())
         runs = tuple((name, native) for name, native in told["runs"])
         return Record(**{**told, "runs": runs, "end": tuple(told["end"]) if told.get("end") else None})
     except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{path} is no record of a job: {error}", hint="remove it") from None
+        log.warning("%s is no record of a job (%s) and is left out: remove it", path, error)
+        return None

@@ -133,7 +133,7 @@ class KubernetesFleet:
             try:
                 job = self._cluster.get("Job", self._names.coordinator) or {"metadata": {}}
                 told = job["metadata"].get("annotations", {}).get(NODES)
-                self._wanted = int(told) if told else self._order.max_nodes
+                self._wanted = int(told) if told and told.isdecimal() else self._order.max_nodes
             except (TemporaryError, Denied) as error:
                 log.warning("how many nodes are wanted? %s", error.message)
         return self._wanted

@@ -27,9 +27,14 @@ def submit(job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Su
     cluster = Cluster.open(context=options.context, namespace=options.namespace)
     _make_room(cluster, names, say)
     objects = [_filled(each, names, secrets) for each in objects_of(job, ticket)]
-    made = _create_all(cluster, objects)
-    owner = next(each for each in made if each["kind"] == "Job")
-    _own(cluster, made, owner)
+    made: list[Object] = []
+    try:
+        _create_all(cluster, objects, made)
+        owner = next(each for each in made if each["kind"] == "Job")
+        _own(cluster, made, owner)
+    except BaseException:  # also Ctrl-C: nobody would know of it
+        _undo(cluster, made, say)
+        raise
     say(f"{owner['metadata']['name']} is in namespace {cluster.namespace}")
     grace_s = max(each["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] for each in made if _is_job(each))
     return Submitted(
@@ -76,21 +81,25 @@ def _make_room(cluster: Cluster, names: Names, say: Say) -> None:
     _remove(cluster, names, [*found, ["Job", names.coordinator], ["Job", names.workers]], 0.0, say)
 
 
-def _create_all(cluster: Cluster, objects: Sequence[Object]) -> list[Object]:
-    made: list[Object] = []
+def _create_all(cluster: Cluster, objects: Sequence[Object], made: list[Object]) -> None:
     try:
         for each in objects:
             made.append({"kind": each["kind"], **cluster.create(each)})
     except EverstepError as error:
-        for each in reversed(made):
-            cluster.delete(each["kind"], each["metadata"]["name"])
         kind, name = objects[len(made)]["kind"], objects[len(made)]["metadata"]["name"]
         if isinstance(error, Denied) and error.status == NOT_FOUND:
             raise UsageError(f"there is no namespace {cluster.namespace}", hint="kubectl create namespace …") from None
         if isinstance(error, Denied) and error.status == CONFLICT:
             raise UsageError(f"{kind} {name} is there already", hint="give another name: --set name=…") from None
         raise PermanentError(f"{kind} {name} was refused: {error.message}", hint=_way_out(kind)) from None
-    return made
+
+
+def _undo(cluster: Cluster, made: Sequence[Object], say: Say) -> None:
+    for each in reversed(made):
+        try:
+            cluster.delete(each["kind"], each["metadata"]["name"])
+        except EverstepError as error:
+            say(f"{each['kind']} {each['metadata']['name']} is left behind: {error.message}")
 
 
 def _way_out(kind: str) -> str | None:

@@ -116,8 +116,15 @@ def test_what_checkpoints_remember_of_a_job_is_no_record(home: Path, tmp_path: P
     assert records.load_all() == [record(1)]
 
 
-def test_a_damaged_record_is_named(home: Path) -> None:
+def test_a_damaged_record_is_named_and_hides_no_other(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     records.save(record(1))
     (home / "submitted" / "bad.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"bad\.json is no record"):
-        records.load_all()
+    assert [each.id for each in records.load_all()] == ["train-1"]
+    assert "bad.json is no record of a job" in caplog.text
+
+
+def test_of_several_jobs_of_a_name_the_one_that_is_not_over_is_meant(home: Path) -> None:
+    records.save(record(1, end=("succeeded", "done")))
+    records.save(record(2))
+    records.save(record(3, end=("failed", "died")))
+    assert records.find("train").id == "train-2"

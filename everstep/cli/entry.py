@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -154,11 +154,8 @@ def _host(request: EntryRequest, order: Order, node: AdsNode, say: Say) -> int:
     }
     with ExitStack() as open_things:
         asked = open_things.enter_context(_signals())
-        files.ready.unlink(missing_ok=True)
-        where = {"--folder": str(folder), "--host": address, "--port": str(_port(node, address))}
-        coordinator = Child.start(_command("coordinate", where), env=environment)
+        coordinator, url = _start_coordinator(node, address, files, environment)
         open_things.callback(coordinator.kill)
-        url = _await_ready(coordinator, files)
         open_things.enter_context(_known(node, order.job, url, address, env.read_token(files.token)))
         say(f"this node hosts the coordinator of {order.job}, at {url}")
         options = {
@@ -246,16 +243,31 @@ def _somebody_in(network: str | None) -> str:
         raise UsageError(f"{env.NETWORK}={network} is no network", hint="a CIDR, such as 10.0.1.0/24") from None
 
 
-def _port(node: AdsNode, address: str) -> int:
-    """The usual one, if it is free: where nodes know it beforehand, no other will do."""
-    if node.is_port_given or (node.host and not node.folder):
-        return node.port
+def _start_coordinator(
+    node: AdsNode, address: str, files: CoordinatorFiles, environment: Mapping[str, str]
+) -> tuple[Child, str]:
+    """On the usual port. Where that is another's, and nobody has to know it beforehand: on any that is free."""
+    is_fixed = node.is_port_given or (node.host and not node.folder)
+    ports = [node.port] if is_fixed else [*([node.port] if _is_free(address, node.port) else []), 0]
+    while True:
+        files.ready.unlink(missing_ok=True)
+        where = {"--folder": str(files.directory), "--host": address, "--port": str(ports.pop(0))}
+        child = Child.start(_command("coordinate", where), env=environment)
+        try:
+            return child, _await_ready(child, files)
+        except PermanentError:
+            child.kill()
+            if not ports:  # else somebody took it between the look and the start
+                raise
+
+
+def _is_free(address: str, port: int) -> bool:
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
-            probe.bind((address, node.port))
+            probe.bind((address, port))
         except OSError:
-            return 0
-    return node.port
+            return False
+    return True
 
 
 def _await_ready(coordinator: Child, files: CoordinatorFiles) -> str:

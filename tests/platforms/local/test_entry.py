@@ -92,9 +92,20 @@ def test_nodes_find_each_other_by_an_address(start: Start, tmp_path: Path) -> No
         "OCI__WORK_DIR": "",
         "EVERSTEP_TOKEN": "secret-word",
     }
-    nodes = [start(rank, 2, OCI__ENTRY_SCRIPT_ARGS="--steps 5", OCI__WORK_DIR="", **meeting) for rank in (0, 1)]
+    nodes = [start(rank, 2, OCI__ENTRY_SCRIPT_ARGS="--steps 5", **meeting) for rank in (0, 1)]
     assert [node.wait(100) for node in nodes] == [0, 0], said(tmp_path)
     assert "secret-word" not in said(tmp_path)
+
+
+def test_a_port_that_is_taken_is_left_to_its_owner(start: Start, tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            other.bind(("127.0.0.1", 29400))
+        except OSError:
+            pass  # somebody else has it, which is as good
+        assert start(0, 1, OCI__ENTRY_SCRIPT_ARGS="--steps 3").wait(100) == 0, said(tmp_path)
+    assert "http://127.0.0.1:29400" not in said(tmp_path)
 
 
 def test_a_command_is_run_instead() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-DEADLINE_S = 90.0
+DEADLINE_S = 150.0
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from everstep.platforms import background
 from everstep.platforms.base import OVER, JobStatus, Say, Submitted, Ticket
+from everstep.platforms.cluster_folder import JOB_LOG, ClusterFolder
 from everstep.platforms.records import Record
-from everstep.platforms.shared_folder import JOB_LOG, SharedFolder
 from everstep.process import start_detached
 
 
@@ -28,7 +28,7 @@ def is_inside(record: Record) -> bool:
     return record.natives.get("mode") == "allocation"
 
 
-def status(record: Record, folder: SharedFolder) -> JobStatus:
+def status(record: Record, folder: ClusterFolder) -> JobStatus:
     is_alive = background.is_alive(record.natives)  # first: it says its last word, and then ends
     state, reason = folder.told()
     if state not in OVER and (host := background.other_host(record.natives)):

@@ -18,12 +18,12 @@ from everstep.job.platform_options import Pbs
 from everstep.job.schema import Job
 from everstep.platforms import inside
 from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, State, Submitted, Ticket
+from everstep.platforms.cluster_folder import ClusterFolder, Queued, decide_status
 from everstep.platforms.command import ask
 from everstep.platforms.follow import follow_files
 from everstep.platforms.pbs_script import JOB, NODE, job_script, node_script
 from everstep.platforms.records import Record
 from everstep.platforms.secrets import refuse_foreign
-from everstep.platforms.shared_folder import Queued, SharedFolder, decide_status
 
 _CANCEL_S = 120.0  # more than the server's kill delay, of 10 s
 _LOOK_S = 0.5
@@ -58,7 +58,7 @@ class PbsPlatform:
             raise UsageError(
                 "mode: allocation, but this is none", hint="`qsub -I -l select=2:ncpus=4` first, or mode: single"
             )
-        SharedFolder(ticket.folder).fill(ticket, secrets, _scripts(job, ticket, options))
+        ClusterFolder(ticket.folder).fill(ticket, secrets, _scripts(job, ticket, options))
         if options.mode == "allocation":
             say(f"{ticket.id} runs inside {env.pbs_job()}; logs in {ticket.folder}")
             return inside.start(ticket, ticket.folder / JOB, job.checkpoint.grace)
@@ -72,14 +72,14 @@ class PbsPlatform:
         return Submitted(job_id=native, runs=(("job", native),), work_dir=str(ticket.folder))
 
     def status(self, record: Record) -> JobStatus:
-        folder = SharedFolder(Path(record.folder))
+        folder = ClusterFolder(Path(record.folder))
         if inside.is_inside(record):
             return inside.status(record, folder)
         jobs = _look(record)  # first: a job says its last word, and then ends
         return decide_status(folder.told(), jobs, main="job", is_cancelled=folder.is_cancelled)
 
     def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
-        folder = SharedFolder(Path(record.folder))
+        folder = ClusterFolder(Path(record.folder))
         has_ended = folder.ended_by(lambda: self.status(record).is_over)
         return follow_files(folder.logs, is_over=lambda: not follow or has_ended())
 
@@ -90,7 +90,7 @@ class PbsPlatform:
         )
 
     def cancel(self, record: Record, say: Say) -> None:
-        folder = SharedFolder(Path(record.folder))
+        folder = ClusterFolder(Path(record.folder))
         if not self.status(record).is_over:
             folder.mark_cancelled()
         if inside.is_inside(record):
@@ -107,7 +107,7 @@ class PbsPlatform:
 
     @contextmanager
     def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
-        found = SharedFolder(Path(record.folder)).coordinator()
+        found = ClusterFolder(Path(record.folder)).coordinator()
         yield found if self.status(record).state == "running" else None
 
 

@@ -14,7 +14,7 @@ from everstep.job.platform_options import Pbs
 from everstep.job.schema import Job
 from everstep.platforms.base import Ticket
 from everstep.platforms.batch import WAITING
-from everstep.platforms.shared_folder import JOB_LOG, order_for_queue
+from everstep.platforms.cluster_folder import JOB_LOG, order_for_queue
 
 JOB, NODE = "job.sh", "node.sh"
 _NAME_LENGTH = 15  # older versions take no longer names

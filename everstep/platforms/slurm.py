@@ -19,11 +19,11 @@ from everstep.job.platform_options import Slurm
 from everstep.job.schema import Job
 from everstep.platforms import inside
 from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
+from everstep.platforms.cluster_folder import ClusterFolder, Queued, decide_status
 from everstep.platforms.command import ask
 from everstep.platforms.follow import follow_files
 from everstep.platforms.records import Record
 from everstep.platforms.secrets import refuse_foreign
-from everstep.platforms.shared_folder import Queued, SharedFolder, decide_status
 from everstep.platforms.slurm_queue import look
 from everstep.platforms.slurm_script import (
     COORDINATOR,
@@ -64,7 +64,7 @@ class SlurmPlatform:
         return Rendering(text=text, notes=tuple(f"{name}: not used on slurm" for name in ignored))
 
     def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
-        options, folder = _options(job), SharedFolder(ticket.folder)
+        options, folder = _options(job), ClusterFolder(ticket.folder)
         if options.mode == "allocation" and not env.slurm_job():
             raise UsageError("mode: allocation, but this is none", hint="`salloc --nodes=2` first, or mode: single")
         folder.fill(ticket, secrets, _scripts(job, ticket, options))
@@ -82,14 +82,14 @@ class SlurmPlatform:
         return Submitted(job_id=runs[0][1], runs=runs, work_dir=str(ticket.folder), natives={"mode": options.mode})
 
     def status(self, record: Record) -> JobStatus:
-        folder = SharedFolder(Path(record.folder))
+        folder = ClusterFolder(Path(record.folder))
         if inside.is_inside(record):
             return inside.status(record, folder)
         jobs = _look(record)  # first: a job says its last word, and then ends
         return decide_status(folder.told(), jobs, main=_main(record), is_cancelled=folder.is_cancelled)
 
     def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
-        folder = SharedFolder(Path(record.folder))
+        folder = ClusterFolder(Path(record.folder))
         has_ended = folder.ended_by(lambda: self.status(record).is_over)
         return follow_files(folder.logs, is_over=lambda: not follow or has_ended())
 
@@ -110,7 +110,7 @@ class SlurmPlatform:
             say(f"{_node_name(each)} ({each.id}) leaves")
 
     def cancel(self, record: Record, say: Say) -> None:
-        folder = SharedFolder(Path(record.folder))
+        folder = ClusterFolder(Path(record.folder))
         if not self.status(record).is_over:
             folder.mark_cancelled()
         if inside.is_inside(record):
@@ -126,7 +126,7 @@ class SlurmPlatform:
 
     @contextmanager
     def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
-        found = SharedFolder(Path(record.folder)).coordinator()
+        found = ClusterFolder(Path(record.folder)).coordinator()
         yield found if self.status(record).state == "running" else None
 
 

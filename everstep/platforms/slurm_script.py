@@ -16,7 +16,7 @@ from everstep.job.platform_options import Slurm
 from everstep.job.schema import Job, NodeResources, Resources
 from everstep.platforms.base import Ticket
 from everstep.platforms.batch import WAITING
-from everstep.platforms.shared_folder import JOB_LOG, order_for_queue
+from everstep.platforms.cluster_folder import JOB_LOG, order_for_queue
 
 JOB, COORDINATOR, NODES = "job.sh", "coordinator.sh", "nodes.sh"
 _COORDINATOR_BYTES = 1 << 30

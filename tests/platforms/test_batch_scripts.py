@@ -16,9 +16,9 @@ from everstep.errors import UsageError
 from everstep.job.load import load
 from everstep.platforms.base import Ticket
 from everstep.platforms.choose import platform_of
+from everstep.platforms.cluster_folder import Queued, decide_status
 from everstep.platforms.code import Code
 from everstep.platforms.pbs import parse_qstat
-from everstep.platforms.shared_folder import Queued, decide_status
 from everstep.platforms.slurm_queue import parse_sacct, parse_squeue
 
 EXPECTED = Path(__file__).parent / "expected"

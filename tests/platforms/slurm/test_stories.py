@@ -105,7 +105,13 @@ def test_a_drained_node_gives_its_place_to_another_while_training(submit: Submit
 
 
 def test_a_host_crashes_and_the_others_go_on(submit: Submit, queue: Lab) -> None:
-    job = submit({}, entrypoint=["train.py", "--steps", "120", "--pace", "0.05"], nodes="1:2", resources={"cpu": 4}, health={"lease_s": 3})
+    job = submit(
+        {},
+        entrypoint=["train.py", "--steps", "120", "--pace", "0.05"],
+        nodes="1:2",
+        resources={"cpu": 4},
+        health={"lease_s": 3},
+    )
     job.wait_said(TWO)
     hosts = queue.ask("squeue", "-h", f"--name={job.id}", "-o", "%N")
     assert hosts == "h[2-3]"

@@ -10,9 +10,9 @@ import pytest
 from everstep import private_file
 from everstep.errors import UsageError
 from everstep.platforms import background, inside
+from everstep.platforms.cluster_folder import ClusterFolder
 from everstep.platforms.local import LocalPlatform
 from everstep.platforms.records import Record
-from everstep.platforms.shared_folder import SharedFolder
 
 
 def record_of(folder: Path, natives: dict[str, object]) -> Record:
@@ -33,7 +33,7 @@ def test_a_process_is_ended_once_and_is_gone(tmp_path: Path) -> None:
 def test_a_job_of_another_machine_is_not_said_to_have_failed(tmp_path: Path) -> None:
     natives = {**background.describe(1, 1.0), "host": "elsewhere"}
     record = record_of(tmp_path, natives)
-    for status in (LocalPlatform().status(record), inside.status(record, SharedFolder(tmp_path))):
+    for status in (LocalPlatform().status(record), inside.status(record, ClusterFolder(tmp_path))):
         assert (status.state, status.is_over) == ("unknown", False)
         assert "it runs on elsewhere" in status.reason
     with pytest.raises(UsageError, match="it runs on elsewhere"):

@@ -36,7 +36,7 @@ def order_for_queue(job: Job, ticket: Ticket) -> Order:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedFolder:
+class ClusterFolder:
     path: Path
 
     def fill(self, ticket: Ticket, secrets: Mapping[str, str], scripts: Mapping[str, str]) -> None:

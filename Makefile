@@ -6,11 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.everstep-ready
 TESTS ?= tests
-<<<<<<< HEAD
 SYSTEM_PACKAGES := iproute2 nftables openssl postgresql slurmctld slurmd slurm-client munge docker.io docker-compose debootstrap
-=======
-SYSTEM_PACKAGES := iproute2 munge nftables openssl postgresql slurm-client slurmctld slurmd
->>>>>>> slurm
 
 .PHONY: help setup system labs demo test check lint types contracts bench clean
 

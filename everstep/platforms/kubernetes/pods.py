@@ -59,6 +59,7 @@ def worker_pod(job: Job, options: Kubernetes, names: Names, job_id: str, *, toke
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": math.ceil(job.checkpoint.grace) + _LEAVE_S,
         "securityContext": pod_security(options.security),
+        "affinity": _apart(names),
         "tolerations": _tolerations(options),
         **({"nodeSelector": selector} if selector else {}),
         **({"priorityClassName": options.priority_class} if options.priority_class else {}),
@@ -169,6 +170,13 @@ def _secrets(job: Job, names: Names) -> list[dict[str, Any]]:
         else:
             found.append(_from_secret(name, names.secrets, name))
     return found
+
+
+def _apart(names: Names) -> dict[str, Any]:
+    """On machines of their own, where there are enough: who survives a machine's loss holds the state."""
+    term = {"labelSelector": {"matchLabels": names.labels(WORKER)}, "topologyKey": "kubernetes.io/hostname"}
+    wish = {"weight": 100, "podAffinityTerm": term}
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}
 
 
 def _tolerations(options: Kubernetes) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from everstep.cli.order import read_order
 from everstep.client import Coordinator
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job.order import Order, policy_of
-from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, private_directory
+from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, private_directory, write_token
 from everstep.launcher.machine import own_address
 from everstep.platforms.base import OVER
 from everstep.platforms.fleet import Fleet, NoFleet, ReturningNodes, keep
@@ -51,10 +51,9 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
         say(f"{over}, as it was before this start")
         return 0 if over == "succeeded" else 1
     status.write("running", "the coordinator is started")
-    if request.fleet == "kubernetes":
-        from everstep.platforms.kubernetes.fleet import warm_up
-
-        warm_up()
+    write_token(files.token)
+    fleet = _fleet(request.fleet, order, folder)
+    fleet.prepare()
     host, comes_back = own_address(request.host), request.fleet == "requeued"
     port = _port(files, request.port) if not comes_back else _port_if_free(files, host)
     with (
@@ -64,7 +63,7 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
     ):
         view = coordinator.create_job(JobSpec(name=order.name, policy=policy_of(order)))
         say(f"job {order.job} at {local.url}, files in {folder}")
-        with _fleet(request.fleet, order, folder, local.url) as fleet:
+        with fleet:
             view = _attend(order, coordinator, fleet, asked, say, began_at=_began_at(folder))
             if not _is_over(view) and comes_back:
                 _await_nodes(coordinator, fleet, order.grace_s)
@@ -187,7 +186,7 @@ def _port_if_free(files: CoordinatorFiles, host: str) -> int:
     return port
 
 
-def _fleet(kind: str, order: Order, folder: Path, url: str) -> Fleet:
+def _fleet(kind: str, order: Order, folder: Path) -> Fleet:
     if kind == "none":
         return NoFleet()
     if kind == "requeued":
@@ -195,7 +194,7 @@ def _fleet(kind: str, order: Order, folder: Path, url: str) -> Fleet:
     if kind == "local":
         from everstep.platforms.local_fleet import LocalFleet
 
-        return LocalFleet(order, folder, url)
+        return LocalFleet(order, folder)
     if kind in ("kubernetes", "indexed"):
         from everstep.platforms.kubernetes.fleet import IndexedFleet, KubernetesFleet
 

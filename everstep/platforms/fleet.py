@@ -46,6 +46,9 @@ class Fleet(Protocol):
 
     lives_on: bool  # nodes outlive this process
 
+    def prepare(self) -> None:
+        """Before there is a coordinator, and before `with`: whatever takes long and can begin."""
+
     def __enter__(self) -> Fleet: ...
 
     def __exit__(
@@ -71,6 +74,9 @@ class NoFleet:
     """The platform's own tools make the nodes."""
 
     lives_on = False
+
+    def prepare(self) -> None:
+        pass
 
     def __enter__(self) -> NoFleet:
         return self

@@ -38,9 +38,14 @@ def node_log(folder: Path, number: int) -> Path:
 class LocalFleet:
     lives_on = False
 
-    def __init__(self, order: Order, folder: Path, url: str) -> None:
-        self._order, self._folder, self._url = order, folder, url
+    def __init__(self, order: Order, folder: Path) -> None:
+        self._order, self._folder = order, folder
         self._nodes: dict[str, _Node] = {}
+
+    def prepare(self) -> None:
+        """Start the nodes: they import torch while the coordinator comes."""
+        for number in range(self.wanted()):
+            self.add(number)
 
     def __enter__(self) -> LocalFleet:
         return self
@@ -94,7 +99,7 @@ class LocalFleet:
     def _environment(self) -> dict[str, str]:
         ours = {
             env.ORDER: self._order.to_json(),
-            env.COORDINATOR: self._url,
+            env.COORDINATOR: str(self._folder / "coordinator.url"),  # a file: it comes when the coordinator does
             env.TOKEN_FILE: str(self._folder / "token"),
         }
         secrets = self._folder / "secrets.json"

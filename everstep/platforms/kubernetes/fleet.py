@@ -88,11 +88,6 @@ def token_secret(names: Names, tokens: str, *, owner: Owner) -> dict[str, Any]:
     }
 
 
-def warm_up() -> None:
-    """Import the client in the background: that takes longer than all that is asked of it at the start."""
-    threading.Thread(target=import_client, name="kubernetes client", daemon=True).start()
-
-
 def _patiently(call: Callable[[], T]) -> T:
     return patiently(call, _API_AWAY_S, gave_up=TemporaryError, hint="does the cluster's API answer?")
 
@@ -108,6 +103,10 @@ class KubernetesFleet:
         self._pods: list[FleetNode] = []
         self._wanted = order.max_nodes
         self._looked_at = self._asked_at = self._refused_at = float("-inf")
+
+    def prepare(self) -> None:
+        """Import the client in the background: that takes longer than all that is asked of it at the start."""
+        threading.Thread(target=import_client, name="kubernetes client", daemon=True).start()
 
     def __enter__(self) -> KubernetesFleet:
         if (text := os.environ.get(TEMPLATE)) is None:

@@ -39,6 +39,7 @@ def say(line: str) -> None:
 
 def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_dry: bool, follows: bool) -> int:
     loaded = _load(path, changes, platform)
+    _refuse_search(loaded.job)
     chosen = platform_of(loaded.job.platform.chosen)
     ticket = _ticket(loaded.job, chosen, None if str(path) == "-" else path)
     rendering = chosen.render(loaded.job, ticket)
@@ -56,6 +57,13 @@ def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_
     sys.stdout.flush()
     say(f"watch it with: everstep watch {record.id}")
     return watch(record.id) if follows else 0
+
+
+def _refuse_search(job: Job) -> None:
+    if job.searcher is not None and job.searcher.name != "single":
+        raise UsageError(
+            f"searcher.name: {job.searcher.name}: only single is run", hint="--set searcher.name=single runs it once"
+        )
 
 
 def _load(path: Path, changes: Sequence[str], platform: str | None) -> Loaded:

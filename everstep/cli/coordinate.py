@@ -64,7 +64,7 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
         view = coordinator.create_job(JobSpec(name=order.name, policy=policy_of(order)))
         say(f"job {order.job} at {local.url}, files in {folder}")
         with fleet:
-            view = _attend(order, coordinator, fleet, asked, say, began_at=_began_at(folder))
+            view, was_asked = _attend(order, coordinator, fleet, asked, say, began_at=_began_at(folder))
             if not _is_over(view) and comes_back:
                 _await_nodes(coordinator, fleet, order.grace_s)
                 view = coordinator.view()
@@ -76,7 +76,7 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
         if comes_back:
             status.write("pending", "its nodes were asked to go; it goes on when they are back")
         return 128 + signal.SIGTERM
-    state = "succeeded" if view.is_finished else "cancelled" if asked.is_set() else "failed"
+    state = "succeeded" if view.is_finished else "cancelled" if was_asked else "failed"
     status.write(state, view.reason)
     (folder / "secrets.json").unlink(missing_ok=True)
     say(f"{state}: {view.reason}")
@@ -109,23 +109,26 @@ def _attend(
     say: Callable[[str], None],
     *,
     began_at: float,
-) -> JobView:
-    """Until the job is over, or we are told to go."""
+) -> tuple[JobView, bool]:
+    """Until the job is over, or we are told to go: then True. Who is told when it is over already did not end it."""
     leave_at = None if order.time_limit_s is None else began_at + order.time_limit_s - order.grace_s
     told = ""
     while True:
         nodes, view = fleet.nodes(), _look(coordinator)
         if view is not None and _is_over(view):
-            return view
+            return view, False
         if asked.is_set():
-            return coordinator.view() if fleet.lives_on else _stop(coordinator, "cancelled")
+            view = coordinator.view()
+            if _is_over(view):
+                return view, False
+            return view if fleet.lives_on else _stop(coordinator, "cancelled"), True
         if leave_at is not None and time.time() > leave_at + order.grace_s:
-            return _stop(coordinator, f"the time limit of {order.time_limit_s:.0f} s is reached")
+            return _stop(coordinator, f"the time limit of {order.time_limit_s:.0f} s is reached"), False
         is_late = leave_at is not None and time.time() > leave_at
         try:
             reason = keep(fleet, nodes, now=time.time(), num_wanted=0 if is_late else None).reason
         except PermanentError as error:
-            return _stop(coordinator, error.message)
+            return _stop(coordinator, error.message), False
         if reason != told and not isinstance(fleet, NoFleet):
             told = reason
             say(reason)

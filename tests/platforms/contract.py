@@ -15,7 +15,6 @@ from submitted import Submitted, digest_of, processes_of, type_everstep, until
 
 AWKWARD = ["two words", "it's", 'a "quote"', "new\nline", "$HOME `id` \\", "", "-x", "ünï"]
 TRAINING = ["--steps", "60", "--pace", "0.02"]
-ONE, TWO = (rf"generation \d+ trains with {number} workers" for number in (1, 2))
 
 
 @cache
@@ -59,7 +58,7 @@ class PlatformContract:
             env={"GREETING": "good\nday"},
             secrets={"PASSWORD": f"file:{tmp_path / 'password'}"},
         )
-        job.wait_said(TWO)
+        job.wait_size(2)
         said = job.finish()
 
         assert set(re.findall(r"digest (\w+)", said)) == {undisturbed()}
@@ -77,13 +76,11 @@ class PlatformContract:
         if not place.scales:
             pytest.skip("this platform's jobs have a fixed size")
         job = submit(entrypoint=["train.py", "--steps", "100000", "--pace", "0.05"], nodes="1:2")
-        job.wait_said(TWO)
-        before = len(job.said)
+        both = job.wait_size(2)
         job.type("scale", job.id, "--nodes", "1")
-        job.wait_said(ONE, after=before)
-        before = len(job.said)
+        alone = job.wait_size(1, after=both)
         job.type("scale", job.id, "--nodes", "2")
-        job.wait_said(TWO, after=before)
+        job.wait_size(2, after=alone)
 
         assert "running" in job.type("status", job.id)
         job.type("cancel", job.id)

@@ -60,6 +60,17 @@ class Submitted:
         assert found is not None
         return found
 
+    def wait_size(self, num_workers: int, *, after: int = 0) -> int:
+        """Until a generation later than `after` trains with so many: its number. Nodes' lines come in any order, and
+        each tells of the same generation."""
+
+        def find() -> list[int]:
+            told = re.findall(rf"generation (\d+) trains with {num_workers} workers", self.said)
+            return [int(number) for number in told if int(number) > after]
+
+        until(find, lambda: f"{self.id} has not {num_workers} workers after generation {after}; it said\n{self.said}")
+        return find()[0]
+
     def finish(self) -> str:
         """To its good end: all that it said."""
         return self.type("watch", self.id)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from contract import ONE, TWO, PlatformContract
+from contract import PlatformContract
 from engine import docker, job_here, leftovers
 from submitted import digest_of
 
@@ -44,14 +44,12 @@ class TestCompose(PlatformContract):
     @pytest.mark.timeout(240)
     def test_a_container_and_the_coordinator_die_and_the_job_finishes(self, submit: Any, place: ComposePlace) -> None:
         job = submit(entrypoint=["train.py", "--steps", "400", "--pace", "0.04"], nodes="1:2")
-        job.wait_said(TWO)
-        before = len(job.said)
+        both = job.wait_size(2)
         place.kill(f"{job.id}-node-1")
-        job.wait_said(ONE, after=before)
+        alone = job.wait_size(1, after=both)
         place.kill(f"{job.id}-coordinator")  # docker starts it again
-        before = len(job.said)
         job.type("scale", job.id, "--nodes", "2")
-        job.wait_said(TWO, after=before)
+        job.wait_size(2, after=alone)
 
         assert set(re.findall(r"digest (\w+)", job.finish())) == {digest_of(["--steps", "400", "--pace", "0"])}
         assert "succeeded" in job.type("status", job.id)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from contract import ONE, TRAINING, TWO, undisturbed
+from contract import TRAINING, undisturbed
 from guide import follow
 from slurm_lab import Lab
 from submitted import SCRIPT, Submitted, digest_of, until
@@ -55,7 +55,7 @@ def test_a_preempted_job_comes_back_and_goes_on_from_its_checkpoint(submit: Subm
     shutil.copy(RESUME, tmp_path)
     entrypoint = ["resume.py", str(tmp_path / "checkpoints"), "120", "0.05"]
     job = submit({"partition": "low"}, entrypoint=entrypoint, nodes=2, resources={"cpu": 4})
-    job.wait_said(TWO)
+    job.wait_size(2)
     until((tmp_path / "checkpoints").exists, lambda: job.said)
     queue.ask("sbatch", "-p", "high", "-N3", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
     job.wait_said(r"SIGTERM: workers have 60 s to end")
@@ -77,9 +77,10 @@ def test_a_job_whose_time_is_up_comes_back_so_often_and_no_more(submit: Submit, 
         entrypoint=["resume.py", str(tmp_path / "checkpoints"), "100000", "0.05"],
         time_limit="5m",
     )
+    generation = 0
     for _ in range(2):
         before = len(job.said)
-        job.wait_said(ONE, after=before)
+        generation = job.wait_size(1, after=generation)
         (native,) = queue.jobs(job.id, state="RUNNING")
         queue.ask("scancel", "--batch", "--signal=USR2", native.split()[0])  # as Slurm does when 240 s are left
         job.wait_said(r"signal USR2: the nodes leave in good order[\s\S]*w\d+ finished", after=before)
@@ -89,14 +90,13 @@ def test_a_job_whose_time_is_up_comes_back_so_often_and_no_more(submit: Submit, 
 
 def test_a_drained_node_gives_its_place_to_another_while_training(submit: Submit, queue: Lab) -> None:
     job = submit({"mode": "array"}, entrypoint=["train.py", *SLOW], nodes="1:2", resources={"cpu": 3})
-    job.wait_said(TWO)
+    both = job.wait_size(2)
     native, _, host = next(each for each in queue.jobs(job.id) if "_" in each and not each.endswith("h2")).split()
-    before = len(job.said)
     queue.ask("scontrol", "update", f"nodename={host}", "state=drain", "reason=test")
     try:
         queue.ask("scontrol", "requeue", native)
-        job.wait_said(ONE, after=before)
-        job.wait_said(TWO, after=before)
+        alone = job.wait_size(1, after=both)
+        job.wait_size(2, after=alone)
         assert host not in {each.split()[-1] for each in queue.jobs(job.id)}
         said = job.finish()
     finally:
@@ -112,11 +112,11 @@ def test_a_host_crashes_and_the_others_go_on(submit: Submit, queue: Lab) -> None
         resources={"cpu": 4},
         health={"lease_s": 3},
     )
-    job.wait_said(TWO)
+    both = job.wait_size(2)
     hosts = queue.ask("squeue", "-h", f"--name={job.id}", "-o", "%N")
     assert hosts == "h[2-3]"
     queue.crash("h3")
-    job.wait_said(ONE)
+    job.wait_size(1, after=both)
     said = job.finish()
     assert set(re.findall(r"digest (\w+)", said)) == {digest_of(["--steps", "120", "--pace", "0"])}
 

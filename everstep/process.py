@@ -174,6 +174,11 @@ def ask(command: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | No
     )
 
 
+def own_command(name: str, options: Mapping[str, str]) -> list[str]:
+    """`everstep NAME` with these options, by this very Python."""
+    return [sys.executable, "-u", "-m", "everstep", name, *(part for pair in options.items() for part in pair)]
+
+
 def start_detached(
     command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int, descriptors: Sequence[int]
 ) -> int:

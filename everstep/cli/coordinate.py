@@ -9,13 +9,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from everstep import env, private_file
+from everstep.cli.asked import asked_to_end
 from everstep.cli.order import read_order
 from everstep.client import Coordinator
 from everstep.errors import EverstepError, PermanentError, UsageError
@@ -57,7 +57,7 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
     host, comes_back = own_address(request.host), request.fleet == "requeued"
     port = _port(files, request.port) if not comes_back else _port_if_free(files, host)
     with (
-        _signals() as asked,
+        asked_to_end() as asked,
         LocalCoordinator(files, say=say, host=host, port=port) as local,
         closing(Coordinator(local.url, env.read_token(files.token), order.job)) as coordinator,
     ):
@@ -203,18 +203,3 @@ def _fleet(kind: str, order: Order, folder: Path) -> Fleet:
 
         return IndexedFleet() if kind == "indexed" else KubernetesFleet(order, folder)
     raise UsageError(f"no fleet {kind!r}", hint="none, requeued, local, kubernetes or indexed")
-
-
-@contextmanager
-def _signals() -> Iterator[threading.Event]:
-    asked = threading.Event()
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        asked.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

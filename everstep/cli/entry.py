@@ -11,15 +11,15 @@ import os
 import select
 import signal
 import socket
-import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 
 from everstep import env, private_file
+from everstep.cli.asked import asked_to_end
 from everstep.cli.order import NodeRequest, forget_secrets, read_order, run_node
 from everstep.errors import JobFinished, PermanentError, UsageError
 from everstep.job import ads_env
@@ -27,11 +27,10 @@ from everstep.job.ads_env import AdsNode
 from everstep.job.order import Order
 from everstep.launcher import meeting
 from everstep.launcher.agent import node_address
-from everstep.launcher.endpoint import Endpoint, as_job_id, join, share_token, unshare_token
-from everstep.launcher.local_coordinator import CoordinatorFiles, private_directory, write_token
-from everstep.launcher.logs import tail
+from everstep.launcher.endpoint import Endpoint, as_job_id, can_bind, join, share_token, unshare_token
+from everstep.launcher.local_coordinator import CoordinatorFiles, await_ready, private_directory, write_token
 from everstep.launcher.machine import count_gpus
-from everstep.process import Child
+from everstep.process import Child, own_command
 
 Say = Callable[[str], None]
 
@@ -153,7 +152,7 @@ def _host(request: EntryRequest, order: Order, node: AdsNode, say: Say) -> int:
         env.TOKEN_FILE: str(files.token),
     }
     with ExitStack() as open_things:
-        asked = open_things.enter_context(_signals())
+        asked = open_things.enter_context(asked_to_end())
         coordinator, url = _start_coordinator(node, address, files, environment)
         open_things.callback(coordinator.kill)
         open_things.enter_context(_known(node, order.job, url, address, env.read_token(files.token)))
@@ -164,18 +163,20 @@ def _host(request: EntryRequest, order: Order, node: AdsNode, say: Say) -> int:
             **({} if request.name is None else {"--name": request.name}),
             **({} if request.deadline is None else {"--deadline": str(request.deadline)}),
         }
-        agent = Child.start(_command("node", options), env={**environment, env.COORDINATOR: url})
+        agent = Child.start(own_command("node", options), env={**environment, env.COORDINATOR: url})
         open_things.callback(agent.kill)
         open_things.callback(forget_secrets, say)
         return _attend(coordinator, agent, asked, grace_s=order.grace_s, is_alone=order.max_nodes == 1, say=say)
 
 
-def _attend(coordinator: Child, agent: Child, asked: list[int], *, grace_s: float, is_alone: bool, say: Say) -> int:
+def _attend(
+    coordinator: Child, agent: Child, asked: threading.Event, *, grace_s: float, is_alone: bool, say: Say
+) -> int:
     """Until the job is over. Told to go: first this node leaves in good order, then the job is stopped. So it is when
     the only node has ended and the coordinator knows no end of the job: nobody else would ever come."""
     told_at, is_stopped, left_at = 0.0, False, 0.0
     while (ended := coordinator.wait(0.0)) is None:
-        if asked and not told_at:
+        if asked.is_set() and not told_at:
             told_at = time.monotonic()
             agent.signal(signal.SIGTERM, is_for_group=False)
         has_left = (gone := agent.wait(0.0)) is not None
@@ -191,10 +192,6 @@ def _attend(coordinator: Child, agent: Child, asked: list[int], *, grace_s: floa
         select.select([each.fileno() for each in waited_for], [], [], _TURN_S)
     agent.wait(grace_s)
     return ended.code if ended.code >= 0 else 128 - ended.code
-
-
-def _command(name: str, options: dict[str, str]) -> list[str]:
-    return [sys.executable, "-u", "-m", "everstep", name, *(part for pair in options.items() for part in pair)]
 
 
 def _give_token(request: EntryRequest, path: Path) -> None:
@@ -252,9 +249,9 @@ def _start_coordinator(
     while True:
         files.ready.unlink(missing_ok=True)
         where = {"--folder": str(files.directory), "--host": address, "--port": str(ports.pop(0))}
-        child = Child.start(_command("coordinate", where), env=environment)
+        child = Child.start(own_command("coordinate", where), env=environment)
         try:
-            return child, _await_ready(child, files)
+            return child, await_ready(child, files, _READY_S)
         except PermanentError:
             child.kill()
             if not ports:  # else somebody took it between the look and the start
@@ -262,34 +259,4 @@ def _start_coordinator(
 
 
 def _is_free(address: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind((address, port))
-        except OSError:
-            return False
-    return True
-
-
-def _await_ready(coordinator: Child, files: CoordinatorFiles) -> str:
-    deadline = time.monotonic() + _READY_S
-    while time.monotonic() < deadline:
-        if files.ready.exists() and (url := files.ready.read_text().strip()):
-            return url
-        if (ended := coordinator.wait(0.01)) is not None:
-            raise PermanentError("\n  ".join([f"the coordinator ended: {ended}", *tail(files.log)]))
-    raise PermanentError(f"the coordinator did not answer within {_READY_S:.0f} s")
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    asked: list[int] = []
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        asked.append(number)
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return can_bind(socket.AF_INET6 if ":" in address else socket.AF_INET, (address, port))

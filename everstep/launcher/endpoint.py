@@ -57,7 +57,7 @@ class Endpoint:
             found = socket.getaddrinfo(self.host, 0, type=socket.SOCK_STREAM)
         except OSError as error:
             raise UsageError(f"{self.host} has no address: {error.strerror}", hint="see --rdzv-endpoint") from None
-        return any(_can_bind(family, address) for family, _, _, _, address in found)
+        return any(can_bind(family, address) for family, _, _, _, address in found)
 
     def is_taken(self) -> bool:
         try:
@@ -67,7 +67,7 @@ class Endpoint:
         return True
 
 
-def _can_bind(family: int, address: tuple[object, ...]) -> bool:
+def can_bind(family: int, address: tuple[object, ...]) -> bool:
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         try:
             probe.bind(address)

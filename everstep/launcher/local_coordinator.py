@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from types import TracebackType
 
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.launcher.logs import tail
-from everstep.process import Child
+from everstep.process import Child, own_command
 from everstep.tokens import new_tokens
 
 Start = Callable[..., Child]
@@ -77,7 +76,7 @@ def serve_command(files: CoordinatorFiles, host: str, port: int) -> list[str]:
     }
     if files.serves_code:
         options["--code"] = str(files.directory)
-    return [sys.executable, "-u", "-m", "everstep", "serve", *(part for option in options.items() for part in option)]
+    return own_command("serve", options)
 
 
 def start_coordinator(
@@ -95,20 +94,21 @@ def start_coordinator(
     with open(os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as output:
         child = start([*inside, *serve_command(files, host, port)], output=output, env=env or os.environ)
     try:
-        return child, _await_ready(child, files)
+        return child, await_ready(child, files, READY_S)
     except BaseException:
         child.kill()
         raise
 
 
-def _await_ready(child: Child, files: CoordinatorFiles) -> str:
-    deadline = time.monotonic() + READY_S
+def await_ready(child: Child, files: CoordinatorFiles, patience_s: float) -> str:
+    """The URL of a coordinator that was started on these files, once it answers."""
+    deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         if files.ready.exists() and (url := files.ready.read_text().strip()):
             return url
         if (ended := child.wait(0.005)) is not None:
             raise PermanentError("\n  ".join([f"the coordinator ended: {ended}", *tail(files.log)]))
-    raise PermanentError("\n  ".join([f"the coordinator did not answer within {READY_S:.0f} s", *tail(files.log)]))
+    raise PermanentError("\n  ".join([f"the coordinator did not answer within {patience_s:.0f} s", *tail(files.log)]))
 
 
 class LocalCoordinator:

@@ -7,14 +7,24 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from everstep.errors import UsageError
 from everstep.platforms.base import Say
-from everstep.process import ENDED, process_state, started_at, wait_for_end
+from everstep.process import ENDED, process_state, start_detached, started_at, wait_for_end
 
 _CANCEL_S = 30.0  # more than the nodes' grace
+
+
+def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> int:
+    """Its pid. What it prints is added to the log, for its owner alone."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return start_detached(command, env=environment, output=output, descriptors=())
+    finally:
+        os.close(output)
 
 
 def describe(pid: int, grace_s: float) -> dict[str, Any]:

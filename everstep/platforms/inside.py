@@ -11,15 +11,10 @@ from everstep.platforms import background
 from everstep.platforms.base import OVER, JobStatus, Say, Submitted, Ticket
 from everstep.platforms.cluster_folder import JOB_LOG, ClusterFolder
 from everstep.platforms.records import Record
-from everstep.process import start_detached
 
 
 def start(ticket: Ticket, script: Path, grace_s: float) -> Submitted:
-    log = os.open(ticket.folder / JOB_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        pid = start_detached(["bash", str(script)], env=os.environ, output=log, descriptors=())
-    finally:
-        os.close(log)
+    pid = background.start(["bash", str(script)], os.environ, ticket.folder / JOB_LOG)
     natives = {"mode": "allocation", **background.describe(pid, grace_s)}
     return Submitted(job_id=ticket.id, runs=(("job", ticket.id),), work_dir=str(ticket.folder), natives=natives)
 

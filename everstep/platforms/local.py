@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from everstep.platforms.follow import LogFile, follow_files
 from everstep.platforms.local_fleet import wanted_path
 from everstep.platforms.records import Record
 from everstep.platforms.secrets import refuse_foreign
-from everstep.process import ENDED, process_state, reap_detached, start_detached
+from everstep.process import ENDED, own_command, process_state, reap_detached
 from everstep.tokens import new_tokens
 
 _READY_S = 30.0
@@ -58,12 +57,7 @@ class LocalPlatform:
         private_file.write(folder / "token", new_tokens().encode())
         if secrets:
             private_file.write_json(folder / "secrets.json", dict(secrets))
-        log = os.open(_log(folder), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            environment = {**os.environ, env.ORDER: order.to_json()}
-            pid = start_detached(_command(folder), env=environment, output=log, descriptors=())
-        finally:
-            os.close(log)
+        pid = background.start(_command(folder), {**os.environ, env.ORDER: order.to_json()}, _log(folder))
         try:
             _await_ready(pid, folder)
         except BaseException:  # also Ctrl-C: nobody would know of it
@@ -134,8 +128,7 @@ class LocalPlatform:
 
 
 def _command(folder: Path) -> list[str]:
-    options = {"--folder": str(folder), "--fleet": "local"}
-    return [sys.executable, "-u", "-m", "everstep", "coordinate", *(part for pair in options.items() for part in pair)]
+    return own_command("coordinate", {"--folder": str(folder), "--fleet": "local"})
 
 
 def _log(folder: Path) -> Path:

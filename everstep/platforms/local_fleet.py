@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from everstep import env
 from everstep.errors import PermanentError
 from everstep.job.order import Order
 from everstep.platforms.fleet import FleetNode
-from everstep.process import Child, Exit
+from everstep.process import Child, Exit, own_command
 
 _LEAVE_S = 10.0  # more than their grace
 
@@ -72,10 +71,11 @@ class LocalFleet:
         name = f"node-{number}"
         rank = {"--node-rank": str(number)} if number < self._order.min_nodes else {}
         options = {"--name": name, "--log-dir": str(self._folder / name), **rank}
-        command = [sys.executable, "-u", "-m", "everstep", "node", *(part for pair in options.items() for part in pair)]
         log = os.open(node_log(self._folder, number), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            child = Child.start(command, env=self._environment(), output=log, cwd=self._order.workdir or None)
+            child = Child.start(
+                own_command("node", options), env=self._environment(), output=log, cwd=self._order.workdir or None
+            )
         except OSError as error:
             raise PermanentError(f"{name} cannot be started: {error}") from None
         finally:

@@ -13,7 +13,7 @@ from everstep import env
 from everstep.job.platform_options import Pbs
 from everstep.job.schema import Job
 from everstep.platforms.base import Ticket
-from everstep.platforms.batch import WAITING
+from everstep.platforms.batch import ENDING, WAITING
 from everstep.platforms.cluster_folder import JOB_LOG, order_for_queue
 
 JOB, NODE = "job.sh", "node.sh"
@@ -56,16 +56,7 @@ rm -f "$folder/coordinator.url"  # that of an earlier run
 "$python" -u -m everstep coordinate --folder "$folder" --host "$(hostname)" --fleet requeued &
 coordinator=$!
 @LAUNCH@
-while kill -0 "$coordinator" 2> /dev/null && kill -0 "$nodes" 2> /dev/null; do sleep 0.5 & wait $!; done
-if ! kill -0 "$coordinator" 2> /dev/null; then  # the job is over, and its nodes have heard of it
-  exit_code "$coordinator"; code=$?
-  is_over || fail "the coordinator ended with exit code $code"
-  exit "$code"
-fi
-exit_code "$nodes"; code=$?
-kill -TERM "$coordinator"
-exit_code "$coordinator"; verdict=$?
-! is_over || exit "$verdict"
+@ENDING@
 [ -z "$left" ] && [ ! -e "$folder/cancelled" ] || exit 143  # deleted, or preempted: then PBS starts it again
 [ -z "$deadline" ] || [ "$(date +%s)" -lt $((deadline - @GRACE@)) ] ||
   fail "its walltime was up; submitted again, it goes on from its checkpoint"
@@ -75,7 +66,7 @@ fail "all nodes ended before the job did, with exit code $code"
 
 def job_script(job: Job, ticket: Ticket, options: Pbs) -> str:
     limit = "" if job.time_limit is None else f"$(($(date +%s) + {ceil(job.time_limit)}))"
-    body = _JOB.strip()
+    body = _JOB.strip().replace("@ENDING@\n", ENDING)
     for mark, value in {
         "@LOG@": JOB_LOG,
         "@DEADLINE@": limit,

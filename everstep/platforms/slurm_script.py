@@ -15,7 +15,7 @@ from everstep import env
 from everstep.job.platform_options import Slurm
 from everstep.job.schema import Job, NodeResources, Resources
 from everstep.platforms.base import Ticket
-from everstep.platforms.batch import WAITING
+from everstep.platforms.batch import ENDING, WAITING
 from everstep.platforms.cluster_folder import JOB_LOG, order_for_queue
 
 JOB, COORDINATOR, NODES = "job.sh", "coordinator.sh", "nodes.sh"
@@ -77,16 +77,7 @@ srun --ntasks-per-node=1@CPUS@ --no-kill --kill-on-bad-exit=0 --wait=0 --export=
   exec "$1" -u -m everstep node --coordinator "$2/coordinator.url" --name "node-$SLURM_PROCID" \\
     --node-rank "$SLURM_PROCID" --log-dir "$2/nodes/node-$SLURM_PROCID"' everstep "$python" "$folder" &
 nodes=$!
-while kill -0 "$coordinator" 2> /dev/null && kill -0 "$nodes" 2> /dev/null; do sleep 0.5 & wait $!; done
-if ! kill -0 "$coordinator" 2> /dev/null; then  # the job is over, and its nodes have heard of it
-  exit_code "$coordinator"; code=$?
-  is_over || fail "the coordinator ended with exit code $code"
-  exit "$code"
-fi
-exit_code "$nodes"; code=$?
-kill -TERM "$coordinator"
-exit_code "$coordinator"; verdict=$?
-! is_over || exit "$verdict"
+@ENDING@
 [ -n "$left" ] || [ "$code" = 143 ] || fail "all nodes ended before the job did, with exit code $code"
 come_back
 """
@@ -137,7 +128,7 @@ def single_script(job: Job, ticket: Ticket, options: Slurm) -> str:
     # No number of tasks: with one, Slurm gives a range of nodes its least.
     lines = [f"--job-name={ticket.id}", f"--nodes={nodes}", "--no-kill"]
     lines += [*_resources(job.resources, options), *_gpus(job.resources)]
-    return _script(job, ticket, options, lines, JOB_LOG, _LEAVING + _SINGLE, name="job")
+    return _script(job, ticket, options, lines, JOB_LOG, _LEAVING + _SINGLE.replace("@ENDING@\n", ENDING), name="job")
 
 
 def node_script(job: Job, ticket: Ticket, options: Slurm) -> str:

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from everstep.platforms.docker import compose
+from labs import missing
 
 LAB = Path(__file__).parent / "lab"
 ROOT = Path(__file__).parents[3]
@@ -38,7 +37,7 @@ def running_engine() -> Iterator[Mapping[str, str]]:
     was_there = _answers({}) or _answers({"DOCKER_HOST": f"unix://{_KEPT / 'docker' / 'docker.sock'}"})
     done = subprocess.run([LAB / "up"], stdout=subprocess.PIPE, text=True, timeout=600)
     if done.returncode != 0:
-        missing("no docker engine: see tests/platforms/docker/lab/up")
+        missing("docker engine", "see tests/platforms/docker/lab/up")
     env = {"DOCKER_HOST": done.stdout.strip()} if done.stdout.strip() else {}
     try:
         docker(env, "build", "--quiet", "--tag", IMAGE, "-", text=DOCKERFILE)
@@ -46,13 +45,6 @@ def running_engine() -> Iterator[Mapping[str, str]]:
     finally:
         if not was_there:
             subprocess.run([LAB / "down"], check=True, timeout=60)
-
-
-def missing(why: str) -> None:
-    """What a laptop may lack, continuous integration may not."""
-    if os.environ.get("EVERSTEP_REQUIRE_LABS") == "1":
-        pytest.fail(why)
-    pytest.skip(why)
 
 
 def docker(env: Mapping[str, str], *words: str, text: str = "") -> str:

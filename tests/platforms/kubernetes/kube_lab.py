@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
+from labs import missing
 
 SCRIPTS = Path(__file__).parent / "lab"
 REPOSITORY = Path(__file__).parents[3]
@@ -24,29 +24,24 @@ NUM_NODES = 3
 UP_S = 1500.0  # the first time, Kubernetes is compiled
 
 
-def missing(why: str) -> None:
-    """Say what was not tested; where all must be, fail."""
-    if os.environ.get("EVERSTEP_REQUIRE_LABS") == "1":
-        pytest.fail(f"no Kubernetes to test with: {why}")
-    pytest.skip(f"no Kubernetes to test with: {why}")
-
-
 @contextmanager
 def open_lab() -> Iterator[Lab]:
     given = os.environ.get("KUBECONFIG")
     if given:
         if not os.environ.get("EVERSTEP_TEST_IMAGE"):
-            missing("KUBECONFIG names a cluster, but EVERSTEP_TEST_IMAGE no image with Everstep and torch")
+            missing(
+                "Kubernetes", "KUBECONFIG is a cluster, but EVERSTEP_TEST_IMAGE names no image with Everstep and torch"
+            )
         yield Lab(kubeconfig=given, kubectl="kubectl", is_ours=False)
         return
     if os.geteuid() != 0:
-        missing("a cluster of our own needs root, and KUBECONFIG names no other")
+        missing("Kubernetes", "a cluster of our own needs root, and KUBECONFIG names no other")
     if shutil.which("apt-get") is None:
-        missing("a cluster of our own needs Debian's packages, and KUBECONFIG names no other")
+        missing("Kubernetes", "a cluster of our own needs Debian's packages, and KUBECONFIG names no other")
     done = subprocess.run([SCRIPTS / "up", str(NUM_NODES)], capture_output=True, text=True, timeout=UP_S)
     if done.returncode != 0:
         subprocess.run([SCRIPTS / "down"], timeout=120)
-        missing(done.stderr[-2000:])
+        missing("Kubernetes", done.stderr[-2000:])
     kubeconfig = done.stdout.strip()
     kubectl = str(Path(kubeconfig).parents[1] / "bin" / "kubectl")
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from labs import missing
 from slurm_lab import Lab
 
 HERE = Path(__file__).parent
@@ -19,10 +20,10 @@ NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "ip")
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Lab]:
-    missing = [name for name in NEEDED if shutil.which(name) is None]
-    problem = "needs root" if os.geteuid() != 0 else f"there is no {missing[0]}" if missing else ""
+    lacking = [name for name in NEEDED if shutil.which(name) is None]
+    problem = "needs root" if os.geteuid() != 0 else f"there is no {lacking[0]}" if lacking else ""
     if problem:
-        (pytest.fail if os.environ.get("EVERSTEP_REQUIRE_LABS") == "1" else pytest.skip)(f"Slurm: {problem}")
+        missing("Slurm", problem)
     # Not below pytest's own folder: the hosts' names of sockets and logs are long enough.
     with tempfile.TemporaryDirectory(prefix="everstep-slurm-") as folder:
         lab = Lab(script=HERE / "lab", folder=Path(folder), num_hosts=4)

@@ -34,7 +34,7 @@ class Run:
         """The nursery imports torch, which few of our scripts need. For stories that are not about its own ends, one
         that they share will do."""
         self.directory, self._has_nursery = directory, has_nursery or shares_nursery
-        self._env = nest.ONE_THREAD if shares_nursery else {}
+        self._env = nest.ONE_THREAD if shares_nursery else {"XDG_RUNTIME_DIR": str(directory)}
         shared = nest.AGENT_OPTIONS if shares_nursery else ()
         options = ["--heartbeat-s=0.2", *shared, *(str(each) for each in arguments)]
         self._command = [sys.executable, "-m", "everstep", "run", *options]

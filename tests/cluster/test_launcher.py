@@ -288,11 +288,9 @@ def everstep(
     *arguments: str | Path, directory: Path, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "everstep", *(str(argument) for argument in arguments)]
-    environment = (
-        os.environ
-        | {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "160", "PYTHONFAULTHANDLER": "1"}
-        | dict(env or {})
-    )
+    given = {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "160", "PYTHONFAULTHANDLER": "1"}
+    own = {"XDG_RUNTIME_DIR": str(directory)}  # no nursery that another story has left warm
+    environment = os.environ | given | own | dict(env or {})
     # What is started in the background by a shell ignores SIGINT, and so would all that it starts.
     with subprocess.Popen(
         command,

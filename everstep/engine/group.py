@@ -1,8 +1,9 @@
 """The connections of one generation: messages between ranks, and a way to end them at once.
 
-Everything on top (sums, state, pulse) is made of `send` and `recv` of tensors with a tag, over gloo. A message is
-matched by (peer, tag), never by the order of calls. The memory given to an operation must stay as it is until its
-work has ended or the group is still. A group is never reused: each generation forms its own.
+Everything on top (sums, state, pulse) is made of `send` and `recv` of tensors with a tag, over gloo. (Small messages of
+a step go to neighbours directly.) A message is matched by (peer, tag), never by the order of calls. The memory given to
+an operation must stay as it is until its work has ended or the group is still. A group is never reused: each
+generation forms its own.
 
 When a connection breaks, gloo tells all operations but those in mid-message: whoever waits for one of these waits for
 ever, and nothing wakes it. So waiting is done in threads that can be left behind, and `still` makes sure that gloo
@@ -11,7 +12,6 @@ touches no memory any more."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import threading
@@ -24,7 +24,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
-from everstep.engine import behind, shared, sockets
+from everstep.engine import behind, sockets
+from everstep.engine.neighbours import Neighbour, find_neighbours
 from everstep.engine.world import World
 from everstep.errors import PeerLost
 
@@ -83,10 +84,10 @@ class Group:
         world: World,
         gloo: ProcessGroupGloo | None,
         held: list[socket.socket],
-        neighbours: Mapping[int, int] | None = None,
+        neighbours: Mapping[int, Neighbour] | None = None,
     ) -> None:
         self.world = world
-        self.neighbours = neighbours or {}  # by rank: the process id of a peer whose memory we read, and it ours
+        self.neighbours = neighbours or {}  # by rank
         self.gloo = gloo
         self.is_broken = False
         self._changed = threading.Condition()
@@ -132,7 +133,7 @@ class Group:
         held = sockets.hold(own, peers)
         if len(held) < len(world.peers):
             raise PeerLost(f"found {len(held)} of {len(world.peers)} connections of generation {world.generation}")
-        return cls(world, gloo, held, _find_neighbours(world, store))
+        return cls(world, gloo, held, find_neighbours(world, store))
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         assert self.gloo is not None
@@ -213,6 +214,8 @@ class Group:
             self.is_broken = True
             self._changed.notify_all()
         sockets.cut(self._held)
+        for neighbour in self.neighbours.values():
+            neighbour.cut()
 
     def still(self) -> None:
         """Break it, and return when gloo touches no memory any more. Safe from any thread."""
@@ -230,6 +233,8 @@ class Group:
         self.break_()
         for sock in self._held:
             sock.close()
+        for neighbour in self.neighbours.values():
+            neighbour.close()
         self._held = []
         gloo, self.gloo = self.gloo, None
         if gloo is not None:
@@ -252,22 +257,6 @@ def generation_store(world: World, purpose: str, timeout_s: float = FORM_S) -> d
 def gloo_words(error: Exception) -> str:
     """What gloo has to say, without the place in its source before it and the advice after it."""
     return _PLACE.sub("", str(error)).split(". ", 1)[0]
-
-
-def _find_neighbours(world: World, store: dist.Store) -> dict[int, int]:
-    """Peers on this machine: everybody shows a block with a secret, and tells whose it could read."""
-    secret = os.urandom(16)
-    block = shared.Block(len(secret)) if shared.is_available() else None
-    if block is not None:
-        block.bytes.copy_(torch.frombuffer(bytearray(secret), dtype=torch.uint8))
-    card = [os.getpid(), block.descriptor if block is not None else -1, secret.hex()]
-    store.set(f"card/{world.rank}", json.dumps(card))
-    cards = {rank: json.loads(store.get(f"card/{rank}")) for rank in world.peers}
-    seen = [r for r, (pid, fd, text) in cards.items() if block and shared.can_open(pid, fd, bytes.fromhex(text))]
-    store.set(f"seen/{world.rank}", json.dumps(seen))
-    # Everybody's answer is awaited, also by who saw nobody: until then the block must be there to be read.
-    answers = {rank: json.loads(store.get(f"seen/{rank}")) for rank in world.peers}
-    return {rank: cards[rank][0] for rank in seen if world.rank in answers[rank]}
 
 
 def _new_listener(found: set[sockets.Endpoint]) -> sockets.Endpoint:

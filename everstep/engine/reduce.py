@@ -22,6 +22,7 @@ from torch import Tensor
 
 from everstep.engine.buckets import Flats, Layout
 from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, gloo_words
+from everstep.engine.neighbours import SMALL_BYTES
 from everstep.engine.pulse import ENDS, Header, Pulse, header_bytes, pulse_bytes, total_weight
 from everstep.engine.shared import Block, Shelf, cut, is_available, needed_bytes
 from everstep.engine.staging import Staging
@@ -32,7 +33,6 @@ Collect = Callable[[], list[bytes]]
 CollectPulses = Callable[[], list[Pulse]]
 
 IN_FLIGHT = 4
-TOKEN_NUMEL = 2  # of a block's token
 DRAIN_S = 0.1  # what of a broken group has not ended by then never will
 
 
@@ -57,8 +57,9 @@ class Task:
 class Part:
     """One partial sum of a slice, or where to find it."""
 
-    message: Tensor  # the slice itself, or a neighbour's token
-    neighbour: int | None = None
+    slice: Tensor | None = None  # None: in a neighbour's memory
+    peer: int
+    tag: int
     is_scratch: bool = False
 
 
@@ -176,7 +177,7 @@ class Reduction:
         take_headers = self._post_headers()
         headers: list[Header] = []
         flying: deque[tuple[int, list[dist.Work], dict[Node, Part]]] = deque()
-        results: list[tuple[int, list[dist.Work], list[tuple[int, Tensor]]]] = []
+        results: list[tuple[int, list[dist.Work]]] = []
         following, last = 0, len(self._ready)
         while following < last or flying:
             if following < last and len(flying) < IN_FLIGHT and self._await_ready(following, block=not flying):
@@ -187,7 +188,7 @@ class Reduction:
             headers = headers or self._check_headers(take_headers())
             self._wait(works)
             self._add(bucket, parts, self.total)
-            results.append((bucket, *self._post_result(bucket)))
+            results.append((bucket, self._post_result(bucket)))
         self._await_pulse()
         headers = headers or self._check_headers(take_headers())
         take_pulses = self._post_pulse(headers)
@@ -219,54 +220,54 @@ class Reduction:
         works = []
         for peer in self._world.peers:
             for number, node in enumerate(self.task.nodes[peer]):
-                parts[node] = part = self._part(peer, bucket)
-                if cuts[rank + 1] > cuts[rank]:
-                    works.append(self._recv(part.message, peer, tag + number))
+                if peer in self._neighbours:
+                    parts[node] = Part(peer=peer, tag=tag + number)
+                    continue
+                room = self._scratch.take(cuts[rank + 1] - cuts[rank], self.task.layout.buckets[bucket].dtype)
+                parts[node] = Part(slice=room, peer=peer, tag=tag + number, is_scratch=True)
+                if room.numel():
+                    works.append(self._recv(room, peer, tag + number))
         for number, node in enumerate(self.task.nodes[rank]):
             sums = self.task.sums[node]
             mine = self._staging.outgoing(sums, bucket)
-            parts[node] = Part(message=mine[cuts[rank] : cuts[rank + 1]])
+            parts[node] = Part(slice=mine[cuts[rank] : cuts[rank + 1]], peer=rank, tag=tag + number)
             for peer in self._world.peers:
                 if cuts[peer + 1] > cuts[peer]:
-                    piece = mine[cuts[peer] : cuts[peer + 1]]
-                    block = self._staging.block(sums)
-                    self._send(_token(block) if peer in self._neighbours else piece, peer, tag + number)
+                    if peer in self._neighbours:
+                        self._show(self._staging.block(sums), peer, tag + number)
+                    else:
+                        self._send(mine[cuts[peer] : cuts[peer + 1]], peer, tag + number)
         return works, parts
 
-    def _part(self, peer: int, bucket: int) -> Part:
-        """Room for what a peer sends of one partial sum: its slice, or a token that says where the slice lies."""
-        rank, cuts = self._world.rank, self._cuts[bucket]
-        if peer in self._neighbours:
-            return Part(message=torch.empty(TOKEN_NUMEL, dtype=torch.int64), neighbour=peer)
-        room = self._scratch.take(cuts[rank + 1] - cuts[rank], self.task.layout.buckets[bucket].dtype)
-        return Part(message=room, is_scratch=True)
+    def _show(self, block: Block | None, peer: int, tag: int) -> None:
+        """Tell a neighbour that something lies in our memory, and where."""
+        assert block is not None
+        self._neighbours[peer].send(block.token, tag)
 
-    def _look(self, peer: int, token: Tensor, bucket: int, owner: int) -> Tensor:
-        """The owner's slice of a bucket in a neighbour's memory."""
-        tensors = self.task.shelf.look(self._neighbours[peer], token, self.task.layout.shapes)
+    def _look(self, peer: int, tag: int, bucket: int, owner: int) -> Tensor:
+        """The owner's slice of a bucket in a neighbour's memory, as soon as it is shown."""
+        neighbour = self._neighbours[peer]
+        tensors = self.task.shelf.look(neighbour.pid, neighbour.recv(tag), self.task.layout.shapes)
         return tensors[bucket][self._cuts[bucket][owner] : self._cuts[bucket][owner + 1]]
 
     def _add(self, bucket: int, parts: dict[Node, Part], total: float) -> None:
         """The slice's sum in tree order, divided once. Only scratch is written to: all else is somebody's."""
         rank, cuts = self._world.rank, self._cuts[bucket]
-        values: dict[Node, Tensor] = {}
-        scratch: dict[Node, Tensor] = {}
-        for node, part in parts.items():
-            values[node] = part.message
-            if part.neighbour is not None and cuts[rank + 1] > cuts[rank]:
-                values[node] = self._look(part.neighbour, part.message, bucket, rank)
-            if part.is_scratch:
-                scratch[node] = part.message
         out = self._outbox(bucket)[cuts[rank] : cuts[rank + 1]]
-        *inner, last = self._additions
-        for left, right, name in inner if out.numel() else []:
-            into = scratch.pop(left, None)
-            if into is None:
-                into = scratch.pop(right, None)
-            if into is None:
-                into = self._scratch.take(out.numel(), out.dtype)
-            scratch[name] = values[name] = torch.add(values[left], values[right], out=into)
+        scratch = {node: part.slice for node, part in parts.items() if part.is_scratch and part.slice is not None}
         if out.numel():
+            values = {
+                node: part.slice if part.slice is not None else self._look(part.peer, part.tag, bucket, rank)
+                for node, part in parts.items()
+            }
+            *inner, last = self._additions
+            for left, right, name in inner:
+                into = scratch.pop(left, None)
+                if into is None:
+                    into = scratch.pop(right, None)
+                if into is None:
+                    into = self._scratch.take(out.numel(), out.dtype)
+                scratch[name] = values[name] = torch.add(values[left], values[right], out=into)
             torch.add(values[last.left], values[last.right], out=out)
             if total != 1:
                 out.div_(total)
@@ -279,29 +280,30 @@ class Reduction:
             return self.task.outbox.buffers[bucket]
         return self._staging.incoming(self.result, bucket)
 
-    def _post_result(self, bucket: int) -> tuple[list[dist.Work], list[tuple[int, Tensor]]]:
-        rank, cuts, tag = self._world.rank, self._cuts[bucket], self._tag(bucket) + self._stride - 1
+    def _post_result(self, bucket: int) -> list[dist.Work]:
+        rank, cuts, tag = self._world.rank, self._cuts[bucket], self._result_tag(bucket)
         result = self._staging.incoming(self.result, bucket)
         mine = self._outbox(bucket)[cuts[rank] : cuts[rank + 1]]
         if self._neighbours:
             result[cuts[rank] : cuts[rank + 1]].copy_(mine)
-        works, tokens = [], []
+        works = []
         for peer in self._world.peers:
+            if peer in self._neighbours:
+                if mine.numel():
+                    self._show(self.task.outbox.block, peer, tag)
+                continue
             if cuts[peer + 1] > cuts[peer]:
-                place = result[cuts[peer] : cuts[peer + 1]]
-                if peer in self._neighbours:
-                    place = torch.empty(TOKEN_NUMEL, dtype=torch.int64)
-                    tokens.append((peer, place))
-                works.append(self._recv(place, peer, tag))
+                works.append(self._recv(result[cuts[peer] : cuts[peer + 1]], peer, tag))
             if mine.numel():
-                self._send(_token(self.task.outbox.block) if peer in self._neighbours else mine, peer, tag)
-        return works, tokens
+                self._send(mine, peer, tag)
+        return works
 
-    def _take_result(self, bucket: int, works: list[dist.Work], tokens: list[tuple[int, Tensor]]) -> None:
+    def _take_result(self, bucket: int, works: list[dist.Work]) -> None:
         self._wait(works)
-        result, cuts = self._staging.incoming(self.result, bucket), self._cuts[bucket]
-        for peer, token in tokens:
-            result[cuts[peer] : cuts[peer + 1]].copy_(self._look(peer, token, bucket, peer))
+        result, cuts, tag = self._staging.incoming(self.result, bucket), self._cuts[bucket], self._result_tag(bucket)
+        for peer in self._neighbours:
+            if cuts[peer + 1] > cuts[peer]:
+                result[cuts[peer] : cuts[peer + 1]].copy_(self._look(peer, tag, bucket, peer))
         self._staging.land(self.result, bucket)
 
     def _post_headers(self) -> Collect:
@@ -338,17 +340,32 @@ class Reduction:
     def _swap(self, own: bytes, sizes: Sequence[int], tag: int) -> Collect:
         """Send a small message to all; calling the result waits for everybody's, by rank."""
         message = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-        inbox = [torch.empty(size, dtype=torch.uint8) for size in sizes]
-        self._keep += [message, *inbox]
-        works = [self._recv(inbox[peer], peer, tag) for peer in self._world.peers]
+        inbox = {
+            peer: torch.empty(sizes[peer], dtype=torch.uint8)
+            for peer in self._world.peers
+            if not self._is_direct(peer, sizes[peer])
+        }
+        self._keep += [message, *inbox.values()]
+        works = [self._recv(room, peer, tag) for peer, room in inbox.items()]
         for peer in self._world.peers:
-            self._send(message, peer, tag)
+            if self._is_direct(peer, len(own)):
+                self._neighbours[peer].send(own, tag)
+            else:
+                self._send(message, peer, tag)
 
         def collect() -> list[bytes]:
             self._wait(works)
-            return [own if r == self._world.rank else bytes(inbox[r].numpy()) for r in range(self._world.size)]
+            return [self._arrived(rank, own, inbox, tag) for rank in range(self._world.size)]
 
         return collect
+
+    def _arrived(self, rank: int, own: bytes, inbox: dict[int, Tensor], tag: int) -> bytes:
+        if rank == self._world.rank:
+            return own
+        return bytes(inbox[rank].numpy()) if rank in inbox else self._neighbours[rank].recv(tag)
+
+    def _is_direct(self, peer: int, num_bytes: int) -> bool:
+        return peer in self._neighbours and num_bytes <= SMALL_BYTES
 
     def _send(self, tensor: Tensor, peer: int, tag: int) -> None:
         work = self.task.group.send(tensor, peer, tag)
@@ -376,7 +393,5 @@ class Reduction:
     def _tag(self, bucket: int) -> int:
         return TAG_BUCKETS + bucket * self._stride
 
-
-def _token(block: Block | None) -> Tensor:
-    assert block is not None
-    return block.token
+    def _result_tag(self, bucket: int) -> int:
+        return self._tag(bucket) + self._stride - 1

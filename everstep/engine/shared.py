@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import warnings
 from collections.abc import Collection
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor
 SMALL_BYTES = 256 << 20
 
 _ALIGN = 64
+_TOKEN = struct.Struct("<qq")
 
 
 class Block:
@@ -30,7 +32,7 @@ class Block:
         os.ftruncate(self.descriptor, size)
         flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if size <= SMALL_BYTES else 0)
         self.bytes = torch.frombuffer(mmap.mmap(self.descriptor, size, flags=flags), dtype=torch.uint8)
-        self.token = torch.tensor([self.descriptor, os.fstat(self.descriptor).st_ino], dtype=torch.int64)
+        self.token = _TOKEN.pack(self.descriptor, os.fstat(self.descriptor).st_ino)
 
     def __del__(self) -> None:
         os.close(self.descriptor)
@@ -47,8 +49,8 @@ class Shelf:
     def __init__(self) -> None:
         self._blocks: dict[tuple[int, int, int], list[Tensor]] = {}
 
-    def look(self, pid: int, token: Tensor, shapes: list[tuple[int, torch.dtype]]) -> list[Tensor]:
-        descriptor, inode = (int(each) for each in token)
+    def look(self, pid: int, token: bytes, shapes: list[tuple[int, torch.dtype]]) -> list[Tensor]:
+        descriptor, inode = _TOKEN.unpack(token)
         key = (pid, descriptor, inode)
         if key not in self._blocks:
             self._blocks[key] = cut(open_block(pid, descriptor, inode), shapes)

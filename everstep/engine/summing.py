@@ -107,7 +107,7 @@ class Sum:
 
     def keep_neighbours(self, group: Group) -> None:
         """Others' memory need not stay mapped."""
-        self._shelf.keep(group.neighbours.values())
+        self._shelf.keep({neighbour.pid for neighbour in group.neighbours.values()})
 
     def close(self) -> None:
         self._courier.close()

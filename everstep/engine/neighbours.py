@@ -1,0 +1,139 @@
+"""Peers on the same machine: we read their memory and they ours, and small messages go by a unix socket for each pair.
+
+gloo would bring these messages too, but its event loop spins whenever the thread that uses a connection is off the
+processor; where every core has a worker, that cost more than the sums themselves. Who is a neighbour is tried out when
+a group is formed, both ways."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import struct
+from collections import defaultdict, deque
+
+import torch
+import torch.distributed as dist
+
+from everstep.engine import shared
+from everstep.engine.world import World
+from everstep.packet import peer_user
+
+SMALL_BYTES = 16 << 10  # what is larger goes by gloo, which needs no room for it
+
+_TAG, _HELLO = struct.Struct("<q"), struct.Struct("<q16s")
+
+
+class Neighbour:
+    """Messages to and from one peer, matched by their tags and, within a tag, by their order. One thread at a time;
+    only `cut` may be called beside it. OSError when the connection is over."""
+
+    def __init__(self, pid: int, line: socket.socket) -> None:
+        self.pid = pid
+        self._line = line
+        self._early: dict[int, deque[bytes]] = defaultdict(deque)  # come before they were asked for, by tag
+
+    def send(self, payload: bytes, tag: int) -> None:
+        """Does not wait for the peer to read: what it sends meanwhile is taken in."""
+        packet = _TAG.pack(tag) + payload
+        while True:
+            try:
+                self._line.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                return
+            except BlockingIOError:
+                self._make_room()
+
+    def recv(self, tag: int) -> bytes:
+        waiting = self._early[tag]
+        while not waiting:
+            self._take()
+        return waiting.popleft()
+
+    def cut(self) -> None:
+        """End it, for the peer and for whoever waits here. Safe from any thread."""
+        try:
+            self._line.shutdown(socket.SHUT_RDWR)
+        except OSError:  # it is over already
+            pass
+
+    def close(self) -> None:
+        self.cut()
+        self._line.close()
+
+    def _make_room(self) -> None:
+        poll = select.poll()
+        poll.register(self._line, select.POLLIN | select.POLLOUT)
+        ((_, events),) = poll.poll()
+        if events & select.POLLIN:
+            self._take()
+
+    def _take(self) -> None:
+        packet = self._line.recv(SMALL_BYTES + _TAG.size)
+        if not packet:
+            raise ConnectionResetError("a neighbour has closed its connection")
+        self._early[_TAG.unpack_from(packet)[0]].append(packet[_TAG.size :])
+
+
+def find_neighbours(world: World, store: dist.Store) -> dict[int, Neighbour]:
+    """By rank. Everybody shows a block with a secret and a socket, and tells whose it could use."""
+    if not shared.is_available():
+        store.set(f"card/{world.rank}", json.dumps(None))
+        store.set(f"seen/{world.rank}", json.dumps([]))
+        return {}
+    secret = os.urandom(16)
+    block = shared.Block(len(secret))
+    block.bytes.copy_(torch.frombuffer(bytearray(secret), dtype=torch.uint8))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+        door.bind(b"")  # the kernel finds a name; it is not in any folder, and goes with the socket
+        door.listen(world.size)
+        card = [os.getpid(), block.descriptor, secret.hex(), door.getsockname().hex()]
+        store.set(f"card/{world.rank}", json.dumps(card))
+        cards = {rank: card for rank in world.peers if (card := json.loads(store.get(f"card/{rank}"))) is not None}
+        lines: dict[int, socket.socket] = {}
+        seen = []
+        for rank, (pid, descriptor, content, name) in cards.items():
+            if not shared.can_open(pid, descriptor, bytes.fromhex(content)):
+                continue
+            if rank < world.rank:  # of two, the later one calls
+                line = _call(bytes.fromhex(name), _HELLO.pack(world.rank, bytes.fromhex(content)))
+                if line is None:
+                    continue
+                lines[rank] = line
+            seen.append(rank)
+        store.set(f"seen/{world.rank}", json.dumps(seen))
+        # Everybody's answer is awaited, also by who saw nobody: until then the block must be there to be read.
+        answers = {rank: json.loads(store.get(f"seen/{rank}")) for rank in world.peers}
+        mutual = {rank for rank in seen if world.rank in answers[rank]}
+        for rank in lines.keys() - mutual:
+            lines.pop(rank).close()
+        lines |= _answer(door, secret, {rank for rank in mutual if rank > world.rank})
+    return {rank: Neighbour(cards[rank][0], line) for rank, line in lines.items()}
+
+
+def _call(name: bytes, hello: bytes) -> socket.socket | None:
+    """None: there is no way to it, as from another network namespace, or it is another user's."""
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        line.connect(name)
+        if peer_user(line) == os.geteuid():
+            line.send(hello, socket.MSG_NOSIGNAL)
+            return line
+    except OSError:
+        pass
+    line.close()
+    return None
+
+
+def _answer(door: socket.socket, secret: bytes, expected: set[int]) -> dict[int, socket.socket]:
+    """The calls of these ranks. They have been made before their ranks said so: no waiting here."""
+    lines: dict[int, socket.socket] = {}
+    while expected - lines.keys():
+        line, _ = door.accept()
+        if peer_user(line) == os.geteuid():
+            rank, shown = _HELLO.unpack(line.recv(_HELLO.size))
+            if rank in expected and shown == secret:
+                lines[rank] = line
+                continue
+        line.close()
+    return lines

@@ -52,3 +52,8 @@ def test_leaves_of_different_sizes_give_the_mean_over_samples(
     for dtype in ("float32", "float64"):
         ends = [tuple(weights) for line in runs[f"{leaves} weighted leaves, {dtype}"] for weights in line["ends"]]
         assert len(set(ends)) == 1  # bit for bit
+
+
+def test_what_one_has_to_say_reaches_all_however_long_it_is(runs: dict[str, list[dict[str, Any]]]) -> None:
+    (told,) = runs["notes"]
+    assert told["ends"] == [told["sizes"]] * 3

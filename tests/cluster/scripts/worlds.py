@@ -61,6 +61,23 @@ def full_batch(leaves: int) -> list[float]:
     return (model.weight - model.weight.grad).detach().flatten().tolist()
 
 
+def exchange_notes(*sizes: int) -> list[int]:
+    """What each rank has to say in a step, by the number of its bytes: all hear all of it."""
+    model = nn.Linear(1, 1)
+    trainer = everstep.ElasticTrainer(model, leaves=len(sizes))
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
+    heard: list[bytes] = []
+    engine = current.current()
+    rank = int(os.environ["RANK"])
+    engine.note = lambda: bytes([rank]) * sizes[rank]
+    engine.on_commit.append(lambda decision: heard.extend(decision.notes))
+    for _ in trainer.leaves(steps=1):
+        with trainer.step():
+            model(torch.ones(1)).sum().backward()
+            optimizer.step()
+    return [len(note) if note == bytes([number]) * len(note) else -1 for number, note in enumerate(heard)]
+
+
 def worker(
     rank: int, size: int, port: int, run: Callable[..., Any], settings: tuple[Any, ...], out: Connection
 ) -> None:
@@ -89,6 +106,8 @@ def in_world(size: int, run: Callable[..., Any], *settings: Any) -> list[Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
+    notes = (10, 20_000, 300_000)
+    print(json.dumps({"run": "notes", "sizes": notes, "ends": in_world(3, exchange_notes, *notes)}), flush=True)
     for leaves in (5, 6, 7):
         for optimizer in ("sgd", "adam"):
             for size in range(1, 6):

@@ -1,0 +1,128 @@
+"""Messages between workers on one machine."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+import torch.distributed as dist
+
+from everstep.engine.neighbours import SMALL_BYTES, Neighbour, find_neighbours
+from everstep.engine.world import World
+from everstep.packet import pair
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def two() -> Iterator[tuple[Neighbour, Neighbour]]:
+    one, other = (Neighbour(1, line) for line in pair())
+    yield one, other
+    one.close()
+    other.close()
+
+
+@pytest.fixture
+def beside() -> Iterator[Callable[..., Future[object]]]:
+    with ThreadPoolExecutor() as threads:
+        yield threads.submit
+
+
+def test_messages_are_matched_by_tag_and_within_it_by_order(two: tuple[Neighbour, Neighbour]) -> None:
+    one, other = two
+    for payload, tag in ((b"first", 7), (b"else", 8), (b"", 7), (b"x" * SMALL_BYTES, 9)):
+        one.send(payload, tag)
+    assert other.recv(9) == b"x" * SMALL_BYTES
+    assert [other.recv(7), other.recv(8), other.recv(7)] == [b"first", b"else", b""]
+
+
+def test_two_that_only_send_do_not_wait_for_each_other(
+    two: tuple[Neighbour, Neighbour], beside: Callable[..., Future[object]]
+) -> None:
+    num_messages = 5_000  # far more than the sockets hold
+
+    def talk(mine: Neighbour) -> list[bytes]:
+        for number in range(num_messages):
+            mine.send(number.to_bytes(4, "little"), number)
+        return [mine.recv(number) for number in range(num_messages)]
+
+    expected = [number.to_bytes(4, "little") for number in range(num_messages)]
+    for told in [beside(talk, each) for each in two]:
+        assert told.result(WAIT_S) == expected
+
+
+def test_whoever_waits_is_set_free_by_a_cut(
+    two: tuple[Neighbour, Neighbour], beside: Callable[..., Future[object]]
+) -> None:
+    one, other = two
+    waiting = [beside(one.recv, 1), beside(other.recv, 1)]
+    one.cut()
+    one.cut()
+    for each in waiting:
+        with pytest.raises(ConnectionError):
+            each.result(WAIT_S)
+    with pytest.raises(ConnectionError):
+        other.send(b"", 1)
+
+
+def test_what_was_sent_before_the_end_still_arrives(two: tuple[Neighbour, Neighbour]) -> None:
+    one, other = two
+    one.send(b"last words", 1)
+    one.close()
+    assert other.recv(1) == b"last words"
+    with pytest.raises(ConnectionError):
+        other.recv(1)
+
+
+def test_all_on_one_machine_find_each_other(beside: Callable[..., Future[object]]) -> None:
+    size = 4
+    store = dist.HashStore()
+    worlds = [World(generation=1, rank=r, size=size, store_address="", store_port=0) for r in range(size)]
+    found = [each.result(WAIT_S) for each in [beside(find_neighbours, world, store) for world in worlds]]
+    assert all(isinstance(neighbours, dict) for neighbours in found)
+    by_rank: list[dict[int, Neighbour]] = found  # type: ignore[assignment]
+    assert [sorted(neighbours) for neighbours in by_rank] == [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]]
+    for rank, neighbours in enumerate(by_rank):
+        for peer, neighbour in neighbours.items():
+            neighbour.send(f"{rank} to {peer}".encode(), 1)
+    for rank, neighbours in enumerate(by_rank):
+        for peer, neighbour in neighbours.items():
+            assert neighbour.recv(1) == f"{peer} to {rank}".encode()
+            neighbour.close()
+
+
+def test_a_stranger_at_the_door_is_sent_away(beside: Callable[..., Future[object]]) -> None:
+    """Somebody has read the name of the socket, and not the secret."""
+    store = _Watched()
+    worlds = [World(generation=1, rank=r, size=2, store_address="", store_port=0) for r in range(2)]
+    first = beside(find_neighbours, worlds[0], store)
+    assert store.has_card.wait(WAIT_S)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+        stranger.connect(store.door)
+        stranger.send((1).to_bytes(8, "little") + bytes(16))
+        second = beside(find_neighbours, worlds[1], store)
+        (mine,), (other,) = (each.result(WAIT_S).values() for each in (first, second))  # type: ignore[attr-defined]
+        assert stranger.recv(100) == b""
+    mine.send(b"between us", 1)
+    assert other.recv(1) == b"between us"
+    mine.close()
+    other.close()
+
+
+class _Watched(dist.HashStore):
+    """Tells of the first rank's card."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_card = threading.Event()
+        self.door = b""
+
+    def set(self, key: str, value: str) -> None:
+        super().set(key, value)
+        if key == "card/0":
+            self.door = bytes.fromhex(json.loads(value)[3])
+            self.has_card.set()

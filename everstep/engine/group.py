@@ -25,7 +25,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
 from everstep.engine import behind, sockets
-from everstep.engine.neighbours import Neighbour, find_neighbours
+from everstep.engine.neighbours import SMALL_BYTES, Neighbour, find_neighbours
 from everstep.engine.world import World
 from everstep.errors import PeerLost
 
@@ -149,6 +149,23 @@ class Group:
         except RuntimeError as error:
             raise self._lost(error) from error
 
+    def swap(self, own: bytes, sizes: Sequence[int], tag: int) -> list[bytes]:
+        """For the script's thread: everybody's message, by rank. The sizes are known; PeerLost as in `wait`."""
+        swap = Swap(self, own, sizes, tag)
+
+        def finish() -> list[bytes]:
+            self.wait_here(swap.works)
+            try:
+                return swap.arrived()
+            except OSError as error:
+                raise self._lost(error) from error
+
+        try:
+            return self.unless_broken(finish)
+        except PeerLost:
+            self.still()
+            raise
+
     def gather(self, payload: bytes, ranks: Sequence[int] | None = None) -> list[bytes]:
         """Everybody's payload, by rank; or that of these ranks, if only they come here. Two rounds: lengths first."""
         among = range(self.world.size) if ranks is None else ranks
@@ -205,7 +222,7 @@ class Group:
             self.still()
             raise self._lost(error) from error
 
-    def _lost(self, error: RuntimeError) -> PeerLost:
+    def _lost(self, error: RuntimeError | OSError) -> PeerLost:
         return PeerLost(f"generation {self.world.generation} is broken: {gloo_words(error)}")
 
     def break_(self) -> None:
@@ -241,6 +258,38 @@ class Group:
             box = [gloo]
             del gloo
             behind.start("everstep-destroy", box.clear)
+
+
+class Swap:
+    """A message to all and one from each, on their way: when `works` have ended they have arrived, or are about to."""
+
+    def __init__(self, group: Group, own: bytes, sizes: Sequence[int], tag: int) -> None:
+        """`sizes`: of the messages, by rank."""
+        self._group, self._own, self._tag = group, own, tag
+        self._message = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+        self._inbox = {
+            peer: torch.empty(sizes[peer], dtype=torch.uint8)
+            for peer in group.world.peers
+            if not self._is_direct(peer, sizes[peer])
+        }
+        self.works = [group.recv(room, peer, tag) for peer, room in self._inbox.items()]
+        for peer in group.world.peers:
+            if self._is_direct(peer, len(own)):
+                group.neighbours[peer].send(own, tag)
+            else:
+                self.works.append(group.send(self._message, peer, tag))
+
+    def arrived(self) -> list[bytes]:
+        """By rank. Waits for those of neighbours."""
+        return [self._from(rank) for rank in range(self._group.world.size)]
+
+    def _from(self, rank: int) -> bytes:
+        if rank == self._group.world.rank:
+            return self._own
+        return bytes(self._inbox[rank].numpy()) if rank in self._inbox else self._group.neighbours[rank].recv(self._tag)
+
+    def _is_direct(self, peer: int, num_bytes: int) -> bool:
+        return peer in self._group.neighbours and num_bytes <= SMALL_BYTES
 
 
 def generation_store(world: World, purpose: str, timeout_s: float = FORM_S) -> dist.Store:

@@ -21,8 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from everstep.engine.buckets import Flats, Layout
-from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, gloo_words
-from everstep.engine.neighbours import SMALL_BYTES
+from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, Swap, gloo_words
 from everstep.engine.pulse import ENDS, Header, Pulse, header_bytes, pulse_bytes, total_weight
 from everstep.engine.shared import Block, Shelf, cut, is_available, needed_bytes
 from everstep.engine.staging import Staging
@@ -116,7 +115,7 @@ class Reduction:
         self._additions, _ = additions((n for nodes in task.nodes for n in nodes), task.num_leaves)
         self._stride = max(len(nodes) for nodes in task.nodes) + 1
         self._open: dict[int, dist.Work] = {}  # posted and not waited for; waiting twice would wait for ever
-        self._keep: list[Tensor] = []  # small messages, alive until their work has ended
+        self._keep: list[Swap] = []  # small messages, alive until their work has ended
 
     # --- called by the engine -------------------------------------------------------------------------
 
@@ -339,33 +338,15 @@ class Reduction:
 
     def _swap(self, own: bytes, sizes: Sequence[int], tag: int) -> Collect:
         """Send a small message to all; calling the result waits for everybody's, by rank."""
-        message = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-        inbox = {
-            peer: torch.empty(sizes[peer], dtype=torch.uint8)
-            for peer in self._world.peers
-            if not self._is_direct(peer, sizes[peer])
-        }
-        self._keep += [message, *inbox.values()]
-        works = [self._recv(room, peer, tag) for peer, room in inbox.items()]
-        for peer in self._world.peers:
-            if self._is_direct(peer, len(own)):
-                self._neighbours[peer].send(own, tag)
-            else:
-                self._send(message, peer, tag)
+        swap = Swap(self.task.group, own, sizes, tag)
+        self._open |= {id(work): work for work in swap.works}
+        self._keep.append(swap)
 
         def collect() -> list[bytes]:
-            self._wait(works)
-            return [self._arrived(rank, own, inbox, tag) for rank in range(self._world.size)]
+            self._wait(swap.works)
+            return swap.arrived()
 
         return collect
-
-    def _arrived(self, rank: int, own: bytes, inbox: dict[int, Tensor], tag: int) -> bytes:
-        if rank == self._world.rank:
-            return own
-        return bytes(inbox[rank].numpy()) if rank in inbox else self._neighbours[rank].recv(tag)
-
-    def _is_direct(self, peer: int, num_bytes: int) -> bool:
-        return peer in self._neighbours and num_bytes <= SMALL_BYTES
 
     def _send(self, tensor: Tensor, peer: int, tag: int) -> None:
         work = self.task.group.send(tensor, peer, tag)

@@ -690,12 +690,8 @@ class Engine:
     def _swap_ends(self) -> None:
         assert self._group is not None
         header = Header(generation=self.world.generation, step=self.step, kind=ENDS, weights=(-1.0,) * self._leaves)
-        own = torch.frombuffer(bytearray(header.pack()), dtype=torch.uint8)
-        inbox = {p: torch.empty(header_bytes(self._leaves), dtype=torch.uint8) for p in self.world.peers}
-        works = [self._group.recv(inbox[peer], peer, TAG_HEADER) for peer in self.world.peers]
-        works += [self._group.send(own, peer, TAG_HEADER) for peer in self.world.peers]
         with self.in_phase(WAITING):
-            self._group.wait(works)
+            self._group.swap(header.pack(), [header_bytes(self._leaves)] * self.world.size, TAG_HEADER)
 
     def leave(self, reason: str) -> None:
         """Wait until nobody needs this worker's state any more."""

@@ -16,6 +16,7 @@ from everstep.engine.shared import Block, cut, is_available, needed_bytes
 from everstep.errors import UsageError
 
 BUCKET_BYTES = 4 << 20  # measured on loopback: 1 MiB costs a quarter more, above 4 MiB nothing is gained
+MANY = 64  # buckets of a large model are larger: it has this many full ones, so messages about them are few
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +45,7 @@ class Layout:
 
 def lay_out(parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES) -> Layout:
     """Fill buckets from the last parameter to the first: about the order in which backward makes gradients."""
+    bucket_bytes = max(bucket_bytes, sum(each.numel() * each.element_size() for each in parameters) // MANY)
     buckets: list[Bucket] = []
     open_slots: dict[tuple[torch.dtype, torch.device], list[tuple[int, int]]] = {}
     open_numel: dict[tuple[torch.dtype, torch.device], int] = {}

@@ -118,7 +118,9 @@ class DefaultGroup(dist.ProcessGroup):
                 return self._solo
             if self._group is None:
                 try:
-                    self._group = Group.form_in_generation(self._world, self._address, "user", self._attempt)
+                    self._group = Group.form_in_generation(
+                        self._world, self._address, "user", self._attempt, has_neighbours=False
+                    )
                 except Exception as error:
                     raise PeerLost(f"generation {self._world.generation} is broken: {gloo_words(error)}") from error
                 if self._attempt.is_given_up:  # before `break_` could see the group

@@ -96,29 +96,39 @@ class Group:
         self._canaries = [self.recv(torch.empty(1, dtype=torch.uint8), peer, TAG_CANARY) for peer in world.peers]
 
     @classmethod
-    def form_in_generation(cls, world: World, address: str, purpose: str, attempt: Attempt) -> Group:
+    def form_in_generation(
+        cls, world: World, address: str, purpose: str, attempt: Attempt, *, has_neighbours: bool = True
+    ) -> Group:
         """For a world that the coordinator made: rank 0's store is up, or rank 0 is dead."""
         if world.size > 1:
             # TCPStore would knock for all of FORM_S where nobody listens.
             socket.create_connection((world.store_address, world.store_port), FORM_S).close()
-        return cls.form(world, address, purpose, attempt=attempt)
+        return cls.form(world, address, purpose, attempt=attempt, has_neighbours=has_neighbours)
 
     @classmethod
     def form(
-        cls, world: World, address: str, purpose: str, form_s: float = FORM_S, attempt: Attempt | None = None
+        cls,
+        world: World,
+        address: str,
+        purpose: str,
+        form_s: float = FORM_S,
+        attempt: Attempt | None = None,
+        *,
+        has_neighbours: bool = True,
     ) -> Group:
-        """Connect to all peers of the generation. Blocks, until it is done or the attempt is given up."""
+        """Connect to all peers of the generation. Blocks, until it is done or the attempt is given up. `has_neighbours`:
+        False: nothing is to go to them directly."""
         if world.size == 1:
             return cls(world, None, [])
         attempt = attempt or Attempt()
         attempt.begin(world)
         try:
-            return cls._connect(world, address, purpose, form_s)
+            return cls._connect(world, address, purpose, form_s, has_neighbours)
         finally:
             attempt.end()
 
     @classmethod
-    def _connect(cls, world: World, address: str, purpose: str, form_s: float) -> Group:
+    def _connect(cls, world: World, address: str, purpose: str, form_s: float, has_neighbours: bool) -> Group:
         store = generation_store(world, purpose, form_s)
         before = sockets.listeners()
         device = ProcessGroupGloo.create_device(hostname=address)
@@ -133,7 +143,7 @@ class Group:
         held = sockets.hold(own, peers)
         if len(held) < len(world.peers):
             raise PeerLost(f"found {len(held)} of {len(world.peers)} connections of generation {world.generation}")
-        return cls(world, gloo, held, find_neighbours(world, store))
+        return cls(world, gloo, held, find_neighbours(world, store) if has_neighbours else {})
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         assert self.gloo is not None
@@ -151,17 +161,19 @@ class Group:
 
     def swap(self, own: bytes, sizes: Sequence[int], tag: int) -> list[bytes]:
         """For the script's thread: everybody's message, by rank. The sizes are known; PeerLost as in `wait`."""
-        swap = Swap(self, own, sizes, tag)
 
         def finish() -> list[bytes]:
+            swap = Swap(self, own, sizes, tag)
+            swaps.append(swap)
             self.wait_here(swap.works)
-            try:
-                return swap.arrived()
-            except OSError as error:
-                raise self._lost(error) from error
+            return swap.arrived()
 
+        swaps: list[Swap] = []  # alive until the group is still
         try:
             return self.unless_broken(finish)
+        except OSError as error:  # a neighbour's end
+            self.still()
+            raise self._lost(error) from error
         except PeerLost:
             self.still()
             raise

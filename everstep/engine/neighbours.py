@@ -12,6 +12,7 @@ import select
 import socket
 import struct
 from collections import defaultdict, deque
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -22,32 +23,42 @@ from everstep.packet import peer_user
 
 SMALL_BYTES = 16 << 10  # what is larger goes by gloo, which needs no room for it
 
+_ANSWER_S = 10.0
 _TAG, _HELLO = struct.Struct("<q"), struct.Struct("<q16s")
 
 
 class Neighbour:
     """Messages to and from one peer, matched by their tags and, within a tag, by their order. One thread at a time;
-    only `cut` may be called beside it. OSError when the connection is over."""
+    only `cut` may be called beside it. OSError when the connection is over.
+
+    Whoever waits here takes in what all neighbours send: however little a socket holds, nobody waits in a circle."""
 
     def __init__(self, pid: int, line: socket.socket) -> None:
         self.pid = pid
         self._line = line
+        self._line.settimeout(None)  # whatever the script has set for all sockets
         self._early: dict[int, deque[bytes]] = defaultdict(deque)  # come before they were asked for, by tag
+        self._all: Sequence[Neighbour] = (self,)
+
+    @classmethod
+    def put_together(cls, neighbours: Sequence[Neighbour]) -> None:
+        for each in neighbours:
+            each._all = neighbours
 
     def send(self, payload: bytes, tag: int) -> None:
-        """Does not wait for the peer to read: what it sends meanwhile is taken in."""
         packet = _TAG.pack(tag) + payload
         while True:
             try:
                 self._line.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
                 return
             except BlockingIOError:
-                self._make_room()
+                self._await(select.POLLIN | select.POLLOUT)
 
     def recv(self, tag: int) -> bytes:
         waiting = self._early[tag]
         while not waiting:
-            self._take()
+            if not self._take():
+                self._await(select.POLLIN)
         return waiting.popleft()
 
     def cut(self) -> None:
@@ -61,18 +72,26 @@ class Neighbour:
         self.cut()
         self._line.close()
 
-    def _make_room(self) -> None:
+    def _await(self, events: int) -> None:
+        """Until something happens here; what others have sent is taken in meanwhile."""
         poll = select.poll()
-        poll.register(self._line, select.POLLIN | select.POLLOUT)
-        ((_, events),) = poll.poll()
-        if events & select.POLLIN:
-            self._take()
+        for each in self._all:
+            poll.register(each._line, events if each is self else select.POLLIN)
+        ready = {descriptor for descriptor, event in poll.poll() if event & select.POLLIN}
+        for each in self._all:
+            if each._line.fileno() in ready:
+                each._take()
 
-    def _take(self) -> None:
-        packet = self._line.recv(SMALL_BYTES + _TAG.size)
+    def _take(self) -> bool:
+        """Whether something was there."""
+        try:
+            packet = self._line.recv(SMALL_BYTES + _TAG.size, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
         if not packet:
             raise ConnectionResetError("a neighbour has closed its connection")
         self._early[_TAG.unpack_from(packet)[0]].append(packet[_TAG.size :])
+        return True
 
 
 def find_neighbours(world: World, store: dist.Store) -> dict[int, Neighbour]:
@@ -85,8 +104,9 @@ def find_neighbours(world: World, store: dist.Store) -> dict[int, Neighbour]:
     block = shared.Block(len(secret))
     block.bytes.copy_(torch.frombuffer(bytearray(secret), dtype=torch.uint8))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
-        door.bind(b"")  # the kernel finds a name; it is not in any folder, and goes with the socket
+        door.bind(b"\0everstep-" + os.urandom(16).hex().encode())  # in no folder: it goes with the socket
         door.listen(world.size)
+        door.settimeout(_ANSWER_S)
         card = [os.getpid(), block.descriptor, secret.hex(), door.getsockname().hex()]
         store.set(f"card/{world.rank}", json.dumps(card))
         cards = {rank: card for rank in world.peers if (card := json.loads(store.get(f"card/{rank}"))) is not None}
@@ -108,13 +128,19 @@ def find_neighbours(world: World, store: dist.Store) -> dict[int, Neighbour]:
         for rank in lines.keys() - mutual:
             lines.pop(rank).close()
         lines |= _answer(door, secret, {rank for rank in mutual if rank > world.rank})
-    return {rank: Neighbour(cards[rank][0], line) for rank, line in lines.items()}
+    neighbours = {rank: Neighbour(cards[rank][0], line) for rank, line in lines.items()}
+    Neighbour.put_together(list(neighbours.values()))
+    return neighbours
 
 
 def _call(name: bytes, hello: bytes) -> socket.socket | None:
     """None: there is no way to it, as from another network namespace, or it is another user's."""
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError:  # too many files are open
+        return None
+    try:
+        line.setblocking(False)  # a door at which too many wait is no way to it either
         line.connect(name)
         if peer_user(line) == os.geteuid():
             line.send(hello, socket.MSG_NOSIGNAL)
@@ -130,10 +156,11 @@ def _answer(door: socket.socket, secret: bytes, expected: set[int]) -> dict[int,
     lines: dict[int, socket.socket] = {}
     while expected - lines.keys():
         line, _ = door.accept()
-        if peer_user(line) == os.geteuid():
-            rank, shown = _HELLO.unpack(line.recv(_HELLO.size))
-            if rank in expected and shown == secret:
-                lines[rank] = line
-                continue
-        line.close()
+        line.settimeout(_ANSWER_S)
+        hello = line.recv(_HELLO.size) if peer_user(line) == os.geteuid() else b""
+        rank, shown = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (-1, b"")
+        if rank in expected and shown == secret:
+            lines[rank] = line
+        else:
+            line.close()
     return lines

@@ -14,7 +14,7 @@ import everstep
 from stage import SCRIPTS
 
 
-@pytest.mark.parametrize("what", ["recv", "send"])
+@pytest.mark.parametrize("what", ["recv", "send", "swap"])
 def test_whoever_waits_for_half_a_message_is_set_free(what: str) -> None:
     path = str(Path(everstep.__file__).parents[1])
     done = subprocess.run(

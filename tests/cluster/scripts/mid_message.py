@@ -1,6 +1,7 @@
 """Two workers and a long message. One of them dies in the middle of it: what becomes of the other?
 
-mid_message.py recv|send: what the survivor does. Prints a JSON line."""
+mid_message.py recv|send|swap: what the survivor does; swap: only after the death, of which it has not heard. Prints a
+JSON line."""
 
 from __future__ import annotations
 
@@ -48,7 +49,10 @@ def main() -> None:
     threading.Timer(1.0, group.break_).start()  # the coordinator closes the generation
     began = time.monotonic()
     try:
-        group.wait([work])
+        if sys.argv[1] == "swap":
+            group.swap(b"a small one", [11, 11], 78)
+        else:
+            group.wait([work])
         outcome = "done"
     except PeerLost:
         outcome = "lost"

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from everstep.board import Board
-from everstep.engine.buckets import BUCKET_BYTES, Flats, lay_out
+from everstep.engine.buckets import BUCKET_BYTES, MANY, Flats, lay_out
 from everstep.engine.fixed import Alone
 from everstep.engine.pulse import STEPS, Header, in_order, total_weight
 from everstep.engine.step import Engine
@@ -33,6 +33,15 @@ def test_parameters_in_several_buckets_do_not_share_memory(is_private: bool) -> 
     assert sum(buffer.numel() for buffer in flats.buffers) == sum(each.numel() for each in parameters)
     written = sorted(value for buffer in flats.buffers for value in buffer.double().tolist())
     assert written == sorted(float(n + 1) for n, each in enumerate(parameters) for _ in range(each.numel()))
+
+
+@pytest.mark.parametrize("num_parameters", [1, 100, 5_000])
+def test_a_large_model_has_no_more_than_so_many_buckets(num_parameters: int) -> None:
+    parameters = [nn.Parameter(torch.empty(1 << 20, device="meta")) for _ in range(num_parameters)]  # 4 MiB each
+    buckets = lay_out(parameters).buckets
+    assert len(buckets) <= 2 * MANY
+    assert len(buckets) >= min(num_parameters, MANY)
+    assert sum(bucket.numel for bucket in buckets) == num_parameters << 20
 
 
 def test_a_model_of_several_buckets_gets_the_mean_gradients_of_plain_torch() -> None:

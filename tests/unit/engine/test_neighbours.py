@@ -55,6 +55,42 @@ def test_two_that_only_send_do_not_wait_for_each_other(
         assert told.result(WAIT_S) == expected
 
 
+def test_three_that_send_in_a_circle_do_not_wait_for_each_other(beside: Callable[..., Future[object]]) -> None:
+    num_messages = 2_000
+    lines = [pair() for _ in range(3)]  # from each to the next
+    circle = [(Neighbour(1, lines[n][0]), Neighbour(1, lines[n - 1][1])) for n in range(3)]  # the next, the one before
+    for following, before in circle:
+        Neighbour.put_together([following, before])
+
+    def talk(following: Neighbour, before: Neighbour) -> list[bytes]:
+        for number in range(num_messages):
+            following.send(number.to_bytes(4, "little"), 1)
+        return [before.recv(1) for _ in range(num_messages)]
+
+    expected = [number.to_bytes(4, "little") for number in range(num_messages)]
+    for told in [beside(talk, *each) for each in circle]:
+        assert told.result(WAIT_S) == expected
+    for each in circle:
+        each[0].close()
+        each[1].close()
+
+
+def test_a_timeout_that_the_script_sets_for_all_sockets_is_not_ours(beside: Callable[..., Future[object]]) -> None:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(0.01)
+    try:
+        one, other = (Neighbour(1, line) for line in pair())
+        told = beside(other.recv, 1)
+        with pytest.raises(TimeoutError):
+            told.result(0.2)
+        one.send(b"late", 1)
+        assert told.result(WAIT_S) == b"late"
+        one.close()
+        other.close()
+    finally:
+        socket.setdefaulttimeout(before)
+
+
 def test_whoever_waits_is_set_free_by_a_cut(
     two: tuple[Neighbour, Neighbour], beside: Callable[..., Future[object]]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,11 +24,20 @@ def init(folder: Path, *, framework: str, platform: str | None, is_forced: bool)
     if platform not in (None, *PLATFORMS):
         raise UsageError(f"--platform={platform} is not known", hint=f"one of {', '.join(PLATFORMS)}")
     name = Job(entrypoint=("train.py",), name=re.sub(r"[^\w.-]", "-", folder.resolve().name)).slug
-    for path, text in _project(framework, platform or "local"):
-        _write(folder / path, text.replace("@NAME@", name), is_forced=is_forced)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file, not a folder", hint="everstep init FOLDER")
     job = "train.yaml" if platform == "oci" else "job.yaml"
+    others = [
+        path
+        for path, text in _project(framework, platform or "local")
+        if not _write(folder / path, text.replace("@NAME@", name), is_forced=is_forced)
+    ]
+    if Path(job) in others:
+        typer.echo(f"everstep: {folder / job} is not the one that you have asked for: --force overwrites it", err=True)
+        return 1
+    there = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     where = " --platform local" if platform == "oci" else ""
-    typer.echo(f"everstep: now: cd {folder} && everstep run -f {job}{where} --follow", err=True)
+    typer.echo(f"everstep: now: {there}everstep run -f {job}{where} --follow", err=True)
     return 0
 
 
@@ -49,13 +59,14 @@ def _below(folder: Path) -> Iterator[tuple[Path, str]]:
             yield path.with_name(name).relative_to(folder), path.read_text(encoding="utf-8")
 
 
-def _write(path: Path, text: str, *, is_forced: bool) -> None:
+def _write(path: Path, text: str, *, is_forced: bool) -> bool:
+    """Whether it is there now, with this text."""
     is_there = path.exists()
     if is_there and not is_forced:
         same = path.is_file() and path.read_text(errors="replace") == text
         left = "is there already" if same else "is another already, and left as it is: --force overwrites it"
         typer.echo(f"everstep: {path} {left}", err=True)
-        return
+        return same
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -63,3 +74,4 @@ def _write(path: Path, text: str, *, is_forced: bool) -> None:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", hint="a folder that you may write to") from None
     typer.echo(str(path))
+    return True

@@ -117,7 +117,9 @@ def run(
     logs_specs: opt.LogsSpecs = None,
     numa_binding: opt.NumaBinding = None,
 ) -> None:
-    """Train: SCRIPT on this machine, or a job file (-f) on any platform; and keep it going, whoever dies."""
+    """Train: SCRIPT on this machine, or a job file (-f) on any platform; and keep it going, whoever dies.
+
+    Options stand before SCRIPT; what follows is the script's own."""
     if file is not None:
         from everstep.cli.submit import submit_file
 
@@ -127,11 +129,13 @@ def run(
         raise typer.BadParameter("give SCRIPT, or a job file with -f", ctx=ctx)
     opt.refuse(ctx, ("platform", "changes", "dry_run", "follow"), because="it goes with a job file: -f FILE")
     from everstep.cli import torchrun_options as torchrun
+    from everstep.cli.script import check_script
     from everstep.launcher.machine import count_cpus, count_gpus
     from everstep.launcher.node import worker_command
     from everstep.launcher.starter import Starter
     from everstep.launcher.streams import STDERR, STDOUT, Shown
 
+    told = check_script(script, args or [], is_module=module, is_program=no_python and not run_path)
     command = tuple(worker_command(script, args or [], is_module=module, is_program=no_python and not run_path))
     num_workers = torchrun.parse_num_workers(nproc_per_node, num_gpus=count_gpus(), num_cpus=count_cpus())
     rendezvous = torchrun.parse_rendezvous(
@@ -204,7 +208,7 @@ def run(
             ),
             copied_texts={stream: torchrun.parse_texts(texts) for stream, texts in copied.items() if texts},
             policy={name: value for name, value in policy.items() if value is not None},
-            notes=rendezvous.notes + notes,
+            notes=told + rendezvous.notes + notes,
         )
         raise typer.Exit(run_job(request, starter))
 

@@ -390,7 +390,7 @@ OptionalSubmittedJob = Annotated[
         help="A submitted job: our id of it, the platform's, or its name.", metavar="ID", show_default=False
     ),
 ]
-LogRank = Annotated[int | None, typer.Option("--rank", help="Lines of worker w<RANK> alone.", metavar="RANK")]
+LogRank = Annotated[int | None, typer.Option("--rank", min=0, help="Lines of worker w<RANK> alone.", metavar="RANK")]
 InfoFile = Annotated[
     Path | None, typer.Option("--file", "-f", help="What `everstep run -f` has printed.", metavar="FILE")
 ]

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from everstep.cli.node import find_token
 from everstep.client import Coordinator
-from everstep.errors import UsageError
+from everstep.errors import CoordinatorUnreachable, UsageError
 from everstep.wire import JobView, MetricReport
 
 _LOOK_BACK = 50  # reports, to find the newest of training and of validation
@@ -19,11 +19,24 @@ _LOOK_BACK = 50  # reports, to find the newest of training and of validation
 
 def print_status(url: str | None, job: str | None, token_file: Path | None, log_dir: Path) -> None:
     if url is None:
-        directory = _newest(log_dir, job)
-        url, token_file = (directory / "coordinator.url").read_text().strip(), token_file or directory / "token"
-        job = directory.name
-    if job is None:
+        _print_newest(_newest(log_dir, job), token_file)
+    elif job is None:
         raise UsageError("which job?", hint="give --job ID")
+    else:
+        _print(url, job, token_file)
+
+
+def _print_newest(directory: Path, token_file: Path | None) -> None:
+    try:
+        _print((directory / "coordinator.url").read_text().strip(), directory.name, token_file or directory / "token")
+    except CoordinatorUnreachable as error:
+        raise UsageError(
+            f"job {directory.name} is over, or its coordinator is gone: {error.message}",
+            hint=f"its logs are in {directory}; submitted jobs are shown by `everstep list` and `everstep status ID`",
+        ) from None
+
+
+def _print(url: str, job: str, token_file: Path | None) -> None:
     with closing(Coordinator(url, find_token(token_file), job)) as coordinator:
         console = Console()
         console.print(render(coordinator.view()))
@@ -37,7 +50,8 @@ def _newest(log_dir: Path, job: str | None) -> Path:
     if not found:
         raise UsageError(
             f"no run with a coordinator of its own in {log_dir}",
-            hint="give --coordinator URL, --job ID and --token-file",
+            hint="`everstep run SCRIPT` starts one; a job elsewhere: --coordinator URL, --job ID and --token-file; "
+            "a submitted one: everstep status ID",
         )
     return found[-1].parent
 

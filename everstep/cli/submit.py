@@ -8,7 +8,7 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +18,7 @@ import typer
 from everstep.errors import EverstepError, UsageError
 from everstep.job.load import Loaded, load_file
 from everstep.job.order import order_of, policy_of
+from everstep.job.platform_options import PLATFORMS
 from everstep.job.schema import Job
 from everstep.job.tree import dump
 from everstep.platforms import records
@@ -44,7 +45,7 @@ def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_
     ticket = _ticket(loaded.job, chosen, None if str(path) == "-" else path)
     rendering = chosen.render(loaded.job, ticket)
     policy_of(order_of(loaded.job, ticket.id))  # refused here, not by a coordinator far away
-    for note in (*loaded.notes, *rendering.notes):
+    for note in (*loaded.notes, *rendering.notes, *_note_missing(loaded.job, ticket.workdir)):
         say(note)
     if is_dry:
         typer.echo(rendering.text, nl=not rendering.text.endswith("\n"))
@@ -59,6 +60,13 @@ def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_
     return watch(record.id) if follows else 0
 
 
+def _note_missing(job: Job, workdir: Path) -> Iterator[str]:
+    """An image, or a line of its setup, may bring the script; most do not."""
+    entry = job.entry
+    if not entry.is_module and not entry.is_program and not (workdir / entry.script).exists():
+        yield f"entrypoint: there is no {entry.script} in {workdir}; the image or `setup` must bring it"
+
+
 def _refuse_search(job: Job) -> None:
     if job.searcher is not None and job.searcher.name != "single":
         raise UsageError(
@@ -68,6 +76,8 @@ def _refuse_search(job: Job) -> None:
 
 def _load(path: Path, changes: Sequence[str], platform: str | None) -> Loaded:
     if platform is not None:
+        if platform not in PLATFORMS:
+            raise UsageError(f"--platform={platform} is not known", hint=f"one of {', '.join(PLATFORMS)}")
         changes = [*changes, f"platform.name={platform}"]
     if str(path) == "-":
         from everstep.job.load import load
@@ -142,14 +152,20 @@ def watch(wanted: str) -> int:
 
 def print_logs(wanted: str, *, rank: int | None, follows: bool) -> int:
     record = records.find(wanted)
-    _print_lines(platform_of(record.platform), record, rank=rank, follows=follows)
+    num_lines = _print_lines(platform_of(record.platform), record, rank=rank, follows=follows)
+    if rank is not None and not num_lines:
+        say(f"w{rank} has written nothing, or there is none: `everstep status {record.id}` shows the workers")
     return 0
 
 
-def _print_lines(platform: Platform, record: Record, *, rank: int | None, follows: bool) -> None:
+def _print_lines(platform: Platform, record: Record, *, rank: int | None, follows: bool) -> int:
+    """How many they were."""
+    num_lines = 0
     for line in platform.logs(record, follow=follows):
         if rank is None or line.text.startswith(f"[w{rank}] "):
             typer.echo(line.text if rank is not None else f"{line.node} | {line.text}")
+            num_lines += 1
+    return num_lines
 
 
 def _last_status(record: Record) -> JobStatus:
@@ -181,7 +197,7 @@ def list_jobs(*, is_json: bool) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=None if found else "no job was submitted from here")
+    table = Table(title=None if found else "you have submitted no job on this machine")
     for column in ("id", "platform", "state", "age", "reason"):
         table.add_column(column, overflow="fold")
     for record, status in found:

@@ -116,8 +116,8 @@ class Group:
         *,
         has_neighbours: bool = True,
     ) -> Group:
-        """Connect to all peers of the generation. Blocks, until it is done or the attempt is given up. `has_neighbours`:
-        False: nothing is to go to them directly."""
+        """Connect to all peers of the generation. Blocks, until it is done or the attempt is given up. Without
+        neighbours, everything goes over gloo."""
         if world.size == 1:
             return cls(world, None, [])
         attempt = attempt or Attempt()

@@ -20,7 +20,7 @@ class Local(Block):
 
 
 class Compose(Block):
-    project: Annotated[Text, Field(description="Name of the Compose project; else the job's.")] = ""
+    project: Annotated[Text, Field(description="Name of the Compose project; else the job's id.")] = ""
     raw: Raw = Field(default_factory=dict)
 
 

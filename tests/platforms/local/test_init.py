@@ -34,6 +34,17 @@ def test_the_job_file_names_its_platform(platform: str, tmp_path: Path) -> None:
         assert yaml.safe_load(path.read_text()), path
 
 
+def test_a_job_file_for_another_platform_is_not_passed_off_as_this_ones(tmp_path: Path) -> None:
+    assert type_everstep("init", "a b", cwd=tmp_path, env={}).returncode == 0
+    done = type_everstep("init", "a b", "--platform", "compose", cwd=tmp_path, env={})
+    assert done.returncode == 1
+    assert "job.yaml is not the one that you have asked for: --force overwrites it" in done.stderr
+    assert "now:" not in done.stderr
+    done = type_everstep("init", "a b", "--platform", "compose", "--force", cwd=tmp_path, env={})
+    assert done.returncode == 0
+    assert "now: cd 'a b' && everstep run -f job.yaml" in done.stderr
+
+
 def test_what_is_there_stays_unless_it_is_forced(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('mine')\n")
     done = type_everstep("init", cwd=tmp_path, env={})

@@ -1,0 +1,42 @@
+"""What `everstep run SCRIPT` refuses and what it remarks, before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from everstep.cli.script import check_script
+from everstep.errors import UsageError
+
+
+def test_a_script_that_is_there_is_taken(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    assert check_script(str(script), ["--epochs", "3"], is_module=False, is_program=False) == ()
+
+
+def test_one_that_is_not_there_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"there is no nope.py in {tmp_path}"):
+        check_script("nope.py", [], is_module=False, is_program=False)
+
+
+def test_modules_and_programs_are_found_by_others() -> None:
+    assert check_script("my.module", [], is_module=True, is_program=False) == ()
+    assert check_script("bash", [], is_module=False, is_program=True) == ()
+
+
+def test_a_job_file_goes_with_an_option(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.touch()
+    with pytest.raises(UsageError, match="is no script") as refused:
+        check_script(str(job), [], is_module=False, is_program=False)
+    assert "everstep run -f" in str(refused.value)
+
+
+def test_an_option_of_ours_that_stands_too_late_is_remarked(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    (note,) = check_script(str(script), ["--dry-run"], is_module=False, is_program=False)
+    assert note.startswith("--dry-run stands after the script")

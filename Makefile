@@ -50,7 +50,7 @@ types: $(STAMP)  ## mypy --strict
 contracts: $(STAMP)  ## which part may import which
 	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
-demo: setup  ## kill a worker in the middle of training and watch it go on
+demo: $(STAMP)  ## kill a worker in the middle of training and watch it go on
 	$(BIN)/python examples/demo.py
 
 bench: setup  ## measurements, as JSON lines

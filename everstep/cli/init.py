@@ -15,6 +15,7 @@ from everstep.job.schema import Job
 
 FRAMEWORKS = ("pytorch",)
 _TEMPLATES = Path(__file__).parents[1] / "templates"
+_FIRST = {"compose": "everstep build && ", "kubernetes": "everstep build --push && "}
 _ADS_FILES = ("train.py", ".dockerignore")  # of the usual ones, what ADS's layout has too
 
 
@@ -37,7 +38,10 @@ def init(folder: Path, *, framework: str, platform: str | None, is_forced: bool)
         return 1
     there = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     where = " --platform local" if platform == "oci" else ""
-    typer.echo(f"everstep: now: {there}everstep run -f {job}{where} --follow", err=True)
+    first = _FIRST.get(platform or "", "")
+    typer.echo(f"everstep: now: {there}{first}everstep run -f {job}{where} --follow", err=True)
+    if platform == "kubernetes":
+        typer.echo("everstep: before that, give job.yaml an `image` of a registry that the cluster reads", err=True)
     return 0
 
 
@@ -49,7 +53,10 @@ def _project(framework: str, platform: str) -> Iterator[tuple[Path, str]]:
         yield from _below(_TEMPLATES / "oci")
         return
     more = (_TEMPLATES / "platforms" / f"{platform}.yaml").read_text(encoding="utf-8")
-    yield from ((path, text + more if path.name == "job.yaml" else text) for path, text in usual)
+    for path, text in usual:
+        if platform == "kubernetes" and path.name == "environment.yaml":
+            text = text.replace("everstep[torch]", "everstep[torch,kubernetes]")  # the coordinator makes pods
+        yield path, text + more if path.name == "job.yaml" else text
 
 
 def _below(folder: Path) -> Iterator[tuple[Path, str]]:

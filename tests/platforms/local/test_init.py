@@ -42,7 +42,7 @@ def test_a_job_file_for_another_platform_is_not_passed_off_as_this_ones(tmp_path
     assert "now:" not in done.stderr
     done = type_everstep("init", "a b", "--platform", "compose", "--force", cwd=tmp_path, env={})
     assert done.returncode == 0
-    assert "now: cd 'a b' && everstep run -f job.yaml" in done.stderr
+    assert "now: cd 'a b' && everstep build && everstep run -f job.yaml" in done.stderr
 
 
 def test_what_is_there_stays_unless_it_is_forced(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ a group is formed, both ways."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -38,6 +39,7 @@ class Neighbour:
         self._line = line
         self._line.settimeout(None)  # whatever the script has set for all sockets
         self._early: dict[int, deque[bytes]] = defaultdict(deque)  # come before they were asked for, by tag
+        self._is_over = False  # nothing more will come
         self._all: Sequence[Neighbour] = (self,)
 
     @classmethod
@@ -53,6 +55,7 @@ class Neighbour:
                 return
             except BlockingIOError:
                 self._await(select.POLLIN | select.POLLOUT)
+                self._take()
 
     def recv(self, tag: int) -> bytes:
         waiting = self._early[tag]
@@ -73,25 +76,37 @@ class Neighbour:
         self._line.close()
 
     def _await(self, events: int) -> None:
-        """Until something happens here; what others have sent is taken in meanwhile."""
+        """Until something happens here; what others have sent is taken in meanwhile. That one of them has ended is its
+        own affair: it may have had nothing more to say."""
         poll = select.poll()
         for each in self._all:
-            poll.register(each._line, events if each is self else select.POLLIN)
+            if each is self or not each._is_over:
+                poll.register(each._line, events if each is self else select.POLLIN)
         ready = {descriptor for descriptor, event in poll.poll() if event & select.POLLIN}
         for each in self._all:
-            if each._line.fileno() in ready:
-                each._take()
+            if each is not self and each._line.fileno() in ready:
+                with contextlib.suppress(ConnectionError):
+                    each._take()
 
     def _take(self) -> bool:
         """Whether something was there."""
+        if self._is_over:
+            raise ConnectionResetError("a neighbour has closed its connection")
         try:
-            packet = self._line.recv(SMALL_BYTES + _TAG.size, socket.MSG_DONTWAIT)
+            packet = self._receive()
         except BlockingIOError:
             return False
         if not packet:
+            self._is_over = True
             raise ConnectionResetError("a neighbour has closed its connection")
         self._early[_TAG.unpack_from(packet)[0]].append(packet[_TAG.size :])
         return True
+
+    def _receive(self) -> bytes:
+        try:
+            return self._line.recv(SMALL_BYTES + _TAG.size, socket.MSG_DONTWAIT)
+        except ConnectionResetError:  # said once, if it has left something unread; what it sent before is still there
+            return self._line.recv(SMALL_BYTES + _TAG.size, socket.MSG_DONTWAIT)
 
 
 def find_neighbours(world: World, store: dist.Store) -> dict[int, Neighbour]:

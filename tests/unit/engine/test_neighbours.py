@@ -105,8 +105,28 @@ def test_whoever_waits_is_set_free_by_a_cut(
         other.send(b"", 1)
 
 
-def test_what_was_sent_before_the_end_still_arrives(two: tuple[Neighbour, Neighbour]) -> None:
+def test_that_another_has_ended_is_nothing_to_whoever_waits_here(beside: Callable[..., Future[object]]) -> None:
+    (mine, first), (also_mine, second) = ([Neighbour(1, line) for line in pair()] for _ in range(2))
+    Neighbour.put_together([mine, also_mine])
+    told = beside(also_mine.recv, 1)
+    first.send(b"all that I have to say", 1)
+    first.close()
+    with pytest.raises(TimeoutError):
+        told.result(0.2)
+    second.send(b"late", 1)
+    assert told.result(WAIT_S) == b"late"
+    assert mine.recv(1) == b"all that I have to say"
+    with pytest.raises(ConnectionError):
+        mine.recv(1)
+    for each in (mine, also_mine, second):
+        each.close()
+
+
+@pytest.mark.parametrize("has_unread", [False, True])
+def test_what_was_sent_before_the_end_still_arrives(two: tuple[Neighbour, Neighbour], has_unread: bool) -> None:
     one, other = two
+    if has_unread:
+        other.send(b"never read", 1)
     one.send(b"last words", 1)
     one.close()
     assert other.recv(1) == b"last words"

@@ -57,6 +57,13 @@ class Fixed(Alone):
         self._address = address or "127.0.0.1"
         self._store: dist.TCPStore | None = None
         self._formed: Group | None = None
+        self._is_broken = False
+
+    def is_closed(self, generation: int) -> bool:
+        return self._is_broken
+
+    def report_broken(self, generation: int, reason: str, *, must_probe: bool = False) -> None:
+        self._is_broken = True
 
     def next_group(self, after: int) -> Group:
         if after >= 1:

@@ -57,3 +57,10 @@ def test_leaves_of_different_sizes_give_the_mean_over_samples(
 def test_what_one_has_to_say_reaches_all_however_long_it_is(runs: dict[str, list[dict[str, Any]]]) -> None:
     (told,) = runs["notes"]
     assert told["ends"] == [told["sizes"]] * 3
+
+
+def test_a_peer_lost_at_the_end_of_a_fixed_world_is_an_error(runs: dict[str, list[dict[str, Any]]]) -> None:
+    (told,) = runs["a lost peer"]
+    first, dead, last = told["ends"]
+    assert first == last == "a peer was lost, and torchrun's world is fixed"
+    assert dead is None

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import socket
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from train import batch, build, digest, make_optimizer, optimizer_state
 
 import everstep
 from everstep.engine import current
+from everstep.errors import PermanentError
 
 SIZES = (3, 0, 5, 1, 2, 4, 1)  # samples of each leaf; one is empty
 
@@ -78,6 +79,23 @@ def exchange_notes(*sizes: int) -> list[int]:
     return [len(note) if note == bytes([number]) * len(note) else -1 for number, note in enumerate(heard)]
 
 
+def lose_a_peer_at_the_end() -> str:
+    """Rank 1 dies when the last step is done, before all have said so: what the others are told."""
+    model = nn.Linear(1, 1)
+    trainer = everstep.ElasticTrainer(model, leaves=3)
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
+    if os.environ["RANK"] == "1":
+        current.current().on_commit.append(lambda decision: os._exit(1))
+    try:
+        for _ in trainer.leaves(steps=1):
+            with trainer.step():
+                model(torch.ones(1)).sum().backward()
+                optimizer.step()
+    except PermanentError as error:
+        return error.message
+    return "nothing"
+
+
 def worker(
     rank: int, size: int, port: int, run: Callable[..., Any], settings: tuple[Any, ...], out: Connection
 ) -> None:
@@ -97,7 +115,9 @@ def in_world(size: int, run: Callable[..., Any], *settings: Any) -> list[Any]:
     ]
     for each in ranks:
         each.start()
-    ends = [pipe[0].recv() if pipe[0].poll(60) else None for pipe in pipes]
+    for pipe, each in zip(pipes, ranks, strict=True):
+        wait([pipe[0], each.sentinel], 60)
+    ends = [pipe[0].recv() if pipe[0].poll() else None for pipe in pipes]
     for each in ranks:
         each.join(10)
         each.kill()
@@ -108,6 +128,7 @@ def main() -> None:
     torch.set_num_threads(1)
     notes = (10, 20_000, 300_000)
     print(json.dumps({"run": "notes", "sizes": notes, "ends": in_world(3, exchange_notes, *notes)}), flush=True)
+    print(json.dumps({"run": "a lost peer", "ends": in_world(3, lose_a_peer_at_the_end)}), flush=True)
     for leaves in (5, 6, 7):
         for optimizer in ("sgd", "adam"):
             for size in range(1, 6):

@@ -64,6 +64,12 @@ class Neighbour:
                 self._await(select.POLLIN)
         return waiting.popleft()
 
+    def has_ended(self) -> bool:
+        """Whether the peer has cut the connection, read or unread messages aside."""
+        poll = select.poll()
+        poll.register(self._line, 0)  # an end is always told
+        return bool(poll.poll(0))
+
     def cut(self) -> None:
         """End it, for the peer and for whoever waits here. Safe from any thread."""
         try:

@@ -12,6 +12,7 @@ nobody else sees until `finish` returns: after a loss nothing was applied."""
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ Collect = Callable[[], list[bytes]]
 CollectPulses = Callable[[], list[Pulse]]
 
 IN_FLIGHT = 4
+QUICK_S = 0.05  # nobody is given up, and the next step summed, in so short a time
 DRAIN_S = 0.1  # what of a broken group has not ended by then never will
 
 
@@ -190,12 +192,14 @@ class Reduction:
             results.append((bucket, self._post_result(bucket)))
         self._await_pulse()
         headers = headers or self._check_headers(take_headers())
+        told_at = time.monotonic()
         take_pulses = self._post_pulse(headers)
         for landed in results:
             self._take_result(*landed)
         pulses = take_pulses()
         self._wait(list(self._open.values()))
         self._staging.settle()
+        self._check_results(told_at)
         self._pulses = pulses
 
     def _await_ready(self, bucket: int, *, block: bool) -> bool:
@@ -304,6 +308,12 @@ class Reduction:
             if cuts[peer + 1] > cuts[peer]:
                 result[cuts[peer] : cuts[peer + 1]].copy_(self._look(peer, tag, bucket, peer))
         self._staging.land(self.result, bucket)
+
+    def _check_results(self, told_at: float) -> None:
+        """If this worker was frozen before it had copied the results, neighbours may have gone on without it since, and
+        written there again. But first they have ended the connection."""
+        if time.monotonic() > told_at + QUICK_S and any(each.has_ended() for each in self._neighbours.values()):
+            raise PeerLost(f"generation {self._world.generation} was closed before all results were read")
 
     def _post_headers(self) -> Collect:
         sizes = [header_bytes(len(self.task.header.weights))] * self._world.size

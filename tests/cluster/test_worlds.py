@@ -64,3 +64,8 @@ def test_a_peer_lost_at_the_end_of_a_fixed_world_is_an_error(runs: dict[str, lis
     first, dead, last = told["ends"]
     assert first == last == "a peer was lost, and torchrun's world is fixed"
     assert dead is None
+
+
+def test_a_result_that_was_read_too_late_is_thrown_away(runs: dict[str, list[dict[str, Any]]]) -> None:
+    (told,) = runs["too late"]
+    assert told["ends"] == [2, 1]

@@ -7,7 +7,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import socket
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -19,7 +21,9 @@ from train import batch, build, digest, make_optimizer, optimizer_state
 
 import everstep
 from everstep.engine import current
+from everstep.engine.reduce import Reduction
 from everstep.errors import PermanentError
+from everstep.process import STOPPED, process_state
 
 SIZES = (3, 0, 5, 1, 2, 4, 1)  # samples of each leaf; one is empty
 
@@ -96,6 +100,45 @@ def lose_a_peer_at_the_end() -> str:
     return "nothing"
 
 
+def come_back_too_late() -> int:
+    """Rank 1 is frozen when all is summed and it has not read the result; rank 0 goes on without it, and writes to that
+    memory again. The steps that each has committed."""
+    model = nn.Linear(1, 1)
+    trainer = everstep.ElasticTrainer(model, leaves=2)
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
+    engine, rank, steps = current.current(), os.environ["RANK"], [0]
+    take_result = Reduction._take_result
+
+    def freeze_first(reduction: Reduction, *args: Any) -> None:
+        if steps[0] == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        take_result(reduction, *args)
+
+    def go_on_without(decision: Any) -> None:
+        steps[0] += 1
+        if rank == "0" and steps[0] == 2:
+            group, block = engine._group, engine._sum._outbox.block
+            assert group is not None and block is not None
+            while process_state(group.neighbours[1].pid) != STOPPED:
+                time.sleep(0.01)
+            group.break_()
+            time.sleep(0.3)  # such things take a while
+            block.bytes.fill_(0xFF)
+            os.kill(group.neighbours[1].pid, signal.SIGCONT)
+
+    if rank == "1":
+        Reduction._take_result = freeze_first  # type: ignore[method-assign]
+    engine.on_commit.append(go_on_without)
+    try:
+        for _ in trainer.leaves(steps=3):
+            with trainer.step():
+                model(torch.ones(1)).sum().backward()
+                optimizer.step()
+    except PermanentError:
+        pass  # in a fixed world
+    return steps[0]
+
+
 def worker(
     rank: int, size: int, port: int, run: Callable[..., Any], settings: tuple[Any, ...], out: Connection
 ) -> None:
@@ -129,6 +172,7 @@ def main() -> None:
     notes = (10, 20_000, 300_000)
     print(json.dumps({"run": "notes", "sizes": notes, "ends": in_world(3, exchange_notes, *notes)}), flush=True)
     print(json.dumps({"run": "a lost peer", "ends": in_world(3, lose_a_peer_at_the_end)}), flush=True)
+    print(json.dumps({"run": "too late", "ends": in_world(2, come_back_too_late)}), flush=True)
     for leaves in (5, 6, 7):
         for optimizer in ("sgd", "adam"):
             for size in range(1, 6):

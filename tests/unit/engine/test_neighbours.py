@@ -122,6 +122,14 @@ def test_that_another_has_ended_is_nothing_to_whoever_waits_here(beside: Callabl
         each.close()
 
 
+def test_an_end_is_seen_whatever_is_still_to_be_read(two: tuple[Neighbour, Neighbour]) -> None:
+    one, other = two
+    one.send(b"unread", 1)
+    assert not other.has_ended()
+    one.cut()
+    assert other.has_ended()
+
+
 @pytest.mark.parametrize("has_unread", [False, True])
 def test_what_was_sent_before_the_end_still_arrives(two: tuple[Neighbour, Neighbour], has_unread: bool) -> None:
     one, other = two

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -111,7 +112,9 @@ def come_back_too_late() -> int:
 
     def freeze_first(reduction: Reduction, *args: Any) -> None:
         if steps[0] == 1:
-            os.kill(os.getpid(), signal.SIGSTOP)
+            signal.pthread_kill(
+                threading.get_ident(), signal.SIGSTOP
+            )  # to this thread: it does not run on for a moment
         take_result(reduction, *args)
 
     def go_on_without(decision: Any) -> None:

@@ -114,7 +114,7 @@ def come_back_too_late() -> int:
         if steps[0] == 1:
             signal.pthread_kill(
                 threading.get_ident(), signal.SIGSTOP
-            )  # to this thread: it does not run on for a moment
+            )  # at once: it runs no further
         take_result(reduction, *args)
 
     def go_on_without(decision: Any) -> None:

@@ -112,9 +112,7 @@ def come_back_too_late() -> int:
 
     def freeze_first(reduction: Reduction, *args: Any) -> None:
         if steps[0] == 1:
-            signal.pthread_kill(
-                threading.get_ident(), signal.SIGSTOP
-            )  # at once: it runs no further
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # at once: it runs no further
         take_result(reduction, *args)
 
     def go_on_without(decision: Any) -> None:

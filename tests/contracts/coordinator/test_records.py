@@ -135,8 +135,10 @@ def cast(play, server):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_two_workers_share_a_dataset_each_record_once(cast, num_workers):
-    job, (fast,) = cast(dataset_size=202, num_epochs=2, shuffle=True, num_workers=num_workers)
-    _, (slow,) = cast(job=job, dataset_size=202, num_epochs=2, shuffle=True, num_workers=num_workers, pause_s=0.05)
+    numbers = {"dataset_size": 202, "num_epochs": 2, "shuffle": True, "num_workers": num_workers}
+    job, (slow,) = cast(**numbers, pause_s=0.05)
+    slow.wait_for_batches(1)
+    _, (fast,) = cast(job=job, **numbers)
     fast.finish()
     slow.finish()
     counts = Counter(fast.records + slow.records)
@@ -150,19 +152,21 @@ def test_two_workers_share_a_dataset_each_record_once(cast, num_workers):
 def test_a_coordinator_that_is_killed_and_comes_back_loses_nothing(cast, server_class, tmp_path):
     frail = server_class(tmp_path, str(tmp_path / "db"))
     try:
-        _, workers = cast(2, on=frail, dataset_size=1200, num_workers=1)  # enough for one that starts late
+        _, workers = cast(2, on=frail, dataset_size=600, num_workers=1)
         for times in range(1, 4):
-            workers[0].wait_for_batches(6 * times)
+            wait_for(lambda number=6 * times: sum(len(each.printed) for each in workers) >= number, within_s=60)
             frail.kill()
             frail.start()
         counts = Counter(record for worker in workers for record in worker.finish().records)
-        assert counts == Counter(range(1200))
+        assert counts == Counter(range(600))
     finally:
         frail.kill()
 
 
 def test_a_dead_workers_records_go_to_others(cast):
-    job, (doomed, other) = cast(2, dataset_size=120, num_workers=2)
+    job, (doomed,) = cast(dataset_size=120, num_workers=2, pause_s=1.0)  # far from the end when it dies
+    doomed.wait_for_batches(1)
+    _, (other,) = cast(job=job, dataset_size=120, num_workers=2)
     doomed.wait_for_batches(2)
     doomed.process.send_signal(signal.SIGKILL)
     doomed.process.wait()

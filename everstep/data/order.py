@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from everstep.data.permutation import Permutation
 
 
@@ -67,17 +70,16 @@ class Order:
         found: list[int] = []
         for number in range(span.start // _BLOCK, (span.stop - 1) // _BLOCK + 1):
             block, start = _block(self.size, self.seed, epoch, number), number * _BLOCK
-            found += block[max(span.start - start, 0) : span.stop - start]
+            found += block[max(span.start - start, 0) : span.stop - start].tolist()
         return found
 
 
-_BLOCK = 2048  # places whose samples are worked out together: a few at a time would cost as much
+_BLOCK = 2**13  # places whose samples are worked out together: a few at a time would cost as much
 
 
 @lru_cache(maxsize=4)
-def _block(size: int, seed: int, epoch: int, number: int) -> list[int]:
-    places: list[int] = Permutation(size, seed, epoch)[number * _BLOCK : min((number + 1) * _BLOCK, size)].tolist()
-    return places
+def _block(size: int, seed: int, epoch: int, number: int) -> NDArray[np.int64]:
+    return Permutation(size, seed, epoch)[number * _BLOCK : min((number + 1) * _BLOCK, size)]
 
 
 class Key(NamedTuple):

@@ -11,7 +11,7 @@ import hashlib
 import random
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from everstep.engine.seeds import seed_everything
 
-_KNOWN = 20_240_607  # any seed
+_KNOWN = 20_240_607  # any seed below 2^32
 
 Request = tuple[list[int], int, int]  # the samples of one leaf, the epoch, and the place in it of the first of them
 
@@ -91,25 +91,36 @@ class _Streams:
     def mark(self) -> None:
         """From here on."""
         if self._expected is None or not self.are_ours:
-            seed_everything(_KNOWN)
+            known = _known()  # setting a state is quicker than seeding, but for numpy
+            random.setstate(known.python)
+            torch.default_generator.set_state(known.tensors)
+            numpy.random.seed(_KNOWN)
 
     def are_untouched(self) -> bool:
         drawn = self._drawn.random_().item(), random.random(), numpy.random.random()
         if not self.are_ours:
-            return drawn == _first_draws()
+            return drawn == _known().draws
         if self._expected is None:
-            self._expected = (
-                random.Random(_KNOWN),
-                numpy.random.RandomState(_KNOWN & 0xFFFFFFFF),
-                torch.Generator().manual_seed(_KNOWN),
-            )
+            self._expected = _generators()
         python, arrays, tensors = self._expected
         return drawn == (self._drawn.random_(generator=tensors).item(), python.random(), arrays.random_sample())
 
 
+def _generators() -> tuple[random.Random, numpy.random.RandomState, torch.Generator]:
+    return random.Random(_KNOWN), numpy.random.RandomState(_KNOWN), torch.Generator().manual_seed(_KNOWN)
+
+
+class _Known(NamedTuple):
+    """Where the streams are set, and what they give first."""
+
+    python: tuple[Any, ...]
+    tensors: torch.Tensor
+    draws: tuple[float, float, float]
+
+
 @cache
-def _first_draws() -> tuple[float, float, float]:
-    python, tensors = random.Random(_KNOWN), torch.Generator().manual_seed(_KNOWN)
-    arrays = numpy.random.RandomState(_KNOWN & 0xFFFFFFFF)
+def _known() -> _Known:
+    python, arrays, tensors = _generators()
+    states = python.getstate(), tensors.get_state()
     drawn = torch.empty((), dtype=torch.int64).random_(generator=tensors).item()
-    return drawn, python.random(), arrays.random_sample()
+    return _Known(*states, (drawn, python.random(), arrays.random_sample()))

@@ -22,20 +22,21 @@ class Requests:
         self.kept: dict[Key, Any] = {}  # read before they were wanted
         self._schedule: Schedule | None = None
         self._number = 0  # of the schedule's leaves so far
-        self._next: Key | None = None  # to be read next
+        self._next: tuple[Key, range] | None = None  # to be read next, and its places in the epoch
 
     def follow(self, schedule: Schedule, first: Key) -> None:
         """A new schedule; `first` may be none of its leaves."""
         self._schedule, self._number = schedule, 0
         self.kept = {key: batch for key, batch in self.kept.items() if key == first or self.needs(key)}
-        self._next = self._find_next() if first in self.kept or first in self.asked else first
+        is_coming = first in self.kept or first in self.asked
+        self._next = self._find_next() if is_coming else (first, self.order.span(first.position, first.leaf))
 
     def needs(self, key: Key) -> bool:
         assert self._schedule is not None
         return self._schedule.needs(key)
 
     def is_coming(self, key: Key) -> bool:
-        return key == self._next or key in self.asked or key in self.kept
+        return (self._next is not None and key == self._next[0]) or key in self.asked or key in self.kept
 
     def __len__(self) -> int:
         return self.order.num_batches
@@ -44,21 +45,22 @@ class Requests:
         return self
 
     def __next__(self) -> Request:
-        key = self._next
-        if key is None:
+        if self._next is None:
             raise StopIteration
-        span = self.order.span(key.position, key.leaf)
+        key, span = self._next
         self.asked.append(key)
         self._next = self._find_next()
         return self.order.indices(key.epoch, span), key.epoch, span.start
 
-    def _find_next(self) -> Key | None:
+    def _find_next(self) -> tuple[Key, range] | None:
         """The schedule's next leaf that has samples and is not being read yet."""
         assert self._schedule is not None
         while (found := self._schedule.key(self._number)) is not None:
             self._number += 1
-            if found not in self.asked and found not in self.kept and self.order.span(found.position, found.leaf):
-                return found
+            if found not in self.asked and found not in self.kept:
+                span = self.order.span(found.position, found.leaf)
+                if span:
+                    return found, span
         return None
 
 

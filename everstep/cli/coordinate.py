@@ -4,7 +4,6 @@ Started again on the same folder it goes on as before. Its exit code is the job'
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import threading
@@ -22,7 +21,8 @@ from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job.order import Order, policy_of
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, private_directory, write_token
 from everstep.launcher.machine import own_address
-from everstep.platforms.base import OVER
+from everstep.platforms import last_word
+from everstep.platforms.base import OVER, State
 from everstep.platforms.fleet import Fleet, NoFleet, ReturningNodes, keep
 from everstep.wire import JobSpec, JobView
 
@@ -46,11 +46,11 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
     files = CoordinatorFiles(directory=folder, serves_code=bool(order.code and not order.code_from))
     if request.token_file is not None and request.token_file.resolve() != files.token:
         private_file.write(files.token, env.read_token(request.token_file).encode() + b"\n")
-    status = StatusFile(path=folder / "status.json")
-    if (over := status.over()) is not None:
-        say(f"{over}, as it was before this start")
-        return 0 if over == "succeeded" else 1
-    status.write("running", "the coordinator is started")
+    told = last_word.read(folder)
+    if told is not None and told[0] in OVER:  # one that ended with an error may be started again for that
+        say(f"{told[0]}, as it was before this start")
+        return 0 if told[0] == "succeeded" else 1
+    last_word.write(folder, "running", "the coordinator is started")
     write_token(files.token)
     fleet = _fleet(request.fleet, order, folder)
     fleet.prepare()
@@ -74,31 +74,13 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
     if not _is_over(view):
         say("ended by a signal; the job goes on without its coordinator until the next one comes")
         if comes_back:
-            status.write("pending", "its nodes were asked to go; it goes on when they are back")
+            last_word.write(folder, "pending", "its nodes were asked to go; it goes on when they are back")
         return 128 + signal.SIGTERM
-    state = "succeeded" if view.is_finished else "cancelled" if was_asked else "failed"
-    status.write(state, view.reason)
+    state: State = "succeeded" if view.is_finished else "cancelled" if was_asked else "failed"
+    last_word.write(folder, state, view.reason)
     (folder / "secrets.json").unlink(missing_ok=True)
     say(f"{state}: {view.reason}")
     return 0 if view.is_finished else 1
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StatusFile:
-    """For whoever cannot ask the coordinator, as when it is over."""
-
-    path: Path
-
-    def over(self) -> str | None:
-        """How the job has ended, if it has. A coordinator that ended with an error may be started again for that."""
-        try:
-            state = str(json.loads(self.path.read_text())["state"])
-        except (FileNotFoundError, ValueError):
-            return None
-        return state if state in OVER else None
-
-    def write(self, state: str, reason: str) -> None:
-        private_file.write_json(self.path, {"state": state, "reason": reason, "at": time.time()})
 
 
 def _attend(

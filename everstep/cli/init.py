@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from everstep.errors import UsageError
-from everstep.job.platform_options import PLATFORMS
+from everstep.job.platform_options import check_platform
 from everstep.job.schema import Job
 
 FRAMEWORKS = ("pytorch",)
@@ -22,8 +22,8 @@ _ADS_FILES = ("train.py", ".dockerignore")  # of the usual ones, what ADS's layo
 def init(folder: Path, *, framework: str, platform: str | None, is_forced: bool) -> int:
     if framework not in FRAMEWORKS:
         raise UsageError(f"--framework={framework} is not known", hint="pytorch")
-    if platform not in (None, *PLATFORMS):
-        raise UsageError(f"--platform={platform} is not known", hint=f"one of {', '.join(PLATFORMS)}")
+    if platform is not None:
+        check_platform(platform)
     name = Job(entrypoint=("train.py",), name=re.sub(r"[^\w.-]", "-", folder.resolve().name)).slug
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file, not a folder", hint="everstep init FOLDER")

@@ -135,8 +135,9 @@ def run(
     from everstep.launcher.starter import Starter
     from everstep.launcher.streams import STDERR, STDOUT, Shown
 
-    told = check_script(script, args or [], is_module=module, is_program=no_python and not run_path)
-    command = tuple(worker_command(script, args or [], is_module=module, is_program=no_python and not run_path))
+    is_program = no_python and not run_path
+    told = check_script(script, args or [], is_module=module, is_program=is_program)
+    command = tuple(worker_command(script, args or [], is_module=module, is_program=is_program))
     num_workers = torchrun.parse_num_workers(nproc_per_node, num_gpus=count_gpus(), num_cpus=count_cpus())
     rendezvous = torchrun.parse_rendezvous(
         backend=rdzv_backend,

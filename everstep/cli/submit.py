@@ -18,7 +18,7 @@ import typer
 from everstep.errors import EverstepError, UsageError
 from everstep.job.load import Loaded, load_file
 from everstep.job.order import order_of, policy_of
-from everstep.job.platform_options import PLATFORMS
+from everstep.job.platform_options import check_platform
 from everstep.job.schema import Job
 from everstep.job.tree import dump
 from everstep.platforms import records
@@ -76,8 +76,7 @@ def _refuse_search(job: Job) -> None:
 
 def _load(path: Path, changes: Sequence[str], platform: str | None) -> Loaded:
     if platform is not None:
-        if platform not in PLATFORMS:
-            raise UsageError(f"--platform={platform} is not known", hint=f"one of {', '.join(PLATFORMS)}")
+        check_platform(platform)
         changes = [*changes, f"platform.name={platform}"]
     if str(path) == "-":
         from everstep.job.load import load

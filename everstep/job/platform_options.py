@@ -6,10 +6,18 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from everstep.errors import UsageError
 from everstep.job.fields import Block, Duration, Json, Names, Text, Texts
 
 PlatformName = Literal["local", "compose", "kubernetes", "slurm", "pbs", "oci"]
 PLATFORMS: tuple[PlatformName, ...] = get_args(PlatformName)
+
+
+def check_platform(name: str) -> None:
+    if name not in PLATFORMS:
+        raise UsageError(f"platform {name!r} is not known", hint=f"one of {', '.join(PLATFORMS)}")
+
+
 Raw = Annotated[Json, Field(description="Merged into what is submitted: mappings key by key, lists at their end.")]
 RawLines = Annotated[Texts, Field(description="More options of the batch script, one in a line, as they are.")]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import cast
 
-from everstep.errors import UsageError
-from everstep.job.platform_options import PLATFORMS
+from everstep.job.platform_options import check_platform
 from everstep.platforms.base import Platform
 
 _CLASSES = {
@@ -20,7 +19,6 @@ _CLASSES = {
 
 
 def platform_of(name: str) -> Platform:
-    if name not in _CLASSES:
-        raise UsageError(f"no platform {name!r}", hint=f"one of {', '.join(PLATFORMS)}")
+    check_platform(name)
     module, kind = _CLASSES[name]
     return cast(Platform, getattr(import_module(module), kind)())

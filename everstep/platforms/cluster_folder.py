@@ -5,21 +5,22 @@ Only its owner can read it. For clusters with a queue: Slurm and PBS."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from everstep import env, private_file
+from everstep.errors import EverstepError, PermanentError
 from everstep.job.order import Order, order_of
 from everstep.job.schema import Job
-from everstep.platforms.base import OVER, JobStatus, NodeStatus, State, Ticket
-from everstep.platforms.follow import LogFile
+from everstep.platforms import last_word
+from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, State, Ticket
+from everstep.platforms.follow import LogFile, follow_files
 from everstep.tokens import new_tokens
 
 JOB_LOG = "job.log"
-_ASK_S = 5.0
+_LOOK_S = 0.5
 _QUEUE_S = 30 * 86_400.0  # a node may stand in the queue for long: others wait
 
 
@@ -60,27 +61,17 @@ class ClusterFolder:
 
     def told(self) -> tuple[State, str]:
         """What the coordinator, or the script around it, said last."""
-        try:
-            told = json.loads((self.path / "status.json").read_text())
-            return told["state"], told["reason"]
-        except FileNotFoundError:
-            return "unknown", "its coordinator was not started yet"
-        except ValueError:  # a script's last word is no whole file at once, and none on a full disk
-            return "unknown", "its last word cannot be read"
+        return last_word.read(self.path) or ("unknown", "its coordinator was not started yet")
 
-    def ended_by(self, ask: Callable[[], bool]) -> Callable[[], bool]:
-        """Whether the job is over. The queue is asked now and then only: many may be following their jobs."""
-        asked_at, answer = -_ASK_S, False
+    def status(self, look: Look, *, main: str) -> JobStatus:
+        """Asks the queue only where its jobs have not said how it went. They say their last word, and then end."""
+        jobs = [] if self.told()[0] in OVER else look()
+        return decide_status(self.told(), jobs, main=main, is_cancelled=self.is_cancelled)
 
-        def has_ended() -> bool:
-            nonlocal asked_at, answer
-            if self.told()[0] in OVER:
-                return True
-            if time.monotonic() >= asked_at + _ASK_S:
-                asked_at, answer = time.monotonic(), ask()
-            return answer
-
-        return has_ended
+    def follow(self, is_over: Callable[[], bool], *, follows: bool) -> Iterator[LogLine]:
+        """All lines of all logs; `follows`: until the job is over."""
+        watch = QueueWatch(is_over=is_over)
+        return follow_files(self.logs, is_over=lambda: not follows or self.told()[0] in OVER or watch.has_ended())
 
     def logs(self) -> list[LogFile]:
         nodes = sorted(self.path.glob("node-*.log"), key=lambda path: (len(path.name), path.name))
@@ -106,11 +97,51 @@ class Queued:
     where: str = ""
     reason: str = ""
 
+    @property
+    def is_live(self) -> bool:
+        return self.state in ("pending", "running", "suspended")
+
+
+Look = Callable[[], list[Queued]]
+
+
+class QueueWatch:
+    """Asks a queue now and then whether a job is over: many may be following theirs. One that does not answer is asked
+    again for a while, because a busy one often does not."""
+
+    def __init__(self, *, is_over: Callable[[], bool], every_s: float = 5.0, patience_s: float = 600.0) -> None:
+        self._is_over = is_over
+        self._every_s, self._patience_s = every_s, patience_s
+        self._answered_at = time.monotonic()
+        self._ask_at = self._answered_at
+        self._answer = False
+
+    def has_ended(self) -> bool:
+        if time.monotonic() < self._ask_at:
+            return self._answer
+        try:
+            self._answer = self._is_over()
+            self._answered_at = time.monotonic()
+        except EverstepError:
+            if time.monotonic() - self._answered_at > self._patience_s:
+                raise
+        self._ask_at = time.monotonic() + self._every_s
+        return self._answer
+
+
+def await_gone(look: Look, *, by: str, within_s: float) -> None:
+    """Until none of its jobs is in the queue any more; `by` has ended them."""
+    deadline = time.monotonic() + within_s
+    while live := [each for each in look() if each.is_live]:
+        if time.monotonic() > deadline:
+            raise PermanentError(f"{live[0].id} is still {live[0].native} {within_s:.0f} s after {by}")
+        time.sleep(_LOOK_S)
+
 
 def decide_status(told: tuple[State, str], jobs: list[Queued], *, main: str, is_cancelled: bool) -> JobStatus:
     """From what the coordinator said last, and what the queue knows of its jobs; `main` has the coordinator's name.
     The queue forgets what is over, and the coordinator may have had no time for a last word."""
-    live = [each for each in jobs if each.state in ("pending", "running", "suspended")]
+    live = [each for each in jobs if each.is_live]
     nodes = tuple(NodeStatus(name=each.id, state=each.state, where=each.where, reason=each.native) for each in live)
     state, reason = told
     if state in OVER:

@@ -5,7 +5,6 @@ code travels as a tarball. A node that is told to stop leaves in good order; one
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -14,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from everstep import env, private_file
-from everstep.errors import PermanentError, UsageError
+from everstep.errors import UsageError
 from everstep.job.schema import Job
 from everstep.job.tree import dump
 from everstep.platforms import compose_file as written
-from everstep.platforms import docker
+from everstep.platforms import docker, last_word
 from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Rendering, Say, State, Submitted, Ticket
 from everstep.platforms.docker import Container, Look, Project
 from everstep.platforms.records import Record
@@ -28,7 +27,7 @@ from everstep.tokens import new_tokens, only_for_workers
 _UP_S = 600.0  # an image may have to be pulled
 _SHORT_S = 60.0
 _LAST_WORD_S = 45.0  # nodes end before the coordinator says how the job went
-_FILE, _STATUS = "docker-compose.yaml", "status.json"
+_FILE = "docker-compose.yaml"
 _STATES: dict[str, State] = {
     "created": "pending",
     "restarting": "pending",
@@ -105,9 +104,7 @@ class ComposePlatform:
             project.run("stop", written.COORDINATOR, timeout_s=patience_s)
         project.run("down", "--volumes", "--remove-orphans", timeout_s=patience_s)
         if (state := _told(Path(record.folder))[0]) not in OVER:  # its coordinator did not live to say it
-            private_file.write_json(
-                Path(record.folder) / _STATUS, {"state": "cancelled", "reason": f"cancelled while {state}"}
-            )
+            last_word.write(Path(record.folder), "cancelled", f"cancelled while {state}")
         for name in (written.SECRETS, written.WORKER_TOKEN, "token"):
             (Path(record.folder) / name).unlink(missing_ok=True)
 
@@ -174,10 +171,4 @@ def all_ended(nodes: list[Container], *, now: float) -> str:
 
 
 def _told(folder: Path) -> tuple[State, str]:
-    try:
-        told = json.loads((folder / _STATUS).read_text())
-    except FileNotFoundError:
-        return "pending", "the coordinator is not up yet"
-    except PermissionError as error:
-        raise PermanentError(f"{error.filename} is not ours to read", hint="who runs the containers?") from None
-    return told["state"], told["reason"]
+    return last_word.read(folder) or ("pending", "the coordinator is not up yet")

@@ -4,7 +4,6 @@ The code is used where it is. All files are in the job's folder."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -17,7 +16,7 @@ from everstep.errors import PermanentError
 from everstep.job.order import order_of
 from everstep.job.schema import Job
 from everstep.job.tree import dump
-from everstep.platforms import background
+from everstep.platforms import background, last_word
 from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Rendering, Say, State, Submitted, Ticket
 from everstep.platforms.follow import LogFile, follow_files
 from everstep.platforms.local_fleet import wanted_path
@@ -144,8 +143,4 @@ def _await_ready(pid: int, folder: Path) -> None:
 
 
 def _told(folder: Path) -> tuple[State, str]:
-    try:
-        told = json.loads((folder / "status.json").read_text())
-    except FileNotFoundError:
-        return "unknown", f"{folder} has no status.json"
-    return told["state"], told["reason"]
+    return last_word.read(folder) or ("unknown", f"nothing in {folder} says how it went")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,15 +17,13 @@ from everstep.job.platform_options import Pbs
 from everstep.job.schema import Job
 from everstep.platforms import inside
 from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, State, Submitted, Ticket
-from everstep.platforms.cluster_folder import ClusterFolder, Queued, decide_status
+from everstep.platforms.cluster_folder import ClusterFolder, Queued, await_gone
 from everstep.platforms.command import ask
-from everstep.platforms.follow import follow_files
 from everstep.platforms.pbs_script import JOB, NODE, job_script, node_script
 from everstep.platforms.records import Record
 from everstep.platforms.secrets import refuse_foreign
 
 _CANCEL_S = 120.0  # more than the server's kill delay, of 10 s
-_LOOK_S = 0.5
 _STATES: dict[str, State] = {
     **dict.fromkeys("QHWT", "pending"),
     **dict.fromkeys("REB", "running"),
@@ -75,13 +72,10 @@ class PbsPlatform:
         folder = ClusterFolder(Path(record.folder))
         if inside.is_inside(record):
             return inside.status(record, folder)
-        jobs = _look(record)  # first: a job says its last word, and then ends
-        return decide_status(folder.told(), jobs, main="job", is_cancelled=folder.is_cancelled)
+        return folder.status(lambda: _look(record), main="job")
 
     def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
-        folder = ClusterFolder(Path(record.folder))
-        has_ended = folder.ended_by(lambda: self.status(record).is_over)
-        return follow_files(folder.logs, is_over=lambda: not follow or has_ended())
+        return ClusterFolder(Path(record.folder)).follow(lambda: self.status(record).is_over, follows=follow)
 
     def scale(self, record: Record, num_nodes: int, say: Say) -> None:
         raise UsageError(
@@ -96,14 +90,9 @@ class PbsPlatform:
         if inside.is_inside(record):
             inside.cancel(record, say)
             return
-        deadline, is_asked = time.monotonic() + _CANCEL_S, False
-        while live := [each for each in _look(record) if each.state in ("pending", "running", "suspended")]:
-            if not is_asked:
-                ask(["qdel", record.job_id])
-            is_asked = True
-            if time.monotonic() > deadline:
-                raise PermanentError(f"{live[0].id} is still {live[0].native} {_CANCEL_S:.0f} s after qdel")
-            time.sleep(_LOOK_S)
+        if any(each.is_live for each in _look(record)):
+            ask(["qdel", record.job_id])
+        await_gone(lambda: _look(record), by="qdel", within_s=_CANCEL_S)
 
     @contextmanager
     def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:

@@ -8,20 +8,18 @@ import getpass
 import re
 import shlex
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from everstep import env, private_file
-from everstep.errors import PermanentError, UsageError
+from everstep.errors import UsageError
 from everstep.job.platform_options import Slurm
 from everstep.job.schema import Job
 from everstep.platforms import inside
 from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
-from everstep.platforms.cluster_folder import ClusterFolder, Queued, decide_status
+from everstep.platforms.cluster_folder import ClusterFolder, Queued, await_gone
 from everstep.platforms.command import ask
-from everstep.platforms.follow import follow_files
 from everstep.platforms.records import Record
 from everstep.platforms.secrets import refuse_foreign
 from everstep.platforms.slurm_queue import look
@@ -36,7 +34,6 @@ from everstep.platforms.slurm_script import (
 )
 
 _CANCEL_S = 150.0  # more than Slurm's KillWait, of 30 s, and what it needs to clean up
-_LOOK_S = 0.5
 _REFUSED = "see platform.slurm in the job file, and `sinfo`"
 
 
@@ -85,13 +82,10 @@ class SlurmPlatform:
         folder = ClusterFolder(Path(record.folder))
         if inside.is_inside(record):
             return inside.status(record, folder)
-        jobs = _look(record)  # first: a job says its last word, and then ends
-        return decide_status(folder.told(), jobs, main=_main(record), is_cancelled=folder.is_cancelled)
+        return folder.status(lambda: _look(record), main=_main(record))
 
     def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
-        folder = ClusterFolder(Path(record.folder))
-        has_ended = folder.ended_by(lambda: self.status(record).is_over)
-        return follow_files(folder.logs, is_over=lambda: not follow or has_ended())
+        return ClusterFolder(Path(record.folder)).follow(lambda: self.status(record).is_over, follows=follow)
 
     def scale(self, record: Record, num_nodes: int, say: Say) -> None:
         if record.natives.get("mode") != "array":
@@ -118,11 +112,7 @@ class SlurmPlatform:
             return
         for name in _names(record):
             ask(["scancel", f"--user={getpass.getuser()}", f"--name={name}"])
-        deadline = time.monotonic() + _CANCEL_S
-        while live := [each for each in _look(record) if each.state in ("pending", "running", "suspended")]:
-            if time.monotonic() > deadline:
-                raise PermanentError(f"{live[0].id} is still {live[0].native} {_CANCEL_S:.0f} s after scancel")
-            time.sleep(_LOOK_S)
+        await_gone(lambda: _look(record), by="scancel", within_s=_CANCEL_S)
 
     @contextmanager
     def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
@@ -184,8 +174,7 @@ def _look(record: Record) -> list[Queued]:
 
 
 def _nodes(record: Record) -> list[Queued]:
-    live = ("pending", "running", "suspended")
-    return [each for each in _look(record) if each.name == record.id and each.state in live]
+    return [each for each in _look(record) if each.name == record.id and each.is_live]
 
 
 def _number(job: Queued) -> int:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from everstep.errors import UsageError
+from everstep.errors import PermanentError, UsageError
 from everstep.job.load import load
+from everstep.platforms import last_word
 from everstep.platforms.base import Ticket
 from everstep.platforms.choose import platform_of
-from everstep.platforms.cluster_folder import Queued, decide_status
+from everstep.platforms.cluster_folder import ClusterFolder, Queued, QueueWatch, await_gone, decide_status
 from everstep.platforms.code import Code
 from everstep.platforms.pbs import parse_qstat
 from everstep.platforms.slurm_queue import parse_sacct, parse_squeue
@@ -153,3 +154,51 @@ def queued(native: str, state: str, *, name: str = "job", reason: str = "") -> Q
 def test_what_becomes_of_a_job(told: str, jobs: list[Queued], is_cancelled: bool, state: str, reason: str) -> None:
     status = decide_status((told, "said"), jobs, main="job", is_cancelled=is_cancelled)  # type: ignore[arg-type]
     assert (status.state, status.reason) == (state, reason)
+
+
+def test_a_queue_that_does_not_answer_is_asked_again() -> None:
+    answers = iter([UsageError("squeue: Socket timed out"), False, UsageError("squeue: Socket timed out"), True])
+
+    def ask() -> bool:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    watch = QueueWatch(is_over=ask, every_s=0.0)
+    assert [watch.has_ended() for _ in range(4)] == [False, False, False, True]
+
+
+def test_a_queue_that_never_answers_is_an_error() -> None:
+    def ask() -> bool:
+        raise UsageError("squeue: Unable to contact slurm controller")
+
+    with pytest.raises(UsageError, match="Unable to contact"):
+        QueueWatch(is_over=ask, patience_s=0.0).has_ended()
+
+
+def test_a_queue_is_asked_now_and_then_only() -> None:
+    asked = []
+    watch = QueueWatch(is_over=lambda: bool(asked.append(1)), every_s=3600.0)
+    assert [watch.has_ended() for _ in range(5)] == [False] * 5
+    assert len(asked) == 1
+
+
+def test_a_job_that_has_said_its_last_word_needs_no_queue(tmp_path: Path) -> None:
+    def look() -> list[Queued]:
+        raise UsageError("squeue: Unable to contact slurm controller")
+
+    last_word.write(tmp_path, "succeeded", "all done")
+    assert ClusterFolder(tmp_path).status(look, main="job").state == "succeeded"
+
+
+def test_jobs_that_do_not_go_are_named() -> None:
+    await_gone(lambda: [queued("COMPLETED", "succeeded")], by="scancel", within_s=0.0)
+    with pytest.raises(PermanentError, match="12 is still RUNNING 0 s after scancel"):
+        await_gone(lambda: [queued("RUNNING", "running")], by="scancel", within_s=0.0)
+
+
+def test_half_a_last_word_is_not_taken_for_one(tmp_path: Path) -> None:
+    assert last_word.read(tmp_path) is None
+    (tmp_path / "status.json").write_text('{"state": "fail')
+    assert last_word.read(tmp_path) == ("unknown", "its last word cannot be read")

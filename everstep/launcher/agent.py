@@ -70,8 +70,11 @@ class Agent:
         *,
         say: Callable[[str], None],
         on_worker: Callable[[Worker], None] = lambda worker: None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        self._node, self._starter, self._say, self._on_worker = node, starter, say, on_worker
+        """`on_end`: when all has ended here, and before the coordinator hears it: what is to be seen of it is shown
+        then, since whoever watches looks no longer than until all nodes have left."""
+        self._node, self._starter, self._say, self._on_worker, self._on_end = node, starter, say, on_worker, on_end
         self._loop = loop = Loop()
         self._incarnation = uuid.uuid4().hex
         self._probe = Probe(node.address)
@@ -124,6 +127,7 @@ class Agent:
                 self._kill_all("the agent ends")
                 self._starter.close()
                 self._vault.close()
+                self._on_end()
                 self._line.tell_leaving("its work is done")
                 self._line.close(_FAREWELL_S)
                 self._probe.close()

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -216,6 +216,13 @@ class Agent:
         for name in due.workers if due else []:
             self._line.tell_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
 
+    def _disown(self, past: Sequence[str]) -> None:
+        """An attempt may begin and be over while we are not heard of: then only we know that our part of it never began,
+        and the next one would wait for the end of those workers."""
+        for name in past:
+            if name not in self._workers:
+                self._line.tell_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
+
     def _ask_replacement(self, place: Place, *, delay_s: float) -> None:
         request = uuid.uuid4().hex
         self._awaited[request] = place
@@ -374,6 +381,7 @@ class Agent:
             is_news, self._due = self._due is None, start
             if is_news and not self._workers:
                 self._starter.when_settled(self._begin_due)
+        self._disown(orders.past)
 
     def _note_end(self) -> None:
         self._ended_at, self._told_wait = time.monotonic(), ""

@@ -19,9 +19,9 @@ from kube_story import Story, disturb
 
 SEEDS = REPOSITORY / "tests" / "seeds"
 SCRIPTS = Path(__file__).parent / "scripts"
-NUM_IMAGES, NUM_RECORDS = 160, 8000
+NUM_IMAGES, NUM_RECORDS = 160, 24_000
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

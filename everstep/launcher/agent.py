@@ -217,8 +217,8 @@ class Agent:
             self._line.tell_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
 
     def _disown(self, past: Sequence[str]) -> None:
-        """An attempt may begin and be over while we are not heard of: then only we know that our part of it never began,
-        and the next one would wait for the end of those workers."""
+        """An attempt may begin and be over while we are not heard of: then only we know that our part never began, and
+        the next one would wait for the end of those workers."""
         for name in past:
             if name not in self._workers:
                 self._line.tell_exit(name, WorkerExit(exit_code=-signal.SIGTERM))

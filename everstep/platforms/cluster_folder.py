@@ -20,6 +20,8 @@ from everstep.tokens import new_tokens
 
 JOB_LOG = "job.log"
 _ASK_S = 5.0
+_LAST_ASK_S = 0.5  # after its last word …
+_LAST_LINES_S = 10.0  # … until its nodes have ended: what they wrote may take a moment to get here
 _QUEUE_S = 30 * 86_400.0  # a node may stand in the queue for long: others wait
 
 
@@ -68,17 +70,18 @@ class ClusterFolder:
         except ValueError:  # a script's last word is no whole file at once, and none on a full disk
             return "unknown", "its last word cannot be read"
 
-    def ended_by(self, ask: Callable[[], bool]) -> Callable[[], bool]:
-        """Whether the job is over. The queue is asked now and then only: many may be following their jobs."""
-        asked_at, answer = -_ASK_S, False
+    def ended_by(self, is_over: Callable[[], bool], is_there: Callable[[], bool]) -> Callable[[], bool]:
+        """Whether the job is over and has written all its lines. `is_there`: something of it still runs. The queue is
+        asked now and then only: many may be following their jobs."""
+        asked_at, told_at, answer = float("-inf"), float("inf"), False
 
         def has_ended() -> bool:
-            nonlocal asked_at, answer
-            if self.told()[0] in OVER:
-                return True
-            if time.monotonic() >= asked_at + _ASK_S:
-                asked_at, answer = time.monotonic(), ask()
-            return answer
+            nonlocal asked_at, told_at, answer
+            now, is_told = time.monotonic(), self.told()[0] in OVER
+            told_at = min(told_at, now) if is_told else told_at
+            if now >= asked_at + (_LAST_ASK_S if is_told else _ASK_S):
+                asked_at, answer = now, not is_there() if is_told else is_over()
+            return answer or now > told_at + _LAST_LINES_S
 
         return has_ended
 

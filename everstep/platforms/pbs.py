@@ -27,6 +27,7 @@ from everstep.platforms.secrets import refuse_foreign
 
 _CANCEL_S = 120.0  # more than the server's kill delay, of 10 s
 _LOOK_S = 0.5
+_LIVE = ("pending", "running", "suspended")
 _STATES: dict[str, State] = {
     **dict.fromkeys("QHWT", "pending"),
     **dict.fromkeys("REB", "running"),
@@ -80,7 +81,7 @@ class PbsPlatform:
 
     def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
         folder = ClusterFolder(Path(record.folder))
-        has_ended = folder.ended_by(lambda: self.status(record).is_over)
+        has_ended = folder.ended_by(lambda: self.status(record).is_over, lambda: _is_there(record))
         return follow_files(folder.logs, is_over=lambda: not follow or has_ended())
 
     def scale(self, record: Record, num_nodes: int, say: Say) -> None:
@@ -97,7 +98,7 @@ class PbsPlatform:
             inside.cancel(record, say)
             return
         deadline, is_asked = time.monotonic() + _CANCEL_S, False
-        while live := [each for each in _look(record) if each.state in ("pending", "running", "suspended")]:
+        while live := [each for each in _look(record) if each.state in _LIVE]:
             if not is_asked:
                 ask(["qdel", record.job_id])
             is_asked = True
@@ -140,6 +141,12 @@ def _look(record: Record) -> list[Queued]:
         return []
     except ValueError as error:
         raise PermanentError(f"qstat -F json of {record.job_id}: {error}") from None
+
+
+def _is_there(record: Record) -> bool:
+    if inside.is_inside(record):
+        return inside.is_alive(record)
+    return any(each.state in _LIVE for each in _look(record))
 
 
 def _options(job: Job) -> Pbs:

@@ -37,6 +37,7 @@ from everstep.platforms.slurm_script import (
 
 _CANCEL_S = 150.0  # more than Slurm's KillWait, of 30 s, and what it needs to clean up
 _LOOK_S = 0.5
+_LIVE = ("pending", "running", "suspended")
 _REFUSED = "see platform.slurm in the job file, and `sinfo`"
 
 
@@ -90,7 +91,7 @@ class SlurmPlatform:
 
     def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
         folder = ClusterFolder(Path(record.folder))
-        has_ended = folder.ended_by(lambda: self.status(record).is_over)
+        has_ended = folder.ended_by(lambda: self.status(record).is_over, lambda: _is_there(record))
         return follow_files(folder.logs, is_over=lambda: not follow or has_ended())
 
     def scale(self, record: Record, num_nodes: int, say: Say) -> None:
@@ -119,7 +120,7 @@ class SlurmPlatform:
         for name in _names(record):
             ask(["scancel", f"--user={getpass.getuser()}", f"--name={name}"])
         deadline = time.monotonic() + _CANCEL_S
-        while live := [each for each in _look(record) if each.state in ("pending", "running", "suspended")]:
+        while live := [each for each in _look(record) if each.state in _LIVE]:
             if time.monotonic() > deadline:
                 raise PermanentError(f"{live[0].id} is still {live[0].native} {_CANCEL_S:.0f} s after scancel")
             time.sleep(_LOOK_S)
@@ -183,9 +184,14 @@ def _look(record: Record) -> list[Queued]:
     return look(_names(record), [record.job_id], main=_main(record))
 
 
+def _is_there(record: Record) -> bool:
+    if inside.is_inside(record):
+        return inside.is_alive(record)
+    return any(each.state in _LIVE for each in _look(record))
+
+
 def _nodes(record: Record) -> list[Queued]:
-    live = ("pending", "running", "suspended")
-    return [each for each in _look(record) if each.name == record.id and each.state in live]
+    return [each for each in _look(record) if each.name == record.id and each.state in _LIVE]
 
 
 def _number(job: Queued) -> int:

@@ -201,6 +201,7 @@ class AgentOrders:
     is_attempt_closed: bool = False  # its own workers must end too
     wants_stacks: bool = False  # … after showing where they are: they hang
     start: list[AttemptOrder] = field(default_factory=list)  # this node's part of it, if it has one
+    past: list[str] = field(default_factory=list)  # its workers of attempts that are over, as far as they may still be
     is_regrouping: bool = False  # the workers form generations: only the dead are replaced
     why: str = ""  # why the attempt ended, or why this node has no part in it
 

@@ -178,7 +178,8 @@ def _run_node(request: AgentRequest, directory: Path, display: Display, starter:
         place, child = worker.place, worker.child
         display.follow(place.worker, place.local_rank, worker.files, lambda: child.state != ENDED)
 
-    verdict = Agent(node_spec(request, directory), starter, say=display.say, on_worker=follow).run()
+    node = node_spec(request, directory)
+    verdict = Agent(node, starter, say=display.say, on_worker=follow, on_end=display.flush).run()
     display.close()
     _report(verdict, display, directory)
     return verdict.exit_code

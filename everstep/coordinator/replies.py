@@ -21,7 +21,7 @@ from everstep.coordinator.roster import (
     Worker,
     num_newcomers,
 )
-from everstep.coordinator.starting import fit_nodes, why_idle
+from everstep.coordinator.starting import fit_nodes, unended, why_idle
 from everstep.wire import (
     AgentOrders,
     Arrived,
@@ -128,11 +128,13 @@ def why_waiting(roster: Roster, name: str) -> str | None:
 
 def agent_orders(roster: Roster, agent: str, incarnation: str, workers: Iterable[Worker], reason: str) -> AgentOrders:
     attempt, seat = roster.attempt, roster.attempt.seat(agent, incarnation)
+    workers = list(workers)
     kill = [
         KillOrder(worker=each.worker, reason=each.reason, wants_stacks=each.wants_stacks)
         for each in workers
         if each.status == LOST
     ]
+    past = [each.worker for each in unended(workers, incarnation) if attempt.is_closed or each.attempt < attempt.number]
     has_part = seat is not None and attempt.is_open
     return AgentOrders(
         kill=kill,
@@ -142,6 +144,7 @@ def agent_orders(roster: Roster, agent: str, incarnation: str, workers: Iterable
         is_attempt_closed=attempt.is_closed,
         wants_stacks=attempt.wants_stacks,
         start=[_attempt_order(roster, seat)] if seat is not None and has_part and not roster.is_over else [],
+        past=past,
         is_regrouping=roster.is_regrouping,
         why=attempt.reason if has_part or attempt.is_closed else why_idle(roster, agent),
     )

@@ -7,12 +7,12 @@ Pure: facts and `now` in, a value with its reason out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from everstep.coordinator.fitness import Fit, decide_fit
 from everstep.coordinator.reach import largest_mutual
-from everstep.coordinator.roster import DEAD, GONE, LEFT, Node, Roster, Seat, listed
+from everstep.coordinator.roster import DEAD, GONE, LEFT, Node, Roster, Seat, Worker, listed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,13 +199,14 @@ def _unseated(roster: Roster) -> list[Node]:
 
 
 def _is_idle(roster: Roster, node: Node) -> bool:
-    """Whether all workers that this very agent was told to start are gone."""
-    is_its = f"{node.incarnation}/"
-    return all(
-        worker.status in GONE
-        for worker in roster.workers.values()
-        if worker.agent == node.agent and worker.request.startswith(is_its)
-    )
+    """Whether all workers that this very agent was to start are gone."""
+    its = (worker for worker in roster.workers.values() if worker.agent == node.agent)
+    return not any(True for _ in unended(its, node.incarnation))
+
+
+def unended(workers: Iterable[Worker], incarnation: str) -> Iterator[Worker]:
+    """Of an agent's workers, those that it was to start with an attempt and that are not known to be gone."""
+    return (each for each in workers if each.status not in GONE and each.request.startswith(f"{incarnation}/"))
 
 
 def _is_there(roster: Roster, seat: Seat) -> bool:

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -70,8 +70,11 @@ class Agent:
         *,
         say: Callable[[str], None],
         on_worker: Callable[[Worker], None] = lambda worker: None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        self._node, self._starter, self._say, self._on_worker = node, starter, say, on_worker
+        """`on_end`: when all has ended here, and before the coordinator hears it: what is to be seen of it is shown
+        then, since whoever watches looks no longer than until all nodes have left."""
+        self._node, self._starter, self._say, self._on_worker, self._on_end = node, starter, say, on_worker, on_end
         self._loop = loop = Loop()
         self._incarnation = uuid.uuid4().hex
         self._probe = Probe(node.address)
@@ -124,6 +127,7 @@ class Agent:
                 self._kill_all("the agent ends")
                 self._starter.close()
                 self._vault.close()
+                self._on_end()
                 self._line.tell_leaving("its work is done")
                 self._line.close(_FAREWELL_S)
                 self._probe.close()
@@ -211,6 +215,13 @@ class Agent:
         due, self._due = self._due, None
         for name in due.workers if due else []:
             self._line.tell_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
+
+    def _disown(self, past: Sequence[str]) -> None:
+        """An attempt may begin and be over while we are not heard of: then only we know that our part never began, and
+        the next one would wait for the end of those workers."""
+        for name in past:
+            if name not in self._workers:
+                self._line.tell_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
 
     def _ask_replacement(self, place: Place, *, delay_s: float) -> None:
         request = uuid.uuid4().hex
@@ -370,6 +381,7 @@ class Agent:
             is_news, self._due = self._due is None, start
             if is_news and not self._workers:
                 self._starter.when_settled(self._begin_due)
+        self._disown(orders.past)
 
     def _note_end(self) -> None:
         self._ended_at, self._told_wait = time.monotonic(), ""

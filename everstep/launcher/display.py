@@ -24,6 +24,7 @@ from everstep.launcher.worker_files import WorkerFiles
 
 _TICK_S = 0.05
 _DRAW_S = 0.2  # numbers that change faster cannot be read
+_PATIENCE_S = 5.0  # longer only if the terminal is stopped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +55,7 @@ class Display:
         self._events: Follower | None = None
         self._pace, self._generation, self._goodput = Pace(), Generation(), Goodput()
         self._drawn_at = float("-inf")
+        self._flushes: deque[threading.Event] = deque()
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._print, name="display", daemon=True)
 
@@ -66,10 +68,17 @@ class Display:
     ) -> None:
         self.close()
 
+    def flush(self) -> None:
+        """Return when all that was said and written before is printed."""
+        is_printed = threading.Event()
+        self._flushes.append(is_printed)
+        if self._thread.is_alive():
+            is_printed.wait(_PATIENCE_S)
+
     def close(self) -> None:
         """Print what is left, then nothing more."""
         self._is_closing.set()
-        self._thread.join(5.0)  # longer only if the terminal is stopped
+        self._thread.join(_PATIENCE_S)
 
     def say(self, line: str) -> None:
         """One event, for people; also after `close`."""
@@ -107,7 +116,10 @@ class Display:
 
     def _print(self) -> None:
         while not self._is_closing.wait(_TICK_S):
+            asked = [self._flushes.popleft() for _ in range(len(self._flushes))]
             self._tick(ended=[worker for worker, is_alive in list(self._is_alive.items()) if not is_alive()])
+            for is_printed in asked:
+                is_printed.set()
         self._tick(ended=list(self._is_alive))
         self._console.draw("")
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from everstep import env, private_file
-from everstep.errors import EverstepError, PermanentError
+from everstep.errors import PermanentError
 from everstep.job.order import Order, order_of
 from everstep.job.schema import Job
 from everstep.platforms import last_word
 from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, State, Ticket
 from everstep.platforms.follow import LogFile, follow_files
+from everstep.platforms.queue_watch import QueueWatch
 from everstep.tokens import new_tokens
 
 JOB_LOG = "job.log"
@@ -68,10 +69,10 @@ class ClusterFolder:
         jobs = [] if self.told()[0] in OVER else look()
         return decide_status(self.told(), jobs, main=main, is_cancelled=self.is_cancelled)
 
-    def follow(self, is_over: Callable[[], bool], *, follows: bool) -> Iterator[LogLine]:
-        """All lines of all logs; `follows`: until the job is over."""
-        watch = QueueWatch(is_over=is_over)
-        return follow_files(self.logs, is_over=lambda: not follows or self.told()[0] in OVER or watch.has_ended())
+    def follow(self, *, is_over: Callable[[], bool], is_there: Callable[[], bool], follows: bool) -> Iterator[LogLine]:
+        """All lines of all logs; `follows`: until the job is over. `is_there`: something of it still runs."""
+        watch = QueueWatch(has_said_so=lambda: self.told()[0] in OVER, is_over=is_over, is_there=is_there)
+        return follow_files(self.logs, is_over=lambda: not follows or watch.has_ended())
 
     def logs(self) -> list[LogFile]:
         nodes = sorted(self.path.glob("node-*.log"), key=lambda path: (len(path.name), path.name))
@@ -103,30 +104,6 @@ class Queued:
 
 
 Look = Callable[[], list[Queued]]
-
-
-class QueueWatch:
-    """Asks a queue now and then whether a job is over: many may be following theirs. One that does not answer is asked
-    again for a while, because a busy one often does not."""
-
-    def __init__(self, *, is_over: Callable[[], bool], every_s: float = 5.0, patience_s: float = 600.0) -> None:
-        self._is_over = is_over
-        self._every_s, self._patience_s = every_s, patience_s
-        self._answered_at = time.monotonic()
-        self._ask_at = self._answered_at
-        self._answer = False
-
-    def has_ended(self) -> bool:
-        if time.monotonic() < self._ask_at:
-            return self._answer
-        try:
-            self._answer = self._is_over()
-            self._answered_at = time.monotonic()
-        except EverstepError:
-            if time.monotonic() - self._answered_at > self._patience_s:
-                raise
-        self._ask_at = time.monotonic() + self._every_s
-        return self._answer
 
 
 def await_gone(look: Look, *, by: str, within_s: float) -> None:

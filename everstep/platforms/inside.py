@@ -23,6 +23,10 @@ def is_inside(record: Record) -> bool:
     return record.natives.get("mode") == "allocation"
 
 
+def is_alive(record: Record) -> bool:
+    return background.is_alive(record.natives)
+
+
 def status(record: Record, folder: ClusterFolder) -> JobStatus:
     is_alive = background.is_alive(record.natives)  # first: it says its last word, and then ends
     state, reason = folder.told()

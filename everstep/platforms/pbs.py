@@ -75,7 +75,9 @@ class PbsPlatform:
         return folder.status(lambda: _look(record), main="job")
 
     def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
-        return ClusterFolder(Path(record.folder)).follow(lambda: self.status(record).is_over, follows=follow)
+        return ClusterFolder(Path(record.folder)).follow(
+            is_over=lambda: self.status(record).is_over, is_there=lambda: _is_there(record), follows=follow
+        )
 
     def scale(self, record: Record, num_nodes: int, say: Say) -> None:
         raise UsageError(
@@ -129,6 +131,12 @@ def _look(record: Record) -> list[Queued]:
         return []
     except ValueError as error:
         raise PermanentError(f"qstat -F json of {record.job_id}: {error}") from None
+
+
+def _is_there(record: Record) -> bool:
+    if inside.is_inside(record):
+        return inside.is_alive(record)
+    return any(each.is_live for each in _look(record))
 
 
 def _options(job: Job) -> Pbs:

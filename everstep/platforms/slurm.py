@@ -85,7 +85,9 @@ class SlurmPlatform:
         return folder.status(lambda: _look(record), main=_main(record))
 
     def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
-        return ClusterFolder(Path(record.folder)).follow(lambda: self.status(record).is_over, follows=follow)
+        return ClusterFolder(Path(record.folder)).follow(
+            is_over=lambda: self.status(record).is_over, is_there=lambda: _is_there(record), follows=follow
+        )
 
     def scale(self, record: Record, num_nodes: int, say: Say) -> None:
         if record.natives.get("mode") != "array":
@@ -118,6 +120,12 @@ class SlurmPlatform:
     def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
         found = ClusterFolder(Path(record.folder)).coordinator()
         yield found if self.status(record).state == "running" else None
+
+
+def _is_there(record: Record) -> bool:
+    if inside.is_inside(record):
+        return inside.is_alive(record)
+    return any(each.is_live for each in _look(record))
 
 
 def _options(job: Job) -> Slurm:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 import yaml
 
-from submitted import Submitted, digest_of, processes_of, type_everstep, until
+from submitted import Submitted, digest_after, processes_of, type_everstep, until
 
 AWKWARD = ["two words", "it's", 'a "quote"', "new\nline", "$HOME `id` \\", "", "-x", "ünï"]
 TRAINING = ["--steps", "60", "--pace", "0.02"]
 
 
-@cache
 def undisturbed() -> str:
-    return digest_of(TRAINING)
+    return digest_after(60)
 
 
 class Place(Protocol):

@@ -17,9 +17,10 @@ from everstep.job.load import load
 from everstep.platforms import last_word
 from everstep.platforms.base import Ticket
 from everstep.platforms.choose import platform_of
-from everstep.platforms.cluster_folder import ClusterFolder, Queued, QueueWatch, await_gone, decide_status
+from everstep.platforms.cluster_folder import ClusterFolder, Queued, await_gone, decide_status
 from everstep.platforms.code import Code
 from everstep.platforms.pbs import parse_qstat
+from everstep.platforms.queue_watch import QueueWatch
 from everstep.platforms.slurm_queue import parse_sacct, parse_squeue
 
 EXPECTED = Path(__file__).parent / "expected"
@@ -156,32 +157,43 @@ def test_what_becomes_of_a_job(told: str, jobs: list[Queued], is_cancelled: bool
     assert (status.state, status.reason) == (state, reason)
 
 
-def test_a_queue_that_does_not_answer_is_asked_again() -> None:
-    answers = iter([UsageError("squeue: Socket timed out"), False, UsageError("squeue: Socket timed out"), True])
+def watch(*answers: bool | Exception, is_said: bool = False, **options: float) -> QueueWatch:
+    """Of a queue that answers so, one after the other."""
+    left = iter(answers)
 
     def ask() -> bool:
-        answer = next(answers)
+        answer = next(left)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    watch = QueueWatch(is_over=ask, every_s=0.0)
-    assert [watch.has_ended() for _ in range(4)] == [False, False, False, True]
+    return QueueWatch(
+        has_said_so=lambda: is_said, is_over=ask, is_there=lambda: not ask(), **{"every_s": 0.0} | options
+    )
+
+
+SILENT = UsageError("squeue: Unable to contact slurm controller")
+
+
+def test_a_queue_that_does_not_answer_is_asked_again() -> None:
+    queue = watch(SILENT, False, SILENT, True)
+    assert [queue.has_ended() for _ in range(5)] == [False, False, False, True, True]
 
 
 def test_a_queue_that_never_answers_is_an_error() -> None:
-    def ask() -> bool:
-        raise UsageError("squeue: Unable to contact slurm controller")
-
     with pytest.raises(UsageError, match="Unable to contact"):
-        QueueWatch(is_over=ask, patience_s=0.0).has_ended()
+        watch(SILENT, patience_s=-1.0).has_ended()
 
 
 def test_a_queue_is_asked_now_and_then_only() -> None:
-    asked = []
-    watch = QueueWatch(is_over=lambda: bool(asked.append(1)), every_s=3600.0)
-    assert [watch.has_ended() for _ in range(5)] == [False] * 5
-    assert len(asked) == 1
+    queue = watch(False, every_s=3600.0)
+    assert [queue.has_ended() for _ in range(5)] == [False] * 5
+
+
+def test_after_the_last_word_nodes_may_still_write() -> None:
+    queue = watch(False, SILENT, True, is_said=True, last_every_s=0.0, patience_s=-1.0)
+    assert [queue.has_ended() for _ in range(4)] == [False, False, True, True]
+    assert watch(is_said=True, last_lines_s=-1.0).has_ended()  # but not for ever
 
 
 def test_a_job_that_has_said_its_last_word_needs_no_queue(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from everstep.errors import EverstepError, PermanentError, UsageError
@@ -146,6 +147,21 @@ def _remove(cluster: Cluster, names: Names, objects: Sequence[Sequence[str]], gr
                 say(f"{pod['metadata']['name']} did not end: its node is not heard of; it is taken off the list")
                 cluster.delete("Pod", pod["metadata"]["name"], grace_s=0)
         time.sleep(_LOOK_S)
+    _remove_tokens(cluster, names)
+    while any(_is_going(cluster.get(kind, name)) for kind, name in objects) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+
+
+def _remove_tokens(cluster: Cluster, names: Names) -> None:
+    """Made by the coordinator: they would go a little later, when the cluster looks for what has lost its owner."""
+    with suppress(Denied):
+        for each in cluster.find("Secret", names.selector()):
+            cluster.delete("Secret", each["metadata"]["name"])
+
+
+def _is_going(each: Object | None) -> bool:
+    """A claim is there until the cluster has seen that no pod uses it any more."""
+    return each is not None and "deletionTimestamp" in each["metadata"]
 
 
 def _is_job(each: Object) -> bool:

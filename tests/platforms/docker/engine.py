@@ -44,12 +44,12 @@ def running_engine() -> Iterator[Mapping[str, str]]:
         yield env
     finally:
         if not was_there:
-            subprocess.run([LAB / "down"], check=True, timeout=60)
+            subprocess.run([LAB / "down"], check=True, timeout=240)
 
 
 def docker(env: Mapping[str, str], *words: str, text: str = "") -> str:
     done = subprocess.run(
-        ["docker", *words], env={**os.environ, **env}, input=text, capture_output=True, text=True, timeout=120
+        ["docker", *words], env={**os.environ, **env}, input=text, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, f"docker {words}: {done.stderr}"
     return done.stdout
@@ -75,7 +75,7 @@ def compose_up(env: Mapping[str, str], folder: Path, project: str, *files: Path)
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         outer = {**os.environ, **env}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        return subprocess.run([*command, *words], cwd=folder, env=outer, timeout=240, **pipes)
+        return subprocess.run([*command, *words], cwd=folder, env=outer, timeout=400, **pipes)
 
     try:
         done = run("up")
@@ -97,7 +97,7 @@ def job_here() -> dict[str, Any]:
 def _answers(env: Mapping[str, str]) -> bool:
     command = ["docker", "version", "--format", "{{.Server.Version}}"]
     try:
-        return subprocess.run(command, env={**os.environ, **env}, capture_output=True, timeout=30).returncode == 0
+        return subprocess.run(command, env={**os.environ, **env}, capture_output=True, timeout=120).returncode == 0
     except FileNotFoundError:
         missing("no docker command: apt-get install docker.io docker-compose debootstrap")
         return False

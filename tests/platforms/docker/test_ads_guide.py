@@ -44,7 +44,6 @@ def image(engine: Mapping[str, str], folder: Path) -> Iterator[str]:
     docker(engine, "image", "rm", built.stdout.strip())
 
 
-@pytest.mark.timeout(300)
 def test_its_compose_file_runs_as_it_is(engine: Mapping[str, str], folder: Path, image: str) -> None:
     text = (folder / "docker-compose.yaml").read_text()
     if compose() == ["docker-compose"]:  # 1.29 refuses what 2 ignores: ports of a container that has the host's
@@ -62,7 +61,6 @@ def test_its_compose_file_runs_as_it_is(engine: Mapping[str, str], folder: Path,
     assert config["MASTER_ADDR"] in config["coordinator"]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("platform", ["local", "compose"])
 def test_its_job_file_is_shown_run_watched_and_looked_at(
     platform: str, engine: Mapping[str, str], folder: Path, image: str

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
 import yaml
 
 from engine import IMAGE, compose_up, docker, mounts
@@ -15,7 +14,6 @@ from submitted import type_everstep
 PASSWORD = "hunter2"
 
 
-@pytest.mark.timeout(300)
 def test_a_new_project_is_built_and_trains_by_docker_compose_alone(engine: Mapping[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "circle"
     assert type_everstep("init", str(folder), cwd=tmp_path, env={}).returncode == 0

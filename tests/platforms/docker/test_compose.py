@@ -6,13 +6,14 @@ import os
 import re
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contract import PlatformContract
 from engine import docker, job_here, leftovers
-from submitted import digest_of
+from submitted import digest_after
 
 
 class ComposePlace:
@@ -29,8 +30,9 @@ class ComposePlace:
 
     def kill(self, container: str) -> None:
         """As a crash: docker does not start those again that it was told to kill."""
-        pid = docker(self._engine, "inspect", "--format", "{{.State.Pid}}", container)
-        os.kill(int(pid), signal.SIGKILL)
+        pid = int(docker(self._engine, "inspect", "--format", "{{.State.Pid}}", container))
+        assert pid > 0, f"{container} does not run"  # 0 would be all of us
+        os.kill(pid, signal.SIGKILL)
 
     def leftovers(self, job_id: str) -> list[str]:
         return leftovers(self._engine, job_id)
@@ -41,15 +43,22 @@ class TestCompose(PlatformContract):
     def place(self, engine: Mapping[str, str]) -> ComposePlace:
         return ComposePlace(engine)
 
-    @pytest.mark.timeout(240)
-    def test_a_container_and_the_coordinator_die_and_the_job_finishes(self, submit: Any, place: ComposePlace) -> None:
-        job = submit(entrypoint=["train.py", "--steps", "400", "--pace", "0.04"], nodes="1:2")
+    def test_a_container_and_the_coordinator_die_and_the_job_finishes(
+        self, submit: Any, place: ComposePlace, tmp_path: Path
+    ) -> None:
+        (tmp_path / "signs").mkdir()
+        job = submit(
+            entrypoint=["train.py", "--steps", "300", "--pace", "0.2", "--until", "/signs/hurry"],
+            nodes="1:2",
+            volumes=[{"source": str(tmp_path / "signs"), "target": "/signs"}],
+        )
         both = job.wait_size(2)
         place.kill(f"{job.id}-node-1")
         alone = job.wait_size(1, after=both)
         place.kill(f"{job.id}-coordinator")  # docker starts it again
         job.type("scale", job.id, "--nodes", "2")
         job.wait_size(2, after=alone)
+        (tmp_path / "signs" / "hurry").touch()
 
-        assert set(re.findall(r"digest (\w+)", job.finish())) == {digest_of(["--steps", "400", "--pace", "0"])}
+        assert set(re.findall(r"digest (\w+)", job.finish())) == {digest_after(300)}
         assert "succeeded" in job.type("status", job.id)

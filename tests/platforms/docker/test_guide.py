@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
 import yaml
 
 from engine import IMAGE, ROOT, docker, job_here, leftovers
@@ -18,7 +17,6 @@ from guide import blocks, type_in
 RENDERED = ROOT / "tests" / "unit" / "platforms" / "rendered" / "compose.yaml"
 
 
-@pytest.mark.timeout(300)
 def test_the_example_runs(engine: Mapping[str, str], tmp_path: Path) -> None:
     begin, example = blocks("compose.md", "bash")
     type_in(begin, tmp_path, {})

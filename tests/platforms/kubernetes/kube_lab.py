@@ -57,7 +57,7 @@ class Lab:
     def __init__(self, *, kubeconfig: str, kubectl: str, is_ours: bool) -> None:
         self.kubeconfig, self._kubectl, self.is_ours = kubeconfig, kubectl, is_ours
 
-    def kubectl(self, *words: str, text: str | None = None, is_good: bool = True, deadline_s: float = 60) -> str:
+    def kubectl(self, *words: str, text: str | None = None, is_good: bool = True, deadline_s: float = 120) -> str:
         done = subprocess.run(
             [self._kubectl, "--kubeconfig", self.kubeconfig, *words],
             input=text,
@@ -73,10 +73,10 @@ class Lab:
         return items
 
     def kill_node(self, name: str) -> None:
-        subprocess.run([SCRIPTS / "kill-node", name], check=True, timeout=30)
+        subprocess.run([SCRIPTS / "kill-node", name], check=True, timeout=120)
 
     def revive_nodes(self) -> None:
-        subprocess.run([SCRIPTS / "up", str(NUM_NODES)], check=True, capture_output=True, timeout=120)
+        subprocess.run([SCRIPTS / "up", str(NUM_NODES)], check=True, capture_output=True, timeout=300)
 
     def volume(self, name: str, folder: Path) -> None:
         """A volume of 1 GiB that any claim may have; all nodes see the folder, as they are one machine."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from everstep.testing.tape import Event, Tape, is_match
 from kube_lab import Lab
 from submitted import type_everstep, until
 
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
 
 
 class Story:
@@ -58,10 +58,13 @@ class Story:
             deadline_s=deadline_s,
         )
 
-    def wait_going_on(self, size: int) -> None:
-        """Steps are taken by so many workers, in a generation later than the present one."""
-        latest = max(event["generation"] for event in self.events("step.committed"))
-        self.wait("step.committed", size=size, generation=lambda number: number > latest)
+    def generation(self) -> int:
+        """The latest in which a step was taken."""
+        return max(event["generation"] for event in self.events("step.committed"))
+
+    def wait_going_on(self, size: int, *, after: int) -> None:
+        """Steps are taken by so many workers, in a generation later than that one."""
+        self.wait("step.committed", size=size, generation=lambda number: number > after)
 
     def said(self) -> str:
         return self.type("logs", self.id)
@@ -91,23 +94,30 @@ class Story:
 def disturb(story: Story) -> None:
     """A worker's pod is deleted, then the coordinator's, then a node is killed."""
     lab = story.lab
-    story.wait("step.committed", size=2, step=lambda step: step >= 3)
+    story.wait("step.committed", size=2, step=lambda step: step >= 2)
 
+    before = story.generation()
     lab.kubectl("delete", "pod", story.pods("worker")[0]["metadata"]["name"], "--wait=false")
-    story.wait_going_on(size=2)
+    story.wait_going_on(size=2, after=before)
 
-    (before,) = story.pods("coordinator")
-    lab.kubectl("delete", "pod", before["metadata"]["name"], "--wait=false")
-    _until_another(story, before)
+    (coordinator,) = story.pods("coordinator")
+    lab.kubectl("delete", "pod", coordinator["metadata"]["name"], "--wait=false")
+    another = _another(story, coordinator)
 
     if lab.is_ours:
-        lab.kill_node(story.pods("worker")[-1]["spec"]["nodeName"])
-        story.wait_going_on(size=2)
+        before = story.generation()
+        nodes = [each["spec"]["nodeName"] for each in story.pods("worker")]
+        lab.kill_node(next((node for node in nodes if node != another["spec"]["nodeName"]), nodes[0]))
+        story.wait_going_on(size=2, after=before)
 
 
-def _until_another(story: Story, before: Mapping[str, Any]) -> None:
-    name: Callable[[Mapping[str, Any]], str] = lambda pod: str(pod["metadata"]["name"])  # noqa: E731
-    until(
-        lambda: any(name(each) != name(before) for each in story.pods("coordinator")),
-        lambda: f"no other coordinator than {name(before)}",
-    )
+def _another(story: Story, before: Mapping[str, Any]) -> Mapping[str, Any]:
+    name = before["metadata"]["name"]
+    found: list[Mapping[str, Any]] = []
+
+    def find() -> bool:
+        found[:] = [each for each in story.pods("coordinator") if each["metadata"]["name"] != name]
+        return bool(found)
+
+    until(find, lambda: f"no other coordinator than {name}")
+    return found[0]

@@ -26,7 +26,8 @@ class KubernetesPlace:
         return {"KUBECONFIG": self._lab.kubeconfig}
 
     def leftovers(self, job_id: str) -> list[str]:
-        found = self._lab.look(KINDS, "app.kubernetes.io/managed-by=everstep")
+        name, *_ = job_id.rsplit("-", 3)
+        found = self._lab.look(KINDS, f"app.kubernetes.io/instance={name}")
         return [f"{each['kind']}/{each['metadata']['name']}" for each in found]
 
 

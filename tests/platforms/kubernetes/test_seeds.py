@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from kube_lab import REPOSITORY, Lab
-from kube_story import Story, disturb
+from kube_story import DEADLINE_S, Story, disturb
 
 SEEDS = REPOSITORY / "tests" / "seeds"
 SCRIPTS = Path(__file__).parent / "scripts"
-NUM_IMAGES, NUM_RECORDS = 160, 8000
+NUM_IMAGES, NUM_RECORDS = 160, 24_000
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -59,7 +59,11 @@ def test_the_manifest_of_an_elasticjob_ends_with_the_weights_of_an_undisturbed_r
 
     words = ["--training_data", "training/elastic_ds.txt", "--validation_data", "testing/elastic_ds.txt"]
     undisturbed = subprocess.run(
-        [sys.executable, script, *words], cwd=story.data / "mnist_png", capture_output=True, text=True, timeout=120
+        [sys.executable, script, *words],
+        cwd=story.data / "mnist_png",
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
     )
     assert set(re.findall(r"accuracy .*", said)) == set(undisturbed.stdout.splitlines())
 

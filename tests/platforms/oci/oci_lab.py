@@ -25,7 +25,8 @@ STANDIN = ROOT / "tests" / "examples" / "standin"  # torchvision, as far as the 
 TENANCY, USER, FINGERPRINT = "ocid1.tenancy.oc1..aaaa", "ocid1.user.oc1..bbbb", ":".join(["ab"] * 16)
 COMPARTMENT, PROJECT = "ocid1.compartment.oc1..cccc", "ocid1.datascienceproject.oc1.iad.dddd"
 OVER = ("SUCCEEDED", "FAILED", "CANCELED")
-_START_S = 30.0
+_START_S = 120.0
+_ANSWER_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,21 +68,23 @@ class OciLab:
         return state["objects"] + [run["displayName"] for run in state["runs"] if run["lifecycleState"] not in OVER]
 
     def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = httpx.get(f"{self.url}/emulator/state").json()
+        state: dict[str, Any] = httpx.get(f"{self.url}/emulator/state", timeout=_ANSWER_S).json()
         return state
 
     def change(self, **settings: Any) -> None:
-        httpx.post(f"{self.url}/emulator/settings", json=settings).raise_for_status()
+        self._tell("settings", settings)
 
     def break_(self, method: str, path: str, **fault: Any) -> None:
-        body = {"method": method, "path": path, **fault}
-        httpx.post(f"{self.url}/emulator/faults", json=body).raise_for_status()
+        self._tell("faults", {"method": method, "path": path, **fault})
 
     def keep_secret(self, **values: str) -> None:
-        httpx.post(f"{self.url}/emulator/secrets", json=values).raise_for_status()
+        self._tell("secrets", values)
 
     def reset(self) -> None:
-        httpx.post(f"{self.url}/emulator/reset", timeout=30.0).raise_for_status()
+        self._tell("reset", {})
+
+    def _tell(self, what: str, body: Mapping[str, Any]) -> None:
+        httpx.post(f"{self.url}/emulator/{what}", json=dict(body), timeout=_ANSWER_S).raise_for_status()
 
 
 def to_buckets_at(url: str) -> dict[str, str]:
@@ -113,7 +116,7 @@ def open_lab(folder: Path) -> Iterator[OciLab]:
         yield OciLab(folder=folder, url=(folder / "ready").read_text())
     finally:
         server.send_signal(signal.SIGTERM)
-        server.wait(30)
+        server.wait(_ANSWER_S)
 
 
 def make_user(home: Path, fingerprint: str = FINGERPRINT) -> str:

@@ -332,7 +332,9 @@ def main() -> None:
     )
     server = uvicorn.Server(uvicorn.Config(make_app(oci), log_level="warning", timeout_graceful_shutdown=1))
     signal.signal(signal.SIGTERM, lambda *_: setattr(server, "should_exit", True))
-    Path(told["ready"]).write_text(url)
+    aside = Path(told["ready"]).with_suffix(".new")
+    aside.write_text(url)
+    aside.replace(told["ready"])  # whole, or not there
     try:
         server.run(sockets=[listening])
     finally:

@@ -87,7 +87,7 @@ class JobRun:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.token, self.public_key, self._key_pem = _principal(self.id)
         self._cancelled = threading.Event()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()  # a run is cancelled, or has ended
         self.thread = threading.Thread(target=self._live, name=self.id, daemon=True)
         self.thread.start()
 
@@ -121,11 +121,12 @@ class JobRun:
         return [{**one, **together, "NODE_RANK": str(rank)} for rank in range(group["replicas"])]
 
     def cancel(self) -> bool:
-        if self.state not in ("ACCEPTED", "IN_PROGRESS"):
-            return False
-        self.state = "CANCELING"
-        self._cancelled.set()
-        return True
+        with self._lock:
+            if self.state not in ("ACCEPTED", "IN_PROGRESS"):
+                return False
+            self.state = "CANCELING"
+            self._cancelled.set()
+            return True
 
     def view(self) -> dict[str, Any]:
         return {
@@ -145,10 +146,20 @@ class JobRun:
     # --- its life ---
 
     def _live(self) -> None:
-        if not self._cancelled.wait(self.settings.accept_s):
+        if not self._cancelled.wait(self.settings.accept_s) and self._begin():
             self._start()
         self._attend()
-        codes = [process.returncode for process in self.processes]
+        with self._lock:
+            self._end([process.returncode for process in self.processes])
+
+    def _begin(self) -> bool:
+        with self._lock:
+            if self._cancelled.is_set():
+                return False
+            self.started, self.state = now_text(), "IN_PROGRESS"
+            return True
+
+    def _end(self, codes: list[int]) -> None:
         self.finished = now_text()
         if self._cancelled.is_set():
             self.details, self.state = "Job run was canceled.", "CANCELED"
@@ -166,8 +177,6 @@ class JobRun:
         for name, text in (("rpst", self.token), ("private.pem", self._key_pem)):
             (self._folder / name).write_text(text)
             (self._folder / name).chmod(0o600)
-        self.started = now_text()
-        self.state = "IN_PROGRESS"
         readers = []
         for number, environment in enumerate(self.environments()):
             folder = self._folder / f"node-{number}"

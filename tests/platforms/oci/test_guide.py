@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import yaml
 
 from oci_lab import ROOT, OciLab
@@ -16,7 +15,6 @@ from oci_lab import ROOT, OciLab
 PAGE = (ROOT / "docs" / "guides" / "oci.md").read_text()
 
 
-@pytest.mark.timeout(300)  # ten commands and a whole job
 def test_the_example_of_the_guide_runs(lab: OciLab, tmp_path: Path) -> None:
     (script,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (job,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -16,7 +16,7 @@ import yaml
 from contract import TRAINING, PlatformContract, undisturbed
 from guide import follow
 from pbs_lab import Lab
-from submitted import SCRIPT, Submitted, processes_of, until
+from submitted import DEADLINE_S, SCRIPT, Submitted, processes_of, until
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_job_inside_an_allocation(pbs: Lab, tmp_path: Path) -> None:
         env={**os.environ, **pbs.env()},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=DEADLINE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

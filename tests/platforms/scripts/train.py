@@ -1,6 +1,7 @@
 """Train a small model for so many steps, with a pause after each leaf, and print the digest of its weights.
 
-train.py --steps N [--pace SECONDS] [--die WORKER:STEP]     WORKER dies there by SIGKILL. Other words are printed."""
+train.py --steps N [--pace SECONDS] [--until FILE] [--die WORKER:STEP]     WORKER dies there by SIGKILL; without a
+pause from when FILE is there, so that what happens to it happens while it trains. Other words are printed."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import hashlib
 import os
 import signal
 import time
+from pathlib import Path
 
 import torch
 
@@ -17,6 +19,7 @@ import everstep
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=20)
 parser.add_argument("--pace", type=float, default=0.02)
+parser.add_argument("--until", type=Path)
 parser.add_argument("--die", default="")
 arguments, words = parser.parse_known_args()
 mortal, _, fatal_step = arguments.die.partition(":")
@@ -36,7 +39,8 @@ for batch, target in loader:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    time.sleep(arguments.pace)
+    if arguments.until is None or not arguments.until.exists():
+        time.sleep(arguments.pace)
 digest = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())).hexdigest()
 print(f"words {words!r}", flush=True)
 print(f"greeting {os.environ.get('GREETING')!r}", flush=True)

@@ -30,7 +30,7 @@ class Lab:
     def ask(self, *command: str) -> str:
         """What a command says on the login node."""
         done = subprocess.run(
-            command, env={**os.environ, **self.env()}, capture_output=True, text=True, timeout=60, check=False
+            command, env={**os.environ, **self.env()}, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout.strip()
@@ -48,7 +48,7 @@ class Lab:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
         assert done.returncode == 0, done.stdout

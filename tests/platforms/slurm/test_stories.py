@@ -16,14 +16,13 @@ import pytest
 from contract import TRAINING, undisturbed
 from guide import follow
 from slurm_lab import Lab
-from submitted import SCRIPT, Submitted, digest_of, until
+from submitted import SCRIPT, Submitted, digest_after, until
 
 ROOT = Path(__file__).parents[3]
 RESUME = SCRIPT.with_name("resume.py")
-SLOW = ["--steps", "300", "--pace", "0.05"]
+SLOW = ["train.py", "--steps", "300", "--pace", "0.2", "--until"]  # a file: then it hurries
 ENV = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
 
-pytestmark = pytest.mark.timeout(300)
 Submit = Callable[..., Submitted]
 
 
@@ -53,20 +52,20 @@ def test_plain_ddp_on_two_nodes(submit: Submit, tmp_path: Path) -> None:
 
 def test_a_preempted_job_comes_back_and_goes_on_from_its_checkpoint(submit: Submit, queue: Lab, tmp_path: Path) -> None:
     shutil.copy(RESUME, tmp_path)
-    entrypoint = ["resume.py", str(tmp_path / "checkpoints"), "120", "0.05"]
+    entrypoint = ["resume.py", str(tmp_path / "checkpoints"), "200", "0.2", str(tmp_path / "hurry")]
     job = submit({"partition": "low"}, entrypoint=entrypoint, nodes=2, resources={"cpu": 4})
     job.wait_size(2)
     until((tmp_path / "checkpoints").exists, lambda: job.said)
     queue.ask("sbatch", "-p", "high", "-N3", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
     job.wait_said(r"SIGTERM: workers have 60 s to end")
     job.wait_said(r"back to the queue")
+    (tmp_path / "hurry").touch()
     job.wait_said(r"going on from step [1-9]")
     said = job.finish()
 
-    alone = subprocess.run(
-        [sys.executable, RESUME, tmp_path / "alone", "120", "0"], capture_output=True, text=True, check=True
-    )
-    assert set(re.findall(r"digest (\w+) after 120 steps", said)) == set(re.findall(r"digest (\w+)", alone.stdout))
+    command = [sys.executable, RESUME, tmp_path / "alone", "200", "0", tmp_path / "hurry"]
+    alone = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert set(re.findall(r"digest (\w+) after 200 steps", said)) == set(re.findall(r"digest (\w+)", alone.stdout))
     assert not list((tmp_path / "runs").glob("*/*.requeues"))  # which count time limits alone
 
 
@@ -74,7 +73,7 @@ def test_a_job_whose_time_is_up_comes_back_so_often_and_no_more(submit: Submit, 
     shutil.copy(RESUME, tmp_path)
     job = submit(
         {"time_requeues": 1, "signal_lead": "240s"},
-        entrypoint=["resume.py", str(tmp_path / "checkpoints"), "100000", "0.05"],
+        entrypoint=["resume.py", str(tmp_path / "checkpoints"), "100000", "0.05", str(tmp_path / "never")],
         time_limit="5m",
     )
     generation = 0
@@ -88,26 +87,29 @@ def test_a_job_whose_time_is_up_comes_back_so_often_and_no_more(submit: Submit, 
     assert "its time was up 2 times, and it comes back 1 times" in job.type("list", "--json")
 
 
-def test_a_drained_node_gives_its_place_to_another_while_training(submit: Submit, queue: Lab) -> None:
-    job = submit({"mode": "array"}, entrypoint=["train.py", *SLOW], nodes="1:2", resources={"cpu": 3})
+def test_a_drained_node_gives_its_place_to_another_while_training(submit: Submit, queue: Lab, tmp_path: Path) -> None:
+    job = submit({"mode": "array"}, entrypoint=[*SLOW, str(tmp_path / "hurry")], nodes="1:2", resources={"cpu": 3})
     both = job.wait_size(2)
-    native, _, host = next(each for each in queue.jobs(job.id) if "_" in each and not each.endswith("h2")).split()
+    (coordinator,) = [each.split()[-1] for each in queue.jobs(job.id) if "_" not in each.split()[0]]
+    nodes = [each.split() for each in queue.jobs(job.id) if "_" in each.split()[0]]
+    native, _, host = next(each for each in nodes if each[-1] != coordinator)
     queue.ask("scontrol", "update", f"nodename={host}", "state=drain", "reason=test")
     try:
         queue.ask("scontrol", "requeue", native)
         alone = job.wait_size(1, after=both)
         job.wait_size(2, after=alone)
         assert host not in {each.split()[-1] for each in queue.jobs(job.id)}
+        (tmp_path / "hurry").touch()
         said = job.finish()
     finally:
         queue.ask("scontrol", "update", f"nodename={host}", "state=resume")
-    assert set(re.findall(r"digest (\w+)", said)) == {digest_of([*SLOW[:2], "--pace", "0"])}
+    assert set(re.findall(r"digest (\w+)", said)) == {digest_after(300)}
 
 
-def test_a_host_crashes_and_the_others_go_on(submit: Submit, queue: Lab) -> None:
+def test_a_host_crashes_and_the_others_go_on(submit: Submit, queue: Lab, tmp_path: Path) -> None:
     job = submit(
         {},
-        entrypoint=["train.py", "--steps", "120", "--pace", "0.05"],
+        entrypoint=[*SLOW, str(tmp_path / "hurry")],
         nodes="1:2",
         resources={"cpu": 4},
         health={"lease_s": 3},
@@ -117,8 +119,9 @@ def test_a_host_crashes_and_the_others_go_on(submit: Submit, queue: Lab) -> None
     assert hosts == "h[2-3]"
     queue.crash("h3")
     job.wait_size(1, after=both)
+    (tmp_path / "hurry").touch()
     said = job.finish()
-    assert set(re.findall(r"digest (\w+)", said)) == {digest_of(["--steps", "120", "--pace", "0"])}
+    assert set(re.findall(r"digest (\w+)", said)) == {digest_after(300)}
 
 
 def test_a_job_inside_an_allocation(queue: Lab, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from everstep.coordinator import changes
 from everstep.coordinator.advance import advance, examine
+from everstep.coordinator.replies import agent_orders
 from everstep.coordinator.roster import NodeSign, Roster
 from everstep.errors import Refused
 from everstep.wire import AgentReport, Announce, Policy, WorkerExit
@@ -118,6 +119,22 @@ def test_a_failure_after_a_good_end_restarts_all() -> None:
     assert job.roster.attempt.number == 1
     assert not job.roster.is_finished
     assert job.exit("w2", "w3").roster.is_finished
+
+
+def test_a_node_that_never_heard_of_its_part_is_asked_for_it_and_holds_up_nobody() -> None:
+    job = Nodes(min_nodes=2, max_nodes=2, lease_s=3).report("n1").report("n2")
+    assert job.seats == {"n1": ("w0", "w1"), "n2": ("w2", "w3")}
+    job.silence(2).report("n1").silence(2)  # n2 stood still from before it was told until after it was all over
+    assert job.roster.attempt.is_closed
+    job.exit("w0", "w1", code=-15).report("n1", "n2")
+    assert job.reason == "n2 still ends the workers of the last attempt"
+
+    orders = agent_orders(job.roster, "n2", "n2-1", [job.roster.workers[name] for name in ("w2", "w3")], "")
+    assert (orders.start, orders.past) == ([], ["w2", "w3"])
+
+    job.exit(*orders.past, code=-15)
+    assert job.roster.attempt.number == 1
+    assert agent_orders(job.roster, "n2", "n2-1", [job.roster.workers[name] for name in ("w2", "w3")], "").past == []
 
 
 def test_a_node_that_is_silent_is_dropped_and_costs_no_restart() -> None:

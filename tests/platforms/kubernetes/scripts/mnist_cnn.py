@@ -1,6 +1,6 @@
 """What seed 000's manifest starts: a CNN on images that a text file lists, trained with ElasticTrainer.
 
-Each leaf takes a tenth of a second until there is a file `hurry` in /data, so that a test has time to disturb it."""
+Each leaf takes almost half a second until there is a file `hurry` in /data, so that a test has time to disturb it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from everstep import DistributedDataParallel, ElasticDistributedSampler, Elastic
 parser = argparse.ArgumentParser()
 parser.add_argument("--training_data", type=Path, required=True)
 parser.add_argument("--validation_data", type=Path, required=True)
-parser.add_argument("--epochs", type=int, default=60)
+parser.add_argument("--epochs", type=int, default=20)
 args = parser.parse_args()
 IS_SLOW = "EVERSTEP_WORKER" in os.environ
 
@@ -48,7 +48,7 @@ for _epoch in trainer.epochs(args.epochs):
             optimizer.step()
             optimizer.zero_grad()
         if IS_SLOW and not Path("/data/hurry").exists():
-            time.sleep(0.1)
+            time.sleep(0.4)
 digest = hashlib.sha256(b"".join(each.numpy().tobytes() for each in model.state_dict().values())).hexdigest()
 images, labels = load(args.validation_data).tensors
 correct = (model(images).argmax(dim=1) == labels).float().mean().item()

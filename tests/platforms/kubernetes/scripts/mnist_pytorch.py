@@ -1,6 +1,6 @@
 """What seed 001's command starts: records by number from RecordIndexService, trained with PyTorchAllReduceController.
 
-Each batch takes a second until there is a file `hurry` in /data, so that a test has time to disturb it."""
+Each batch takes more than a second until there is a file `hurry` in /data, so that a test has time to disturb it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from everstep import PyTorchAllReduceController, RecordIndexService
 
-NUM_RECORDS = 8000
+NUM_RECORDS = 24_000
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch_size", type=int, required=True)
@@ -67,4 +67,4 @@ if __name__ == "__main__":
         for data, target in train_loader:
             loss = elastic_train_one_batch(model, optimizer, data, target)
             if not Path("/data/hurry").exists():
-                time.sleep(1.0)
+                time.sleep(1.5)

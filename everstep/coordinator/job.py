@@ -308,11 +308,14 @@ class Job:
 
     async def _until_due(self) -> None:
         looks = [look for look in (self._look_at, self._examine_at) if look is not None]
-        timeout_s = max(0.0, min(looks) - self._now()) if looks else None
+        due_s = max(0.0, min(looks) - self._now()) if looks else None
+        # Not by asyncio.wait_for: before Python 3.12, a change at the very moment of a cancellation swallows that.
+        timer = None if due_s is None else asyncio.get_running_loop().call_later(due_s, self._has_changed.set)
         try:
-            await asyncio.wait_for(self._has_changed.wait(), timeout_s)
-        except asyncio.TimeoutError:
-            pass  # a deadline has come
+            await self._has_changed.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def _decide(self, now: float) -> None:
         if self._examine_at is not None and self._examine_at <= now:

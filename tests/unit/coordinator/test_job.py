@@ -37,7 +37,7 @@ def with_a_job(story):
         disk = Disk()
         job = Job(Roster(job="j", name="", policy=wire.Policy()), disk.save, disk.keep)
         try:
-            await asyncio.wait_for(story(job, disk), 20)
+            await asyncio.wait_for(story(job, disk), 60)
         finally:
             await job.close()
 

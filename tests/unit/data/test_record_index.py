@@ -38,7 +38,7 @@ class Elastic(Dataset):
 
 
 @pytest.fixture
-def make():
+def make(monkeypatch):
     made = []
 
     def begin(*arguments, **options):
@@ -48,6 +48,7 @@ def make():
     yield begin
     for each in made:
         each.close()
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)  # 5 s for each after an error
     gc.collect()  # torch's iterators end their processes when they are collected
 
 
@@ -284,7 +285,7 @@ def script(tmp_path):
     def run(*arguments):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, str(tmp_path / "script.py"), *arguments]
-        return subprocess.run(command, env=environment, timeout=100, capture_output=True, text=True)
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
 
     return run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import re
 import subprocess
@@ -50,6 +51,8 @@ def make(monkeypatch):
         each.close()
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)  # 5 s for each after an error
     gc.collect()  # torch's iterators end their processes when they are collected
+    for process in multiprocessing.active_children():
+        process.join()
 
 
 def batches(loader):

@@ -18,6 +18,7 @@ from everstep import wire
 from everstep.coordinator import changes
 from everstep.coordinator.advance import advance, examine
 from everstep.coordinator.bell import Bell
+from everstep.coordinator.clock import Now
 from everstep.coordinator.health import CUT_S
 from everstep.coordinator.ledger import Rows
 from everstep.coordinator.limits import check_nodes, check_workers
@@ -54,16 +55,24 @@ LONGEST_REST_S = 0.05
 
 class Job:
     def __init__(
-        self, roster: Roster, save: Save, keep: Keep, ledgers: Iterable[Rows] = (), *, grace_s: float = 0.0
+        self,
+        roster: Roster,
+        save: Save,
+        keep: Keep,
+        ledgers: Iterable[Rows] = (),
+        *,
+        grace_s: float = 0.0,
+        now: Now = time.monotonic,
     ) -> None:
+        self._now = now
         self.roster = roster  # as it is
         self.kept = roster  # as it was kept last, and told
         self.signs = {
-            name: Sign(alive_at=time.monotonic() + grace_s, told_at=0.0)
+            name: Sign(alive_at=self._now() + grace_s, told_at=0.0)
             for name, worker in roster.workers.items()
             if worker.status == ALIVE and worker.incarnation
         }
-        self.node_signs = {name: NodeSign(alive_at=time.monotonic() + grace_s) for name in roster.nodes}
+        self.node_signs = {name: NodeSign(alive_at=self._now() + grace_s) for name in roster.nodes}
         self.reason = roster.generation.reason
         self._save = save
         self._num_changes = self._num_kept = 0
@@ -79,7 +88,7 @@ class Job:
         # Starts from the time of day: a number from before a restart must not be mistaken for one of now.
         self._tell(notice_of(roster, seen=time.time_ns() // 1000))
         self._seats = Seats(roster.generation)
-        self.shards = Shards(roster, ledgers, keep, self.stop, grace_s=grace_s)
+        self.shards = Shards(roster, ledgers, keep, self.stop, grace_s=grace_s, now=now)
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(die_if_failed)
 
@@ -108,7 +117,7 @@ class Job:
         states = [(self.roster.worker(state.worker), state.is_running) for state in report.workers]
         if agent not in self.roster.nodes:
             check_nodes(len(self.roster.nodes) + 1, len(self.roster.workers) + report.num_workers)
-        now = time.monotonic()
+        now = self._now()
         for worker, is_running in states:
             if is_running and worker.incarnation:
                 self._prove_alive(worker.worker, now)
@@ -116,15 +125,15 @@ class Job:
         await self._keep(changes.node_reported(self.roster, agent, report, now))
         deadline = now + min(report.wait_s, self._hold_s())
         orders = self._orders_for(agent, report.incarnation)
-        while (report.incarnation, orders) == self._told_orders.get(agent) and time.monotonic() < deadline:
-            await self._orders.wait(deadline - time.monotonic())
+        while (report.incarnation, orders) == self._told_orders.get(agent) and self._now() < deadline:
+            await self._orders.wait(deadline - self._now())
             orders = self._orders_for(agent, report.incarnation)
         self._told_orders[agent] = (report.incarnation, orders)
         return orders
 
     def hung_up(self, agent: str, report: wire.AgentReport) -> None:
         """An agent closed its connection before it was answered: it ended, or calls again at once."""
-        now, node, sign = time.monotonic(), self.roster.nodes.get(agent), self.node_signs.get(agent)
+        now, node, sign = self._now(), self.roster.nodes.get(agent), self.node_signs.get(agent)
         if node is not None and sign is not None and node.incarnation == report.incarnation:
             self.node_signs[agent] = replace(sign, alive_at=now, is_cut=True)
             self._examine_at = min(self._examine_at or now + CUT_S, now + CUT_S)
@@ -134,16 +143,16 @@ class Job:
     async def agent_leaves(self, agent: str, message: wire.AgentLeave) -> None:
         node = self.roster.nodes.get(agent)
         if node is not None and node.incarnation == message.incarnation:
-            now = time.monotonic()
+            now = self._now()
             await self._keep(changes.node_away(self.roster, agent, message.reason, now, has_left=True))
 
     async def exited(self, name: str, end: wire.WorkerExit) -> None:
-        await self._keep(changes.exited(self.roster, name, end, time.monotonic()))
+        await self._keep(changes.exited(self.roster, name, end, self._now()))
 
     # --- the calls of workers ---
 
     async def announce(self, name: str, message: wire.Announce) -> wire.Announced:
-        roster, now = self.roster, time.monotonic()
+        roster, now = self.roster, self._now()
         is_new = roster.worker(name).incarnation != message.incarnation
         roster = changes.announce(roster, name, message, now)
         if is_new:
@@ -153,7 +162,7 @@ class Job:
         return wire.Announced(is_newcomer=_is_newcomer(self.roster, name), policy=self.roster.policy)
 
     async def watch(self, name: str, message: wire.Watch) -> bytes:
-        roster, now = self.roster, time.monotonic()
+        roster, now = self.roster, self._now()
         worker = self._caller(name, message.incarnation)
         number = roster.generation.number
         if message.generation > number:
@@ -175,15 +184,15 @@ class Job:
         return self._watched_closed if self._notice.is_closed_for(message.generation) else self._watched_open
 
     async def arrive(self, name: str, message: wire.Arrive) -> bytes:
-        now = time.monotonic()
+        now = self._now()
         self._stand_ready(name, message, now)
         self._prove_alive(name, now)
         deadline = now + self._hold_s()
         while not (self.kept.is_over or self._has_seat(name, message.generation)):
-            if time.monotonic() >= deadline:
+            if self._now() >= deadline:
                 reason = why_waiting(self.kept, name) or self.reason
                 return wire.to_json(wire.Arrived(is_formed=False, is_stopped=False, reason=reason))
-            await self._forming.wait(deadline - time.monotonic())
+            await self._forming.wait(deadline - self._now())
             # A generation may have been formed and closed again before this worker could be told of it.
             self._stand_ready(name, message, now)
         if self.kept.is_over:
@@ -194,26 +203,26 @@ class Job:
         return self._seats.of(name)
 
     async def broken(self, name: str, message: wire.Broken) -> None:
-        await self._keep(changes.broken(self.roster, name, message, time.monotonic()))
+        await self._keep(changes.broken(self.roster, name, message, self._now()))
 
     async def settled(self, name: str, message: wire.Settled) -> None:
         await self._keep(changes.settled(self.roster, name, message))
 
     async def leave(self, name: str, message: wire.Leave) -> wire.Left:
-        now = time.monotonic()
+        now = self._now()
         roster = changes.leave(self.roster, name, message)
         self._prove_alive(name, now)
         self._change(roster)
         deadline = now + self._hold_s()
-        while (left := self._left(name, message.generation)) is None and time.monotonic() < deadline:
-            await self._leaving.wait(deadline - time.monotonic())
+        while (left := self._left(name, message.generation)) is None and self._now() < deadline:
+            await self._leaving.wait(deadline - self._now())
         return left or wire.Left(is_released=False, is_closed=False, reason=self.reason)
 
     async def lease(self, name: str, message: wire.LeaseRequest) -> bytes:
         worker = self.roster.worker(name)
         if worker.incarnation:  # else it is a classic one, of which nobody knows more than that it was started
             worker = changes.known(self.roster, name, message.incarnation)
-            self._prove_alive(name, time.monotonic())
+            self._prove_alive(name, self._now())
         elif worker.status != ALIVE:
             raise Refused(f"{name} is {worker.status}: {worker.reason}", status=CONFLICT)
         return await self.shards.lease(worker, message)
@@ -288,7 +297,7 @@ class Job:
             started = time.thread_time()
             self._has_changed.clear()
             num_changes = self._num_changes
-            self._decide(time.monotonic())
+            self._decide(self._now())
             roster, took_s = self.roster, time.thread_time() - started
             if not has_same_facts(self.kept, roster):
                 await self._save_stubbornly(roster)
@@ -299,11 +308,14 @@ class Job:
 
     async def _until_due(self) -> None:
         looks = [look for look in (self._look_at, self._examine_at) if look is not None]
-        timeout_s = max(0.0, min(looks) - time.monotonic()) if looks else None
+        due_s = max(0.0, min(looks) - self._now()) if looks else None
+        # Not by asyncio.wait_for: before Python 3.12, a change at the very moment of a cancellation swallows that.
+        timer = None if due_s is None else asyncio.get_running_loop().call_later(due_s, self._has_changed.set)
         try:
-            await asyncio.wait_for(self._has_changed.wait(), timeout_s)
-        except asyncio.TimeoutError:
-            pass  # a deadline has come
+            await self._has_changed.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def _decide(self, now: float) -> None:
         if self._examine_at is not None and self._examine_at <= now:

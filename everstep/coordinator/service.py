@@ -5,12 +5,12 @@ The store is used by one thread of its own, so that no flush to a disk holds up 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from everstep import wire
+from everstep.coordinator.clock import Clock
 from everstep.coordinator.job import Job
 from everstep.coordinator.ledger import Rows
 from everstep.coordinator.limits import check_jobs
@@ -18,6 +18,7 @@ from everstep.coordinator.replies import generation_view
 from everstep.coordinator.roster import ID, UNKNOWN, Roster
 from everstep.coordinator.shards import Keep
 from everstep.coordinator.store import Store, restored
+from everstep.coordinator.vital import die_if_failed
 from everstep.errors import Refused
 from everstep.retry import LONGEST_PAUSE_S
 
@@ -25,13 +26,17 @@ T = TypeVar("T")
 
 
 class Service:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Clock | None = None) -> None:
         self._store = store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._jobs: dict[str, Job] = {}
         self._opening = asyncio.Lock()
+        self._clock = clock or Clock()
+        self._ticking = asyncio.create_task(self._clock.tick())
+        self._ticking.add_done_callback(die_if_failed)
 
     async def close(self) -> None:
+        self._ticking.cancel()
         await asyncio.gather(*(job.close() for job in self._jobs.values()))
         self._thread.shutdown()
         self._store.close()
@@ -54,7 +59,7 @@ class Service:
                 check_jobs(sum(not job.kept.is_over for job in self._jobs.values()))
                 roster = Roster(job=name, name=spec.name, policy=spec.policy)
                 await self._in_thread(lambda: self._store.save(None, roster))
-                self._jobs[name] = Job(roster, self._save, self._keeper(name))
+                self._jobs[name] = Job(roster, self._save, self._keeper(name), now=self._clock.now)
         return self._jobs[name]
 
     async def generation(self, name: str, number: int) -> wire.GenerationView:
@@ -83,9 +88,9 @@ class Service:
                 return None
             # Those who look for us pause so long between two tries; their time counts from when they can have found us.
             grace_s = LONGEST_PAUSE_S + roster.policy.lease_s
-            roster = restored(roster, time.monotonic(), grace_s)
+            roster = restored(roster, self._clock.now(), grace_s)
             ledgers = await self._in_thread(lambda: self._store.load_ledgers(name))
-            job = Job(roster, self._save, self._keeper(name), ledgers, grace_s=LONGEST_PAUSE_S)
+            job = Job(roster, self._save, self._keeper(name), ledgers, grace_s=LONGEST_PAUSE_S, now=self._clock.now)
             self._jobs[name] = job
             return job
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pydantic import TypeAdapter
 
 from everstep import wire
+from everstep.coordinator.clock import Now
 from everstep.coordinator.leasing import Holder, Key, LeaseFacts, Leasing, decide_lease, decide_release
 from everstep.coordinator.ledger import Ledger, Leftover, Mark, Rows, check_same
 from everstep.coordinator.limits import check_datasets
@@ -46,11 +47,21 @@ class _Waiter:
 
 
 class Shards:
-    def __init__(self, roster: Roster, ledgers: Iterable[Rows], keep: Keep, stop: Stop, *, grace_s: float = 0.0):
-        now = time.monotonic()
+    def __init__(
+        self,
+        roster: Roster,
+        ledgers: Iterable[Rows],
+        keep: Keep,
+        stop: Stop,
+        *,
+        grace_s: float = 0.0,
+        now: Now = time.monotonic,
+    ) -> None:
+        self._now = now
+        began = now()
         self._roster = roster
         self._keep, self._stop = keep, stop
-        self._ledgers = {rows.dataset: Ledger(rows, now) for rows in ledgers}
+        self._ledgers = {rows.dataset: Ledger(rows, began) for rows in ledgers}
         self._deadlines: dict[str, dict[Key, float]] = {name: {} for name in self._ledgers}
         self._lines: dict[str, list[_Waiter]] = {name: [] for name in self._ledgers}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -61,7 +72,7 @@ class Shards:
         self._task: asyncio.Task[None] | None = None
         for name, ledger in self._ledgers.items():
             for key in ledger.holders:
-                self._renew(name, key, now + grace_s)
+                self._renew(name, key, began + grace_s)
         self.look(roster)
 
     async def close(self) -> None:
@@ -106,7 +117,7 @@ class Shards:
             is_end=ledger.is_end,
             epochs=ledger.epochs(),
             bad_shards=ledger.bad_shards(),
-            reason=decide_lease(self._facts(name, ("", "")), time.monotonic()).reason,
+            reason=decide_lease(self._facts(name, ("", "")), self._now()).reason,
         )
 
     async def checkpoint(self, name: str) -> wire.ShardCheckpoint:
@@ -127,7 +138,7 @@ class Shards:
     # --- the call of workers ---
 
     async def lease(self, worker: Worker, message: wire.LeaseRequest) -> bytes:
-        name, ledger, now = message.dataset, self._ledger(message.dataset), time.monotonic()
+        name, ledger, now = message.dataset, self._ledger(message.dataset), self._now()
         key = (worker.worker, message.incarnation)
         self._check(ledger, key, worker, message)
         if message.request > ledger.holder(key).request:
@@ -244,7 +255,7 @@ class Shards:
         waiter = _Waiter(key, message.request, loop.create_future())
         self._lines[name].append(waiter)
         self._serve(name)
-        timer = loop.call_at(now + min(message.wait_s, LONGEST_HOLD_S), _wake, waiter.called)
+        timer = loop.call_later(now + min(message.wait_s, LONGEST_HOLD_S) - self._now(), _wake, waiter.called)
         try:
             await waiter.called
         finally:
@@ -253,11 +264,11 @@ class Shards:
                 self._lines[name].remove(waiter)
         if _num_granted(self._ledgers[name], key, message.request):
             return ""
-        return decide_lease(self._facts(name, key), time.monotonic()).reason
+        return decide_lease(self._facts(name, key), self._now()).reason
 
     def _serve(self, name: str) -> None:
         """Give what is free to those who wait, first come, first served; look again when a deadline comes."""
-        line, now, loop = self._lines[name], time.monotonic(), asyncio.get_running_loop()
+        line, now, loop = self._lines[name], self._now(), asyncio.get_running_loop()
         if timer := self._timers.pop(name, None):
             timer.cancel()
         for waiter in list(line):
@@ -270,7 +281,7 @@ class Shards:
                 _wake(waiter.called)
             elif not decision.is_spared:
                 if decision.next_look is not None:
-                    self._timers[name] = loop.call_at(decision.next_look, self._serve, name)
+                    self._timers[name] = loop.call_later(decision.next_look - now, self._serve, name)
                 break
 
     def _leave_line(self, name: str, key: Key) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -122,14 +121,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_help_takes_a_fraction_of_a_second() -> None:
     def seconds() -> float:
-        began = time.monotonic()
-        subprocess.run(
-            [sys.executable, "-m", "everstep", "--help"],
-            env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)},
-            check=True,
-            capture_output=True,
-        )
-        return time.monotonic() - began
+        command = [sys.executable, "-m", "everstep", "--help"]
+        environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        return used.ru_utime + used.ru_stime
 
-    # The best of some: what is measured is the work, not who else uses the machine.
-    assert min(seconds() for _ in range(5)) < 1.0
+    # Of a processor, and the best of some: what is measured is the work, not who else uses the machine.
+    assert min(seconds() for _ in range(3)) < 1.0

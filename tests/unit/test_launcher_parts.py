@@ -440,7 +440,7 @@ def test_a_terminal_gets_a_progress_line_that_is_wiped_at_the_end(tmp_path: Path
     board.write(step=13, leaf=-1, phase=OUTSIDE)
     with Display(Console(Terminal(), err)) as display:
         display.follow("w0", 0, files, lambda: True)
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + 60.0
         while "step 13 · w0 · 0:" not in err.text:
             assert time.monotonic() < deadline
             time.sleep(0.005)

@@ -50,7 +50,7 @@ def heard(board: Path) -> Iterator[list[bool]]:
     waiter = threading.Thread(target=lambda: answers.append(await_end(board)), daemon=True)
     waiter.start()
     yield answers
-    waiter.join(10)
+    waiter.join(60)
     assert not waiter.is_alive()
 
 
@@ -63,7 +63,7 @@ def go_on(process: subprocess.Popen[bytes]) -> None:
 def await_seen(pid: int) -> None:
     """Until it has ended, and is not yet reaped."""
     descriptor = os.pidfd_open(pid)
-    select.select([descriptor], [], [], 10)
+    assert select.select([descriptor], [], [], 60)[0]
     os.close(descriptor)
 
 

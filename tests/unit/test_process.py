@@ -13,10 +13,10 @@ import pytest
 
 from everstep.process import ENDED, RUNNING, STOPPED, Child, Exit, process_state, wait_for_end
 
-READY = "import sys, time; print('ready', flush=True); time.sleep(60)"
+READY = "import sys, time; print('ready', flush=True); time.sleep(600)"
 
 
-def until(condition: object, timeout_s: float = 10.0) -> None:
+def until(condition: object, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
@@ -37,7 +37,7 @@ def python(code: str, log: Path) -> Child:
     ],
 )
 def test_how_a_child_ended(tmp_path: Path, code: str, ended: Exit) -> None:
-    assert python(code, tmp_path / "log").wait(10) == ended
+    assert python(code, tmp_path / "log").wait(60) == ended
 
 
 def test_an_exit_reads_as_a_sentence() -> None:
@@ -48,7 +48,7 @@ def test_an_exit_reads_as_a_sentence() -> None:
 
 def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as output, Child.start(["no-such-program"], output=output) as child:
-        assert child.wait(10) == Exit(code=127)
+        assert child.wait(60) == Exit(code=127)
     assert "no-such-program: No such file" in (tmp_path / "log").read_text()
 
 
@@ -57,13 +57,13 @@ def test_a_death_is_seen_at_once(tmp_path: Path) -> None:
         until(lambda: (tmp_path / "log").read_text())
         assert child.wait(0) is None
         os.kill(child.pid, signal.SIGKILL)
-        assert child.wait(5) == Exit(code=-9)
+        assert child.wait(60) == Exit(code=-9)
 
 
 def test_a_stopped_process_is_told_from_a_running_one(tmp_path: Path) -> None:
     with python(READY, tmp_path / "log") as child:
         until(lambda: (tmp_path / "log").read_text())
-        assert child.state == RUNNING
+        until(lambda: child.state == RUNNING)
         child.signal(signal.SIGSTOP)
         until(lambda: child.state == STOPPED)
         child.signal(signal.SIGCONT)
@@ -73,12 +73,12 @@ def test_a_stopped_process_is_told_from_a_running_one(tmp_path: Path) -> None:
 
 
 def test_what_a_child_started_goes_with_it(tmp_path: Path) -> None:
-    code = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); sys.stdin.read(); "
+    code = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); sys.stdin.read(); "
     child = python(code, tmp_path / "log")
     until(lambda: (tmp_path / "log").read_text().endswith("\n"))
     grandchild = int((tmp_path / "log").read_text())
-    assert child.wait(10) == Exit(code=0)
-    assert wait_for_end(grandchild, 5)
+    assert child.wait(60) == Exit(code=0)
+    assert wait_for_end(grandchild, 60)
 
 
 def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ import sys, time
 from everstep.process import Child
 child = Child.start([sys.executable, "-c", {READY!r}])
 print(child.pid, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, text=True)
@@ -97,4 +97,4 @@ time.sleep(60)
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert wait_for_end(child, 5)
+    assert wait_for_end(child, 60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import closing
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 import everstep
-from everstep.checkpoint.remote import RETRY_S, Remote
+from everstep.checkpoint.remote import Remote
 from everstep.checkpoint.storage import Storage, open_storage
 from everstep.errors import CheckpointFailed, StorageUnreachable
 from terminal import until
@@ -143,8 +142,7 @@ def test_a_storage_that_stays_away_is_an_error_in_words(gateway: Any, bucket: st
 
 def test_a_missing_bucket_is_no_reason_to_wait(bucket: str) -> None:
     with everstep.Checkpointer(f"s3://{bucket}-missing/run") as checkpointer:
-        began = time.monotonic()
-        with pytest.raises(CheckpointFailed, match="bucket does not exist"):
+        with pytest.raises(CheckpointFailed, match="bucket does not exist") as failed:
             checkpointer.save(1, {}, wait=True)
-        assert time.monotonic() - began < RETRY_S / 2
+        assert "gave up after" not in str(failed.value)  # as it says of what it has tried again
         checkpointer._pending = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,8 +13,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -31,12 +32,26 @@ serve("127.0.0.1", int(port), store, token_file, ready_fd=int(ready_fd), **tls)
 """
 
 
+class HeldPort:
+    """A port that stays with a coordinator also while that is dead: the kernel gives it to nobody else meanwhile."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the coordinator's has: both may bind
+        self._socket.bind(("127.0.0.1", 0))
+        self.number = self._socket.getsockname()[1]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
 class Server:
     def __init__(self, folder: Path, store: str, tls: Sequence[Path] = (), *, before: str = "") -> None:
         """`tls`: certificate and key. `before`: what its process does first, such as setting a limit within reach."""
         self._tls, self._code = tls, before + SERVE
         self.store, self.token_file, self.log_file = store, folder / "token", folder / "log"
-        self.port = 0
+        self._held_port = HeldPort()
+        self.port = self._held_port.number
         self.start()
 
     def start(self) -> None:
@@ -50,22 +65,27 @@ class Server:
         with os.fdopen(ready) as lines:
             self.url = lines.readline().strip()
         if not self.url:
-            self.process.wait(10)
+            self._held_port.close()
+            self.process.wait(60)
             raise AssertionError(self.log_file.read_text())
-        self.port = urlsplit(self.url).port
 
     @property
     def token(self) -> str:
         return read_token(self.token_file)
 
     def kill(self) -> None:
-        """As hard as it gets."""
+        """As hard as it gets; it may be started again."""
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
+
+    def end(self) -> None:
+        self.kill()
+        self._held_port.close()
 
     def stop(self) -> int:
+        self._held_port.close()
         self.process.terminate()
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 class Puppet:
@@ -97,7 +117,7 @@ class Puppet:
             ),
         )
 
-    def arrive(self, deadline_s: float = 20.0) -> wire.Arrived:
+    def arrive(self, deadline_s: float = 60.0) -> wire.Arrived:
         """Until a generation is formed, as a real worker does."""
         deadline = time.monotonic() + deadline_s
         while time.monotonic() < deadline:
@@ -150,7 +170,10 @@ class Puppet:
 def together(*calls: Callable[[], object]) -> list[object]:
     """All at the same time, as workers do."""
     with ThreadPoolExecutor(len(calls)) as threads:
-        return [future.result(30) for future in [threads.submit(call) for call in calls]]
+        return [future.result(90) for future in [threads.submit(call) for call in calls]]
+
+
+PATIENT = {"lease_s": 60.0, "arrive_s": 60.0}  # a puppet whose strings are not pulled for a while is not lost for it
 
 
 class Play:
@@ -159,7 +182,7 @@ class Play:
     def __init__(self, server: Server, **policy: object) -> None:
         self.server = server
         self.coordinator = Coordinator(server.url, server.token, f"job-{uuid.uuid4().hex[:8]}")
-        self.coordinator.create_job(wire.JobSpec(policy=wire.Policy(**policy)))  # type: ignore[arg-type]
+        self.coordinator.create_job(wire.JobSpec(policy=wire.Policy(**(PATIENT | policy))))  # type: ignore[arg-type]
 
     def puppets(self, number: int) -> list[Puppet]:
         puppets = [Puppet(self.coordinator) for _ in range(number)]
@@ -187,6 +210,12 @@ class Play:
 @pytest.fixture
 def puppet_class() -> type[Puppet]:
     return Puppet
+
+
+@pytest.fixture
+def held_port() -> Iterator[int]:
+    with closing(HeldPort()) as port:
+        yield port.number
 
 
 @pytest.fixture(scope="session")

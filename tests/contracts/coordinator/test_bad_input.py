@@ -117,7 +117,7 @@ def job(play):
 @pytest.fixture
 def http(server):
     headers = {"authorization": f"Bearer {server.token}"}
-    with httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=20) as client:
+    with httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=60) as client:
         yield client
 
 
@@ -204,7 +204,7 @@ def test_a_job_needs_a_plain_id(http):
 @pytest.mark.parametrize("path", ["/v1/health", "/v1/jobs/x", "/docs", "/openapi.json", "/", "/nowhere"])
 def test_without_the_token_there_is_nothing_to_be_seen(server, header, path):
     headers = {} if header is None else {"authorization": header.format(token=server.token)}
-    answer = httpx.get(server.url + path, headers=headers, trust_env=False)
+    answer = httpx.get(server.url + path, headers=headers, trust_env=False, timeout=60)
 
     assert answer.status_code == 401
     assert answer.json() == {"detail": "a valid bearer token is needed"}
@@ -216,7 +216,7 @@ def test_health_is_told_to_who_has_the_token(http):
 
 def test_a_long_body_is_refused_before_it_is_sent(server):
     with socket.create_connection(server.url.removeprefix("http://").split(":")) as connection:
-        connection.settimeout(10)
+        connection.settimeout(60)
         head = (
             f"PUT /v1/jobs/long HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {server.token}\r\n"
             "content-length: 99999999999\r\n\r\n"

@@ -11,7 +11,6 @@ import sys
 import threading
 import uuid
 from collections import Counter
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -54,8 +53,8 @@ for line in sys.stdin:
 
 
 class Frail:
-    def __init__(self, folder, store):
-        self.token_file, self.log_file, self.port = folder / "token", folder / "log", 0
+    def __init__(self, folder, store, port):
+        self.token_file, self.log_file, self._port = folder / "token", folder / "log", port
         command = [sys.executable, "-c", NURSERY, store, str(self.token_file), str(self.log_file)]
         self._process = subprocess.Popen(
             command, env={"PYTHONPATH": ":".join(sys.path)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -63,9 +62,8 @@ class Frail:
         self.start()
 
     def start(self):
-        self.url = self._tell(f"start {self.port}")
+        self.url = self._tell(f"start {self._port}")
         assert self.url, self.log_file.read_text()
-        self.port = urlsplit(self.url).port
 
     def kill(self):
         assert self._tell("kill") == "dead"
@@ -74,7 +72,7 @@ class Frail:
         self.kill()
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(10)
+        self._process.wait(60)
 
     def _tell(self, line):
         self._process.stdin.write(line + "\n")
@@ -101,7 +99,7 @@ class Log:
     def wait_for_answers(self, number):
         with self.changed:
             enough = self.num_answers + number
-            assert self.changed.wait_for(lambda: self.num_answers >= enough or self.error, 30)
+            assert self.changed.wait_for(lambda: self.num_answers >= enough or self.error, 60)
 
 
 class Worker(threading.Thread):
@@ -118,7 +116,7 @@ class Worker(threading.Thread):
         self.request, self.left = 0, {}
 
     def patiently(self, call):
-        return patiently(call, 30.0)
+        return patiently(call, 60.0)
 
     def run(self):
         try:
@@ -170,9 +168,9 @@ class Worker(threading.Thread):
 
 @pytest.mark.parametrize("kind", NUM_KILLS)
 @pytest.mark.timeout(180)
-def test_whatever_it_has_said_stays_true(kind, request, tmp_path, puppet_class):
+def test_whatever_it_has_said_stays_true(kind, request, tmp_path, puppet_class, held_port):
     store = request.getfixturevalue("postgres_url") if kind == "postgres" else str(tmp_path / "db")
-    frail, log = Frail(tmp_path, store), Log()
+    frail, log = Frail(tmp_path, store, held_port), Log()
     chance = random.Random(5)
     coordinator = Coordinator(frail.url, read_token(frail.token_file), "kills")
     workers = []
@@ -187,7 +185,7 @@ def test_whatever_it_has_said_stays_true(kind, request, tmp_path, puppet_class):
             frail.kill()
             accepted = merged(log.accepted)
             frail.start()
-            done = merged(map(tuple, patiently(lambda: coordinator.shard_checkpoint("train"), 30.0).done))
+            done = merged(map(tuple, patiently(lambda: coordinator.shard_checkpoint("train"), 60.0).done))
             assert all(size(within(done, start, stop)) == stop - start for start, stop in accepted)
         log.is_last = True
         for worker in workers:

@@ -8,7 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from everstep import wire
+from everstep.client import ANSWER_S
 from everstep.errors import Refused
+
+HELD_S = 3 * ANSWER_S  # who is not answered because something happened hears nothing for longer than a caller waits
 
 
 def test_a_generation_is_formed_lost_and_formed_again(play):
@@ -27,20 +30,18 @@ def test_a_generation_is_formed_lost_and_formed_again(play):
 
 
 def test_a_watch_is_held_and_answered_at_once_when_something_changes(play):
-    job = play(start_workers=2, heartbeat_s=30.0, lease_s=60.0)
+    job = play(start_workers=2, heartbeat_s=HELD_S)
     w0, w1 = job.training(2)
     w0.watch()
     with ThreadPoolExecutor(1) as thread:
         watching = thread.submit(w0.watch)
-        started = time.monotonic()
         w1.exit(1)
 
-        assert watching.result(10).is_closed
-    assert time.monotonic() - started < 5.0
+        assert watching.result().is_closed
 
 
 def test_a_quiet_watch_is_answered_after_a_heartbeat(play):
-    job = play(heartbeat_s=0.2, lease_s=5.0)
+    job = play(heartbeat_s=0.2)
     (w0,) = job.training(1)
     w0.watch()
     started = time.monotonic()
@@ -51,7 +52,7 @@ def test_a_quiet_watch_is_answered_after_a_heartbeat(play):
 
 
 def test_a_change_between_two_watches_is_not_missed(play):
-    job = play(start_workers=2, heartbeat_s=30.0, lease_s=60.0)
+    job = play(start_workers=2, heartbeat_s=HELD_S)
     w0, w1 = job.training(2)
     w0.watch()
     w1.exit(1)
@@ -60,7 +61,7 @@ def test_a_change_between_two_watches_is_not_missed(play):
 
 
 def test_members_learn_of_a_newcomer_and_let_it_in_together(play):
-    job = play(heartbeat_s=30.0, lease_s=60.0)
+    job = play(heartbeat_s=HELD_S)
     (w0,) = job.training(1)
     w0.watch()
     (w1,) = job.puppets(1)
@@ -71,11 +72,11 @@ def test_members_learn_of_a_newcomer_and_let_it_in_together(play):
         assert (watched.newcomers, watched.is_closed) == (1, False)
         w0.step = 7
         assert w0.arrive().size == 2
-        assert joining.result(10).rank == 1
+        assert joining.result().rank == 1
 
 
 def test_a_closing_in_good_order_does_not_interrupt_those_who_still_finish_the_step(play):
-    job = play(start_workers=3, heartbeat_s=0.1, lease_s=5.0, arrive_s=5.0)
+    job = play(start_workers=3, heartbeat_s=0.1)
     w0, w1, w2 = job.training(3)
     assert not w0.arrive_once().is_formed
     assert not w1.watch().is_closed
@@ -86,34 +87,24 @@ def test_a_closing_in_good_order_does_not_interrupt_those_who_still_finish_the_s
     assert [answer.size for answer in job.together(w0.arrive, w1.arrive)] == [2, 2]
 
 
-def test_an_agent_is_told_to_kill_who_is_lost_until_it_is_gone(play):
-    job = play(start_workers=2, heartbeat_s=0.1, lease_s=0.4, arrive_s=0.5)
-    w0, _ = job.training(2)
-    states = [wire.WorkerState(worker="w0", is_running=True), wire.WorkerState(worker="w1", is_running=False)]
+def test_an_agent_is_told_to_kill_who_is_lost_until_it_is_gone(play, puppet_class):
+    job = play(heartbeat_s=0.1, lease_s=0.4)
+    job.puppets(1)
+    puppet_class(job.coordinator)  # w1 has not announced itself yet: its life nobody watches but its agent
+    states = [wire.WorkerState(worker="w0", is_running=False), wire.WorkerState(worker="w1", is_running=True)]
     report = wire.AgentReport(incarnation="a", node="n", workers=states)
-    deadline = time.monotonic() + 10
-    while not (orders := job.coordinator.report("a0", report)).kill and time.monotonic() < deadline:
-        w0.watch()
+    deadline = time.monotonic() + 60
+    while not (orders := job.coordinator.report("a0", report)).kill:
+        assert time.monotonic() < deadline
 
-    assert [order.worker for order in orders.kill] == ["w1"]
+    assert [order.worker for order in orders.kill] == ["w0"]
     assert "no proof of life" in orders.kill[0].reason
     started = time.monotonic()
     assert job.coordinator.report("a0", report).kill == orders.kill
     assert time.monotonic() - started > 0.1  # told already: held, so that an agent does not spin
-    job.coordinator.exited("w1", wire.WorkerExit(exit_code=-9))
+    job.coordinator.exited("w0", wire.WorkerExit(exit_code=-9))
     assert job.coordinator.report("a0", report).kill == []
-    assert w0.arrive().size == 1
-
-
-def test_an_agent_proves_that_its_busy_worker_lives(play):
-    job = play(heartbeat_s=0.1, lease_s=0.4)
-    job.training(1)
-    report = wire.AgentReport(incarnation="a", node="n", workers=[wire.WorkerState(worker="w0", is_running=True)])
-    until = time.monotonic() + 1.2
-    while time.monotonic() < until:
-        job.coordinator.report("a0", report)
-
-    assert job.statuses() == {"w0": "member"}
+    assert job.statuses()["w0"] == "dead"
 
 
 def test_workers_leave_in_good_order_one_after_the_other(play):
@@ -146,17 +137,17 @@ def test_a_leaver_that_is_ahead_is_called_back_when_another_dies(play):
         while not (left := w2.leave()).is_closed:
             assert not left.is_released
         assert w2.arrive().size == 2
-        assert regrouping.result(10).continues == 1
+        assert regrouping.result().continues == 1
 
 
 def test_a_stop_reaches_everybody(play):
-    job = play(start_workers=2, heartbeat_s=30.0, lease_s=60.0)
+    job = play(start_workers=2, heartbeat_s=HELD_S)
     w0, w1 = job.training(2)
     w0.watch()
     with ThreadPoolExecutor(1) as thread:
         watching = thread.submit(w0.watch)
         job.coordinator.stop("enough")
-        assert watching.result(10).is_stopped
+        assert watching.result().is_stopped
     assert w1.arrive() == wire.Arrived(is_formed=False, is_stopped=True, reason="enough")
     assert w1.leave().is_released
     orders = job.coordinator.report("a0", wire.AgentReport(incarnation="a", node="n", workers=[]))
@@ -177,11 +168,11 @@ def test_a_deadly_leaf_stops_the_job_and_is_named(play):
 
 
 def test_all_waiting_for_each_other_are_told_to_probe(play):
-    job = play(start_workers=2, stall_s=0.3, heartbeat_s=0.1, lease_s=5.0)
+    job = play(start_workers=2, stall_s=0.3, heartbeat_s=0.1)
     pair = job.training(2)
     for each in pair:
         each.step = 1
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     phase_s = 0.0
     while not (watched := pair[0].watch(wire.WAITING, phase_s)).is_closed and time.monotonic() < deadline:
         pair[1].watch(wire.WAITING, phase_s)

@@ -6,7 +6,6 @@ import json
 import logging
 import subprocess
 import sys
-import time
 from dataclasses import asdict, replace
 
 import httpx
@@ -21,6 +20,7 @@ from everstep.pytorch.job_metrics import JobMetrics
 from everstep.pytorch.records import make_record
 from everstep.pytorch.units import Progress
 from everstep.wire import MetricReport
+from terminal import until
 
 TRAINING = MetricReport(kind="training", batches=100, time=1.5, epochs=0, records=6400, metrics={"loss": 0.5})
 VALIDATION = replace(
@@ -132,6 +132,7 @@ def test_what_cannot_be_kept_is_refused(play, content, said):
         content=content,
         headers={"authorization": f"Bearer {play().server.token}"},
         trust_env=False,
+        timeout=60,
     )
     assert answer.status_code == 422
     assert said in answer.json()["detail"]
@@ -193,7 +194,7 @@ def test_records_arrive_by_the_time_it_is_closed(play, said):
     for batches in range(1, 251):
         sender(record(batches))
     sender(make_record("end", Progress(batches=250), reason="done", best={"uuid": "u", "value": 0.5}))
-    sender.close()
+    sender.close(60.0)
     *training, end = one.coordinator.metrics(limit=1000).reports
     assert [each.batches for each in training] == list(range(1, 251))
     assert (end.kind, end.facts) == ("end", {"reason": "done", "best": {"uuid": "u", "value": 0.5}})
@@ -205,12 +206,10 @@ def test_what_is_reported_while_the_coordinator_is_away_arrives_when_it_is_back(
     one = play(server)
     sender = JobMetrics(client_for(one))
     server.kill()
-    began = time.monotonic()
     for batches in range(1, 11):
-        sender(record(batches))
-    assert time.monotonic() - began < 5.0  # nobody waited for the coordinator
+        sender(record(batches))  # nobody waits for the coordinator: it comes only after this
     server.start()
-    sender.close(30.0)
+    sender.close(60.0)
     assert batches_of(one.coordinator) == list(range(1, 11))
     assert len(said.messages) <= 1
     server.stop()
@@ -223,7 +222,9 @@ def test_what_never_arrives_is_counted_and_said(tmp_path, server_class, play, sa
     server.kill()
     for batches in range(10):
         sender(record(batches))
+    until(lambda: said.messages, lambda: "nothing was said of the coordinator that is away")
     sender.close(0.5)
+    server.end()
     away, lost = said.messages
     assert away.startswith("metrics wait for the coordinator: POST http://127.0.0.1")
     assert lost == "10 records of metrics did not reach the coordinator: it did not take them within 0.5 s at the end"
@@ -236,7 +237,7 @@ def test_one_that_is_refused_takes_no_others_with_it(play, said):
         sender(record(batches))
     sender(make_record("training", Progress(batches=3), {"text": "x" * 70_000}))
     sender(record(4))
-    sender.close()
+    sender.close(60.0)
     assert batches_of(one.coordinator) == [0, 1, 2, 4]
     (lost,) = said.messages
     assert lost.startswith("1 records of metrics did not reach the coordinator: ") and "more than 65536" in lost

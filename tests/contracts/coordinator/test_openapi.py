@@ -74,7 +74,7 @@ def test_without_the_token_too(played, tmp_path):
 
 
 def test_the_document_is_served_to_who_may_look(played):
-    answer = httpx.get(f"{played.url}/v1/openapi.json", headers={"authorization": f"Bearer {played.token}"})
+    answer = httpx.get(f"{played.url}/v1/openapi.json", headers={"authorization": f"Bearer {played.token}"}, timeout=60)
     assert answer.json() == document()
 
 

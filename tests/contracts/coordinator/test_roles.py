@@ -67,7 +67,7 @@ def test_another_role_is_refused_and_told_which_is_needed(guarded, text, has, ca
 
 def test_the_text_before_the_colon_is_not_part_of_the_token(guarded):
     for header in ("Bearer worker:wwww", "Bearer www", "Bearer wwwwuuuu", "bearer wwww"):
-        answer = httpx.get(f"{guarded.url}/v1/health", headers={"authorization": header}, trust_env=False)
+        answer = httpx.get(f"{guarded.url}/v1/health", headers={"authorization": header}, trust_env=False, timeout=60)
         assert answer.status_code == 401
 
 
@@ -139,29 +139,33 @@ def pestered(tmp_path, server_class):
     server.stop()
 
 
-def test_strangers_are_slowed_down_and_nobody_else(pestered):
-    with httpx.Client(base_url=pestered.url, trust_env=False) as stranger, as_(pestered, pestered.token) as friend:
-        statuses = [stranger.get("/v1/health").status_code for _ in range(150)]
-        last = stranger.get("/v1/health")
+def client(server):
+    return httpx.Client(base_url=server.url, trust_env=False, timeout=60)
 
-        assert set(statuses) == {401, 429}
-        assert statuses[:100] == [401] * 100
+
+def test_strangers_are_slowed_down_and_nobody_else(pestered):
+    with client(pestered) as stranger, as_(pestered, pestered.token) as friend:
+        num_answered = 0
+        while (last := stranger.get("/v1/health")).status_code == 401:
+            num_answered += 1
+
+        assert num_answered >= 100
         assert (last.status_code, last.headers["retry-after"]) == (429, "1")
         assert last.json() == {"detail": "too many calls without a valid token"}
         assert friend.check().now > 0
 
 
 def test_a_client_that_is_told_to_wait_does_so(pestered):
-    with httpx.Client(base_url=pestered.url, trust_env=False) as stranger:
+    with client(pestered) as stranger:
         while stranger.get("/v1/health").status_code != 429:
             pass
     with as_(pestered, "not-the-token") as coordinator:
         with pytest.raises(CoordinatorUnreachable, match="429 too many calls") as busy:
-            for _ in range(200):
+            while True:  # sooner than it forgets ten a second
                 try:
                     coordinator.check()
                 except Refused:
                     pass
         assert busy.value.wait_s == 1.0
         with pytest.raises(Refused, match="401"):  # after the pause there is an answer
-            patiently(coordinator.check, 10.0)
+            patiently(coordinator.check, 60.0)

@@ -84,7 +84,7 @@ def test_pages_are_there_before_the_first_state() -> None:
     touched = threading.Event()
     arena = Arena([Block(file), Block(shared_file())], prepare=lambda block: touched.set(), look=lambda: PLENTY)
     arena.expect(32 * MB)
-    assert touched.wait(30)
+    assert touched.wait(60)
     assert os.fstat(file).st_blocks * 512 >= 32 * MB
     arena.close()
 

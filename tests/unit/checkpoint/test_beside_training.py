@@ -52,7 +52,7 @@ class Slow:
         self.copier.start(self.copy)
 
     def _pairs(self, source: Tensor) -> list[tuple[Tensor, Tensor]]:
-        assert self.may_begin.wait(30)
+        assert self.may_begin.wait(60)
         return [(self.image, source)]
 
     def finish(self) -> None:
@@ -73,7 +73,7 @@ def test_a_change_of_the_parameters_waits_for_the_copy(change: str) -> None:
     thread.join(0.1)
     is_waiting = thread.is_alive()
     slow.finish()
-    thread.join(30)
+    thread.join(60)
     assert is_waiting
     assert slow.problems == [None]
     assert (slow.image == 0).all()
@@ -138,7 +138,7 @@ def test_a_save_whose_copy_was_spoilt_says_so_and_is_not_there(
     training = Training()
     with everstep.Checkpointer(tmp_path) as checkpointer, caplog.at_level(logging.ERROR):
         hold = threading.Event()
-        checkpointer._saver._copier.start(Copy(take({}), lambda: [][: hold.wait(30)], lambda problem: None))
+        checkpointer._saver._copier.start(Copy(take({}), lambda: [][: hold.wait(60)], lambda problem: None))
         checkpointer.save(1, {"weight": training.model[0].weight})
         with torch.no_grad():
             training.model[0].weight.add_(1)

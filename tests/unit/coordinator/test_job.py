@@ -37,7 +37,7 @@ def with_a_job(story):
         disk = Disk()
         job = Job(Roster(job="j", name="", policy=wire.Policy()), disk.save, disk.keep)
         try:
-            await asyncio.wait_for(story(job, disk), 20)
+            await asyncio.wait_for(story(job, disk), 60)
         finally:
             await job.close()
 
@@ -135,5 +135,18 @@ def test_a_generation_that_was_closed_before_it_was_told_does_not_strand_its_mem
         await job.broken("w0", wire.Broken(incarnation="w0", generation=1, reason="at once"))
 
         assert json.loads(await arriving)["generation"] in (1, 2)
+
+    with_a_job(story)
+
+
+@pytest.mark.parametrize("num_turns", range(6))
+def test_it_ends_also_when_something_changes_at_that_moment(num_turns):
+    async def story(job, disk):
+        await begin(job)
+        reserving = asyncio.create_task(job.reserve(wire.SlotRequest(agent="a", request="at the last moment")))
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        await job.close()
+        reserving.cancel()
 
     with_a_job(story)

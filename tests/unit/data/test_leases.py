@@ -37,7 +37,7 @@ def test_a_generation_is_settled_by_its_own_word_alone() -> None:
     with desk.leases.changed:
         desk.leases.regroup(1, [], settles=True)
     desk.leases.start()
-    first, second = desk.heard.get(timeout=10), desk.heard.get(timeout=10)
+    first, second = desk.heard.get(timeout=60), desk.heard.get(timeout=60)
     desk.leases.close()
     assert (first.generation, first.settles) == (1, True)
     assert (second.generation, second.settles) == (2, False)

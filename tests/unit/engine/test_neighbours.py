@@ -15,7 +15,7 @@ from everstep.engine.neighbours import SMALL_BYTES, Neighbour, find_neighbours
 from everstep.engine.world import World
 from everstep.packet import pair
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def test_the_machine_is_sampled_into_the_records(tmp_path):
 
     with SystemSampler(tell, period_s=0.01):
         for _ in range(3):
-            heard.get(timeout=30)
+            heard.get(timeout=60)
     fit.close()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len(lines) >= 3 and {each["kind"] for each in lines} == {"system"}

@@ -1,7 +1,10 @@
 """The stage of the stories: a cluster that trains, gates to hold it at a step, and the weights of an undisturbed run.
 
 A gate stands in the leaves of a step: workers wait there until the test opens it. So a test can prepare what is to
-happen, such as a newcomer that takes seconds to start, and the job is still short."""
+happen, such as a newcomer that takes seconds to start, and the job is still short.
+
+A story is not about time unless it says so: nobody is given up because a busy machine did not let it run for a while.
+Whoever dies is seen to die."""
 
 from __future__ import annotations
 
@@ -21,9 +24,11 @@ import nest
 from everstep.process import Child
 from everstep.testing import Cluster, ClusterError, Result
 from everstep.testing.tape import Event
+from everstep.wire import Policy
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TRAIN = "train.py"
+CALM = Policy(lease_s=60.0, arrive_s=60.0, stall_s=60.0)
 
 
 class Stage(Cluster):
@@ -35,7 +40,7 @@ class Stage(Cluster):
         env = {"GATES": ",".join(str(step) for step in gates), **settings.pop("env", {})}
         if kept := os.environ.get("STAGE_KEEP"):  # to look at what is left of a story
             settings["directory"] = Path(tempfile.mkdtemp(dir=kept))
-        super().__init__(SCRIPTS / script, self._given[1:], env=env, **settings)
+        super().__init__(SCRIPTS / script, self._given[1:], env=env, **{"policy": CALM, **settings})
 
     def _agent_command(self, name: str, num_workers: int) -> list[str]:
         command = super()._agent_command(name, num_workers)
@@ -71,8 +76,16 @@ class Stage(Cluster):
         return str(worker)
 
     def wait_ready(self, *workers: str) -> None:
-        """Until these newcomers stand ready to be let in."""
+        """Until these newcomers stand ready to be let in, and those who train know it: the next step is their last
+        without them."""
         self.until(lambda: {self.status(worker) for worker in workers} == {"waiting"}, f"{workers} ready")
+        self.until(lambda: self._num_awaited() >= len(workers), f"{workers} awaited")
+
+    def _num_awaited(self) -> int:
+        """How many newcomers the latest generation knows of."""
+        latest = max((event["generation"] for event in self.events("generation.formed")), default=0)
+        known = {event["worker"]: event["number"] for event in self.events("newcomers.known", generation=latest)}
+        return max(known.values(), default=0)
 
     def status(self, worker: str) -> str:
         return next((each.status for each in self.view().workers if each.worker == worker), "")

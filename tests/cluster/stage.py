@@ -34,7 +34,7 @@ CALM = Policy(lease_s=60.0, arrive_s=60.0, stall_s=60.0)
 class Stage(Cluster):
     """A cluster that runs one of our scripts."""
 
-    def __init__(self, *args: object, script: str = TRAIN, gates: Sequence[int] = (), **settings: Any) -> None:
+    def __init__(self, *args: object, script: str = TRAIN, gates: Sequence[int | str] = (), **settings: Any) -> None:
         self._given = (script, *(str(arg) for arg in args))
         self.harmed: set[str] = set()  # for stories that choose their victims by chance
         env = {"GATES": ",".join(str(step) for step in gates), **settings.pop("env", {})}
@@ -60,7 +60,7 @@ class Stage(Cluster):
 
     # --- gates ----------------------------------------------------------------------------------------
 
-    def wait_at_gate(self, step: int, *workers: str) -> None:
+    def wait_at_gate(self, step: int | str, *workers: str) -> None:
         """Until somebody, or each of these workers, stands there."""
         for worker in workers or (None,):
             self.wait("gate.reached", step=step, **({"worker": worker} if worker else {}))

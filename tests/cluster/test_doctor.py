@@ -17,7 +17,7 @@ import pytest
 
 from everstep.launcher.local_coordinator import CoordinatorFiles, start_coordinator
 from everstep.testing.network import Network, can_make_hosts
-from ports import held_port
+from ports import reserved_port
 from terminal import CALM_OPTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +86,7 @@ def test_the_table_is_for_people(tmp_path: Path) -> None:
 
 
 def test_a_node_whose_probe_fails_is_left_out(tmp_path: Path) -> None:
-    with held_port() as port:
+    with reserved_port() as port:
         # Neither begins before the other is there, however late; then they begin at once.
         run = ["run", "--check", "--nnodes=1:2", f"--rdzv-endpoint=127.0.0.1:{port}", "--last-call-s=60", *CALM_OPTIONS]
         with (

@@ -76,16 +76,19 @@ class Stage(Cluster):
         return str(worker)
 
     def wait_ready(self, *workers: str) -> None:
-        """Until these newcomers stand ready to be let in, and those who train know it: the next step is their last
-        without them."""
-        self.until(lambda: {self.status(worker) for worker in workers} == {"waiting"}, f"{workers} ready")
-        self.until(lambda: self._num_awaited() >= len(workers), f"{workers} awaited")
+        """Until these newcomers stand ready, and those who train know it: they are let in after the present step."""
+        self.until(lambda: all(self._is_ready(worker) for worker in workers), f"{workers} ready")
 
-    def _num_awaited(self) -> int:
-        """How many newcomers the latest generation knows of."""
+    def _is_ready(self, worker: str) -> bool:
+        (found,) = (each for each in self.view().workers if each.worker == worker)
+        if found.status != "waiting":
+            return found.status == "member"  # another's end has let it in already
+        return "a spare waits" in found.reason or self._are_newcomers_known()
+
+    def _are_newcomers_known(self) -> bool:
         latest = max((event["generation"] for event in self.events("generation.formed")), default=0)
         known = {event["worker"]: event["number"] for event in self.events("newcomers.known", generation=latest)}
-        return max(known.values(), default=0)
+        return any(known.values())
 
     def status(self, worker: str) -> str:
         return next((each.status for each in self.view().workers if each.worker == worker), "")

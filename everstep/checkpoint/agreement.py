@@ -71,6 +71,7 @@ class Agreement:
         self._token = os.urandom(4).hex()
         self._split: Word | None = None  # the last word
         self._base: int | None = None
+        self._has_told = False  # rank 0 that this worker saves too
         self._opened: Any = None
 
     def settle(self, number: int, *, is_sharded: bool, base: Callable[[], int]) -> Word | None:
@@ -81,8 +82,9 @@ class Agreement:
             return self._split
         if self.place.rank == 0:
             return self._decide(number, is_sharded, base)
-        if number == 1 and not is_sharded:
+        if not self._has_told and not is_sharded:
             self._store.set(f"saves/{self.place.rank}", "1")
+            self._has_told = True  # else again with the next one: rank 0 may have been busy
         if self._split is None and (is_sharded or self._store.check(["split"])):
             self._split = Word(**json.loads(self._get("split")))
         return self._split if self._split is not None and self._split.is_split(number) else None

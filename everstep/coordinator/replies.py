@@ -203,10 +203,12 @@ def _node_view(roster: Roster, node: Node) -> NodeView:
 
 def _worker_view(roster: Roster, name: str, sign: Sign | None) -> WorkerView:
     worker, is_member = roster.workers[name], roster.is_member(name)
+    status = _shown(roster, name) if worker.status == ALIVE else worker.status
+    waiting = why_waiting(roster, name) if status == WAITING_TO_JOIN else None
     return WorkerView(
         worker=name,
-        status=_shown(roster, name) if worker.status == ALIVE else worker.status,
-        reason=roster.generation.left_out.get(name, worker.reason),
+        status=status,
+        reason=waiting or roster.generation.left_out.get(name, worker.reason),
         agent=worker.agent,
         pid=worker.pid,
         step=max(worker.step, sign.step if sign else 0),

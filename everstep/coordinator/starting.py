@@ -55,7 +55,8 @@ def _decide_next(roster: Roster, now: float) -> Starting:
     if is_first and len(chosen) < policy.start_nodes and now < (deadline := roster.nodes_at + policy.start_s):
         return Starting(reason=f"{len(chosen)} of {policy.start_nodes} nodes are there", next_look=deadline)
     last_call = roster.nodes_at + policy.last_call_s
-    if (policy.max_nodes is None or len(chosen) < policy.max_nodes) and now < last_call:
+    num_here = len(chosen) + len(fit_nodes(roster).left_out)  # these have come too: they are not waited for
+    if (policy.max_nodes is None or num_here < policy.max_nodes) and now < last_call:
         return Starting(reason=f"{len(chosen)} nodes are there; more may come", next_look=last_call)
     chosen = sorted(chosen[: policy.max_nodes], key=_place)
     why = f" after: {roster.attempt.reason}" if roster.attempt.number >= 0 else ""

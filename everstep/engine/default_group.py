@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
+from everstep import env
 from everstep.engine.group import WAIT_S, Attempt, Group, generation_store, gloo_words
 from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, UsageError
@@ -26,7 +27,8 @@ from everstep.errors import PeerLost, UsageError
 BACKEND = "everstep"
 
 Waiting = Callable[[], AbstractContextManager[None]]
-VERDICT_S = 2.0  # a collective failed: so long may the coordinator take to say that the generation is closed
+VERDICT_S = 2.0  # a collective failed: so long may the coordinator take to say that the generation is closed …
+LOSS_S = 60.0  # … and so long if a connection has ended: whoever is to tell may be slow on a busy machine
 
 
 class DefaultGroup(dist.ProcessGroup):
@@ -75,7 +77,8 @@ class DefaultGroup(dist.ProcessGroup):
 
     def explain(self, error: RuntimeError) -> Exception:
         """PeerLost if the generation is closed, now or within a moment; else the error itself: the call was wrong."""
-        if not self._is_closed.wait(VERDICT_S):
+        is_loss = env.coordinator_url() is not None and _tells_of_a_connection(error)
+        if not self._is_closed.wait(LOSS_S if is_loss else VERDICT_S):
             return error
         return PeerLost(f"a peer was lost in a collective of generation {self._world.generation}: {gloo_words(error)}")
 
@@ -223,3 +226,8 @@ def install(address: str, waiting: Waiting, *, wants_nccl: bool = False) -> Defa
         dist.Backend._plugins[BACKEND.upper()] = dist.Backend._BackendPlugin(create, False)
     dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
     return made[0]
+
+
+def _tells_of_a_connection(error: RuntimeError) -> bool:
+    """No evidence, only a reason for patience."""
+    return any(word in str(error) for word in ("onnection", "roken pipe"))

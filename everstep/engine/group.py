@@ -15,6 +15,7 @@ import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TypeVar
@@ -30,6 +31,7 @@ from everstep.engine.world import World
 from everstep.errors import PeerLost
 
 FORM_S = 10.0  # a group that is not formed by then is given up
+KNOCK_S = 1.0  # torch knocks for up to twice as long where nobody listens, and cannot be interrupted meanwhile
 WAIT_S = 24 * 3600.0  # who is alive is decided by the coordinator, not by gloo's time-out
 
 # Tags below this belong to a step's buckets.
@@ -123,13 +125,15 @@ class Group:
         attempt = attempt or Attempt()
         attempt.begin(world)
         try:
-            return cls._connect(world, address, purpose, form_s, has_neighbours)
+            return cls._connect(world, address, purpose, form_s, attempt, has_neighbours)
         finally:
             attempt.end()
 
     @classmethod
-    def _connect(cls, world: World, address: str, purpose: str, form_s: float, has_neighbours: bool) -> Group:
-        store = generation_store(world, purpose, form_s)
+    def _connect(
+        cls, world: World, address: str, purpose: str, form_s: float, attempt: Attempt, has_neighbours: bool
+    ) -> Group:
+        store = generation_store(world, purpose, form_s, attempt)
         before = sockets.listeners()
         device = ProcessGroupGloo.create_device(hostname=address)
         own = _new_listener(sockets.listeners() - before)
@@ -304,15 +308,29 @@ class Swap:
         return peer in self._group.neighbours and num_bytes <= SMALL_BYTES
 
 
-def generation_store(world: World, purpose: str, timeout_s: float = FORM_S) -> dist.Store:
+def generation_store(
+    world: World, purpose: str, timeout_s: float = FORM_S, attempt: Attempt | None = None
+) -> dist.Store:
     """Keys of this generation and purpose alone, in rank 0's store; a key is never used twice."""
     if world.size == 1:
         return dist.HashStore()
-    timeout = timedelta(seconds=timeout_s)
-    server = dist.TCPStore(
-        world.store_address, world.store_port, is_master=False, wait_for_workers=False, timeout=timeout, use_libuv=True
-    )
+    server = _knock(world, timeout_s, attempt or Attempt())
+    server.set_timeout(timedelta(seconds=timeout_s))
     return dist.PrefixStore(f"everstep/{world.generation}/{purpose}", server)
+
+
+def _knock(world: World, timeout_s: float, attempt: Attempt) -> dist.TCPStore:
+    """Again and again for a short time: an attempt that is given up must end before the interpreter does."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return dist.TCPStore(
+                world.store_address, world.store_port, is_master=False, wait_for_workers=False, use_libuv=True,
+                timeout=timedelta(seconds=min(KNOCK_S, timeout_s)),
+            )  # fmt: skip
+        except dist.DistNetworkError:
+            if attempt.is_given_up or time.monotonic() > deadline:
+                raise
 
 
 def gloo_words(error: Exception) -> str:

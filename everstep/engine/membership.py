@@ -197,7 +197,7 @@ class Membership:
     # --- the watcher ------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        seen, asked = 0, 0
+        seen, asked, known = 0, 0, (0, 0)
         while not self._stop.is_set():
             with self._changed:
                 generation = self._generation
@@ -222,7 +222,9 @@ class Membership:
                 return
             seen = reply.seen
             self._answer_probes()
-            self.newcomers = reply.newcomers
+            if (generation, reply.newcomers) != known and (reply.newcomers or self.newcomers):
+                emit("newcomers.known", generation=generation, number=reply.newcomers)
+            known, self.newcomers = (generation, reply.newcomers), reply.newcomers
             if reply.is_stopped:
                 self._fail(_over(reply))
                 return

@@ -32,7 +32,7 @@ from everstep.launcher.parcel import (
     send,
 )
 from everstep.packet import pair
-from everstep.process import Child
+from everstep.process import Child, ending_code
 
 WORKERS, CONTROL = "workers", "control"  # what a nursery's forks will be, and so what it has imported
 _ANSWER_S = 5.0  # a fork takes milliseconds; the machine may be busy
@@ -170,15 +170,19 @@ class Nursery:
     def _collect(self, pid: int) -> int:
         """The exit code of a worker that has ended. One that outlived the nursery did so for no more than a moment."""
         deadline = time.monotonic() + _ANSWER_S
+        code: int | None = None
         try:
             while pid not in self._codes:
                 self._take_or_give_up(deadline)
+            code = self._codes.pop(pid)
             self._send(Reap(pid=pid))
         except NurseryGone:
             pass
+        if code is None:  # the nursery is gone, or does not come to tell: then the kernel still can
+            code = ending_code(pid)
         if self._is_for_one:
             self.close()
-        return self._codes.pop(pid, -signal.SIGKILL)
+        return -signal.SIGKILL if code is None else code
 
     def _take_or_give_up(self, deadline: float) -> None:
         if self._is_gone:

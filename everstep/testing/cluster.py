@@ -25,6 +25,7 @@ from everstep.launcher.local_coordinator import CoordinatorFiles, private_direct
 from everstep.launcher.logs import tail
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.process import Child, wait_for_end
+from everstep.retry import patiently
 from everstep.testing.network import Network
 from everstep.testing.tape import Event, Tape, is_match
 from everstep.wire import JobSpec, JobView, Policy
@@ -35,6 +36,7 @@ JOB = "test"
 _LOOK_S = 0.005
 _START_S = 60.0  # for a process to be started; the machine may be busy
 _END_S = 5.0  # for a killed one to be gone
+_ANSWER_S = 60.0  # for the coordinator to answer
 
 
 class ClusterError(EverstepError, AssertionError):
@@ -259,7 +261,10 @@ class Cluster:
             with Coordinator(self.url, names.read_token(self.token_file), JOB) as coordinator:
                 return question(coordinator)
 
-        return self._network.within(0, ask) if self._network is not None else ask()
+        def ask_on() -> T:
+            return patiently(ask, _ANSWER_S)
+
+        return self._network.within(0, ask_on) if self._network is not None else ask_on()
 
     # --- watching ---------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from everstep.launcher.nursery import CONTROL, WORKERS, Nursery
+from everstep.launcher.nursery import CONTROL, WORKERS, Nursery, NurseryGone
 from everstep.launcher.starter import plain_environment
 from everstep.launcher.warm import connect, start_at
 from everstep.process import Child
@@ -69,7 +69,11 @@ def _start(kind: str, command: Sequence[str], env: Mapping[str, str], output: IO
     assert line is not None, f"the nursery for {kind} has ended"
     nursery = Nursery(line)
     assert nursery.await_ready(_READY_S), f"the nursery for {kind} is not ready: {nursery.problem}"
-    return nursery.start_only(command, env=env, output=output, cwd=None)
+    try:
+        return nursery.start_only(command, env=env, output=output, cwd=None)
+    except NurseryGone:  # it does not come to it on a busy machine
+        nursery.close()
+        return Child.start(command, env=env, output=output)
 
 
 def _path(kind: str) -> Path:

@@ -1,7 +1,10 @@
 """The stage of the stories: a cluster that trains, gates to hold it at a step, and the weights of an undisturbed run.
 
 A gate stands in the leaves of a step: workers wait there until the test opens it. So a test can prepare what is to
-happen, such as a newcomer that takes seconds to start, and the job is still short."""
+happen, such as a newcomer that takes seconds to start, and the job is still short.
+
+A story is not about time unless it says so: nobody is given up because a busy machine did not let it run for a while.
+Whoever dies is seen to die."""
 
 from __future__ import annotations
 
@@ -21,21 +24,23 @@ import nest
 from everstep.process import Child
 from everstep.testing import Cluster, ClusterError, Result
 from everstep.testing.tape import Event
+from everstep.wire import Policy
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TRAIN = "train.py"
+CALM = Policy(lease_s=60.0, arrive_s=60.0, stall_s=60.0)
 
 
 class Stage(Cluster):
     """A cluster that runs one of our scripts."""
 
-    def __init__(self, *args: object, script: str = TRAIN, gates: Sequence[int] = (), **settings: Any) -> None:
+    def __init__(self, *args: object, script: str = TRAIN, gates: Sequence[int | str] = (), **settings: Any) -> None:
         self._given = (script, *(str(arg) for arg in args))
         self.harmed: set[str] = set()  # for stories that choose their victims by chance
         env = {"GATES": ",".join(str(step) for step in gates), **settings.pop("env", {})}
         if kept := os.environ.get("STAGE_KEEP"):  # to look at what is left of a story
             settings["directory"] = Path(tempfile.mkdtemp(dir=kept))
-        super().__init__(SCRIPTS / script, self._given[1:], env=env, **settings)
+        super().__init__(SCRIPTS / script, self._given[1:], env=env, **{"policy": CALM, **settings})
 
     def _agent_command(self, name: str, num_workers: int) -> list[str]:
         command = super()._agent_command(name, num_workers)
@@ -55,7 +60,7 @@ class Stage(Cluster):
 
     # --- gates ----------------------------------------------------------------------------------------
 
-    def wait_at_gate(self, step: int, *workers: str) -> None:
+    def wait_at_gate(self, step: int | str, *workers: str) -> None:
         """Until somebody, or each of these workers, stands there."""
         for worker in workers or (None,):
             self.wait("gate.reached", step=step, **({"worker": worker} if worker else {}))
@@ -71,8 +76,19 @@ class Stage(Cluster):
         return str(worker)
 
     def wait_ready(self, *workers: str) -> None:
-        """Until these newcomers stand ready to be let in."""
-        self.until(lambda: {self.status(worker) for worker in workers} == {"waiting"}, f"{workers} ready")
+        """Until these newcomers stand ready, and those who train know it: they are let in after the present step."""
+        self.until(lambda: all(self._is_ready(worker) for worker in workers), f"{workers} ready")
+
+    def _is_ready(self, worker: str) -> bool:
+        (found,) = (each for each in self.view().workers if each.worker == worker)
+        if found.status != "waiting":
+            return found.status == "member"  # another's end has let it in already
+        return "a spare waits" in found.reason or self._are_newcomers_known()
+
+    def _are_newcomers_known(self) -> bool:
+        latest = max((event["generation"] for event in self.events("generation.formed")), default=0)
+        known = {event["worker"]: event["number"] for event in self.events("newcomers.known", generation=latest)}
+        return any(known.values())
 
     def status(self, worker: str) -> str:
         return next((each.status for each in self.view().workers if each.worker == worker), "")

@@ -16,6 +16,7 @@ from everstep.process import ENDED, Child, process_state
 from everstep.testing.tape import Tape
 
 ROOT = Path(__file__).parents[2]
+CALM_OPTIONS = ("--lease-s=60", "--arrive-s=60", "--stall-s=60")  # as stage.CALM: nobody is given up for being slow
 
 
 def until(condition: Callable[[], bool], what: Callable[[], str], timeout_s: float = 60.0) -> None:
@@ -36,7 +37,7 @@ class Run:
         self.directory, self._has_nursery = directory, has_nursery or shares_nursery
         self._env = nest.ONE_THREAD if shares_nursery else {"XDG_RUNTIME_DIR": str(directory)}
         shared = nest.AGENT_OPTIONS if shares_nursery else ()
-        options = ["--heartbeat-s=0.2", *shared, *(str(each) for each in arguments)]
+        options = ["--heartbeat-s=0.2", *CALM_OPTIONS, *shared, *(str(each) for each in arguments)]
         self._command = [sys.executable, "-m", "everstep", "run", *options]
         self._log = directory / "terminal.log"
         self.tape = Tape(directory / "events.jsonl")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +17,26 @@ import pytest
 import torch
 
 import everstep
+import nest
 from everstep.checkpoint.catalog import find, verify
 from everstep.checkpoint.ledger import EXIT_CODE
 from everstep.checkpoint.local import Local
 from stage import SCRIPTS, Stage
+from terminal import until
 
 ROOT = Path(__file__).parents[2]
 
 
-def start(script: str, *args: object, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(SCRIPTS / script), *(str(arg) for arg in args)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-    )
-
-
 def finish(script: str, *args: object) -> tuple[int, str, str]:
-    with start(script, *args) as process:
-        try:
-            output, errors = process.communicate(timeout=100)
-        finally:
-            process.kill()
-        return process.returncode, output, errors
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / script), *(str(arg) for arg in args)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=100,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
 
 
 # --- deaths ---
@@ -61,17 +57,23 @@ def test_killed_at_any_system_call_the_newest_whole_checkpoint_loads() -> None:
 
 def test_killed_at_random_times_nothing_durable_is_lost(tmp_path: Path) -> None:
     chance = random.Random(1)
-    durable = 0
+    folder, log = tmp_path / "ckpt", tmp_path / "log"
+    command = [sys.executable, str(SCRIPTS / "checkpoint_loop.py"), str(folder), "1000000", "2000000"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)} | nest.ONE_THREAD
+
+    def durable() -> list[int]:
+        whole = log.read_text().rpartition("\n")[0]
+        return [int(line.split()[1]) for line in whole.splitlines() if line.startswith("durable")]
+
     for _ in range(4):
-        with start("checkpoint_loop.py", tmp_path, 1_000_000, 2_000_000) as process:
-            assert process.stdout is not None
-            for _ in range(chance.randint(1, 6)):
-                durable = int(process.stdout.readline().split()[1])
-            process.kill()
-            durable = max([durable, *(int(line.split()[1]) for line in process.stdout)])
-        with everstep.Checkpointer(tmp_path) as checkpointer:
+        num_durable = chance.randint(1, 6)
+        with log.open("wb") as output, nest.start_script(command, env=env, output=output) as saving:
+            until(lambda num=num_durable: len(durable()) >= num or saving.wait(0) is not None, log.read_text)
+            saving.kill()
+        with everstep.Checkpointer(folder) as checkpointer:
             state = checkpointer.load()
-        assert state["step"] >= durable
+        assert len(durable()) >= num_durable, log.read_text()
+        assert state["step"] >= max(durable())
         assert state["w"].unique().tolist() == [state["step"]]
 
 
@@ -166,24 +168,28 @@ def test_what_is_being_written_at_the_end_of_the_script_is_finished(tmp_path: Pa
 # --- worlds ---
 
 
+def together(folder: Path, size: int, script: str, *args: object) -> list[str]:
+    """What each worker of a plain torch.distributed world prints, by rank. They are forks: torch is imported once."""
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, str(SCRIPTS / script), *(str(arg) for arg in args)]
+    logs = [folder / f"{random.random()}.log" for _ in range(size)]
+    with ExitStack() as running:
+        workers = []
+        for rank, log in enumerate(logs):
+            env = os.environ | {"PYTHONPATH": str(ROOT), "RANK": str(rank), "WORLD_SIZE": str(size)} | nest.ONE_THREAD
+            with log.open("wb") as output:
+                workers.append(running.enter_context(nest.start_script(command, env=env, output=output)))
+        for worker, log in zip(workers, logs, strict=True):
+            ended = worker.wait(100)
+            assert ended is not None and ended.is_good, f"{ended}\n{log.read_text()}"
+    return [log.read_text() for log in logs]
+
+
 def world(folder: Path, size: int, mode: str = "all", num_steps: int = 3) -> list[dict[str, Any]]:
     """Facts of each worker, by rank."""
     store = folder.parent / f"store-{random.random()}"
-    workers = [
-        start("checkpoint_world.py", folder, store, mode, num_steps, RANK=str(rank), WORLD_SIZE=str(size))
-        for rank in range(size)
-    ]
-    facts = []
-    try:
-        for worker in workers:
-            output, errors = worker.communicate(timeout=100)
-            assert worker.returncode == 0, errors
-            facts.append(json.loads(output.splitlines()[-1]))
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-    return facts
+    told = together(folder.parent / "told", size, "checkpoint_world.py", folder, store, mode, num_steps)
+    return [json.loads(next(line for line in text.splitlines() if line.startswith("{"))) for text in told]
 
 
 def test_workers_share_the_writing_and_any_number_of_them_loads(tmp_path: Path) -> None:
@@ -255,13 +261,5 @@ def test_a_killed_worker_costs_no_checkpoint_that_was_whole(tmp_path: Path) -> N
 
 
 def test_an_fsdp2_model_gets_its_weights_back(tmp_path: Path) -> None:
-    environments = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
-    workers = [start("checkpoint_fsdp.py", tmp_path / "ckpt", tmp_path / "store", **each) for each in environments]
-    try:
-        for worker in workers:
-            output, errors = worker.communicate(timeout=100)
-            assert output == "True\n", errors
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
+    told = together(tmp_path / "told", 2, "checkpoint_fsdp.py", tmp_path / "ckpt", tmp_path / "store")
+    assert ["True" in text.splitlines() for text in told] == [True, True]

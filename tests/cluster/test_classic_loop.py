@@ -31,7 +31,7 @@ def plainly(directory: Path, *command: object) -> list[dict[str, Any]]:
         arguments = [sys.executable, *map(str, command), "checkpoint.pt", f"--leaves={LEAVES}"]
         process = Child.start(arguments, env=outer | given, output=output, cwd=directory)
     try:
-        ended = process.wait(60.0)
+        ended = process.wait(100.0)
         assert ended is not None and ended.code == 0, log.read_text()
     finally:
         process.signal(signal.SIGTERM)  # torchrun's workers are in sessions of their own

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from everstep.wire import Policy
 from stage import SCRIPTS, Stage
 
 SCRIPT = "controlled.py"
-QUICK = Policy(heartbeat_s=0.3, lease_s=2.0)
+# For stories in which workers freeze: longer than a busy machine lets anybody stand still.
+STRICT = Policy(heartbeat_s=0.3, lease_s=6.0, arrive_s=60.0, stall_s=60.0)
 SEED = 5
 END = sys.maxsize
 
@@ -62,7 +64,7 @@ def test_two_epochs_by_three_workers() -> None:
 
 @pytest.mark.parametrize("loaders", [0, 2])
 def test_a_killed_worker_loses_and_repeats_no_record(loaders: int) -> None:
-    with Stage("--loaders", loaders, script=SCRIPT, gates=[9], workers=3, policy=QUICK) as cluster:
+    with Stage("--loaders", loaders, script=SCRIPT, gates=[9], workers=3) as cluster:
         cluster.wait_at_gate(9)
         cluster.kill("w1")
         cluster.open_gate(9)
@@ -76,20 +78,23 @@ def test_a_random_schedule(seed: int) -> None:
     args = ["--loaders", chance.choice([0, 2]), "--batch-s", 0.01]
     if chance.random() < 0.5:
         args += ["--global-batches", 6]
-    with Stage(*args, script=SCRIPT, gates=[4, 14], workers=chance.randint(2, 3), policy=QUICK) as cluster:
+    last = 20  # of 27 steps at least: nobody comes to the end before all is done to them
+    with Stage(*args, script=SCRIPT, gates=[4, 14, last], workers=chance.randint(2, 3), policy=STRICT) as cluster:
         for gate in (4, 14):
             cluster.wait_at_gate(gate)
             if len(living(cluster)) == 1 or chance.random() < 0.4:
                 cluster.wait_ready(*cluster.add(1))
             cluster.open_gate(gate)
-            hurt(cluster, gate, chance)
+            hurt(cluster, gate, chance, last)
+        cluster.open_gate(last)
         result = cluster.finish()
     audit((result, END))
 
 
 def test_a_coordinator_that_is_killed_meanwhile() -> None:
     with Stage("--batch-s", 0.01, script=SCRIPT, gates=[8], workers=2) as cluster:
-        cluster.wait_at_gate(8)
+        cluster.wait_at_gate(8, "w0", "w1")
+        cluster.view()  # it has answered all that was asked before: there are records for the next step
         cluster.kill_coordinator()
         cluster.open_gate(8)
         cluster.wait("step.committed", step=9)
@@ -100,13 +105,15 @@ def test_a_coordinator_that_is_killed_meanwhile() -> None:
 
 def test_a_worker_whose_batch_is_not_needed_in_the_step_any_more_keeps_it_for_the_next() -> None:
     """The quick one is in the third of its four batches when a peer dies; the other survivor gets all that is left."""
-    args = ("--records", 240, "--epochs", 1, "--batch-s", 0.1, "--slow", "w1:4,w2:4", "--global-batches", 6)
-    with Stage(*args, script=SCRIPT, workers=3, policy=QUICK) as cluster:
-        first = cluster.wait("batch.begun", worker="w0", step=3)
-        cluster.wait("batch.begun", worker="w0", step=3, number=first["number"] + 2)
+    args = ("--records", 960, "--epochs", 1, "--batch-s", 0.1, "--slow", "w1:4,w2:4", "--global-batches", 6)
+    with Stage(*args, "--hold", "w0:3", script=SCRIPT, gates=["batch"], workers=3) as cluster:
+        cluster.wait_at_gate("batch")
         cluster.kill("w2")
+        cluster.wait("generation.formed", worker="w0", size=2)
+        cluster.open_gate("batch")
+        cluster.open_gate("hurry")
         result = cluster.finish()
-    audit((result, END), records=240, epochs=1)
+    audit((result, END), records=960, epochs=1)
 
 
 @pytest.mark.parametrize("where", ["before", "after", "stepped"])
@@ -114,30 +121,29 @@ def test_a_worker_whose_batch_is_not_needed_in_the_step_any_more_keeps_it_for_th
 def test_an_exception_that_the_script_catches_loses_and_repeats_no_record(where: str, passes: int) -> None:
     args = ("--records", 320, "--passes", passes, "--trouble", f"w1:6:{where}")
     with Stage(*args, script=SCRIPT, workers=2) as cluster:
-        result = cluster.finish(60.0)
+        result = cluster.finish()
     assert [event["where"] for event in result.events("caught")] == [where]
     audit((result, END), records=320)
 
 
 def test_a_slow_worker_does_less() -> None:
-    """Four workers, one four times slower: with batches shared out by pace, an epoch takes little more than it must."""
-    args = ("--records", 3328, "--epochs", 1, "--batch-s", 0.04, "--slow", "w1:4", "--global-batches", 13)
+    """Four workers, one ten times slower: batches are shared out by pace."""
+    args = ("--records", 1664, "--epochs", 1, "--batch-s", 0.04, "--slow", "w1:10", "--global-batches", 13)
     with Stage(*args, script=SCRIPT, workers=4) as cluster:
         result = cluster.finish()
-    audit((result, END), records=3328, epochs=1)
-    ideal_s = 3328 / 8 * 0.04 / 3.25
-    commits = sorted(e["t"] for e in result.events("step.committed", worker="w0"))
-    assert 3328 // 8 // 13 <= len(commits) <= 3328 // 8 // 13 + 4  # the last ones are not full
-    assert commits[-1] - commits[0] < 2 * ideal_s  # by equal shares it would be 3.25 times; benchmarks have the goal
+    audit((result, END), records=1664, epochs=1)
+    num_batches = 1664 // 8
+    done = Counter(event["worker"] for event in result.events("batch.begun"))
+    assert done["w1"] < num_batches / 4 / 2, done
+    assert len(result.events("step.committed", worker="w0")) >= num_batches // 13
 
 
 @pytest.mark.parametrize("args", [("--passes", 3), ("--global-batches", 7)])
 def test_a_death_in_a_step_of_several_batches(args: tuple[object, ...]) -> None:
-    with Stage(*args, "--batch-s", 0.005, script=SCRIPT, gates=[4], workers=3, policy=QUICK) as cluster:
-        cluster.wait_at_gate(4)
-        cluster.open_gate(4)
+    with Stage(*args, "--batch-s", 0.005, script=SCRIPT, gates=[12], workers=3) as cluster:
         cluster.wait("step.committed", step=6)
         cluster.kill("w1")
+        cluster.open_gate(12)
         result = cluster.finish()
     audit((result, END))
 
@@ -154,7 +160,7 @@ def test_a_worker_whose_own_function_fails_leaves_and_the_others_go_on() -> None
 
 
 def test_our_wrapper_around_the_model_over_a_newcomer_and_a_death() -> None:
-    with Stage("--wrap", "ours", script=SCRIPT, gates=[6, 20], workers=2, policy=QUICK) as cluster:
+    with Stage("--wrap", "ours", script=SCRIPT, gates=[6, 20], workers=2) as cluster:
         cluster.wait_at_gate(6)
         cluster.wait_ready(*cluster.add(1))
         cluster.open_gate(6)
@@ -167,7 +173,7 @@ def test_our_wrapper_around_the_model_over_a_newcomer_and_a_death() -> None:
 
 
 def test_torchs_wrapper_around_the_model_over_a_death() -> None:
-    with Stage("--wrap", "torch", script=SCRIPT, gates=[6], workers=3, policy=QUICK) as cluster:
+    with Stage("--wrap", "torch", script=SCRIPT, gates=[6], workers=3) as cluster:
         cluster.wait_at_gate(6)
         cluster.kill("w0")
         cluster.open_gate(6)
@@ -206,7 +212,7 @@ def test_after_the_loss_of_all_another_number_of_workers_goes_on_from_the_checkp
 
 def test_a_start_of_all_over_again_in_the_same_job_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
     args = ("--checkpoint", tmp_path / "model.pt")
-    with Stage(*args, script=SCRIPT, gates=[9], workers=3, max_restarts=6, policy=QUICK) as cluster:
+    with Stage(*args, script=SCRIPT, gates=[9], workers=3, max_restarts=6) as cluster:
         cluster.wait("saved", step=9)
         for worker in ("w0", "w1", "w2"):
             cluster.kill(worker)

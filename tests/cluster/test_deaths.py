@@ -1,70 +1,85 @@
-"""Workers die: one, the first, two at once, one after the other, in the middle of a transfer or of an update."""
+"""Workers die: one, the first, two at once, one after the other, in the middle of a transfer or of an update.
+
+The survivors are told at once: in these stories no time-out would end before the story's own patience does. A last gate
+keeps those who run freely from coming to the end before all has happened to them."""
 
 from __future__ import annotations
 
 import pytest
 
-from everstep.testing.tape import Event
 from stage import Stage
 
 
 def test_the_others_go_on_without_one_of_four_and_then_without_rank_0() -> None:
-    with Stage("--steps", 30, "--leaves", 6, "--leaf-s", 0.01, workers=4) as cluster:
+    with Stage("--steps", 30, "--leaves", 6, "--leaf-s", 0.01, gates=[25], workers=4) as cluster:
         cluster.wait("step.committed", worker=cluster.rank(2), step=5)
         cluster.kill(cluster.rank(2))
-        cluster.wait("regroup.settled", generation=2, size=3)
-        cluster.wait("step.committed", generation=2, step=lambda step: step >= 12)
-        cluster.kill(cluster.rank(0, generation=2))
-        settled = cluster.wait("regroup.settled", generation=3, size=2)
+        later = cluster.wait("regroup.settled", size=3)["generation"]
+        cluster.wait("step.committed", generation=later, step=lambda step: step >= 12)
+        cluster.kill(cluster.rank(0, generation=later))
+        cluster.open_gate(25)
+        cluster.wait("regroup.settled", size=2)
         result = cluster.finish_undisturbed()
-    assert settled["seconds"] < 2
     assert len(result.outputs) == 2
     assert result.exit_codes == {"node1": 0}
 
 
 def test_two_of_four_die_at_once_in_the_middle_of_long_messages() -> None:
-    with Stage("--steps", 20, "--leaves", 6, "--hidden", 30000, workers=4) as cluster:
+    with Stage("--steps", 20, "--leaves", 6, "--hidden", 30000, gates=[15], workers=4) as cluster:
         cluster.wait("step.committed", worker=cluster.rank(3), step=5)
         cluster.kill(cluster.rank(3))
         cluster.kill(cluster.rank(0))
-        settled = cluster.wait("regroup.settled", size=2)
+        cluster.open_gate(15)
+        cluster.wait("regroup.settled", size=2)
         cluster.finish_undisturbed()
-    assert settled["seconds"] < 3
 
 
 @pytest.mark.parametrize("moment", ["generation.closed", "generation.formed"])
 def test_another_dies_while_the_survivors_regroup(moment: str) -> None:
-    with Stage("--steps", 30, "--leaves", 6, "--leaf-s", 0.01, workers=4) as cluster:
+    with Stage("--steps", 30, "--leaves", 6, "--leaf-s", 0.01, gates=[20], workers=4) as cluster:
         cluster.wait("step.committed", worker=cluster.rank(1), step=5)
         cluster.kill(cluster.rank(1))
         cluster.wait(moment, generation=1 if moment == "generation.closed" else 2)
         cluster.kill(cluster.rank(0))
+        cluster.open_gate(20)
         cluster.finish_undisturbed()
 
 
 def test_newcomer_leader_and_bystander_die_in_one_transfer_after_the_other() -> None:
-    with Stage("--steps", 10, "--leaves", 6, "--ballast-mb", 400, gates=[4], workers=4) as cluster:
+    gates = [4, "transfer-1", "transfer-2", "transfer-3"]  # whoever receives waits there with a part of the state
+    args = ["--steps", 10, "--leaves", 6, "--ballast-mb", 32, "--kind", "slow-transfer", "--worker", "w4,w5"]
+    with Stage(*args, script="trouble.py", gates=gates, workers=4) as cluster:
         cluster.wait_at_gate(4)
         first, last = cluster.add(2)
         cluster.wait_ready(first, last)
         cluster.open_gate(4)
 
-        transfer = wait_transfer(cluster, to=last)
-        cluster.kill(first)  # a newcomer, in the middle of what it receives
-        transfer = wait_transfer(cluster, to=last, after=transfer)
-        cluster.kill(transfer["sender"])
-        transfer = wait_transfer(cluster, to=last, after=transfer)
+        cluster.wait_at_gate("transfer-1", first, last)
+        cluster.kill(first)
+        go_on(cluster, last, "transfer-1")
+        cluster.wait_at_gate("transfer-2", last)
+        cluster.kill(sender(cluster, last))
+        go_on(cluster, last, "transfer-2")
+        cluster.wait_at_gate("transfer-3", last)
         members = cluster.events("generation.formed", members=lambda names: names is not None)[-1]["members"]
-        bystander = next(name for name in members if name not in (transfer["sender"], last))
-        cluster.kill(bystander)
+        cluster.kill(next(name for name in members if name not in (sender(cluster, last), last)))
+        assert cluster.events("transfer.received", worker=last) == []
+        go_on(cluster, last, "transfer-3")
 
         result = cluster.finish_undisturbed()
-    assert len(result.events("transfer.received", worker=last, t=lambda t: t < transfer["t"])) == 0
     assert last in {event["worker"] for event in result.outputs}
 
 
-def wait_transfer(cluster: Stage, to: str, after: Event | None = None) -> Event:
-    return cluster.wait("transfer.receiving", worker=to, t=lambda t: after is None or t > after["t"])
+def sender(cluster: Stage, receiver: str) -> str:
+    """Whose state it receives."""
+    return str(cluster.events("transfer.receiving", worker=receiver)[-1]["sender"])
+
+
+def go_on(cluster: Stage, receiver: str, gate: str) -> None:
+    """When it has heard of the death, and nothing of this transfer counts any more."""
+    generation = cluster.events("generation.formed", worker=receiver)[-1]["generation"]
+    cluster.wait("generation.formed", worker=receiver, generation=lambda number: number > generation)
+    cluster.open_gate(gate)
 
 
 def test_one_dies_in_the_update_of_a_step_that_the_others_have_committed() -> None:

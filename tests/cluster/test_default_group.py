@@ -32,8 +32,9 @@ def test_the_default_group_follows_the_world() -> None:
 
 def test_a_death_in_a_users_collective_is_a_lost_peer() -> None:
     """Free running, so that the death may come in the step, in the collective or in between."""
-    with Stage("--steps", 40, script="default_group.py", workers=3) as cluster:
+    with Stage("--steps", 40, script="default_group.py", gates=[30], workers=3) as cluster:
         cluster.wait("group.told", step=8)
         cluster.kill("w1")
+        cluster.open_gate(30)
         result = cluster.finish_undisturbed()
     assert {event["mean"] for event in result.events("group.told", step=40)} == {40}

@@ -17,6 +17,8 @@ import pytest
 
 from everstep.launcher.local_coordinator import CoordinatorFiles, start_coordinator
 from everstep.testing.network import Network, can_make_hosts
+from ports import reserved_port
+from terminal import CALM_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 TELL = Path(__file__).parent / "scripts" / "tell.py"
@@ -84,16 +86,15 @@ def test_the_table_is_for_people(tmp_path: Path) -> None:
 
 
 def test_a_node_whose_probe_fails_is_left_out(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
-    run = ["run", "--check", "--nnodes=1:2", f"--rdzv-endpoint={endpoint}", "--last-call-s=4", TELL]
-    with (
-        everstep(*run, home=tmp_path) as good,
-        everstep(*run, home=tmp_path, PYTHON_EXEC="/bin/false") as bad,
-    ):
-        out, told = good.communicate(timeout=WAIT_S)
-        _, told_there = bad.communicate(timeout=WAIT_S)
+    with reserved_port() as port:
+        # Neither begins before the other is there, however late; then they begin at once.
+        run = ["run", "--check", "--nnodes=1:2", f"--rdzv-endpoint=127.0.0.1:{port}", "--last-call-s=60", *CALM_OPTIONS]
+        with (
+            everstep(*run, TELL, home=tmp_path) as good,
+            everstep(*run, TELL, home=tmp_path, PYTHON_EXEC="/bin/false") as bad,
+        ):
+            out, told = good.communicate(timeout=WAIT_S)
+            _, told_there = bad.communicate(timeout=WAIT_S)
     assert (good.returncode, bad.returncode) == (0, 0), told + told_there
     assert out == "[w0] out of 0: an apple\n"
     assert "is left out: its probe failed: exit code 1" in told
@@ -122,7 +123,8 @@ def test_the_host_with_the_slow_cable_is_named(tmp_path: Path) -> None:
 def test_the_host_with_the_slow_cable_is_left_out_of_the_run(tmp_path: Path) -> None:
     with Network(3) as network:
         network.slow_down(2, mbit_per_s=50)
-        told = on_all_hosts(network, tmp_path, "run", "--check", "--nnodes=2:3", "--last-call-s=4", TELL)
+        options = ["--nnodes=2:3", "--last-call-s=60", *CALM_OPTIONS]  # all three are waited for, and nobody else
+        told = on_all_hosts(network, tmp_path, "run", "--check", *options, TELL)
     (first_out, first_err), (slow_out, slow_err), (third_out, third_err) = told
     assert sorted([first_out, third_out]) == ["[w0] out of 0: an apple\n", "[w1] out of 0: an apple\n"], told
     assert slow_out == ""

@@ -20,6 +20,7 @@ import pytest
 from certificates import Authority
 from everstep.process import Child
 from everstep.tokens import ROLES, parse_tokens
+from terminal import CALM_OPTIONS
 
 SCRIPTS = Path(__file__).parent / "scripts"
 ROOT = Path(__file__).parents[2]
@@ -57,7 +58,7 @@ def standing(tmp_path: Path) -> Iterator[Standing]:
     flat = [str(part) for option in options.items() for part in option]
     command = [sys.executable, "-m", "everstep", "serve", *flat]
     with (folder / "log").open("wb") as output, Child.start(command, cwd=folder, env=environment(), output=output):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not (folder / "url").exists():
             assert time.monotonic() < deadline, (folder / "log").read_text()
             time.sleep(0.01)
@@ -66,7 +67,16 @@ def standing(tmp_path: Path) -> Iterator[Standing]:
 
 
 def test_its_workers_train_by_https_and_hold_their_own_token_alone(standing: Standing, tmp_path: Path) -> None:
-    options = [*standing.options, "--ca-file", standing.ca_file, "--nproc-per-node", 2, "--job", "guarded"]
+    options = [
+        *CALM_OPTIONS,
+        *standing.options,
+        "--ca-file",
+        standing.ca_file,
+        "--nproc-per-node",
+        2,
+        "--job",
+        "guarded",
+    ]
     done = everstep("run", *options, SCRIPTS / "puppet.py", 3, cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
@@ -78,7 +88,7 @@ def test_its_workers_train_by_https_and_hold_their_own_token_alone(standing: Sta
 
 
 def test_its_workers_are_told_whom_to_trust(standing: Standing, tmp_path: Path) -> None:
-    options = [*standing.options, "--job", "told"]
+    options = [*CALM_OPTIONS, *standing.options, "--job", "told"]
     user = standing.token_file.read_text()
     ca = os.path.relpath(standing.ca_file, tmp_path)
     done = everstep("run", *options, "--ca-file", ca, SCRIPTS / "tell.py", cwd=tmp_path, EVERSTEP_TOKEN=user)
@@ -110,7 +120,7 @@ def test_a_worker_token_is_not_enough_to_create_a_job(standing: Standing, tmp_pa
 
 
 def test_what_an_embedded_coordinator_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
-    done = everstep("run", "--job", "own", SCRIPTS / "puppet.py", 2, cwd=tmp_path)
+    done = everstep("run", *CALM_OPTIONS, "--job", "own", SCRIPTS / "puppet.py", 2, cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "runs" / "own"

@@ -1,7 +1,8 @@
 """One weight, one number per record: after each step the weight tells the mean of the records that were trained on.
 
 ElasticDL's way: a dataset that asks for its records, a wrapped function for one batch. `--slow w1:4` makes a worker
-four times slower, `--error w1:5` makes its function raise at step 5, `--batches w1:5` ends its loop after so many.
+four times slower until the gate "hurry" is open, `--error w1:5` makes its function raise from step 5 on, `--batches
+w1:5` ends its loop after so many, `--hold w0:3` has it wait at the gate "batch" in the third of its batches of a step.
 With --batches-each there is no service: each worker has so many batches of its own. With --checkpoint, rank 0 saves
 after each step, and whoever starts goes on from there. `--trouble w1:5:before` lets its fifth call fail before (or
 after) backward, or when the step is committed, and the script goes on."""
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from gates import pass_gate
+from gates import is_open, pass_gate
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.optim.lr_scheduler import LambdaLR
@@ -87,6 +88,7 @@ def main() -> None:
     parser.add_argument("--global-batches", type=int)
     parser.add_argument("--passes", type=int, default=1)
     parser.add_argument("--error", default="")
+    parser.add_argument("--hold", default="")
     parser.add_argument("--batches", default="")
     parser.add_argument("--batches-each", type=int)
     parser.add_argument("--wrap", choices=["ours", "torch", "no"], default="no")
@@ -126,21 +128,28 @@ def main() -> None:
     worker = os.environ.get("EVERSTEP_WORKER")
     factors = dict(each.split(":") for each in args.slow.split(",") if each)
     pause_s = args.batch_s * float(factors.get(worker or "", 1.0))
-    error_step, max_batches = own(args.error, -1), own(args.batches, sys.maxsize)
+    error_step, max_batches = own(args.error, sys.maxsize), own(args.batches, sys.maxsize)
+    held_batch = own(args.hold, -1)
     troubled, trouble_at, trouble_where = args.trouble.split(":")
     num_batches = 0
+    in_step = (-1, 0)  # how many batches were begun in it
 
     def meet_trouble(where: str) -> None:
         if (worker, str(num_batches), where) == (troubled, trouble_at, trouble_where):
             raise Trouble(where)
 
     def train_one_batch(inputs: Tensor) -> Tensor:
-        emit("batch.begun", step=controller.num_steps, number=num_batches)
+        nonlocal in_step
+        step = controller.num_steps
+        in_step = (step, in_step[1] + 1 if in_step[0] == step else 1)
+        emit("batch.begun", step=step, number=num_batches)
+        if in_step[1] == held_batch:
+            pass_gate("batch")
         meet_trouble("before")
         optimizer.zero_grad()
         loss = model(inputs).mean()
-        time.sleep(pause_s)
-        if controller.num_steps == error_step:
+        time.sleep(0.0 if is_open("hurry") else pause_s)
+        if step >= error_step:  # a ghost in just that step would not do
             raise ValueError("the script's own error")
         loss.backward()
         meet_trouble("after")

@@ -1,6 +1,7 @@
 """train.py with one kind of trouble: at a step, in a leaf, for a worker. Without EVERSTEP_WORKER nothing happens.
 
 slow-update      the optimizer's step says so and then waits for gate-update
+slow-transfer    whoever receives a state waits at the gate transfer-N when a part of it is there, the Nth time
 deadly-leaf      whoever computes the leaf dies
 end-early        the script breaks out of its loop
 raise-forward, raise-backward, raise-after   an exception at that point of the leaf, once, caught by the script
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gates import pass_gate
 from torch import nn
-from train import arguments, batch, build, gated, make_optimizer, tell, trace
+from train import Ballast, arguments, batch, build, gated, make_optimizer, tell, trace
 
 import everstep
+from everstep.engine import step, transfer
 from everstep.events import emit
 
 
@@ -39,6 +42,26 @@ class Raise(torch.autograd.Function):
         raise Trouble("in backward")
 
 
+def wait_in_transfers() -> None:
+    """The first large tensor has come, and is summed up while the next one is on its way."""
+    num_received, is_receiving = 0, False
+    receive, sum_up = step.receive_state, transfer.tensor_sum
+
+    def receive_state(*args: Any) -> Any:
+        nonlocal num_received, is_receiving
+        num_received, is_receiving = num_received + 1, True
+        return receive(*args)
+
+    def tensor_sum(tensor: torch.Tensor) -> bytes:
+        nonlocal is_receiving
+        if is_receiving:
+            is_receiving = False
+            pass_gate(f"transfer-{num_received}")
+        return sum_up(tensor)
+
+    step.receive_state, transfer.tensor_sum = receive_state, tensor_sum  # type: ignore[assignment]
+
+
 def main() -> None:
     parser = arguments()
     parser.add_argument("--kind", required=True)
@@ -50,6 +73,10 @@ def main() -> None:
     me = os.environ.get("EVERSTEP_WORKER", "")
     model = everstep.DistributedDataParallel(build(args.hidden))
     trainer = everstep.ElasticTrainer(model, leaves=args.leaves, seed=7)
+    trainer.register("ballast", Ballast(args.ballast_mb))
+    trainer.register("more ballast", Ballast(args.ballast_mb))
+    if args.kind == "slow-transfer" and me in args.worker.split(","):
+        wait_in_transfers()
     optimizer = make_optimizer(args.optimizer, model)
     optimizer, scheduler = trainer.prepare(optimizer, torch.optim.lr_scheduler.StepLR(optimizer, step_size=5))
     loss_fn = nn.CrossEntropyLoss()

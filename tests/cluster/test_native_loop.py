@@ -73,8 +73,9 @@ def test_a_random_schedule_trains_every_sample_once_per_epoch(seed: int) -> None
 
 @pytest.mark.parametrize("is_persistent", [False, True])
 def test_a_death_in_the_short_last_batch(is_persistent: bool) -> None:
+    # 50 = 2 * 24 + 2: four leaves have no sample
     args = ("--samples", 50, "--leaves", 6, "--num-workers", 1, *(["--persistent"] if is_persistent else []))
-    with Stage(*args, script=LOOP, gates=[2], workers=3, policy=PATIENT) as cluster:  # 50 = 2 * 24 + 2: four leaves have no sample
+    with Stage(*args, script=LOOP, gates=[2], workers=3, policy=PATIENT) as cluster:
         cluster.wait_at_gate(2, "w0", "w1", "w2")
         cluster.kill("w1")
         cluster.open_gate(2)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from ports import reserved_port
 from typed import Typed, keyboard
 
 
@@ -40,7 +40,6 @@ def everstep_run(type_command: Callable[..., Typed]) -> Callable[..., Typed]:
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port() -> Iterator[int]:
+    with reserved_port() as port:
+        yield port

@@ -14,7 +14,6 @@ import pytest
 import everstep
 from stage import SCRIPTS
 
-
 TIMEOUT_S = 240  # dozens of worlds
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 

@@ -36,7 +36,8 @@ def torchrun(type_command: Callable[..., Typed]) -> Callable[..., Typed]:
 @pytest.fixture
 def everstep_run(type_command: Callable[..., Typed]) -> Callable[..., Typed]:
     """Type `everstep run OPTIONS SCRIPT ARGS`."""
-    return lambda *arguments, **env: type_command(sys.executable, "-m", "everstep", "run", *arguments, **env)
+    patience = ("--lease-s=600", "--arrive-s=600")  # nobody is lost by being slow
+    return lambda *arguments, **env: type_command(sys.executable, "-m", "everstep", "run", *patience, *arguments, **env)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from terminal import until
 
 ROOT = Path(__file__).parents[2]
 HOLD = Path(__file__).parent / "hold.py"
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 PATIENCE_S = 10.0
 
 

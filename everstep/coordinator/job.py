@@ -19,6 +19,7 @@ from everstep.coordinator import changes
 from everstep.coordinator.advance import advance, examine
 from everstep.coordinator.bell import Bell
 from everstep.coordinator.health import CUT_S
+from everstep.coordinator.lapse import forgive, is_lapse
 from everstep.coordinator.ledger import Rows
 from everstep.coordinator.limits import check_nodes, check_workers
 from everstep.coordinator.replies import Notice, Seats, agent_orders, job_view, notice_of, why_waiting
@@ -69,8 +70,8 @@ class Job:
         self._num_changes = self._num_kept = 0
         self._until_kept: list[tuple[int, asyncio.Future[None]]] = []
         self._has_changed = asyncio.Event()
-        self._look_at: float | None = 0.0
-        self._examine_at: float | None = 0.0
+        self._look_at: float | None = time.monotonic()
+        self._examine_at: float | None = self._look_at
         self._news, self._forming, self._leaving, self._orders = Bell(), Bell(), Bell(), Bell()
         self._workers_of: dict[str, list[str]] = defaultdict(list)
         for worker in roster.workers.values():
@@ -297,15 +298,23 @@ class Job:
                 # Deciding for thousands takes long: leave nearly all of the time to those who have yet to arrive.
                 await asyncio.sleep(min(10 * took_s, LONGEST_REST_S))
 
+    @property
+    def _due(self) -> float | None:
+        """When something is to be decided even if nothing happens before."""
+        return min((look for look in (self._look_at, self._examine_at) if look is not None), default=None)
+
     async def _until_due(self) -> None:
-        looks = [look for look in (self._look_at, self._examine_at) if look is not None]
-        timeout_s = max(0.0, min(looks) - time.monotonic()) if looks else None
+        due = self._due
+        timeout_s = max(0.0, due - time.monotonic()) if due is not None else None
         try:
             await asyncio.wait_for(self._has_changed.wait(), timeout_s)
         except asyncio.TimeoutError:
             pass  # a deadline has come
 
     def _decide(self, now: float) -> None:
+        if is_lapse(self._due, now):
+            log.warning("%s: this coordinator stood still; everybody gets the full time again", self.roster.job)
+            self.roster, self.signs, self.node_signs = forgive(self.roster, self.signs, self.node_signs, now)
         if self._examine_at is not None and self._examine_at <= now:
             self.roster, self._examine_at = examine(self.roster, self.signs, self.node_signs, now)
         before, policy = self.roster.generation, self.roster.policy

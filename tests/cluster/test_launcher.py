@@ -18,6 +18,7 @@ import pytest
 from everstep.process import ENDED, process_state, wait_for_end
 from everstep.testing import Cluster, ClusterError, can_make_hosts
 from everstep.wire import Policy
+from stage import pass_time
 from terminal import children, coordinator_of, until
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -204,6 +205,20 @@ def test_a_death_while_the_coordinator_is_away_is_told_when_it_is_back() -> None
         cluster.wait("worker.exited", worker="w1")
         cluster.start_coordinator()
         cluster.wait("generation.joined", worker="w0", size=1)
+
+
+def test_a_coordinator_that_was_frozen_loses_nobody() -> None:
+    """It has heard nobody for longer than a lease, which is nobody's fault but its own."""
+    with puppets(workers=3, policy=replace(STRICT, heartbeat_s=1.0)) as cluster:
+        cluster.wait("step.committed", worker="w1", step=2)
+        assert cluster._coordinator is not None
+        cluster._coordinator.signal(signal.SIGSTOP)
+        pass_time(STRICT.lease_s + 1)
+        cluster._coordinator.signal(signal.SIGCONT)
+        before = cluster.events("step.committed")[-1]["step"]
+        for worker in ("w0", "w1", "w2"):
+            cluster.wait("step.committed", worker=worker, step=before + 2)
+        assert cluster.events("worker.lost") == []
 
 
 def test_status_shows_the_job_as_a_table() -> None:

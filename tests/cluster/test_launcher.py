@@ -7,35 +7,32 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from everstep.process import ENDED, process_state, wait_for_end
 from everstep.testing import Cluster, ClusterError, can_make_hosts
 from everstep.wire import Policy
-from terminal import children, coordinator_of
+from stage import pass_time
+from terminal import children, coordinator_of, until
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PUPPET = SCRIPTS / "puppet.py"
-QUICK = Policy(heartbeat_s=0.1, lease_s=1.5, arrive_s=1.5)
+PATIENT = Policy(heartbeat_s=0.1, lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
+STRICT = Policy(heartbeat_s=0.1, lease_s=4.0, arrive_s=4.0)  # for stories in which somebody falls silent
+PATIENCE = ("--lease-s=600", "--arrive-s=600")
+END_S = 60.0
 FOR_EVER = "100000"
 PLAINLY = {"EVERSTEP_NURSERY": "off"}  # puppets need no torch
 
 
-def puppets(num_steps: str | int = FOR_EVER, **settings: object) -> Cluster:
-    return Cluster(PUPPET, [str(num_steps)], policy=QUICK, env=PLAINLY, **settings)  # type: ignore[arg-type]
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+def puppets(num_steps: str | int = FOR_EVER, *, policy: Policy = PATIENT, gate: str = "", **settings: Any) -> Cluster:
+    return Cluster(PUPPET, [str(num_steps)], policy=policy, env=PLAINLY | {"GATES": gate}, **settings)
 
 
 # --- workers --------------------------------------------------------------------------------------
@@ -52,14 +49,10 @@ def test_a_job_runs_to_its_end() -> None:
 def test_a_killed_worker_is_told_at_once_and_the_others_go_on() -> None:
     with puppets(workers=2) as cluster:
         cluster.wait("step.committed", worker="w0", step=2)
-        killed_at = time.monotonic()
         cluster.kill("w1")
         exited = cluster.wait("worker.exited", worker="w1", exit_code=-9, signal="SIGKILL")
-        joined = cluster.wait("generation.joined", worker="w0", generation=2, size=1)
+        cluster.wait("generation.joined", worker="w0", generation=2, size=1)  # far sooner than any lease runs out
         assert exited["step"] > 0
-        # Far less than any lease: it was seen by the agent. (Typically 3 ms and 20 ms.)
-        assert exited["t"] - killed_at < 0.5
-        assert joined["t"] - killed_at < 1.0
 
 
 def test_the_dead_are_replaced_as_often_as_allowed() -> None:
@@ -83,7 +76,7 @@ def test_a_node_is_added_while_the_job_runs() -> None:
 
 
 def test_a_frozen_worker_is_lost_and_killed() -> None:
-    with puppets(workers=2) as cluster:
+    with puppets(workers=2, policy=STRICT) as cluster:
         cluster.wait("step.committed", worker="w1", step=1)
         cluster.freeze("w1")
         cluster.wait("worker.killed", worker="w1")
@@ -92,25 +85,29 @@ def test_a_frozen_worker_is_lost_and_killed() -> None:
 
 
 def test_a_frozen_node_is_lost_until_it_is_thawed() -> None:
-    with puppets(workers=1) as cluster:
+    with puppets(workers=1, policy=STRICT) as cluster:
         cluster.wait("step.committed", worker="w0", step=1)
         cluster.add()
-        cluster.wait("generation.joined", worker="w1", size=2)
+        both = cluster.wait("generation.joined", worker="w1", size=2)
         cluster.freeze("w1", with_agent=True)
-        cluster.wait("generation.joined", worker="w0", generation=3, size=1)
+        alone = cluster.wait("generation.joined", worker="w0", size=1, generation=lambda it: it > both["generation"])
         assert cluster.view().workers[1].status == "lost"
         cluster.thaw("w1")
-        until(lambda: is_back_or_killed(cluster, "w1"))
+        wait_until_back_or_killed(cluster, "w1", alone["generation"])
 
 
-def is_back_or_killed(cluster: Cluster, worker: str) -> bool:
+def wait_until_back_or_killed(cluster: Cluster, worker: str, generation: int) -> None:
     """Its agent is told to kill it, unless it has told the coordinator first that it is back."""
-    is_back = cluster.events("generation.joined", worker=worker, generation=lambda number: number > 2, size=2)
-    return bool(is_back or cluster.events("worker.exited", worker=worker, signal="SIGKILL"))
+
+    def is_back_or_killed() -> bool:
+        is_back = cluster.events("generation.joined", worker=worker, generation=lambda it: it > generation, size=2)
+        return bool(is_back or cluster.events("worker.exited", worker=worker, signal="SIGKILL"))
+
+    until(is_back_or_killed, lambda: f"{worker} is neither back nor killed: {cluster.view()}")
 
 
 def test_a_worker_that_hangs_shows_its_stacks_before_it_is_killed() -> None:
-    policy = replace(QUICK, hang_s=0.5)
+    policy = replace(PATIENT, hang_s=0.5)
     with Cluster(PUPPET, [FOR_EVER, "w1"], policy=policy, env=PLAINLY, workers=2) as cluster:
         killed = cluster.wait("worker.killed", worker="w1")
         cluster.wait("worker.exited", worker="w1", signal="SIGKILL")
@@ -127,13 +124,13 @@ def test_a_killed_agent_leaves_no_worker_behind() -> None:
         cluster.wait("step.committed", worker="w0", step=1)
         cluster.add(2)
         cluster.kill_node("w1")
-        assert wait_for_end(cluster.pid("w1"), 5.0)
-        assert wait_for_end(cluster.pid("w2"), 5.0)
+        assert wait_for_end(cluster.pid("w1"), END_S)
+        assert wait_for_end(cluster.pid("w2"), END_S)
         assert process_state(cluster.pid("w0")) != ENDED
 
 
 def test_a_terminated_agent_ends_its_workers_in_good_order() -> None:
-    with puppets(workers=2) as cluster:
+    with puppets(workers=2, shutdown_s=END_S) as cluster:
         cluster.wait("step.committed", worker="w1", step=1)
         cluster.preempt_node("w0")
         result = cluster.finish(check=False)
@@ -151,7 +148,7 @@ def test_workers_that_do_not_heed_sigterm_are_killed(tmp_path: Path) -> None:
         "emit('stubborn')\n"
         "time.sleep(100)\n"
     )
-    with Cluster(script, workers=1, policy=QUICK, shutdown_s=0.3) as cluster:
+    with Cluster(script, workers=1, policy=PATIENT, env=PLAINLY, shutdown_s=0.3) as cluster:
         cluster.wait("stubborn")
         cluster.preempt_node("w0")
         result = cluster.finish(check=False)
@@ -161,7 +158,7 @@ def test_workers_that_do_not_heed_sigterm_are_killed(tmp_path: Path) -> None:
 def test_a_failing_script_is_named_with_its_last_lines(tmp_path: Path) -> None:
     script = tmp_path / "failing.py"
     script.write_text("print('a last word')\nraise ValueError('a bad batch')\n")
-    with Cluster(script, workers=2, policy=QUICK) as cluster:
+    with Cluster(script, workers=2, policy=PATIENT, env=PLAINLY) as cluster:
         result = cluster.finish(check=False)
         report = (cluster.directory / "node1.log").read_text()
     assert result.exit_codes == {"node1": 1}
@@ -193,7 +190,8 @@ def test_training_goes_on_over_a_restart_of_the_coordinator() -> None:
     with puppets(workers=2) as cluster:
         cluster.wait("step.committed", worker="w0", step=3)
         cluster.restart_coordinator()
-        cluster.wait("step.committed", worker="w0", step=lambda step: step >= 20)
+        before = cluster.events("step.committed", worker="w0")[-1]["step"]
+        cluster.wait("step.committed", worker="w0", step=before + 3)
         cluster.kill("w1")
         cluster.wait("generation.joined", worker="w0", size=1)
         assert cluster.events("worker.exited", worker="w0") == []
@@ -209,6 +207,20 @@ def test_a_death_while_the_coordinator_is_away_is_told_when_it_is_back() -> None
         cluster.wait("generation.joined", worker="w0", size=1)
 
 
+def test_a_coordinator_that_was_frozen_loses_nobody() -> None:
+    """It has heard nobody for longer than a lease, which is nobody's fault but its own."""
+    with puppets(workers=3, policy=replace(STRICT, heartbeat_s=1.0)) as cluster:
+        cluster.wait("step.committed", worker="w1", step=2)
+        assert cluster._coordinator is not None
+        cluster._coordinator.signal(signal.SIGSTOP)
+        pass_time(STRICT.lease_s + 1)
+        cluster._coordinator.signal(signal.SIGCONT)
+        before = cluster.events("step.committed")[-1]["step"]
+        for worker in ("w0", "w1", "w2"):
+            cluster.wait("step.committed", worker=worker, step=before + 2)
+        assert cluster.events("worker.lost") == []
+
+
 def test_status_shows_the_job_as_a_table() -> None:
     with puppets(workers=2) as cluster:
         cluster.wait("step.committed", worker="w0", step=1)
@@ -222,8 +234,8 @@ def test_status_shows_the_job_as_a_table() -> None:
 def test_a_token_from_the_environment_reaches_the_workers_as_a_file(tmp_path: Path) -> None:
     with puppets(3) as cluster:
         token = cluster.token_file.read_text().strip()
-        arguments = ["run", "--coordinator", cluster.url, "--heartbeat-s", "0.1", PUPPET, "3"]
-        with everstep(*arguments, directory=tmp_path, env={"EVERSTEP_TOKEN": token}) as process:
+        arguments = ["run", "--coordinator", cluster.url, "--heartbeat-s", "0.1", *PATIENCE, PUPPET, "3"]
+        with everstep(*arguments, directory=tmp_path, env=PLAINLY | {"EVERSTEP_TOKEN": token}) as process:
             output = output_of(process)
     assert "[w0] done" in output
     assert process.returncode == 0
@@ -243,14 +255,14 @@ needs_hosts = pytest.mark.skipif(not can_make_hosts(), reason="needs root, iprou
 
 @needs_hosts
 def test_a_host_that_was_cut_off_is_lost_until_it_is_mended() -> None:
-    with puppets(hosts=2, workers=2) as cluster:
+    with puppets(hosts=2, workers=2, policy=STRICT) as cluster:
         cluster.wait("step.committed", worker="w1", step=2)
         cluster.cut(2)
-        cluster.wait("generation.joined", worker="w0", size=1)
+        alone = cluster.wait("generation.joined", worker="w0", size=1)
         assert cluster.view().workers[1].status == "lost"
         assert process_state(cluster.pid("w1")) != ENDED
         cluster.mend(2)
-        until(lambda: is_back_or_killed(cluster, "w1"))
+        wait_until_back_or_killed(cluster, "w1", alone["generation"])
 
 
 @needs_hosts
@@ -272,10 +284,11 @@ def test_hosts_are_gone_after_a_failing_test() -> None:
 
 
 def test_waiting_in_vain_tells_the_story() -> None:
-    with puppets(3, workers=1) as cluster:
+    with puppets(3, workers=1, gate="1") as cluster:
         with pytest.raises(ClusterError, match="not within 0 s: no.such.event") as raised:
             cluster.wait("no.such.event", timeout_s=0)
         assert "worker.started" in str(raised.value)
+        (cluster.directory / "gate-1").touch()
         with pytest.raises(ClusterError, match=r"the job ended before: step\.committed step=4"):
             cluster.wait("step.committed", step=4)
 
@@ -327,8 +340,8 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
 
 
 def test_run_brings_its_own_coordinator(tmp_path: Path) -> None:
-    arguments = ["run", "--nproc_per_node", "2", "--heartbeat-s", "0.1", PUPPET, "5"]
-    with everstep(*arguments, directory=tmp_path) as process:
+    arguments = ["run", "--nproc_per_node", "2", "--heartbeat-s", "0.1", *PATIENCE, PUPPET, "5"]
+    with everstep(*arguments, directory=tmp_path, env=PLAINLY) as process:
         output = output_of(process)
     assert process.returncode == 0, output
     assert "[w0] done" in output
@@ -343,14 +356,15 @@ def test_run_brings_its_own_coordinator(tmp_path: Path) -> None:
 def test_the_scripts_own_options_are_left_alone(tmp_path: Path) -> None:
     script = tmp_path / "echo.py"
     script.write_text("import os, sys; print(sys.argv[1:], os.environ['WORLD_SIZE'], os.environ['RANK'])\n")
-    with everstep("run", "--nproc-per-node=1", script, "--max_restarts", "-m", "x_y", directory=tmp_path) as process:
+    arguments = ["run", "--nproc-per-node=1", script, "--max_restarts", "-m", "x_y"]
+    with everstep(*arguments, directory=tmp_path, env=PLAINLY) as process:
         output = output_of(process)
     assert "[w0] ['--max_restarts', '-m', 'x_y'] 1 0" in output
 
 
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
-    arguments = ["run", "--nproc-per-node=2", "--heartbeat-s=0.1", PUPPET, FOR_EVER]
-    with everstep(*arguments, directory=tmp_path) as process:
+    arguments = ["run", "--nproc-per-node=2", "--heartbeat-s=0.1", *PATIENCE, PUPPET, FOR_EVER]
+    with everstep(*arguments, directory=tmp_path, env=PLAINLY) as process:
         seen = read_until(process, "generation 1 formed")
         pids = [int(pid) for pid in re.findall(r"pid (\d+)", seen)]
         process.send_signal(signal.SIGINT)
@@ -361,21 +375,23 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_leaves_nothing_behind(tmp_path: Path) -> None:
-    arguments = ["run", "--nproc-per-node=2", "--heartbeat-s=0.1", PUPPET, FOR_EVER]
+    arguments = ["run", "--nproc-per-node=2", "--heartbeat-s=0.1", *PATIENCE, PUPPET, FOR_EVER]
     with everstep(*arguments, directory=tmp_path) as process:
         seen = read_until(process, "generation 1 formed")
         pids = [int(pid) for pid in re.findall(r"pid (\d+)", seen)] + children(process.pid)
         process.kill()
         process.wait()
     assert len(set(pids)) == 5  # two workers, the coordinator, the nursery and the broom
-    assert all(wait_for_end(pid, 5.0) for pid in pids)
+    assert all(wait_for_end(pid, END_S) for pid in pids)
 
 
 def test_run_starts_a_dead_coordinator_again(tmp_path: Path) -> None:
-    arguments = ["run", "--nproc-per-node=1", "--heartbeat-s=0.1", PUPPET, "30"]
-    with everstep(*arguments, directory=tmp_path) as process:
+    arguments = ["run", "--nproc-per-node=1", "--heartbeat-s=0.1", *PATIENCE, PUPPET, "5"]
+    held = PLAINLY | {"EVERSTEP_EVENTS": str(tmp_path / "events.jsonl"), "GATES": "2"}
+    with everstep(*arguments, directory=tmp_path, env=held) as process:
         read_until(process, "generation 1 formed")
         os.kill(coordinator_of(process.pid), signal.SIGKILL)
+        read_until(process, "the coordinator ended (killed by SIGKILL) and is started again")
+        (tmp_path / "gate-2").touch()
         output = output_of(process)
-    assert "the coordinator ended (killed by SIGKILL) and is started again" in output
     assert process.returncode == 0, output

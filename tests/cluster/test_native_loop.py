@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from everstep.testing import Result
 from everstep.wire import Policy
 from stage import Stage, undisturbed_events
 
-QUICK = Policy(heartbeat_s=0.3, lease_s=2.0)
+QUICK = Policy(heartbeat_s=0.3, lease_s=3.0, arrive_s=20.0)
+PATIENT = Policy(heartbeat_s=0.3, lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
 LOOP = "loop.py"
 
 
@@ -56,22 +58,24 @@ def test_a_random_schedule_trains_every_sample_once_per_epoch(seed: int) -> None
         "--num-workers",
         chance.choice([0, 2]),
     )
-    gates = (2, 7)
-    with Stage(*args, script=LOOP, gates=gates, workers=chance.randint(2, 3), policy=QUICK) as cluster:
+    gates, last = (2, 7), 3 * ceil(samples / (leaves * batch_size)) - 1
+    with Stage(*args, script=LOOP, gates=(*gates, last), workers=chance.randint(2, 3), policy=QUICK) as cluster:
         for gate in gates:
             cluster.wait_at_gate(gate)
             if len(living(cluster)) == 1 or chance.random() < 0.4:
                 cluster.wait_ready(*cluster.add(chance.randint(1, 2)))
             cluster.open_gate(gate)
-            hurt(cluster, gate, chance)
+            hurt(cluster, gate, chance, last)
+        cluster.open_gate(last)
         result = cluster.finish_undisturbed()
     audit(result, args, samples)
 
 
 @pytest.mark.parametrize("is_persistent", [False, True])
 def test_a_death_in_the_short_last_batch(is_persistent: bool) -> None:
+    # 50 = 2 * 24 + 2: four leaves have no sample
     args = ("--samples", 50, "--leaves", 6, "--num-workers", 1, *(["--persistent"] if is_persistent else []))
-    with Stage(*args, script=LOOP, gates=[2], workers=3) as cluster:  # 50 = 2 * 24 + 2: four leaves have no sample
+    with Stage(*args, script=LOOP, gates=[2], workers=3, policy=PATIENT) as cluster:
         cluster.wait_at_gate(2, "w0", "w1", "w2")
         cluster.kill("w1")
         cluster.open_gate(2)
@@ -81,7 +85,7 @@ def test_a_death_in_the_short_last_batch(is_persistent: bool) -> None:
 
 def test_a_newcomer_catches_up_with_the_epochs_and_what_is_done_after_them() -> None:
     args = ("--epochs", 4, "--plain")
-    with Stage(*args, script=LOOP, gates=[12], workers=2) as cluster:
+    with Stage(*args, script=LOOP, gates=[12], workers=2, policy=PATIENT) as cluster:
         cluster.wait_at_gate(12)
         (newcomer,) = cluster.add(1)
         cluster.wait_ready(newcomer)
@@ -101,13 +105,13 @@ def test_after_the_loss_of_all_workers_a_checkpoint_goes_on_with_another_number_
     kept = tmp_path / "checkpoint.pt"
     args = ("--save", kept)
     whole = run_alone()
-    with Stage(*args, script=LOOP, gates=[8], workers=before) as cluster:
+    with Stage(*args, script=LOOP, gates=[8], workers=before, policy=PATIENT) as cluster:
         cluster.wait_at_gate(8)
         cluster.wait("saved", step=6)
         for number in range(before):
             cluster.kill(f"w{number}")
         first = cluster.finish(check=False)
-    with Stage(*args, script=LOOP, workers=after) as cluster:
+    with Stage(*args, script=LOOP, workers=after, policy=PATIENT) as cluster:
         second = cluster.finish()
 
     assert {event["step"] for event in second.events("resumed")} == {6}

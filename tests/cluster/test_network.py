@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,10 @@ def network() -> Iterator[Network]:
         yield network
 
 
-def can_reach(network: Network, host: int, timeout_s: float = 0.3) -> bool:
+SOON_S, AT_LAST_S = 0.3, 60.0  # for a reply that must not come, and for one that may be slow: first packets get lost
+
+
+def can_reach(network: Network, host: int, timeout_s: float = AT_LAST_S) -> bool:
     def connect() -> bool:
         try:
             socket.create_connection((network.address(1), PORT), timeout=timeout_s).close()
@@ -44,16 +48,18 @@ def test_hosts_reach_each_other(network: Network) -> None:
 def test_a_host_that_is_cut_reaches_nobody_until_mended(network: Network) -> None:
     network.cut(2)
     assert network.is_cut(2)
-    assert [can_reach(network, host) for host in range(4)] == [True, True, False, True]
+    assert not can_reach(network, 2, SOON_S)
+    assert all(can_reach(network, host) for host in (0, 1, 3))
     network.mend(2)
-    assert can_reach(network, 2, timeout_s=10.0)  # the first packets may still be lost
+    assert can_reach(network, 2)
 
 
 def test_two_hosts_can_lose_each_other_alone(network: Network) -> None:
     network.cut_between(1, 2)
-    assert [can_reach(network, host) for host in range(4)] == [True, True, False, True]
+    assert not can_reach(network, 2, SOON_S)
+    assert all(can_reach(network, host) for host in (0, 1, 3))
     network.mend_between(1, 2)
-    assert can_reach(network, 2, timeout_s=10.0)
+    assert can_reach(network, 2)
 
 
 def test_a_host_that_crashes_takes_its_processes_along(network: Network, tmp_path: Path) -> None:
@@ -61,15 +67,18 @@ def test_a_host_that_crashes_takes_its_processes_along(network: Network, tmp_pat
     with Child.start([*network.inside(2), "sh", "-c", f"sleep 100 & touch {up}; sleep 100"]) as shell:
         until(up.exists, lambda: "the shell is up")
         network.crash(2)
-        assert shell.wait(5.0) == Exit(code=-9)
-    assert not can_reach(network, 2)
+        assert shell.wait(60.0) == Exit(code=-9)
+    assert not can_reach(network, 2, SOON_S)
+
+
+def our_namespaces() -> list[str]:
+    return [name for name in _namespaces() if name.startswith(f"everstep-{os.getpid()}-")]
 
 
 def test_two_networks_live_side_by_side_and_leave_nothing() -> None:
-    before = _namespaces()
     with Network(1), Network(1):
-        assert len(_namespaces()) == len(before) + 6
-    assert _namespaces() == before
+        assert len(our_namespaces()) == 6
+    assert our_namespaces() == []
 
 
 def test_what_happens_within_a_host_fails_here(network: Network) -> None:

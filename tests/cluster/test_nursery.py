@@ -23,11 +23,13 @@ from everstep.launcher.parcel import Hello, receive
 from everstep.launcher.starter import Starter, nursery_environment
 from everstep.process import Child, Exit, wait_for_end
 from everstep.testing import Cluster
+from everstep.wire import Policy
 
 ROOT = Path(everstep.__file__).parents[1]
 SCRIPTS = Path(__file__).parent / "scripts"
 READY_S = 60.0
-END_S = 20.0
+END_S = 60.0
+PATIENT = Policy(lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -92,9 +94,9 @@ ENDINGS = {
     "a mistake": "x = (1,\nprint(x",
     "a hook of its own": "import sys; sys.excepthook = lambda *e: print('hook', e[1]); 1 / 0",
     "handlers and threads": """
-        import atexit, sys, threading, time
+        import atexit, sys, threading
         atexit.register(lambda: print("last", sys.last_type, sys.last_value, sys.last_traceback.tb_lineno))
-        threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+        threading.Thread(target=lambda: (threading.main_thread().join(), print("thread"))).start()
         raise RuntimeError("main")
     """,
 }  # fmt: skip
@@ -242,8 +244,8 @@ def test_how_many_gpus_there_are(nursery: Nursery) -> None:
 # --- deaths -----------------------------------------------------------------------------------------
 
 WITH_A_CHILD = """
-import subprocess, time
-print(subprocess.Popen(["sleep", "600"]).pid, flush=True)
+import os, subprocess, time
+os.write(1, b"%d\\n" % subprocess.Popen(["sleep", "600"]).pid)  # at once: others may write there too
 time.sleep(600)
 """
 
@@ -352,7 +354,7 @@ def parent_of(pid: int) -> int:
 
 
 def test_a_replacement_comes_from_the_same_nursery() -> None:
-    with Cluster(SCRIPTS / "train.py", ["--steps", "100000"], workers=2, max_restarts=1) as cluster:
+    with Cluster(SCRIPTS / "train.py", ["--steps", "100000"], workers=2, policy=PATIENT, max_restarts=1) as cluster:
         cluster.wait("step.committed", worker="w1")
         first = parent_of(cluster.wait("worker.started", worker="w1")["pid"])
         cluster.kill("w1")

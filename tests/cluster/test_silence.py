@@ -5,38 +5,42 @@ from __future__ import annotations
 import pytest
 
 from everstep.testing import can_make_hosts
+from everstep.wire import Policy
 from stage import Stage, pass_time
 
+LEASE_S = 6.0  # longer than anything that is not frozen for good stands still
+STRICT = Policy(lease_s=LEASE_S)
 needs_hosts = pytest.mark.skipif(not can_make_hosts(), reason="needs root, iproute2 and nftables")
 
 
 def test_a_short_freeze_is_no_loss_and_a_long_one_is() -> None:
-    with Stage("--steps", 24, "--leaves", 6, gates=[12], workers=3) as cluster:
+    with Stage("--steps", 24, "--leaves", 6, gates=[12], workers=3, policy=STRICT) as cluster:
         cluster.wait("step.committed", worker="w1", step=5)
         cluster.freeze("w1")
-        pass_time(1.0)  # less than the lease of 3 s
+        pass_time(0.5)
         cluster.thaw("w1")
         cluster.wait_at_gate(12, "w0", "w1", "w2")
         assert cluster.events("generation.closed") == []
 
         cluster.freeze("w1")
-        frozen = cluster.events("gate.reached")[-1]
         cluster.open_gate(12)
         lost = cluster.wait("worker.lost", worker="w1")
         cluster.wait("worker.exited", worker="w1", signal="SIGKILL")
         result = cluster.finish_undisturbed()
-    assert lost["t"] - frozen["t"] < 5
+    assert "no proof of life for 6." in lost["reason"]
     assert len(result.outputs) == 2
 
 
 def test_a_frozen_node_comes_back_as_a_newcomer() -> None:
-    with Stage("--steps", 30, "--leaves", 6, gates=[5, 20], workers=2, max_restarts=1) as cluster:
+    with Stage("--steps", 30, "--leaves", 6, gates=[5, 10, 20], workers=2, policy=STRICT, max_restarts=1) as cluster:
         cluster.wait_at_gate(5)
         (guest,) = cluster.add()
         cluster.wait_ready(guest)
         cluster.open_gate(5)
         cluster.wait("regroup.settled", worker=guest, size=3)
+        cluster.wait_at_gate(10, "w0", "w1", guest)  # not at the next: what it finds open it can leave by itself
         cluster.freeze(guest, with_agent=True)
+        cluster.open_gate(10)
         lost = cluster.wait("worker.lost", worker=guest)
         cluster.wait_at_gate(20, "w0", "w1")
         cluster.thaw(guest)
@@ -50,7 +54,7 @@ def test_a_frozen_node_comes_back_as_a_newcomer() -> None:
 
 @needs_hosts
 def test_a_host_that_is_cut_off_is_lost_until_it_is_mended() -> None:
-    with Stage("--steps", 30, "--leaves", 6, gates=[5, 20], hosts=3, workers=3) as cluster:
+    with Stage("--steps", 30, "--leaves", 6, gates=[5, 20], hosts=3, workers=3, policy=STRICT) as cluster:
         cluster.wait_at_gate(5, "w0", "w1", "w2")
         cluster.cut(3)
         cluster.open_gate(5)
@@ -65,10 +69,10 @@ def test_a_host_that_is_cut_off_is_lost_until_it_is_mended() -> None:
 
 @needs_hosts
 def test_of_two_hosts_that_lost_each_other_one_goes_on() -> None:
-    with Stage("--steps", 16, "--leaves", 6, gates=[5], hosts=3, workers=3) as cluster:
+    with Stage("--steps", 16, "--leaves", 6, gates=[5], hosts=3, workers=3, policy=STRICT) as cluster:
         cluster.wait_at_gate(5, "w0", "w1", "w2")
         cluster.cut_between(2, 3)
         cluster.open_gate(5)
-        cluster.wait("regroup.settled", size=2, timeout_s=40)
+        cluster.wait("regroup.settled", size=2)
         result = cluster.finish_undisturbed()
     assert len(result.outputs) == 2

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from everstep.process import ENDED, process_state
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 TELL, PUPPET = SCRIPTS / "tell.py", SCRIPTS / "puppet.py"
+PATIENCE = ("--lease-s=600", "--arrive-s=600")  # nobody is lost by being slow
+PLAINLY = {"EVERSTEP_NURSERY": "off"}  # puppets need no torch
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -36,7 +38,7 @@ def run(*arguments: str | Path, directory: Path, **added: str) -> subprocess.Com
         env=environment(**added),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
 
@@ -162,9 +164,10 @@ def test_wrong_options_tell_the_way_out(tmp_path: Path) -> None:
 
 
 def test_a_signal_of_choice_ends_the_run_in_good_order(tmp_path: Path) -> None:
-    arguments = command("--signals-to-handle", "SIGTERM,SIGUSR1", "--heartbeat-s=0.1", PUPPET, "100000")
+    arguments = command("--signals-to-handle", "SIGTERM,SIGUSR1", "--heartbeat-s=0.1", *PATIENCE, PUPPET, "100000")
+    env = environment(**PLAINLY)
     with subprocess.Popen(
-        arguments, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        arguments, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stderr is not None
@@ -182,23 +185,27 @@ def test_a_signal_of_choice_ends_the_run_in_good_order(tmp_path: Path) -> None:
     assert all(process_state(int(pid)) == ENDED for pid in re.findall(r"pid (\d+)", seen))
 
 
-def read_to_the_end(terminal: int) -> bytes:
-    seen = b""
-    while True:
+def read_on(terminal: int, seen: bytes, until: Callable[[bytes], object]) -> bytes:
+    """More of what is shown, until it is enough or nobody has the other end any more."""
+    while not until(seen):
         try:
             seen += os.read(terminal, 65536)
-        except OSError:  # nobody has the other end any more
-            return seen
+        except OSError:
+            break
+    return seen
 
 
 def test_a_narrow_terminal_gets_a_progress_line_that_fits(tmp_path: Path) -> None:
-    arguments = command("--nproc-per-node=3", "--heartbeat-s=0.1", PUPPET, "15")
+    arguments = command("--nproc-per-node=3", "--heartbeat-s=0.1", *PATIENCE, PUPPET, "15")
+    held = PLAINLY | {"GATES": "5", "EVERSTEP_EVENTS": str(tmp_path / "events.jsonl")}
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
-        os.execve(arguments[0], arguments, environment(COLUMNS="30", PYTHONIOENCODING="ascii"))
+        os.execve(arguments[0], arguments, environment(COLUMNS="30", PYTHONIOENCODING="ascii", **held))
     try:
-        seen = read_to_the_end(terminal)
+        seen = read_on(terminal, b"", until=lambda seen: re.search(rb"\x1b\[2Kstep \d+", seen))
+        (tmp_path / "gate-5").touch()
+        seen = read_on(terminal, seen, until=lambda seen: False)
     except BaseException:
         os.kill(pid, signal.SIGKILL)
         raise

@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -20,9 +18,19 @@ import pytest
 from certificates import Authority
 from everstep.launcher.local_coordinator import CoordinatorFiles, serve_command, start_coordinator, write_token
 from everstep.process import Child, wait_for_end
+from ports import reserved_port
+from terminal import until
 
 ROOT = Path(__file__).parents[2]
 BEAT = Path(__file__).parent / "scripts" / "beat.py"
+
+
+def command_of(pid: int) -> str:
+    """ "" if there is none any more."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ class Torchruns:
         def found() -> dict[int, int]:
             return {beat.rank: beat.pid for beat in self.beats if beat.size == size and beat.pid not in (without or ())}
 
-        self.until(lambda: len(found()) == size, f"a group of {size}")
+        until(lambda: len(found()) == size, lambda: f"no group of {size}\n{self.story()}")
         return found()
 
     def finish(self) -> list[int]:
@@ -80,12 +88,6 @@ class Torchruns:
         assert None not in ends, self.story()
         return [ended.code for ended in ends if ended is not None]
 
-    def until(self, condition: Callable[[], bool], wanted: str) -> None:
-        deadline = time.monotonic() + 60.0
-        while not condition():
-            assert time.monotonic() < deadline, f"no {wanted}\n{self.story()}"
-            time.sleep(0.02)
-
     def story(self) -> str:
         return "\n".join(f"{path.name}:\n{path.read_text()}" for path in sorted(self._folder.glob("*.log")))
 
@@ -93,17 +95,10 @@ class Torchruns:
         for agent in self.agents:
             agent.kill()
         for pid in {beat.pid for beat in self.beats}:  # torchrun's workers outlive a killed agent
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            wait_for_end(pid, 5.0)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+            if str(self._folder) in command_of(pid):  # else it has ended, and the number may be another's
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                wait_for_end(pid, 60.0)
 
 
 @pytest.fixture
@@ -139,24 +134,24 @@ def test_the_other_node_goes_on_when_one_dies_and_is_joined_by_a_new_one(torchru
     runs.start()
     victim = runs.start()
     before = runs.wait_for_group(2)
+    earlier = {beat.pid for beat in runs.beats}  # also of one that was alone until the other came
     victim.kill()
-    alone = runs.wait_for_group(1, without=set(before.values()))
+    runs.wait_for_group(1, without=earlier)
     runs.agents.remove(victim)
     runs.start()
-    runs.wait_for_group(2, without={*before.values(), *alone.values()})
+    runs.wait_for_group(2, without=set(before.values()))
     assert runs.finish() == [0, 0]
 
 
 def test_the_first_node_hosts_the_coordinator_if_nobody_does_and_all_end_when_one_gives_up(tmp_path: Path) -> None:
-    runs = Torchruns(tmp_path, "2", f"127.0.0.1:{free_port()}")
-    try:
+    with reserved_port() as port, ExitStack() as stack:
+        runs = Torchruns(tmp_path, "2", f"127.0.0.1:{port}")
+        stack.callback(runs.close)
         agents = [runs.start(), runs.start()]
         os.kill(runs.wait_for_group(2)[0], signal.SIGKILL)
         ends = [agent.wait(60.0) for agent in agents]
         assert [ended.code for ended in ends if ended] == [1, 1], runs.story()
         assert not list((tmp_path / ".everstep" / "tokens").iterdir())
-    finally:
-        runs.close()
 
 
 @pytest.mark.slow
@@ -169,10 +164,7 @@ def test_they_meet_at_a_coordinator_with_tls(tmp_path: Path) -> None:
     runs = None
     with files.log.open("ab") as output, Child.start(command, output=output, env=os.environ):
         try:
-            deadline = time.monotonic() + 30.0
-            while not files.ready.exists():
-                assert time.monotonic() < deadline, files.log.read_text()
-                time.sleep(0.02)
+            until(files.ready.exists, files.log.read_text)
             url = files.ready.read_text().strip()
             runs = Torchruns(tmp_path, "2", url, files.token, authority.certificate)
             runs.start()

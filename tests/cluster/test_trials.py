@@ -18,7 +18,8 @@ from everstep.wire import Policy
 from stage import SCRIPTS, Stage, undisturbed_events
 
 TRIAL = "trial.py"
-QUICK = Policy(heartbeat_s=0.3, lease_s=2.0)
+PATIENT = Policy(heartbeat_s=0.3, lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
+STRICT = Policy(heartbeat_s=0.3, lease_s=4.0)
 WHOLE = [3, 6, 9, 12]  # batches at which there are reports
 VALIDATIONS = [4, 8, 12]
 
@@ -46,8 +47,8 @@ def audit(events: list[Event], *args: object, deaths: int = 0, since: int = 0) -
         assert len(incomplete) <= deaths, f"metrics of batches {sorted(incomplete)}"
 
 
-def start(*args: object, **settings: Any) -> Stage:
-    return Stage(*args, script=TRIAL, policy=QUICK, **settings)
+def start(*args: object, policy: Policy = PATIENT, **settings: Any) -> Stage:
+    return Stage(*args, script=TRIAL, policy=policy, **settings)
 
 
 def test_two_workers_are_one() -> None:
@@ -127,7 +128,7 @@ def test_newcomers_in_training_and_in_validation(gate: int) -> None:
 
 
 def test_a_frozen_worker_is_left_behind() -> None:
-    with start(gates=[7], workers=3) as cluster:
+    with start(gates=[7], workers=3, policy=STRICT) as cluster:
         cluster.wait_at_gate(7, "w0", "w1", "w2")
         cluster.freeze("w1")
         cluster.open_gate(7)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from everstep.wire import Policy
 from stage import Stage
+
+PATIENT = Policy(lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
 
 
 @pytest.mark.parametrize("kind", ["raise-forward", "raise-backward", "raise-after"])
 def test_an_exception_that_the_script_catches_costs_a_retry_and_nothing_else(kind: str) -> None:
     trouble = ["--kind", kind, "--at-step", 3, "--worker", "w1"]
-    with Stage("--steps", 8, "--leaves", 4, *trouble, script="trouble.py", workers=2) as cluster:
+    with Stage("--steps", 8, "--leaves", 4, *trouble, script="trouble.py", workers=2, policy=PATIENT) as cluster:
         result = cluster.finish_undisturbed()
     assert len(result.outputs) == 2
     assert result.events("worker.killed") == []
@@ -18,7 +21,7 @@ def test_an_exception_that_the_script_catches_costs_a_retry_and_nothing_else(kin
 
 def test_a_script_that_dies_of_its_exception_is_lost_and_named() -> None:
     trouble = ["--kind", "raise-uncaught", "--at-step", 3, "--worker", "w1"]
-    with Stage("--steps", 8, "--leaves", 4, *trouble, script="trouble.py", workers=2) as cluster:
+    with Stage("--steps", 8, "--leaves", 4, *trouble, script="trouble.py", workers=2, policy=PATIENT) as cluster:
         result = cluster.finish_undisturbed()
         assert "Trouble: in backward" in cluster.log("w1")
     assert result.events("worker.exited", worker="w1")[0]["exit_code"] == 1
@@ -27,7 +30,7 @@ def test_a_script_that_dies_of_its_exception_is_lost_and_named() -> None:
 
 def test_a_leaf_that_kills_every_worker_stops_the_job_and_is_named() -> None:
     trouble = ["--kind", "deadly-leaf", "--at-step", 3, "--at-leaf", 2]
-    with Stage("--steps", 8, "--leaves", 6, *trouble, script="trouble.py", workers=4) as cluster:
+    with Stage("--steps", 8, "--leaves", 6, *trouble, script="trouble.py", workers=4, policy=PATIENT) as cluster:
         stopped = cluster.wait("job.stopped")
         result = cluster.finish(check=False)
         report = (cluster.directory / "node1.log").read_text()
@@ -38,7 +41,8 @@ def test_a_leaf_that_kills_every_worker_stops_the_job_and_is_named() -> None:
 
 
 def test_leaves_that_use_different_parameters_agree() -> None:
-    with Stage("--steps", 20, "--leaf-s", 0.01, script="branches.py", workers=3) as cluster:
+    with Stage("--steps", 20, script="branches.py", gates=[15], workers=3, policy=PATIENT) as cluster:
         cluster.wait("step.committed", worker="w1", step=8)
         cluster.kill("w1")
+        cluster.open_gate(15)
         cluster.finish_undisturbed()

@@ -13,15 +13,18 @@ import pytest
 
 from everstep.process import wait_for_end
 from everstep.testing import Cluster
+from everstep.wire import Policy
 from saved import load_step
 from stage import SCRIPTS, Stage
 from terminal import Run
 
+PATIENT = Policy(lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
+END_S = 60.0
 IN_MEMORY = ["--every", 1000, "--memory-every", 1]  # storage gets nothing as long as all goes well
 
 
 def stage(folder: Path, *arguments: object, **settings: object) -> Stage:
-    return Stage(folder / "checkpoints", *arguments, script="save.py", workers=1, **settings)
+    return Stage(folder / "checkpoints", *arguments, script="save.py", workers=1, policy=PATIENT, **settings)
 
 
 def vault_pid(cluster: Cluster) -> int:
@@ -34,7 +37,7 @@ def test_the_newest_state_of_a_killed_worker_is_written(tmp_path: Path) -> None:
         assert load_step(tmp_path / "checkpoints") == -1
         cluster.kill("w0")
         cluster.finish(check=False)
-        assert wait_for_end(vault_pid(cluster), 5.0)
+        assert wait_for_end(vault_pid(cluster), END_S)
     assert load_step(tmp_path / "checkpoints") == 5
 
 
@@ -59,14 +62,14 @@ def test_the_newest_state_is_written_when_the_agent_ends(end: str, tmp_path: Pat
             cluster.finish(check=False)
         else:
             cluster.kill_node("w0")
-        assert wait_for_end(pid, 20.0)
+        assert wait_for_end(pid, END_S)
     assert load_step(tmp_path / "checkpoints") == 5
 
 
 def test_a_vault_ends_when_what_is_not_kept_is_cleared_away(tmp_path: Path) -> None:
     with stage(tmp_path, "--steps", 6, "--mb", 64) as cluster:
         cluster.finish()
-        assert wait_for_end(vault_pid(cluster), 20.0)
+        assert wait_for_end(vault_pid(cluster), END_S)
     assert not list((tmp_path / "checkpoints").glob(".*"))
 
 

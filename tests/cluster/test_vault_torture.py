@@ -161,8 +161,8 @@ def test_no_blow_leaves_less_than_was_said_to_be_durable(disk: Path, tmp_path: P
                 os.kill(vaults[-1], signal.SIGKILL)
                 torture.let_save(run, 3)
             os.kill(run.agent.pid, signal.SIGKILL)
-            assert run.agent.wait(10.0) is not None
-            assert wait_for_end(vaults[-1], 20.0)
+            assert run.agent.wait(60.0) is not None
+            assert wait_for_end(vaults[-1], 60.0)
             torture.look(run)
             torture.check(run)
     until(lambda: load_step(torture.checkpoints) >= torture.durable, lambda: "the end")

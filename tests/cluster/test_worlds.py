@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,9 @@ import pytest
 
 import everstep
 from stage import SCRIPTS
+
+TIMEOUT_S = 240  # dozens of worlds
+pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +27,10 @@ def runs() -> dict[str, list[dict[str, Any]]]:
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        timeout=110,
+        timeout=TIMEOUT_S - 10,
     )
     told = [json.loads(line) for line in done.stdout.splitlines()]
-    return {run: list(lines) for run, lines in groupby(told, key=lambda line: line["run"])}
+    return {run: [line for line in told if line["run"] == run] for run in {line["run"] for line in told}}
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from ports import reserved_port
 from typed import Typed, keyboard
 
 
@@ -36,11 +36,11 @@ def torchrun(type_command: Callable[..., Typed]) -> Callable[..., Typed]:
 @pytest.fixture
 def everstep_run(type_command: Callable[..., Typed]) -> Callable[..., Typed]:
     """Type `everstep run OPTIONS SCRIPT ARGS`."""
-    return lambda *arguments, **env: type_command(sys.executable, "-m", "everstep", "run", *arguments, **env)
+    patience = ("--lease-s=600", "--arrive-s=600")  # nobody is lost by being slow
+    return lambda *arguments, **env: type_command(sys.executable, "-m", "everstep", "run", *patience, *arguments, **env)
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port() -> Iterator[int]:
+    with reserved_port() as port:
+        yield port

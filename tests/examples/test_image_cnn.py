@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from typed import Typed
+from typed import HOLD, Typed
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "image_cnn.py"
 # 100 steps an epoch, the last of which has half a global batch. No checkpoint but the last is at the end of an epoch.
@@ -48,9 +48,10 @@ def test_torchrun_trains_the_same_weights(torchrun: Callable[..., Typed], undist
 def test_the_death_of_the_worker_that_writes_the_checkpoint_changes_nothing(
     everstep_run: Callable[..., Typed], undisturbed: str, tmp_path: Path
 ) -> None:
-    run = everstep_run("--nproc-per-node=3", SCRIPT, *QUICK)
+    run = everstep_run("--nproc-per-node=3", HOLD, "epoch 0  step +7 ", SCRIPT, *QUICK)
     writer = run.wait_said(r"\[(w\d)\] epoch 0  step +7 ")[1]
     run.kill(writer)
+    run.let_go()
     said = run.finish()
 
     assert "1 death survived" in said
@@ -60,9 +61,9 @@ def test_the_death_of_the_worker_that_writes_the_checkpoint_changes_nothing(
 def test_after_the_loss_of_all_another_number_of_workers_goes_on_inside_the_epoch(
     everstep_run: Callable[..., Typed], undisturbed: str, tmp_path: Path
 ) -> None:
-    begun = everstep_run("--nproc-per-node=2", SCRIPT, *QUICK)
-    begun.wait_said(r"epoch 0  step +7 ")
-    begun.kill("w0", "w1")
+    begun = everstep_run("--nproc-per-node=2", HOLD, "epoch 0  step +7 ", SCRIPT, *QUICK)
+    writer = begun.wait_said(r"\[(w\d)\] epoch 0  step +7 ")[1]
+    begun.kill("w0" if writer == "w1" else "w1", writer)  # who is held goes last: nobody goes on before
     begun.finish(is_good=False)
     kept = load(tmp_path / "model.pt")["trainer"]
     assert kept["data"]["position"] > 0

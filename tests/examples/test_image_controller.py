@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from typed import Typed
+from typed import HOLD, Typed
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "image_controller.py"
 RECORDS = 7000
@@ -45,9 +45,11 @@ def test_a_tail_shorter_than_a_batch_is_told(python: Callable[..., str]) -> None
 def test_a_killed_worker_costs_and_repeats_no_image(
     loaders: int, everstep_run: Callable[..., Typed], tmp_path: Path
 ) -> None:
-    run = everstep_run("--nproc-per-node=3", SCRIPT, "--num_epochs=2", "--num_workers", loaders)
-    speaker = run.wait_said(r"\[(w\d)\] epoch 0  step +\d+  loss")[1]
+    spoken = r"epoch 0  step +\d+  loss"
+    run = everstep_run("--nproc-per-node=3", HOLD, spoken, SCRIPT, "--num_epochs=2", "--num_workers", loaders)
+    speaker = run.wait_said(rf"\[(w\d)\] {spoken}")[1]
     run.kill(speaker)
+    run.let_go()
     said = run.finish()
 
     assert "1 death survived" in said

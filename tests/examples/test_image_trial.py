@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 import everstep
-from typed import Typed
+from typed import HOLD, Typed
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "image_trial.py"
 # 50 batches an epoch, the last of which is half a batch.
 QUICK = ("--samples=990", "--epochs=2", "--global-batch-size=20", "--report-every=5")
 BATCHES = 100
+SAVED = r"checkpoint \S+ of batch [1-9]0:"
 
 
 def digest(folder: Path) -> str:
@@ -55,9 +56,10 @@ def test_torchrun_trains_the_same_weights(torchrun: Callable[..., Typed], undist
 def test_the_death_of_the_chief_changes_nothing(
     everstep_run: Callable[..., Typed], undisturbed: str, tmp_path: Path
 ) -> None:
-    run = everstep_run("--nproc-per-node=2", SCRIPT, *QUICK)
-    chief = run.wait_said(r"\[(w\d)\] checkpoint \S+ of batch [1-3]0:")[1]
+    run = everstep_run("--nproc-per-node=2", HOLD, SAVED, SCRIPT, *QUICK)
+    chief = run.wait_said(rf"\[(w\d)\] {SAVED}")[1]
     run.kill(chief)
+    run.let_go()
     said = run.finish()
 
     assert "1 death survived" in said
@@ -68,9 +70,9 @@ def test_the_death_of_the_chief_changes_nothing(
 def test_after_the_loss_of_all_the_same_command_goes_on(
     everstep_run: Callable[..., Typed], undisturbed: str, tmp_path: Path
 ) -> None:
-    begun = everstep_run("--nproc-per-node=2", SCRIPT, *QUICK)
-    begun.wait_said(r"checkpoint \S+ of batch 10:")
-    begun.kill("w0", "w1")
+    begun = everstep_run("--nproc-per-node=2", HOLD, SAVED, SCRIPT, *QUICK)
+    chief = begun.wait_said(rf"\[(w\d)\] {SAVED}")[1]
+    begun.kill("w0" if chief == "w1" else "w1", chief)  # who is held goes last: nobody goes on before
     begun.finish(is_good=False)
 
     said = everstep_run("--nproc-per-node=3", SCRIPT, *QUICK).finish()

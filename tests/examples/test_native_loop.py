@@ -7,7 +7,7 @@ from collections.abc import Callable
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from typed import Typed
+from typed import HOLD, Typed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PLAIN, ELASTIC = EXAMPLES / "01_plain_ddp" / "ddp.py", EXAMPLES / "02_native_loop" / "train.py"
@@ -40,9 +40,11 @@ def test_it_runs_alone(python: Callable[..., str]) -> None:
 
 
 def test_it_goes_on_without_a_killed_worker(everstep_run: Callable[..., Typed]) -> None:
-    run = everstep_run("--nproc-per-node=2", ELASTIC, *QUICK)
-    run.wait_said(r"rank 1 of 2 \| epoch 0")
-    run.kill("w1")
+    begins = r"rank 1 of 2 \| epoch 0"
+    run = everstep_run("--nproc-per-node=2", HOLD, begins, ELASTIC, *QUICK)
+    victim = run.wait_said(rf"\[(w\d)\] {begins}")[1]
+    run.kill(victim)
+    run.let_go()
     said = run.finish()
     assert "1 death survived" in said
     assert accuracy(said) > 0.4

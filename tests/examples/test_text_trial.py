@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from typed import Typed
+from typed import HOLD, Typed
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "text_trial.py"
 QUICK = ("--windows=2000", "--global-batch-size=20", "--width=32", "--layers=1", "--warm-up=10", "--report-every=10")
@@ -43,9 +43,10 @@ def test_it_learns(alone: tuple[str, str]) -> None:
 def test_a_killed_worker_changes_no_letter(
     everstep_run: Callable[..., Typed], type_command: Callable[..., Typed], alone: tuple[str, str]
 ) -> None:
-    run = everstep_run("--nproc-per-node=3", SCRIPT, *QUICK)
-    run.wait_said(r"\] batch \d+/100")
+    run = everstep_run("--nproc-per-node=3", HOLD, "validation at batch 40:", SCRIPT, *QUICK)
+    run.wait_said("validation at batch 40:")
     run.kill("w1")
+    run.let_go()
     said = run.finish()
 
     assert "1 death survived" in said

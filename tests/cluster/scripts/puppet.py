@@ -1,6 +1,6 @@
 """A worker without a model: goes through the protocol by hand, one step per heartbeat, and reports how it went.
 
-puppet.py NUM_STEPS"""
+puppet.py NUM_STEPS [WORKER THAT HANGS]: waits at gates (gates.py)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import sys
 import threading
 import time
 import uuid
+
+from gates import pass_gate
 
 from everstep import env
 from everstep.board import Board
@@ -60,6 +62,7 @@ class Puppet:
     def train(self, hanging: str) -> None:
         seen, began = 0, time.monotonic()
         while self.step < self.num_steps:
+            pass_gate(self.step)
             is_stuck = bool(hanging) and self.step == 2
             phase = OUTSIDE if not is_stuck else COMPUTING if hanging == self.worker else WAITING
             message = Watch(

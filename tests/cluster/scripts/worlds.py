@@ -1,6 +1,7 @@
 """The same training in fixed worlds of 1 to 5 workers, forked from one process that has imported torch once.
 
-Prints a JSON line per run: its settings, and what each rank ended with."""
+A world of each size does all runs one after the other. Prints a JSON line per run: its settings, and what each rank
+ended with."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from itertools import product
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -22,7 +25,7 @@ from train import batch, build, digest, make_optimizer, optimizer_state
 
 import everstep
 from everstep.engine import current
-from everstep.engine.reduce import Reduction
+from everstep.engine.reduce import QUICK_S, Reduction
 from everstep.errors import PermanentError
 from everstep.process import STOPPED, process_state
 
@@ -123,7 +126,7 @@ def come_back_too_late() -> int:
             while process_state(group.neighbours[1].pid) != STOPPED:
                 time.sleep(0.01)
             group.break_()
-            time.sleep(0.3)  # such things take a while
+            time.sleep(2 * QUICK_S)  # such things take a while
             block.bytes.fill_(0xFF)
             os.kill(group.neighbours[1].pid, signal.SIGCONT)
 
@@ -140,50 +143,68 @@ def come_back_too_late() -> int:
     return steps[0]
 
 
-def worker(
-    rank: int, size: int, port: int, run: Callable[..., Any], settings: tuple[Any, ...], out: Connection
-) -> None:
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    out.send(run(*settings))
-    current.close()
+Job = tuple[Callable[..., Any], tuple[Any, ...]]  # what to run, and its settings
 
 
-def in_world(size: int, run: Callable[..., Any], *settings: Any) -> list[Any]:
-    """What each rank of a world of this size returns."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    fork = multiprocessing.get_context("fork")
-    pipes = [fork.Pipe() for _ in range(size)]
-    ranks = [
-        fork.Process(target=worker, args=(rank, size, port, run, settings, pipes[rank][1])) for rank in range(size)
-    ]
-    for each in ranks:
-        each.start()
-    for pipe, each in zip(pipes, ranks, strict=True):
-        wait([pipe[0], each.sentinel], 60)
-    ends = [pipe[0].recv() if pipe[0].poll() else None for pipe in pipes]
-    for each in ranks:
-        each.join(10)
-        each.kill()
-    return ends
+def worker(rank: int, size: int, ports: list[int], jobs: Sequence[Job], out: Connection) -> None:
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1")
+    for port, (run, settings) in zip(ports, jobs, strict=True):
+        os.environ["MASTER_PORT"] = str(port)
+        out.send(run(*settings))
+        current.close()
+
+
+def in_world(size: int, *jobs: Job) -> list[list[Any]]:
+    """For each job, one after the other, what each rank of a world of this size returns; None: it died."""
+    with ExitStack() as stack:
+        ports = [reserve_port(stack) for _ in jobs]
+        fork = multiprocessing.get_context("fork")
+        pipes = [fork.Pipe(duplex=False) for _ in range(size)]
+        ranks = [fork.Process(target=worker, args=(rank, size, ports, jobs, pipes[rank][1])) for rank in range(size)]
+        for each in ranks:
+            each.start()
+        for _, end in pipes:
+            end.close()
+        told = [[_receive(pipe) for pipe, _ in pipes] for _ in jobs]
+        for each in ranks:
+            each.join(60)
+            each.kill()
+    return told
+
+
+def _receive(pipe: Connection) -> Any:
+    try:
+        return pipe.recv() if pipe.poll(60) else None
+    except EOFError:  # it has died
+        return None
+
+
+def reserve_port(stack: ExitStack) -> int:
+    """One at which rank 0 will listen: until then nobody else is given it."""
+    holder = stack.enter_context(socket.socket())
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    return int(holder.getsockname()[1])
 
 
 def main() -> None:
     torch.set_num_threads(1)
     notes = (10, 20_000, 300_000)
-    print(json.dumps({"run": "notes", "sizes": notes, "ends": in_world(3, exchange_notes, *notes)}), flush=True)
-    print(json.dumps({"run": "a lost peer", "ends": in_world(3, lose_a_peer_at_the_end)}), flush=True)
-    print(json.dumps({"run": "too late", "ends": in_world(2, come_back_too_late)}), flush=True)
-    for leaves in (5, 6, 7):
-        for optimizer in ("sgd", "adam"):
-            for size in range(1, 6):
-                told = {"run": f"{leaves} leaves, {optimizer}", "size": size}
-                print(json.dumps(told | {"ends": in_world(size, train_small, leaves, optimizer)}), flush=True)
-    for leaves in (5, 7):
-        for dtype in ("float32", "float64"):
-            for size in range(1, 6):
-                told = {"run": f"{leaves} weighted leaves, {dtype}", "size": size, "full_batch": full_batch(leaves)}
-                print(json.dumps(told | {"ends": in_world(size, train_weighted, leaves, dtype)}), flush=True)
+    (ends,) = in_world(3, (exchange_notes, notes))
+    print(json.dumps({"run": "notes", "sizes": notes, "ends": ends}), flush=True)
+    (ends,) = in_world(3, (lose_a_peer_at_the_end, ()))
+    print(json.dumps({"run": "a lost peer", "ends": ends}), flush=True)
+    (ends,) = in_world(2, (come_back_too_late, ()))
+    print(json.dumps({"run": "too late", "ends": ends}), flush=True)
+    small = list(product((5, 6, 7), ("sgd", "adam")))
+    weighted = list(product((5, 7), ("float32", "float64")))
+    for size in range(1, 6):
+        ends = in_world(size, *((train_small, each) for each in small), *((train_weighted, each) for each in weighted))
+        for (leaves, optimizer), found in zip(small, ends, strict=False):
+            print(json.dumps({"run": f"{leaves} leaves, {optimizer}", "size": size, "ends": found}), flush=True)
+        for (leaves, dtype), found in zip(weighted, ends[len(small) :], strict=True):
+            told = {"run": f"{leaves} weighted leaves, {dtype}", "size": size, "full_batch": full_batch(leaves)}
+            print(json.dumps(told | {"ends": found}), flush=True)
 
 
 if __name__ == "__main__":

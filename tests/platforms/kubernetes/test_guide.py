@@ -42,7 +42,7 @@ def changes(lab: Lab, **options: Any) -> list[str]:
 
 def type_words(lab: Lab, folder: Path, *words: str) -> str:
     done = type_everstep(*words, cwd=folder, env=env(lab, folder))
-    assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 

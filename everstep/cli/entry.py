@@ -28,14 +28,13 @@ from everstep.job.order import Order
 from everstep.launcher import meeting
 from everstep.launcher.agent import node_address
 from everstep.launcher.endpoint import Endpoint, as_job_id, can_bind, join, share_token, unshare_token
-from everstep.launcher.local_coordinator import CoordinatorFiles, await_ready, private_directory, write_token
+from everstep.launcher.local_coordinator import READY_S, CoordinatorFiles, await_ready, private_directory, write_token
 from everstep.launcher.machine import count_gpus
 from everstep.process import Child, own_command
 
 Say = Callable[[str], None]
 
 END_OF_LOG = "end of this node's log"
-_READY_S = 60.0
 _FAR_AWAY = "192.0.2.1"  # of no network: only asked for which of our addresses leads out
 _TURN_S = 0.2
 _LAST_WORD_S = 5.0  # a job that is over is known to be when its only node ends
@@ -251,7 +250,7 @@ def _start_coordinator(
         where = {"--folder": str(files.directory), "--host": address, "--port": str(ports.pop(0))}
         child = Child.start(own_command("coordinate", where), env=environment)
         try:
-            return child, await_ready(child, files, _READY_S)
+            return child, await_ready(child, files, READY_S)
         except PermanentError:
             child.kill()
             if not ports:  # else somebody took it between the look and the start

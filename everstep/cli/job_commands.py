@@ -136,17 +136,17 @@ def build(
 @jobs.command(no_args_is_help=True)
 def watch(job: opt.SubmittedJob) -> None:
     """Follow a submitted job until its end. Exit code 0 if it succeeds. Ctrl-C stops watching, not the job."""
-    from everstep.cli.submit import watch
+    from everstep.cli.submit import leave, watch
 
-    raise typer.Exit(watch(job))
+    leave(watch(job))
 
 
 @jobs.command(no_args_is_help=True)
 def logs(job: opt.SubmittedJob, rank: opt.LogRank = None, follow: opt.IsFollowed = False) -> None:
     """Print what a submitted job has printed."""
-    from everstep.cli.submit import print_logs
+    from everstep.cli.submit import leave, print_logs
 
-    raise typer.Exit(print_logs(job, rank=rank, follows=follow))
+    leave(print_logs(job, rank=rank, follows=follow))
 
 
 @jobs.command("list")

@@ -121,10 +121,10 @@ def run(
 
     Options stand before SCRIPT; what follows is the script's own."""
     if file is not None:
-        from everstep.cli.submit import submit_file
+        from everstep.cli.submit import leave, submit_file
 
         opt.refuse_others(ctx, ("file", "platform", "changes", "dry_run", "follow"), because="-f FILE says it all")
-        raise typer.Exit(submit_file(file, changes or [], platform=platform, is_dry=dry_run, follows=follow))
+        leave(submit_file(file, changes or [], platform=platform, is_dry=dry_run, follows=follow))
     if script is None:
         raise typer.BadParameter("give SCRIPT, or a job file with -f", ctx=ctx)
     opt.refuse(ctx, ("platform", "changes", "dry_run", "follow"), because="it goes with a job file: -f FILE")

@@ -5,13 +5,15 @@ stdout is for machines: YAML, JSON, or the job's own lines. Everything for peopl
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import typer
 
@@ -36,6 +38,19 @@ _LATE_STATUS_S = 5.0  # a platform may say that it runs a moment after its last 
 
 def say(line: str) -> None:
     typer.echo(f"everstep: {line}", err=True)
+
+
+def leave(code: int) -> NoReturn:
+    """All is said. A thread that still waits for the log of a node that is gone must not spoil the exit code, as it can
+    when the interpreter ends around it."""
+    if threading.active_count() == 1:
+        raise typer.Exit(code)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # nobody reads it any more
+        code = code or 1
+    os._exit(code)
 
 
 def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_dry: bool, follows: bool) -> int:

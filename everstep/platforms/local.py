@@ -25,7 +25,7 @@ from everstep.platforms.secrets import refuse_foreign
 from everstep.process import ENDED, own_command, process_state, reap_detached
 from everstep.tokens import new_tokens
 
-_READY_S = 30.0
+_READY_S = 120.0  # of which two are used, unless the machine has much else to do
 
 
 class LocalPlatform:

@@ -51,7 +51,7 @@ class PlatformContract:
     def test_a_worker_dies_and_the_job_finishes_with_the_right_weights(self, submit: Any, tmp_path: Path) -> None:
         (tmp_path / "password").write_text("hunter2hunter2\n")
         job = submit(
-            entrypoint=["train.py", *TRAINING, "--die", "w1:20", *AWKWARD],
+            entrypoint=["train.py", *TRAINING, "--die", "20", *AWKWARD],
             nodes=2,
             env={"GREETING": "good\nday"},
             secrets={"PASSWORD": f"file:{tmp_path / 'password'}"},
@@ -60,14 +60,15 @@ class PlatformContract:
         said = job.finish()
 
         assert set(re.findall(r"digest (\w+)", said)) == {undisturbed()}
-        assert re.search(r"w1 ended: killed by SIGKILL", said)
+        assert re.search(r"w\d+ ended: killed by SIGKILL", said)
         assert repr(AWKWARD) in said
         assert "greeting 'good\\nday'" in said
         assert "secret of 14 letters" in said
         assert "hunter2" not in said + job.type("show-config", job.id) + (tmp_path / "info.yaml").read_text()
         assert f"{job.id}" in job.type("list", "--json")
-        only = job.type("logs", job.id, "--rank", "0")
-        assert only and all(line.startswith("[w0] ") for line in only.splitlines())
+        one = re.findall(r"\[w(\d+)\] digest", said)[0]
+        only = job.type("logs", job.id, "--rank", one)
+        assert only and all(line.startswith(f"[w{one}] ") for line in only.splitlines())
         until(lambda: not processes_of(job.id), lambda: f"left behind: {processes_of(job.id)}")
 
     def test_nodes_come_and_go_until_it_is_cancelled(self, submit: Any, place: Place) -> None:

@@ -16,14 +16,17 @@ from everstep.platforms.docker import compose
 from submitted import type_everstep
 
 SEEDS = ROOT / "tests" / "seeds"
-STANDIN = {"PYTHONPATH": f"{ROOT / 'tests' / 'examples' / 'standin'}:{ROOT}", "STANDIN_PICTURES": "240"}
+STANDIN = {"PYTHONPATH": f"{ROOT / 'tests' / 'examples' / 'standin'}:{ROOT}", "STANDIN_PICTURES": "96"}
 SEED_IMAGE = {"IMAGE_NAME": "everstep-lab/ads-guide", "TAG": "7"}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    return begin(tmp_path / "guide")
+
+
+def begin(folder: Path) -> Path:
     """As the guide's first lines have it: the user's files, and what `init` adds to them."""
-    folder = tmp_path / "guide"
     folder.mkdir()
     for name in ("train.py", "train.yaml", "docker-compose.yaml"):
         shutil.copy(SEEDS / name, folder)
@@ -36,8 +39,9 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def image(engine: Mapping[str, str], folder: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def image(engine: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = begin(tmp_path_factory.mktemp("image") / "guide")
     built = type_everstep("build", "--build-arg", f"BASE={IMAGE}", cwd=folder, env={**engine, **SEED_IMAGE})
     assert built.returncode == 0, built.stderr
     yield built.stdout.strip()

@@ -31,7 +31,7 @@ class Story:
 
     def type(self, *words: str) -> str:
         done = type_everstep(*words, cwd=self.folder, env=self._env)
-        assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
     def changes(self) -> list[str]:

@@ -42,7 +42,7 @@ def changes(lab: Lab, **options: Any) -> list[str]:
 
 def type_words(lab: Lab, folder: Path, *words: str) -> str:
     done = type_everstep(*words, cwd=folder, env=env(lab, folder))
-    assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
@@ -101,7 +101,7 @@ def test_a_running_job_is_asked_through_the_clusters_api(lab: Lab, folder: Path)
     def status() -> str:
         return type_words(lab, folder, "status", "first")
 
-    until(lambda: re.search(r"w0 +│ member", status()), status)
+    until(lambda: re.search(r"w\d+ +│ member", status()), status)
     again = type_everstep("run", "-f", "job.yaml", *changes(lab), cwd=folder, env=env(lab, folder))
     assert again.returncode == 2
     assert "a job first is in namespace default already, running" in again.stderr

@@ -124,6 +124,8 @@ def _watch(
         child = subprocess.Popen(
             ["bash", copy], env=environment, cwd=environment["HOME"], stdout=log, stderr=log, start_new_session=True
         )
+    if _deleted(lab, job).exists():  # before there was anything to kill
+        _kill(lab, job)
     try:
         code = child.wait(walltime_s)
     except subprocess.TimeoutExpired:
@@ -169,10 +171,15 @@ def qdel(lab: Lab, words: list[str]) -> None:
         sys.exit(f"qdel: Unknown Job Id {words[-1]}")
     if facts["job_state"] == "F":
         sys.exit(f"qdel: Job has finished {words[-1]}")
+    _deleted(lab, words[-1]).touch()
     if os.fork() == 0:
         os.setsid()
         _kill(lab, words[-1])
         os._exit(0)
+
+
+def _deleted(lab: Lab, job: str) -> Path:
+    return lab.folder / "jobs" / f"{job}.deleted"
 
 
 def _kill(lab: Lab, job: str) -> None:

@@ -61,7 +61,8 @@ class TestPbs(PlatformContract):
         until(lambda: not processes_of(job.id), lambda: f"left behind: {processes_of(job.id)}")
 
     def test_its_nodes_leave_before_the_walltime_is_up(self, submit: Any) -> None:
-        job = submit(entrypoint=["train.py", "--steps", "100000"], time_limit="25s", checkpoint={"grace": 5}, nodes=2)
+        # They leave after 12 s, and have 18 more to do so.
+        job = submit(entrypoint=["train.py", "--steps", "100000"], time_limit="30s", checkpoint={"grace": 18}, nodes=2)
         said = job.type("watch", job.id, is_good=False)
         assert "the time is nearly up: leaving" in said
         assert "its walltime was up" in job.type("list", "--json")

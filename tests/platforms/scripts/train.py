@@ -1,7 +1,8 @@
 """Train a small model for so many steps, with a pause after each leaf, and print the digest of its weights.
 
-train.py --steps N [--pace SECONDS] [--until FILE] [--die WORKER:STEP]     WORKER dies there by SIGKILL; without a
-pause from when FILE is there, so that what happens to it happens while it trains. Other words are printed."""
+train.py --steps N [--pace SECONDS] [--until FILE] [--die STEP]     Without a pause from when FILE is there, so that
+what happens to it happens while it trains. At STEP whoever has rank 1 and came there from the step before, which
+nobody who takes its place does, dies by SIGKILL. Other words are printed."""
 
 from __future__ import annotations
 
@@ -20,9 +21,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=20)
 parser.add_argument("--pace", type=float, default=0.02)
 parser.add_argument("--until", type=Path)
-parser.add_argument("--die", default="")
+parser.add_argument("--die", type=int)
 arguments, words = parser.parse_known_args()
-mortal, _, fatal_step = arguments.die.partition(":")
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
@@ -31,10 +31,13 @@ data = torch.utils.data.TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
 loader = torch.utils.data.DataLoader(data, batch_size=2, shuffle=True)
 trainer = everstep.ElasticTrainer(model, loader, leaves=4)
 optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.05))
+last_step = -1
 for batch, target in loader:
     with trainer.step():
-        if os.environ.get("EVERSTEP_WORKER") == mortal and trainer.engine.step == int(fatal_step):
+        step, rank = trainer.engine.step, trainer.engine.world.rank
+        if (step, last_step, rank) == (arguments.die, step - 1, 1):
             os.kill(os.getpid(), signal.SIGKILL)
+        last_step = step
         loss = torch.nn.functional.mse_loss(model(batch), target)
         optimizer.zero_grad()
         loss.backward()

@@ -36,6 +36,7 @@ from everstep.process import Child
 
 WORKERS, CONTROL = "workers", "control"  # what a nursery's forks will be, and so what it has imported
 _ANSWER_S = 5.0  # a fork takes milliseconds; the machine may be busy
+_CODE_S = 60.0  # for an exit code, which nobody else knows: a good end must not pass for a death
 _END_S = 2.0  # for a nursery whose agent goes to kill its workers
 
 # The folder that it is started in must not be on its path: what lies there is the user's.
@@ -169,7 +170,7 @@ class Nursery:
 
     def _collect(self, pid: int) -> int:
         """The exit code of a worker that has ended. One that outlived the nursery did so for no more than a moment."""
-        deadline = time.monotonic() + _ANSWER_S
+        deadline = time.monotonic() + _CODE_S
         try:
             while pid not in self._codes:
                 self._take_or_give_up(deadline)
@@ -184,7 +185,7 @@ class Nursery:
         if self._is_gone:
             raise NurseryGone("it has ended")
         if not self._take(max(0.0, deadline - time.monotonic())):
-            raise NurseryGone("it has ended" if self._is_gone else f"no answer within {_ANSWER_S:.0f} s")
+            raise NurseryGone("it has ended" if self._is_gone else "no answer in time")
 
     def _take(self, timeout_s: float) -> bool:
         """Whether something came in time."""

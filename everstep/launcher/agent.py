@@ -112,11 +112,13 @@ class Agent:
         self._job: JobEnd | None = None
         self._failure: EverstepError | None = None
         self._is_ending = False
-        self._free_port = _free_port()
+        self._reserved: socket.socket | None = None  # the port that rank 0 of the next attempt could listen at
+        self._free_port = 0
 
     def run(self) -> Verdict:
         with self._signals(), self._broom:
             try:
+                self._reserve_port()
                 self._starter.attach(self._loop, self._say)
                 self._probe.open()
                 self._vault.open()
@@ -131,6 +133,8 @@ class Agent:
                 self._line.tell_leaving("its work is done")
                 self._line.close(_FAREWELL_S)
                 self._probe.close()
+                if self._reserved is not None:
+                    self._reserved.close()
         verdict = decide_verdict(self._ends, self._job_end(), signal_number=self._signal_number)
         emit("agent.ended", agent=self._node.agent, exit_code=verdict.exit_code, reason=verdict.reason)
         return verdict
@@ -189,11 +193,20 @@ class Agent:
         if order is None or self._workers:
             return
         self._attempt, self._due, self._is_ending_attempt = order.number, None, False
-        self._free_port = _free_port()
+        self._reserve_port()
         for note in order.notes:
             self._say(note)
         for local_rank in range(len(order.workers)):
             self._start(Place.of(order, local_rank))
+
+    def _reserve_port(self) -> None:
+        """For the next attempt, which may begin in a while: as long as it is bound here, nobody else is given it. The
+        one reserved before is from now on rank 0's, if that is here."""
+        before, self._reserved = self._reserved, socket.socket()
+        self._reserved.bind(("", 0))  # another one: the last is still held
+        self._free_port = int(self._reserved.getsockname()[1])
+        if before is not None:
+            before.close()
 
     def _end_attempt(self, reason: str, *, wants_stacks: bool) -> None:
         """All workers go, to be started anew with all others."""
@@ -474,9 +487,3 @@ def node_address(coordinator_host: str, coordinator_port: int) -> str:
         except OSError as error:
             raise UsageError(f"no way to the coordinator at {coordinator_host}: {error}") from error
         return str(probe.getsockname()[0])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

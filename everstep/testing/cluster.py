@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 JOB = "test"
 _LOOK_S = 0.005
-_START_S = 60.0  # for a process to be started; the machine may be busy
+_WAIT_S = 120.0  # for what is to happen; the machine may be busy
 _END_S = 5.0  # for a killed one to be gone
 _ANSWER_S = 60.0  # for the coordinator to answer
 
@@ -182,7 +182,7 @@ class Cluster:
 
     def _await_workers(self, node: str, num_workers: int) -> list[str]:
         wanted = f"{num_workers} workers started by {node}"
-        self._until(lambda: len(self._workers_of(node)) >= num_workers, _START_S, wanted)
+        self._until(lambda: len(self._workers_of(node)) >= num_workers, _WAIT_S, wanted)
         return self._workers_of(node)
 
     def _workers_of(self, node: str) -> list[str]:
@@ -272,7 +272,7 @@ class Cluster:
         """The events so far with this name and these facts; a fact may be a function: step=lambda s: s > 5."""
         return [event for event in self._tape.read() if is_match(event, name, facts)]
 
-    def wait(self, event: str, timeout_s: float = 60.0, **facts: Any) -> Event:
+    def wait(self, event: str, timeout_s: float = _WAIT_S, **facts: Any) -> Event:
         """The first event with this name and these facts, now or when it comes; an error if it cannot come any more."""
         wanted = " ".join([event, *(f"{name}={value}" for name, value in facts.items())])
         self._until(lambda: bool(self.events(event, **facts)), timeout_s, wanted)

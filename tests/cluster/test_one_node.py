@@ -151,7 +151,7 @@ def test_what_workers_have_started_ends_with_them(end: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("arguments", "num_workers", "has_nursery"),
-    [(("--no-python", "/bin/false"), 120, False), (("fails.py",), 20, True)],
+    [(("--no-python", "/bin/false"), 60, False), (("fails.py",), 20, True)],
 )
 def test_restarts_leak_nothing(arguments: tuple[str, ...], num_workers: int, has_nursery: bool, tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text("print('once more')\nraise SystemExit(3)\n")

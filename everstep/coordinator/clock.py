@@ -16,7 +16,8 @@ Now = Callable[[], float]
 
 TICK_S = 0.1
 LONGEST_GAP_S = 0.2  # between two looks; what is beyond that does not count
-WORTH_TELLING_S = 1.0
+AWAY_S = 1.0  # callers may have given up waiting, and call again …
+BACK_S = 5.0  # … within so long
 
 
 class Clock:
@@ -24,6 +25,7 @@ class Clock:
         self._read = read
         self._seen = read()
         self._away_s = 0.0
+        self._back_at = float("-inf")
 
     def now(self) -> float:
         """Never goes back, never runs ahead of the clock on the wall."""
@@ -32,9 +34,14 @@ class Clock:
         self._seen = seen
         if away_s > 0:
             self._away_s += away_s
-        if away_s > WORTH_TELLING_S:
+        if away_s > AWAY_S:
+            self._back_at = seen - self._away_s
             log.info("the coordinator did not get on for %.1f s: everybody has so much longer", away_s)
         return seen - self._away_s
+
+    def was_away(self) -> bool:
+        """Lately: that somebody has hung up meanwhile says nothing about them."""
+        return self.now() < self._back_at + BACK_S
 
     async def tick(self) -> None:
         """Look at it for as long as this runs."""

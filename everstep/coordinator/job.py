@@ -63,8 +63,9 @@ class Job:
         *,
         grace_s: float = 0.0,
         now: Now = time.monotonic,
+        was_away: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._now = now
+        self._now, self._was_away = now, was_away
         self.roster = roster  # as it is
         self.kept = roster  # as it was kept last, and told
         self.signs = {
@@ -132,7 +133,10 @@ class Job:
         return orders
 
     def hung_up(self, agent: str, report: wire.AgentReport) -> None:
-        """An agent closed its connection before it was answered: it ended, or calls again at once."""
+        """An agent closed its connection before it was answered: it ended, or calls again at once. Or it waited in vain
+        for a coordinator that was away; then its lease decides."""
+        if self._was_away():
+            return
         now, node, sign = self._now(), self.roster.nodes.get(agent), self.node_signs.get(agent)
         if node is not None and sign is not None and node.incarnation == report.incarnation:
             self.node_signs[agent] = replace(sign, alive_at=now, is_cut=True)

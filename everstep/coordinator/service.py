@@ -59,7 +59,7 @@ class Service:
                 check_jobs(sum(not job.kept.is_over for job in self._jobs.values()))
                 roster = Roster(job=name, name=spec.name, policy=spec.policy)
                 await self._in_thread(lambda: self._store.save(None, roster))
-                self._jobs[name] = Job(roster, self._save, self._keeper(name), now=self._clock.now)
+                self._jobs[name] = self._make(roster)
         return self._jobs[name]
 
     async def generation(self, name: str, number: int) -> wire.GenerationView:
@@ -90,9 +90,13 @@ class Service:
             grace_s = LONGEST_PAUSE_S + roster.policy.lease_s
             roster = restored(roster, self._clock.now(), grace_s)
             ledgers = await self._in_thread(lambda: self._store.load_ledgers(name))
-            job = Job(roster, self._save, self._keeper(name), ledgers, grace_s=LONGEST_PAUSE_S, now=self._clock.now)
+            job = self._make(roster, ledgers, grace_s=LONGEST_PAUSE_S)
             self._jobs[name] = job
             return job
+
+    def _make(self, roster: Roster, ledgers: Sequence[Rows] = (), *, grace_s: float = 0.0) -> Job:
+        clock, keep = self._clock, self._keeper(roster.job)
+        return Job(roster, self._save, keep, ledgers, grace_s=grace_s, now=clock.now, was_away=clock.was_away)
 
     async def _save(self, before: Roster, after: Roster) -> None:
         await self._in_thread(lambda: self._store.save(before, after))

@@ -12,6 +12,7 @@ import pytest
 
 from everstep import wire
 from everstep.coordinator.clock import LONGEST_GAP_S, TICK_S, Clock
+from everstep.coordinator.health import CUT_S
 from everstep.coordinator.service import Service
 from everstep.coordinator.store import Store
 from everstep.retry import LONGEST_PAUSE_S
@@ -110,6 +111,21 @@ async def test_an_agent_proves_that_its_busy_worker_lives(tmp_path, wall):
             await job.report("a", report)
         assert await status(job) == "member"
         assert await lost_after(job, wall) == POLICY.lease_s
+
+
+@told
+async def test_an_agent_that_waited_in_vain_for_a_coordinator_that_was_away_has_its_lease(tmp_path, wall):
+    report = wire.AgentReport(incarnation="a", node="n", workers=[], wait_s=0.0)
+    async with coordinator(tmp_path, wall) as job:
+        await train(job)
+        for away_s, patience_s in ((0.0, CUT_S), (600.0, POLICY.lease_s)):
+            await job.report("a", report)
+            wall.time_s += away_s
+            job.hung_up("a", report)
+            began = wall.time_s
+            while (await status(job), job.view().nodes[0].is_present)[1]:
+                wall.time_s += TICK_S
+            assert wall.time_s - began == pytest.approx(patience_s, abs=3 * TICK_S)
 
 
 @told

@@ -46,7 +46,7 @@ def test_another_dies_while_the_survivors_regroup(moment: str) -> None:
 
 
 def test_newcomer_leader_and_bystander_die_in_one_transfer_after_the_other() -> None:
-    gates = [4, "transfer-1", "transfer-2", "transfer-3"]  # whoever receives waits there with a part of the state
+    gates = [4, "transfer-1", "transfer-2", "transfer-3"]  # whoever receives waits there for the rest of the state
     args = ["--steps", 10, "--leaves", 6, "--ballast-mb", 32, "--kind", "slow-transfer", "--worker", "w4,w5"]
     with Stage(*args, script="trouble.py", gates=gates, workers=4) as cluster:
         cluster.wait_at_gate(4)

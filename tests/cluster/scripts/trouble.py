@@ -1,7 +1,7 @@
 """train.py with one kind of trouble: at a step, in a leaf, for a worker. Without EVERSTEP_WORKER nothing happens.
 
 slow-update      the optimizer's step says so and then waits for gate-update
-slow-transfer    whoever receives a state waits at the gate transfer-N when a part of it is there, the Nth time
+slow-transfer    whoever receives a state waits at the gate transfer-N when its beginning is there, the Nth time
 deadly-leaf      whoever computes the leaf dies
 end-early        the script breaks out of its loop
 raise-forward, raise-backward, raise-after   an exception at that point of the leaf, once, caught by the script
@@ -22,7 +22,7 @@ from torch import nn
 from train import Ballast, arguments, batch, build, gated, make_optimizer, tell, trace
 
 import everstep
-from everstep.engine import step, transfer
+from everstep.engine import transfer
 from everstep.events import emit
 
 
@@ -43,23 +43,16 @@ class Raise(torch.autograd.Function):
 
 
 def wait_in_transfers() -> None:
-    """The first large tensor has come, and is summed up while the next one is on its way."""
-    num_received, is_receiving = 0, False
-    receive, sum_up = step.receive_state, transfer.tensor_sum
+    """What is to come is known, and nothing of it is taken in: as long as we stand here, the sender does too."""
+    num_received, make_room = 0, transfer._aside
 
-    def receive_state(*args: Any) -> Any:
-        nonlocal num_received, is_receiving
-        num_received, is_receiving = num_received + 1, True
-        return receive(*args)
+    def aside(*args: Any) -> Any:
+        nonlocal num_received
+        num_received += 1
+        pass_gate(f"transfer-{num_received}")
+        return make_room(*args)
 
-    def tensor_sum(tensor: torch.Tensor) -> bytes:
-        nonlocal is_receiving
-        if is_receiving:
-            is_receiving = False
-            pass_gate(f"transfer-{num_received}")
-        return sum_up(tensor)
-
-    step.receive_state, transfer.tensor_sum = receive_state, tensor_sum  # type: ignore[assignment]
+    transfer._aside = aside  # type: ignore[assignment]
 
 
 def main() -> None:

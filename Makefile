@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.everstep-ready
+TESTS ?= tests
 SYSTEM_PACKAGES := iproute2 nftables openssl postgresql slurmctld slurmd slurm-client munge docker.io docker-compose debootstrap
 
 .PHONY: help setup system labs demo test check lint types contracts bench clean
@@ -35,7 +36,7 @@ labs: setup  ## the Kubernetes of the tests, compiled from Debian's sources: min
 	tests/platforms/kubernetes/lab/prepare
 
 test: setup check  ## lint, types, contracts, then all tests
-	$(BIN)/python tests/side_by_side.py
+	$(BIN)/python -m pytest $(TESTS)
 
 check: lint types contracts
 

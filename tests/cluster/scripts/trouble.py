@@ -13,11 +13,10 @@ import os
 import signal
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
-from gates import pass_gate
+from gates import is_open, pass_gate
 from torch import nn
 from train import Ballast, arguments, batch, build, gated, make_optimizer, tell, trace
 
@@ -85,7 +84,7 @@ def main() -> None:
         if ("slow-update", trainer.num_steps) in troubles:
             troubles.clear()
             emit("update.began", step=trainer.num_steps)
-            while not (Path(os.environ["EVERSTEP_EVENTS"]).parent / "gate-update").exists():
+            while not is_open("update"):
                 time.sleep(0.002)
 
     optimizer.register_step_pre_hook(before_update)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from everstep.process import started_at
+
 GRACE_S = 30.0  # on a busy machine; what ends at once costs nothing of it
 
 collect_ignore = [] if Path("/dev/nvidiactl").exists() else ["cuda"]  # stories that need a GPU
@@ -67,11 +69,7 @@ def _children() -> dict[str, str]:
 
 def _started_at(pid: str) -> float:
     """In seconds since the machine was started; for one that has ended meanwhile, long ago."""
-    try:
-        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return 0.0
-    return int(ticks) / os.sysconf("SC_CLK_TCK")
+    return int(started_at(int(pid)) or 0) / os.sysconf("SC_CLK_TCK")
 
 
 def _threads() -> dict[str, str]:

@@ -33,7 +33,7 @@ system:
 	else echo "missing $$missing: the tests that need them are skipped"; fi
 
 labs: setup  ## the Kubernetes of the tests, compiled from Debian's sources: minutes, once
-	tests/platforms/kubernetes/lab/prepare
+	tests/lab/kubernetes/prepare
 
 test: setup check  ## lint, types, contracts, then all tests
 	$(BIN)/python -m pytest $(TESTS)

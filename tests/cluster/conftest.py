@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nest import close_nest, open_nest
+from lab.nest import close_nest, open_nest
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,12 +17,12 @@ import pytest
 import torch
 
 import everstep
-import nest
 from everstep.checkpoint.catalog import find, verify
 from everstep.checkpoint.ledger import EXIT_CODE
 from everstep.checkpoint.local import Local
-from stage import SCRIPTS, Stage
-from terminal import until
+from lab import nest
+from lab.stage import SCRIPTS, Stage
+from lab.terminal import until
 
 ROOT = Path(__file__).parents[2]
 

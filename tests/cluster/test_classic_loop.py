@@ -13,8 +13,8 @@ import pytest
 
 from everstep.process import Child
 from everstep.testing.tape import Tape, is_match
-from stage import SCRIPTS
-from terminal import ROOT, Run
+from lab.stage import SCRIPTS
+from lab.terminal import ROOT, Run
 
 SCRIPT = SCRIPTS / "classic_loop.py"
 SAMPLES, EPOCHS, STEPS = 103, 2, 4  # 103 = 3 · 32 + 7: the last step of an epoch has samples for two leaves of eight

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stage import Stage
+from lab.stage import Stage
 
 
 def test_a_job_grows_from_one_to_four_and_shrinks_again() -> None:

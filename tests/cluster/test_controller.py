@@ -12,14 +12,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from test_random_schedules import hurt, living
 
 import everstep
 from everstep.data.permutation import Permutation
 from everstep.testing import Cluster, Result
 from everstep.testing.tape import Tape
 from everstep.wire import Policy
-from stage import SCRIPTS, Stage
+from lab.random_harm import hurt, living
+from lab.stage import SCRIPTS, Stage
 
 SCRIPT = "controlled.py"
 # For stories in which workers freeze: longer than a busy machine lets anybody stand still.

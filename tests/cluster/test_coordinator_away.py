@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stage import Stage
+from lab.stage import Stage
 
 
 def test_deaths_after_and_during_an_absence_of_the_coordinator_are_survived() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from stage import Stage
+from lab.stage import Stage
 
 
 def test_the_others_go_on_without_one_of_four_and_then_without_rank_0() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stage import Stage
+from lab.stage import Stage
 
 
 def test_the_default_group_follows_the_world() -> None:

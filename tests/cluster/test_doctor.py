@@ -17,8 +17,8 @@ import pytest
 
 from everstep.launcher.local_coordinator import CoordinatorFiles, start_coordinator
 from everstep.testing.network import Network, can_make_hosts
-from ports import reserved_port
-from terminal import CALM_OPTIONS
+from lab.ports import reserved_port
+from lab.terminal import CALM_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 TELL = Path(__file__).parent / "scripts" / "tell.py"

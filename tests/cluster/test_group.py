@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import everstep
-import nest
-from stage import SCRIPTS
+from lab import nest
+from lab.stage import SCRIPTS
 
 
 @pytest.mark.parametrize("what", ["recv", "send", "swap"])

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from certificates import Authority
 from everstep.process import Child
 from everstep.tokens import ROLES, parse_tokens
-from terminal import CALM_OPTIONS
+from lab.certificates import Authority
+from lab.terminal import CALM_OPTIONS
 
 SCRIPTS = Path(__file__).parent / "scripts"
 ROOT = Path(__file__).parents[2]

@@ -18,8 +18,8 @@ import pytest
 from everstep.process import ENDED, process_state, wait_for_end
 from everstep.testing import Cluster, ClusterError, can_make_hosts
 from everstep.wire import Policy
-from stage import pass_time
-from terminal import children, coordinator_of, until
+from lab.stage import pass_time
+from lab.terminal import children, coordinator_of, until
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PUPPET = SCRIPTS / "puppet.py"

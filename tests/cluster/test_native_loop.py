@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_random_schedules import hurt, living
 
 from everstep.testing import Result
 from everstep.wire import Policy
-from stage import Stage, undisturbed_events
+from lab.random_harm import hurt, living
+from lab.stage import Stage, undisturbed_events
 
 QUICK = Policy(heartbeat_s=0.3, lease_s=3.0, arrive_s=20.0)
 PATIENT = Policy(heartbeat_s=0.3, lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow

@@ -13,8 +13,8 @@ import pytest
 
 from everstep.testing import can_make_hosts
 from everstep.testing.cluster import JOB
-from nodes import Nodes
-from stage import pass_time
+from lab.nodes import Nodes
+from lab.stage import pass_time
 
 pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="needs root, iproute2 and nftables")
 

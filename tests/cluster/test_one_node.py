@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from everstep.testing.tape import is_match
-from terminal import (
+from lab.terminal import (
     Run,
     are_gone,
     children,

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from everstep.wire import Policy
-from stage import Stage
+from lab.random_harm import hurt, living
+from lab.stage import Stage
 
 QUICK = Policy(heartbeat_s=0.3, lease_s=3.0, arrive_s=20.0)
 STEPS, GATES, LAST = 40, (6, 17, 28), 39
@@ -28,21 +29,3 @@ def test_a_random_schedule(seed: int) -> None:
         cluster.open_gate(LAST)
         result = cluster.finish_undisturbed()
     assert result.outputs
-
-
-def hurt(cluster: Stage, gate: int, chance: random.Random, last: int) -> None:
-    """Do something to one or two of those who train, while they run on after the gate, to the last one at most."""
-    acts = [cluster.kill, cluster.preempt, cluster.freeze]
-    cluster.wait("step.committed", step=min(gate + chance.randint(1, 4), last))
-    for _ in range(chance.choice((1, 1, 2))):
-        able = living(cluster)
-        if len(able) > 1:
-            victim = chance.choice(able)
-            chance.choices(acts, weights=(3, 2, 1))[0](victim)
-            cluster.harmed.add(victim)
-
-
-def living(cluster: Stage) -> list[str]:
-    """Those who hold the state and to whom nothing was done yet."""
-    settled = {event["worker"] for event in cluster.events("regroup.settled")}
-    return sorted(settled - cluster.harmed)

@@ -6,7 +6,7 @@ import pytest
 
 from everstep.testing import can_make_hosts
 from everstep.wire import Policy
-from stage import Stage, pass_time
+from lab.stage import Stage, pass_time
 
 LEASE_S = 6.0  # longer than anything that is not frozen for good stands still
 STRICT = Policy(lease_s=LEASE_S)

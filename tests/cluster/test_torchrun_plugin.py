@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from certificates import Authority
 from everstep.launcher.local_coordinator import CoordinatorFiles, serve_command, start_coordinator, write_token
 from everstep.process import Child, wait_for_end
-from ports import reserved_port
-from terminal import until
+from lab.certificates import Authority
+from lab.ports import reserved_port
+from lab.terminal import until
 
 ROOT = Path(__file__).parents[2]
 BEAT = Path(__file__).parent / "scripts" / "beat.py"

@@ -15,7 +15,7 @@ import everstep
 from everstep.testing import Result
 from everstep.testing.tape import Event
 from everstep.wire import Policy
-from stage import SCRIPTS, Stage, undisturbed_events
+from lab.stage import SCRIPTS, Stage, undisturbed_events
 
 TRIAL = "trial.py"
 PATIENT = Policy(heartbeat_s=0.3, lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everstep.wire import Policy
-from stage import Stage
+from lab.stage import Stage
 
 PATIENT = Policy(lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
 

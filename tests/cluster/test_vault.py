@@ -14,9 +14,9 @@ import pytest
 from everstep.process import wait_for_end
 from everstep.testing import Cluster
 from everstep.wire import Policy
-from saved import load_step
-from stage import SCRIPTS, Stage
-from terminal import Run
+from lab.saved import load_step
+from lab.stage import SCRIPTS, Stage
+from lab.terminal import Run
 
 PATIENT = Policy(lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
 END_S = 60.0

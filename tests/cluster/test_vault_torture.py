@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from everstep.process import wait_for_end
-from saved import load_step
-from stage import SCRIPTS
-from terminal import Run, until
+from lab.saved import load_step
+from lab.stage import SCRIPTS
+from lab.terminal import Run, until
 
 NUM_SAVES = 200
 MB = 1.0

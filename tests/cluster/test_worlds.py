@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import everstep
-from stage import SCRIPTS
+from lab.stage import SCRIPTS
 
 TIMEOUT_S = 240  # dozens of worlds
 pytestmark = pytest.mark.timeout(TIMEOUT_S)

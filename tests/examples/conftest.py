@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ports import reserved_port
-from typed import Typed, keyboard
+from lab.ports import reserved_port
+from lab.typed import Typed, keyboard
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from typed import ROOT, Typed
+from lab.typed import ROOT, Typed
 
 TUTORIAL = ROOT / "tests" / "seeds" / "elasticdl_mnist.md"
 STANDIN = ROOT / "tests" / "examples" / "standin"

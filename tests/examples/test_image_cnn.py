@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from typed import HOLD, Typed
+from lab.typed import HOLD, Typed
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "image_cnn.py"
 # 100 steps an epoch, the last of which has half a global batch. No checkpoint but the last is at the end of an epoch.

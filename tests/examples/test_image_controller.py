@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from typed import HOLD, Typed
+from lab.typed import HOLD, Typed
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "image_controller.py"
 RECORDS = 7000

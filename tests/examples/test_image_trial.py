@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import everstep
-from typed import HOLD, Typed
+from lab.typed import HOLD, Typed
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "image_trial.py"
 # 50 batches an epoch, the last of which is half a batch.

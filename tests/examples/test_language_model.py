@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from typed import Typed
+from lab.typed import Typed
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "language_model.py"
 QUICK = ("--windows=2000", "--batch-size=5", "--width=32", "--layers=1", "--warm-up=10")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from typed import Typed
+from lab.typed import Typed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FASHION = (EXAMPLES / "fashion_mnist.py", "--epochs=1")

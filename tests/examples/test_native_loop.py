@@ -7,7 +7,7 @@ from collections.abc import Callable
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from typed import HOLD, Typed
+from lab.typed import HOLD, Typed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PLAIN, ELASTIC = EXAMPLES / "01_plain_ddp" / "ddp.py", EXAMPLES / "02_native_loop" / "train.py"

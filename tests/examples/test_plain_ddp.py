@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from typed import Typed
+from lab.typed import Typed
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "01_plain_ddp"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from typed import HOLD, Typed
+from lab.typed import HOLD, Typed
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "text_trial.py"
 QUICK = ("--windows=2000", "--global-batch-size=20", "--width=32", "--layers=1", "--warm-up=10", "--report-every=10")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from typed import Typed
+from lab.typed import Typed
 
 TESTS = Path(__file__).parents[1]
 SCRIPT = TESTS / "seeds" / "train.py"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from typed import ROOT, Typed
+from lab.typed import ROOT, Typed
 
 SCRIPTS = ROOT / "tests" / "seeds" / "trainer"
 BATCHES = 12  # of an epoch: 384 samples in batches of 32

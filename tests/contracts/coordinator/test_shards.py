@@ -12,7 +12,7 @@ import pytest
 
 from everstep import wire
 from everstep.errors import Refused
-from terminal import until
+from lab.terminal import until
 
 
 class Reader:

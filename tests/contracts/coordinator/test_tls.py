@@ -11,12 +11,12 @@ import time
 
 import pytest
 
-from certificates import Authority
 from everstep import env
 from everstep.client import Coordinator
 from everstep.coordinator.tls import server_context
 from everstep.errors import CoordinatorUnreachable, UsageError
 from everstep.retry import patiently
+from lab.certificates import Authority
 
 SECRET = "not-to-be-seen-anywhere"
 

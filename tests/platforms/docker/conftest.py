@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from engine import running_engine
+from lab.docker.engine import running_engine
 
 
 @pytest.fixture(scope="session")

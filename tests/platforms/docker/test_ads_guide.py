@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from engine import IMAGE, ROOT, compose_up, docker, job_here, leftovers, mounts
 from everstep.platforms.docker import compose
-from submitted import type_everstep
+from lab.docker.engine import IMAGE, ROOT, compose_up, docker, job_here, leftovers, mounts
+from lab.submitted import type_everstep
 
 SEEDS = ROOT / "tests" / "seeds"
 STANDIN = {"PYTHONPATH": f"{ROOT / 'tests' / 'examples' / 'standin'}:{ROOT}", "STANDIN_PICTURES": "96"}

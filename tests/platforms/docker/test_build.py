@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from engine import IMAGE, compose_up, docker, mounts
-from submitted import type_everstep
+from lab.docker.engine import IMAGE, compose_up, docker, mounts
+from lab.submitted import type_everstep
 
 PASSWORD = "hunter2"
 

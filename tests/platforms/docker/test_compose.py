@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from contract import PlatformContract
-from engine import docker, job_here, leftovers
-from submitted import digest_after
+from lab.contract import PlatformContract
+from lab.docker.engine import docker, job_here, leftovers
+from lab.submitted import digest_after
 
 
 class ComposePlace:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import yaml
 
-from engine import IMAGE, ROOT, docker, job_here, leftovers
 from everstep.job.load import load
 from everstep.platforms.docker import compose
-from guide import blocks, type_in
+from lab.docker.engine import IMAGE, ROOT, docker, job_here, leftovers
+from lab.guide import blocks, type_in
 
 RENDERED = ROOT / "tests" / "unit" / "platforms" / "rendered" / "compose.yaml"
 

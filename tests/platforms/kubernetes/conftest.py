@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kube_lab import UP_S, Lab, open_lab
+from lab.kubernetes.cluster import UP_S, Lab, open_lab
 
 HERE = Path(__file__).parent
 _running = ExitStack()

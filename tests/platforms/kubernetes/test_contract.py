@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from contract import PlatformContract
-from kube_lab import Lab
+from lab.contract import PlatformContract
+from lab.kubernetes.cluster import Lab
 
 KINDS = "jobs,pods,services,configmaps,secrets,persistentvolumeclaims,serviceaccounts,roles,rolebindings"
 

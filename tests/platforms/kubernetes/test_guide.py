@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kube_lab import REPOSITORY, Lab
-from submitted import type_everstep, until
+from lab.kubernetes.cluster import REPOSITORY, Lab
+from lab.submitted import type_everstep, until
 
 PAGE = (REPOSITORY / "docs" / "guides" / "kubernetes.md").read_text()
 

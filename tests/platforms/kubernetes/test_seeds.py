@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kube_lab import REPOSITORY, Lab
-from kube_story import DEADLINE_S, Story, disturb
+from lab.kubernetes.cluster import REPOSITORY, Lab
+from lab.kubernetes.story import DEADLINE_S, Story, disturb
 
 SEEDS = REPOSITORY / "tests" / "seeds"
 SCRIPTS = Path(__file__).parent / "scripts"

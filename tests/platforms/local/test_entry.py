@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from submitted import DEADLINE_S, SCRIPT, until
+from lab.submitted import DEADLINE_S, SCRIPT, until
 
 Start = Callable[..., subprocess.Popen[str]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from guide import blocks, type_in
+from lab.guide import blocks, type_in
 
 
 def test_the_example_runs(tmp_path: Path) -> None:

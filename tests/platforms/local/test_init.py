@@ -10,7 +10,7 @@ import yaml
 
 from everstep.job.load import load_file
 from everstep.job.platform_options import PLATFORMS
-from submitted import type_everstep
+from lab.submitted import type_everstep
 
 
 def test_a_new_project_runs_at_once(tmp_path: Path) -> None:

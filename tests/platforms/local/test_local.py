@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from contract import PlatformContract
+from lab.contract import PlatformContract
 
 
 class LocalPlace:

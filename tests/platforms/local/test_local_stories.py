@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from submitted import Submitted, processes_of, until
+from lab.submitted import Submitted, processes_of, until
 
 LONG = ["train.py", "--steps", "100000", "--pace", "0.05"]
 

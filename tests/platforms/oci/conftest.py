@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from oci_lab import OciLab, open_lab
+from lab.oci.tenancy import OciLab, open_lab
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from oci_lab import ROOT, OciLab
+from lab.oci.tenancy import ROOT, OciLab
 
 PAGE = (ROOT / "docs" / "guides" / "oci.md").read_text()
 

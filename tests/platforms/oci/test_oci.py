@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from contract import PlatformContract
-from oci_lab import ROOT, OciLab, make_user
+from lab.contract import PlatformContract
+from lab.oci.tenancy import ROOT, OciLab, make_user
 
 SEEDS = ROOT / "tests" / "seeds"
 

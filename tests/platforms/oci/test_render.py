@@ -16,7 +16,7 @@ from everstep.platforms.oci import OciPlatform
 from everstep.platforms.oci.runs import Names, Run, decide_end, decide_scale, decide_status
 from everstep.platforms.oci.search import LAST_LINE, LATE_S, MAX_RECORDS, LogRecord, TooLarge, Watched, Window, follow
 from everstep.platforms.overlay import lay_over
-from oci_lab import ROOT
+from lab.oci.tenancy import ROOT
 
 HERE = Path(__file__).parent
 CODE = Code(sha256="c0de" * 16, data=b"")

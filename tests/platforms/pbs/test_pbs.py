@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from contract import TRAINING, PlatformContract, undisturbed
-from guide import follow
-from pbs_lab import Lab
-from submitted import DEADLINE_S, SCRIPT, Submitted, processes_of, until
+from lab.contract import TRAINING, PlatformContract, undisturbed
+from lab.guide import follow
+from lab.pbs.server import Lab
+from lab.submitted import DEADLINE_S, SCRIPT, Submitted, processes_of, until
 
 
 @pytest.fixture

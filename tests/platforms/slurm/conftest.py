@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from labs import missing
-from slurm_lab import Lab
+from lab.required import missing
+from lab.slurm.hosts import Lab
 
-HERE = Path(__file__).parent
 NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "ip")
 
 
@@ -26,7 +25,7 @@ def slurm() -> Iterator[Lab]:
         missing("Slurm", problem)
     # Not below pytest's own folder: the hosts' names of sockets and logs are long enough.
     with tempfile.TemporaryDirectory(prefix="everstep-slurm-") as folder:
-        lab = Lab(script=HERE / "lab", folder=Path(folder), num_hosts=4)
+        lab = Lab(folder=Path(folder), num_hosts=4)
         try:
             lab.up()
             yield lab

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from contract import PlatformContract
-from slurm_lab import Lab
+from lab.contract import PlatformContract
+from lab.slurm.hosts import Lab
 
 
 class SlurmPlace:

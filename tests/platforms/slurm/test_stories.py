@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from contract import TRAINING, undisturbed
-from guide import follow
-from slurm_lab import Lab
-from submitted import SCRIPT, Submitted, digest_after, until
+from lab.contract import TRAINING, undisturbed
+from lab.guide import follow
+from lab.slurm.hosts import Lab
+from lab.submitted import SCRIPT, Submitted, digest_after, until
 
 ROOT = Path(__file__).parents[3]
 RESUME = SCRIPT.with_name("resume.py")

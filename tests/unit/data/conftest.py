@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-from alone import ended_trainers  # noqa: F401  for all tests here
+from lab.alone import ended_trainers  # noqa: F401  for all tests here
 
 settings.register_profile("busy machine", deadline=None)
 settings.load_profile("busy machine")

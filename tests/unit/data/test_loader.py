@@ -16,11 +16,11 @@ from torch import nn
 from torch.utils import data
 
 import everstep
-from alone import make_trainer
 from everstep.data.permutation import Permutation
 from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
-from samples import Numbers, as_they_are
+from lab.alone import make_trainer
+from lab.samples import Numbers, as_they_are
 
 
 class Loop:

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from chi_squared import SURPRISE, differences, p_value, together
 from everstep.data.permutation import BLOCK, LARGEST, ROUNDS, Permutation
 from everstep.errors import UsageError
+from lab.chi_squared import SURPRISE, differences, p_value, together
 
 AWKWARD = (1, 2, 3, 5, 17, 997, 1023, 1024, 1025, 65_535, 65_537, 2**17 + 1, 1_000_003)
 TALL = (131_071, 2**18 - 1, 2**18, 2**18 + 1, 1_000_003)  # enough positions for the checks of one epoch

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 import everstep
-from alone import make_trainer
 from everstep.data.order import Order
 from everstep.data.randomness import KeyedDataset, sample_seed
-from samples import InBatches, Noisy, Numbers, SeldomNoisy, as_they_are
+from lab.alone import make_trainer
+from lab.samples import InBatches, Noisy, Numbers, SeldomNoisy, as_they_are
 
 SIZE = 20
 

@@ -15,7 +15,7 @@ from everstep.data.order import Key, Order, Schedule
 from everstep.data.randomness import KeyedDataset, as_it_is
 from everstep.data.reader import Here, LeafReader, Requests
 from everstep.engine.plan import plan_step
-from samples import Numbers, as_they_are
+from lab.samples import Numbers, as_they_are
 
 
 def here(dataset: Any, requests: Requests) -> Iterable[Any]:

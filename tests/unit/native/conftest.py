@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from alone import ended_trainers  # noqa: F401  for all tests here
+from lab.alone import ended_trainers  # noqa: F401  for all tests here

@@ -12,9 +12,9 @@ from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import LambdaLR, LinearLR, ReduceLROnPlateau, StepLR
 
 import everstep
-from alone import make_trainer
 from everstep.errors import UsageError
-from samples import Numbers
+from lab.alone import make_trainer
+from lab.samples import Numbers
 
 
 class Slope(nn.Module):

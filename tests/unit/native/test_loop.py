@@ -12,9 +12,9 @@ from torch.optim import SGD
 from torch.utils import data
 
 import everstep
-from alone import make_trainer
 from everstep.errors import UsageError
-from samples import Numbers
+from lab.alone import make_trainer
+from lab.samples import Numbers
 
 
 class Job:

@@ -10,10 +10,10 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import TensorDataset
 
-from alone import make_engine, make_trainer
 from everstep.data.loader import DataLoader
 from everstep.errors import UsageError
 from everstep.native import DistributedDataParallel, ElasticTrainer
+from lab.alone import make_engine, make_trainer
 
 
 @pytest.mark.parametrize("reduce", ["exact", "fast"])

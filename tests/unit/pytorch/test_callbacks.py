@@ -9,7 +9,7 @@ import pytest
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, Epoch, PyTorchCallback
 from everstep.pytorch.callbacks import EarlyStopping
-from one_weight import OneWeight, fit, reported, trainer
+from lab.one_weight import OneWeight, fit, reported, trainer
 
 
 def test_each_batch_is_told_with_its_epoch_and_metrics() -> None:

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 import everstep
 from everstep.errors import CheckpointBroken, EverstepError, NoCheckpoint, StateMismatch, UsageError
 from everstep.pytorch import Batch, Epoch, LRScheduler
-from one_weight import OneWeight, Target, Weight, fit, reported, trainer, training_losses
+from lab.one_weight import OneWeight, Target, Weight, fit, reported, trainer, training_losses
 
 KEPT = {"checkpoints": "kept"}
 

@@ -12,7 +12,7 @@ from torch.utils import data
 from everstep import pytorch
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, Epoch
-from one_weight import SIZE, OneWeight, Target, Weight, fit, trainer, training_losses
+from lab.one_weight import SIZE, OneWeight, Target, Weight, fit, trainer, training_losses
 
 
 def test_the_weight_and_loss_of_each_batch_are_those_of_the_closed_form() -> None:

@@ -16,7 +16,7 @@ from everstep.errors import UsageError
 from everstep.pytorch import Batch, PyTorchTrial, Trainer
 from everstep.pytorch.to_device import ToDevice
 from everstep.pytorch.trial import batch_length
-from one_weight import OneWeight, Weight, fit, trainer
+from lab.one_weight import OneWeight, Weight, fit, trainer
 
 GETTERS = ("current_train_batch", "current_train_epoch", "is_epoch_start", "is_epoch_end", "get_initial_batch")
 

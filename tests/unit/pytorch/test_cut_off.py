@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.pytorch.one_weight import OneWeight, Weight, fit, reported, trainer
 from torch import nn
 
 from everstep.pytorch import Batch, Epoch, PyTorchCallback
-from tests.unit.pytorch.one_weight import OneWeight, Weight, fit, reported, trainer
 
 
 def sigterm_in(batch: int) -> Any:

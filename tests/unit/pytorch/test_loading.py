@@ -14,7 +14,7 @@ import everstep
 from everstep.errors import UsageError
 from everstep.experimental import client
 from everstep.pytorch import Batch, CheckpointLoadContext, load_trial_from_checkpoint_path
-from one_weight import OneWeight, fit
+from lab.one_weight import OneWeight, fit
 
 SCRIPT = """
 import torch

@@ -11,7 +11,7 @@ from torch.amp import GradScaler
 
 from everstep.errors import StateMismatch, UsageError
 from everstep.pytorch import Batch
-from one_weight import OneWeight, fit
+from lab.one_weight import OneWeight, fit
 
 FIRST = 2.0**4
 

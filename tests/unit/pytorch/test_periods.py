@@ -8,7 +8,7 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, Epoch, Record, Seconds
-from one_weight import OneWeight, fit, reported, trainer, training_losses
+from lab.one_weight import OneWeight, fit, reported, trainer, training_losses
 
 EPOCH = 8  # batches: 16 samples in leaves of 2, one leaf per batch
 

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ExponentialLR, LambdaLR, ReduceLROnPlateau
 
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, LRScheduler, PyTorchCallback
-from one_weight import OneWeight, fit
+from lab.one_weight import OneWeight, fit
 
 Mode = LRScheduler.StepMode
 

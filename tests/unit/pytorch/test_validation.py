@@ -11,7 +11,7 @@ from torch.utils import data
 
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, MetricReducer, PyTorchTrial, Reducer
-from one_weight import Ones, OneWeight, fit, reported
+from lab.one_weight import Ones, OneWeight, fit, reported
 
 
 def validated(trial: OneWeight) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from everstep.process import Child
-from terminal import until
+from lab.terminal import until
 
 ROOT = Path(__file__).parents[2]
 HOLD = Path(__file__).parent / "hold.py"

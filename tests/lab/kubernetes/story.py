@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from everstep.testing.tape import Event, Tape, is_match
-from kube_lab import Lab
-from submitted import type_everstep, until
+from lab.kubernetes.cluster import Lab
+from lab.submitted import type_everstep, until
 
 DEADLINE_S = 240.0
 

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import everstep
-import nest
 from everstep.process import Child
 from everstep.testing import Cluster, ClusterError, Result
 from everstep.testing.tape import Event
 from everstep.wire import Policy
+from lab import nest
 
-SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPTS = Path(__file__).parents[1] / "cluster" / "scripts"
 TRAIN = "train.py"
 CALM = Policy(lease_s=60.0, arrive_s=60.0, stall_s=60.0)
 

@@ -22,7 +22,7 @@ from everstep.coordinator.express import CALLS, REPORT
 from everstep.coordinator.routes import router
 from everstep.wire import Policy
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = sorted(
     path for path in ROOT.rglob("*.md") if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
 )

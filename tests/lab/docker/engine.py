@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from everstep.platforms.docker import compose
-from labs import missing
+from lab.required import missing
 
-LAB = Path(__file__).parent / "lab"
+LAB = Path(__file__).parent
 ROOT = Path(__file__).parents[3]
 _KEPT = Path(os.environ.get("EVERSTEP_LAB", "~/.cache/everstep-lab")).expanduser()
 BASE, IMAGE = "everstep-lab/debian-py:12", "everstep-lab/node:latest"
@@ -37,7 +37,7 @@ def running_engine() -> Iterator[Mapping[str, str]]:
     was_there = _answers({}) or _answers({"DOCKER_HOST": f"unix://{_KEPT / 'docker' / 'docker.sock'}"})
     done = subprocess.run([LAB / "up"], stdout=subprocess.PIPE, text=True, timeout=600)
     if done.returncode != 0:
-        missing("docker engine", "see tests/platforms/docker/lab/up")
+        missing("docker engine", "see tests/lab/docker/up")
     env = {"DOCKER_HOST": done.stdout.strip()} if done.stdout.strip() else {}
     try:
         docker(env, "build", "--quiet", "--tag", IMAGE, "-", text=DOCKERFILE)

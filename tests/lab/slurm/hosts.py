@@ -7,10 +7,11 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+_SCRIPT = Path(__file__).parent / "lab"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    script: Path
     folder: Path
     num_hosts: int  # the first one controls
 
@@ -43,7 +44,7 @@ class Lab:
 
     def _call(self, *words: str) -> None:
         done = subprocess.run(
-            [self.script, *words],
+            [_SCRIPT, *words],
             env={**os.environ, "LAB": str(self.folder)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -26,9 +26,9 @@ import uvicorn
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from fastapi import FastAPI, Request, Response
 
-sys.path.insert(0, str(Path(__file__).parent))
-import signatures
-from service_runs import Image, JobRun, LogStore, Settings, new_ocid, now_text
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from lab.oci import signatures
+from lab.oci.service_runs import Image, JobRun, LogStore, Settings, new_ocid, now_text
 
 PAGE = 2  # small, so that whoever forgets the second page is found out
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 import yaml
 
-from submitted import Submitted, digest_after, processes_of, type_everstep, until
+from lab.submitted import Submitted, digest_after, processes_of, type_everstep, until
 
 AWKWARD = ["two words", "it's", 'a "quote"', "new\nline", "$HOME `id` \\", "", "-x", "ünï"]
 TRAINING = ["--steps", "60", "--pace", "0.02"]

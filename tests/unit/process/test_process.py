@@ -89,7 +89,7 @@ child = Child.start([sys.executable, "-c", {READY!r}])
 print(child.pid, flush=True)
 time.sleep(600)
 """
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, text=True)
     assert parent.stdout is not None
     lines = {parent.stdout.readline().strip(), parent.stdout.readline().strip()}

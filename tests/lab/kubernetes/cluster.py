@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from labs import missing
+from lab.required import missing
 
-SCRIPTS = Path(__file__).parent / "lab"
+SCRIPTS = Path(__file__).parent
 REPOSITORY = Path(__file__).parents[3]
 IMAGE = "local/debian-py:12"
 NUM_NODES = 3

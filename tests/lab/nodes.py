@@ -14,7 +14,7 @@ from everstep.process import Child
 from everstep.testing import Result
 from everstep.testing.cluster import JOB, _Node
 from everstep.testing.tape import is_match
-from stage import Stage
+from lab.stage import Stage
 
 PORT = 29400
 # Short times: these stories are about what happens, not about when.

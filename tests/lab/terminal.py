@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-import nest
 from everstep.process import ENDED, Child, process_state
 from everstep.testing.tape import Tape
+from lab import nest
 
 ROOT = Path(__file__).parents[2]
 CALM_OPTIONS = ("--lease-s=60", "--arrive-s=60", "--stall-s=60")  # as stage.CALM: nobody is given up for being slow

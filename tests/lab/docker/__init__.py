@@ -1,0 +1,1 @@
+"""A Docker engine on a unix socket."""

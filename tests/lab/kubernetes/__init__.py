@@ -1,0 +1,1 @@
+"""A Kubernetes of our own, compiled from Debian's sources: its scripts, and stories on it."""

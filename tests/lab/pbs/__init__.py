@@ -1,0 +1,1 @@
+"""A small PBS of one machine."""

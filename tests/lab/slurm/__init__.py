@@ -1,0 +1,1 @@
+"""A Slurm whose nodes are network namespaces."""

@@ -1,0 +1,178 @@
+"""Who is replaced, how a job went, and what is said about it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from everstep.launcher.report import LastWords, failure_report, summary
+from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
+from everstep.launcher.waiting import whom_we_wait_for
+from everstep.process import Exit
+from everstep.wire import JobView, NodeView, WorkerView
+
+GOOD, BAD, KILLED = Exit(code=0), Exit(code=1), Exit(code=-9)
+
+
+@pytest.mark.parametrize(
+    ("ended", "is_ending", "is_regrouping", "is_replaced"),
+    [
+        (GOOD, False, True, False),
+        (KILLED, False, True, True),
+        (BAD, False, True, True),
+        (KILLED, True, True, False),
+        (KILLED, False, False, False),  # all are restarted together
+    ],
+)
+def test_who_is_replaced(ended: Exit, is_ending: bool, is_regrouping: bool, is_replaced: bool) -> None:
+    assert decide_replacement(ended, is_ending=is_ending, is_regrouping=is_regrouping).is_replaced == is_replaced
+
+
+def ends(*exits: Exit) -> list[WorkerEnd]:
+    return [WorkerEnd(worker=f"w{number}", exit=exit) for number, exit in enumerate(exits)]
+
+
+@pytest.mark.parametrize(
+    ("exits", "outlived", "exit_code", "first"),
+    [
+        ([GOOD, GOOD], "", 0, None),
+        ([KILLED, GOOD], "w0", 0, None),  # the job went on without it
+        ([GOOD, KILLED], "w1", 0, None),
+        ([GOOD, KILLED], "", 1, "w1"),  # it was killed when all had agreed on the end
+        ([GOOD, BAD], "", 1, "w1"),
+        ([BAD, GOOD], "", 1, "w0"),
+        ([GOOD, KILLED, BAD], "w1", 1, "w2"),
+        ([BAD, BAD], "", 1, "w0"),
+        ([], "", 1, None),
+    ],
+)
+def test_how_a_job_went(exits: list[Exit], outlived: str, exit_code: int, first: str | None) -> None:
+    verdict = decide_verdict(ends(*exits), JobEnd(outlived=frozenset({outlived})), signal_number=None)
+    assert verdict.exit_code == exit_code
+    assert (verdict.first_failure.worker if verdict.first_failure else None) == first
+
+
+def in_any_order(*ends: WorkerEnd, outlived: str = "") -> Verdict:
+    """How a finished job went, whatever was seen first."""
+    job = JobEnd(is_finished=True, outlived=frozenset({outlived}))
+    (verdict,) = {decide_verdict(order, job, signal_number=None) for order in itertools.permutations(ends)}
+    return verdict
+
+
+def test_who_came_too_late_for_a_finished_job_did_not_fail() -> None:
+    late = WorkerEnd(worker="w2", exit=BAD, step=0)
+    dismissed = WorkerEnd(worker="w3", exit=Exit(code=-15), was_asked=True)
+    finished = WorkerEnd(worker="w0", exit=GOOD, step=9)
+    assert in_any_order(finished, late, dismissed) == Verdict(exit_code=0, reason="finished")
+    assert in_any_order(late).exit_code == 0
+    assert decide_verdict([late], JobEnd(), signal_number=None).exit_code == 1
+
+
+def test_who_failed_before_the_others_last_step_was_survived() -> None:
+    finished = [WorkerEnd(worker=worker, exit=GOOD, step=9) for worker in ("w0", "w2")]
+    for exit in (BAD, KILLED):
+        failed = WorkerEnd(worker="w1", exit=exit, step=8)
+        assert in_any_order(failed, *finished) == Verdict(exit_code=0, reason="finished", num_survived=1)
+
+
+def test_who_failed_after_the_last_step_did_fail() -> None:
+    failed = WorkerEnd(worker="w1", exit=BAD, step=9)
+    finished = WorkerEnd(worker="w0", exit=GOOD, step=9)
+    verdict = in_any_order(finished, failed, outlived="w1")
+    assert (verdict.first_failure, verdict.reason) == (failed, "w1 failed after the last step")
+
+
+def test_who_was_killed_after_the_last_step_did_fail_if_all_had_agreed_on_the_end() -> None:
+    killed = WorkerEnd(worker="w1", exit=KILLED, step=9)
+    finished = WorkerEnd(worker="w0", exit=GOOD, step=9)
+    assert in_any_order(finished, killed, outlived="w1").exit_code == 0
+    assert in_any_order(finished, killed).first_failure == killed
+
+
+def test_a_death_that_was_survived_is_not_the_one_to_look_at() -> None:
+    survived = WorkerEnd(worker="w1", exit=KILLED, step=3)
+    others = [WorkerEnd(worker=worker, exit=BAD, step=9) for worker in ("w2", "w0")]
+    assert decide_verdict([survived, *others], JobEnd(), signal_number=None).first_failure == others[0]
+
+
+def test_a_worker_that_was_asked_to_end_is_not_the_one_to_look_at() -> None:
+    asked, failed = WorkerEnd(worker="w0", exit=Exit(code=-15), was_asked=True), WorkerEnd(worker="w1", exit=BAD)
+    stopped = JobEnd(stop_reason="w7 died elsewhere")
+    assert decide_verdict([asked], stopped, signal_number=None).first_failure is None
+    assert decide_verdict([asked, failed], stopped, signal_number=None).first_failure == failed
+
+
+def test_a_stopped_job_failed_whatever_its_workers_returned() -> None:
+    verdict = decide_verdict(ends(GOOD), JobEnd(stop_reason="leaf 3 killed 3 workers"), signal_number=None)
+    assert verdict.exit_code == 1
+
+
+def test_an_interrupted_job_ends_as_a_shell_would() -> None:
+    verdict = decide_verdict(ends(BAD), JobEnd(), signal_number=2)
+    assert verdict.exit_code == 130
+    assert failure_report(verdict, None) == ["stopped by SIGINT"]
+
+
+def test_the_failure_report_names_worker_signal_step_and_leaf() -> None:
+    end = WorkerEnd(worker="w1", exit=KILLED, step=7, leaf=3)
+    verdict = decide_verdict([end], JobEnd(stop_reason="leaf 3 killed 3 workers"), signal_number=None)
+    words = LastWords(directory="/d/w1", stdout=["one"], stderr=["two", "three"], error="ValueError: bad")
+    assert failure_report(verdict, words) == [
+        "first to fail: w1, killed by SIGKILL in leaf 3 after step 7",
+        "  error: ValueError: bad",
+        "  last lines of /d/w1/stdout.log:",
+        "  | one",
+        "  last lines of /d/w1/stderr.log:",
+        "  | two",
+        "  | three",
+        "the job failed: leaf 3 killed 3 workers",
+    ]
+
+
+def test_a_script_that_knows_no_steps_failed_without_one() -> None:
+    verdict = Verdict(exit_code=1, reason="no worker is left", first_failure=WorkerEnd(worker="w0", exit=BAD))
+    assert failure_report(verdict, LastWords(directory="/d/w0")) == [
+        "first to fail: w0, exit code 1",
+        "  it printed nothing (/d/w0)",
+        "the job failed: no worker is left",
+    ]
+
+
+def test_the_summary_of_a_good_end() -> None:
+    good = Verdict(exit_code=0, reason="finished", num_survived=1)
+    told = summary(good, num_steps=30, elapsed_s=12.0, good_s=9.0)
+    assert told == "finished: 30 steps in 12.0 s, goodput 75%, 1 death survived"
+    assert summary(good, num_steps=0, elapsed_s=2.0, good_s=None) == "finished in 2.0 s, 1 death survived"
+
+
+def test_whom_a_node_waits_for() -> None:
+    statuses = {"w0": ("left", "a"), "w1": ("starting", "b"), "w2": ("dead", "b"), "w3": ("starting", "gone")}
+    going_on = JobView(
+        job="j",
+        generation=0,
+        is_closed=False,
+        is_stopped=False,
+        is_finished=False,
+        reason="",
+        workers=[
+            WorkerView(worker=worker, status=status, agent=agent, reason="", pid=0, step=0, generation=0, rank=-1)
+            for worker, (status, agent) in statuses.items()
+        ],
+        nodes=[
+            NodeView(agent=agent, address="", num_workers=1, is_present=agent != "gone", node_rank=0, reason="")
+            for agent in ("a", "b", "gone")
+        ],
+    )
+    finished = replace(going_on, is_finished=True)
+
+    def said(view: JobView, *, since_s: float = 5.0, is_regrouping: bool = False, **running: int) -> str:
+        return whom_we_wait_for(view, agent="a", running=running, is_regrouping=is_regrouping, since_s=since_s)
+
+    assert said(going_on) == "waiting for w1 on b to end"
+    assert said(going_on, w4=77) == "waiting for w4 (pid 77), w1 on b to end"
+    assert said(going_on, since_s=4.9) == ""
+    assert said(going_on, is_regrouping=True, w4=77) == ""  # it trains on
+    assert said(finished, is_regrouping=True, w4=77) == "waiting for w4 (pid 77) to end"
+    assert said(finished) == ""

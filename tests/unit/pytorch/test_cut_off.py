@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.pytorch.one_weight import OneWeight, Weight, fit, reported, trainer
+from lab.one_weight import OneWeight, Weight, fit, reported, trainer
 from torch import nn
 
 from everstep.pytorch import Batch, Epoch, PyTorchCallback

@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.everstep-ready
+EVERYTHING := .[torch,postgres,dev]
 DEMO_STAMP := $(VENV)/.everstep-demo
 PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.everstep-ready
@@ -19,7 +20,7 @@ help:  ## this list
 setup: $(STAMP) system  ## virtual environment with everstep, its extras and the test tools
 
 $(STAMP): pyproject.toml constraints.txt
-	$(call install,$(VENV),--editable '.[torch,postgres,dev]')
+	$(call install,$(VENV),--editable '$(EVERYTHING)')
 	$(call compile,$(VENV))
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import ocifs, oci.core, oci.data_science, oci.loggingsearch, oci.secrets'
 	@touch $@

@@ -5,11 +5,15 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.everstep-ready
+EVERYTHING := .[torch,postgres,dev]
+DEMO_STAMP := $(VENV)/.everstep-demo
+PEERS := .venv-peers
+PEERS_STAMP := $(PEERS)/.everstep-ready
 TESTS ?= tests
 LANES ?= 4
 SYSTEM_PACKAGES := iproute2 nftables openssl postgresql slurmctld slurmd slurm-client munge docker.io docker-compose debootstrap
 
-.PHONY: help setup system labs demo quick test test-long check lint types contracts bench clean
+.PHONY: help setup system labs demo quick test test-long mutants check lint types contracts bench peers clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -17,9 +21,22 @@ help:  ## this list
 setup: $(STAMP) system  ## virtual environment with everstep, its extras and the test tools
 
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -qq --constraint constraints.txt --editable '.[torch,postgres,dev]'
+	$(call install,$(VENV),--editable '$(EVERYTHING)')
+	$(call compile,$(VENV))
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import ocifs, oci.core, oci.data_science, oci.loggingsearch, oci.secrets'
 	@touch $@
+
+# $(call install,ENVIRONMENT,PACKAGES): without bytecode, which pip would write in one process and for all of oci.
+define install
+$(PYTHON) -m venv $(1)
+$(1)/bin/pip install -qq --no-compile --constraint constraints.txt $(2)
+endef
+
+# $(call compile,ENVIRONMENT): on all cores, but for the two thirds of the code that nobody here imports. Not left to the
+# first import: tests mount the environment read-only. A file that does not compile is a template or for another Python.
+define compile
+-@$(1)/bin/python -m compileall -qq -j 0 -x 'site-packages/(oci|kubernetes/aio)/' $(1)/lib
+endef
 
 # What the tests start besides Python: namespaces and drop rules for cut networks, a PostgreSQL server, Slurm, a docker engine.
 # Without root they are skipped.
@@ -57,11 +74,23 @@ types: $(STAMP)  ## mypy --strict
 contracts: $(STAMP)  ## which part may import which
 	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
-demo: $(STAMP)  ## kill a worker in the middle of training and watch it go on
-	$(BIN)/python examples/demo.py
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))  ## kill a worker in the middle of training and watch it go on
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python examples/demo.py
 
-bench: setup  ## measurements, as JSON lines
+# Only what the demo needs, if `make setup` has not been here; it adds the rest later.
+$(DEMO_STAMP): pyproject.toml constraints.txt
+	$(call install,$(VENV),--editable . torch numpy)
+	@touch $@
+
+bench: setup  ## measurements, as JSON lines; null for peers that are not installed
 	$(BIN)/python -m benchmarks
 
+peers: $(PEERS_STAMP)  ## the systems that benchmarks compare with, in an environment of their own
+
+$(PEERS_STAMP): benchmarks/peers.txt constraints.txt pyproject.toml
+	$(call install,$(PEERS),--editable . numpy --requirement benchmarks/peers.txt)
+	$(call compile,$(PEERS))
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info

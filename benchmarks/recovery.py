@@ -1,16 +1,16 @@
-"""kill -9 of one of four workers to the next committed step: Everstep and torchrun, in one go, on one machine.
+"""kill -9 of one of four workers to the next committed step: Everstep, torchrun and nvidia-resiliency-ext, one machine.
 
 Workers train a 20 MB model with steps of 50 ms (sleep stands for device time). One of them is killed at a random phase
 of a step, again and again; each time all four are waited for before the next kill. What counts is the first step that
 the survivors commit in the new generation (torchrun: the first step of the restarted workers), never one that was on
-its way. torchrun runs at its best: with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. The last line is JSON.
+its way. torchrun runs at its best: with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. The last line is JSON, with null for
+nvidia-resiliency-ext where `make peers` has not installed it.
 
     python benchmarks/recovery.py [--kills 20]"""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import random
@@ -36,6 +36,7 @@ from benchmarks.jobs import (
     until,
     wait_for_random_phase,
 )
+from benchmarks.peers import peer_python
 from everstep.process import Child
 from everstep.testing import Cluster
 from everstep.testing.tape import Tape
@@ -130,10 +131,10 @@ def restarts(tape: Tape, kills: int) -> tuple[list[float], int]:
     return taken, 0
 
 
-# --- nvidia-resiliency-ext, where it is installed (pip install --no-deps nvidia-resiliency-ext pyyaml) ----------
+# --- nvidia-resiliency-ext, where `make peers` has installed it ---------------------------------------
 
 
-def nvrx_kills(kills: int) -> tuple[list[float], int]:
+def nvrx_kills(python: str, kills: int) -> tuple[list[float], int]:
     """Its in-process restart with all intervals at 50 ms. It replaces nobody, so each kill has a job of its own; its
     first process holds the store and must not be killed."""
     taken = []
@@ -143,7 +144,7 @@ def nvrx_kills(kills: int) -> tuple[list[float], int]:
             ExitStack() as running,
         ):
             tape = Tape(Path(directory) / "events.jsonl")
-            pids = [running.enter_context(child).pid for child in _start_nvrx(Path(directory))]
+            pids = [running.enter_context(child).pid for child in _start_nvrx(python, Path(directory))]
             if not until(lambda: len(attempt(tape, 0)) >= 5 * WORKERS, 120):  # noqa: B023
                 return taken, 1
             wait_for_random_phase()
@@ -155,8 +156,8 @@ def nvrx_kills(kills: int) -> tuple[list[float], int]:
     return taken, 0
 
 
-def _start_nvrx(directory: Path) -> list[Child]:
-    command = [sys.executable, str(SCRIPTS / "nvrx_job.py"), str(directory / "checkpoint.pt"), "--tuned"]
+def _start_nvrx(python: str, directory: Path) -> list[Child]:
+    command = [python, str(SCRIPTS / "nvrx_job.py"), str(directory / "checkpoint.pt"), "--tuned"]
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         ports = {"MASTER_PORT": str(one.getsockname()[1]), "KEYS_PORT": str(other.getsockname()[1])}
     world = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(WORKERS), "OMP_NUM_THREADS": "1", **ports}
@@ -183,6 +184,7 @@ def main() -> None:
     parser.add_argument("--nvrx-kills", type=int, default=5)
     args = parser.parse_args()
     random.seed(args.seed)
+    nvrx_python = peer_python("nvidia_resiliency_ext")
     # Side by side: half of each, in turns, so that a change of the machine's load meets all.
     ours, restarted, theirs = Taken(), list[float](), list[float]()
     restarted_hung = theirs_hung = 0
@@ -212,10 +214,9 @@ def main() -> None:
     print(row("    the script's part: imports, building the model", ours.script, 0))
     print(row("Everstep, classic restart of a DDP script", restarted, restarted_hung))
     print(row("torchrun, store sharing off", theirs, theirs_hung))
-    if importlib.util.find_spec("nvidia_resiliency_ext") is None:
-        print("nvidia-resiliency-ext: not installed here, no row")
-    else:
-        print(row("nvidia-resiliency-ext, in-process, tuned", *nvrx_kills(args.nvrx_kills)))
+    nvrx, nvrx_hung = nvrx_kills(nvrx_python, args.nvrx_kills) if nvrx_python else ([], None)
+    if nvrx_hung is not None:
+        print(row("nvidia-resiliency-ext, in-process, tuned", nvrx, nvrx_hung))
     print(
         json.dumps(
             {
@@ -228,6 +229,8 @@ def main() -> None:
                 "torchrun_s": _median(theirs),
                 "hung": ours.hung + fine.hung + restarted_hung,
                 "torchrun_hung": theirs_hung,
+                "nvrx_s": _median(nvrx),
+                "nvrx_hung": nvrx_hung,
             }
         )
     )

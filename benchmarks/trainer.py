@@ -4,10 +4,8 @@ Two workers of each system are there from the beginning to the end, and one syst
 by the plain loop, one by Lightning, one by the Trainer, in rotating order; each round is compared with the others' of
 the same turn. The Trainer runs under a real coordinator, exact and with its reports, as it comes; Lightning without its
 log, bar and checkpoints. One thread for each worker.
-The last line is JSON: {"ratio_plain": …, "ratio_lightning": …}, our samples per second over theirs.
-
-Lightning is not in this project's environment. It is installed once into an environment of its own, under
-~/.cache/everstep, which sees the packages of this one (the same torch).
+The last line is JSON: {"ratio_plain": …, "ratio_lightning": …}, our samples per second over theirs; null for Lightning
+where `make peers` has not installed it.
 
     python benchmarks/trainer.py [--rounds 40] [--batches 20]"""
 
@@ -19,9 +17,7 @@ import json
 import os
 import socket
 import statistics
-import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,13 +25,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.jobs import SCRIPTS
+from benchmarks.peers import peer_python
 from benchmarks.scripts.trainer_job import BATCH, WORKERS
-from benchmarks.statistics_of_ratios import paired_ratio
+from benchmarks.statistics_of_ratios import Ratio, paired_ratio
 from everstep.process import Child
 from everstep.testing import Cluster
 
-LIGHTNING = "lightning==2.6.6"
-ROOT, JOB = Path(__file__).parents[1], SCRIPTS / "trainer_job.py"
+JOB = SCRIPTS / "trainer_job.py"
 SYSTEMS = ("plain", "lightning", "trainer")
 WARM_UP, START_S, ROUND_S = 6, 180.0, 120.0  # the first report, at batch 100, imports TensorBoard
 
@@ -72,23 +68,6 @@ class System:
             each.close()
 
 
-def lightning_python() -> str:
-    """The interpreter of an environment with Lightning in it, made if it is not there."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "everstep"
-    name = f"{LIGHTNING.replace('==', '-')}-python{sysconfig.get_python_version()}"
-    folder = cache / "benchmarks" / name
-    python, ready = folder / "bin" / "python", folder / ".ready"
-    if not ready.exists():
-        print(f"installing {LIGHTNING} into {folder}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
-        packages = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
-        (Path(packages) / "project.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-qq"]
-        subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), LIGHTNING], check=True)
-        ready.touch()
-    return str(python)
-
-
 @contextlib.contextmanager
 def fixed_world(python: str, args: list[str], log: Path) -> Iterator[None]:
     """Two processes, as torchrun starts them."""
@@ -105,8 +84,10 @@ def fixed_world(python: str, args: list[str], log: Path) -> Iterator[None]:
 
 
 def measure(directory: Path, rounds: int, batches: int) -> dict[str, list[float]]:
-    python = lightning_python()
-    systems = {name: System(str(directory / name)) for name in SYSTEMS}
+    """Seconds of each round, by system; without Lightning where it is not installed."""
+    pythons = {"plain": sys.executable, "lightning": peer_python("lightning"), "trainer": sys.executable}
+    present = [name for name in SYSTEMS if pythons[name]]
+    systems = {name: System(str(directory / name)) for name in present}
     with contextlib.ExitStack() as running:
         for name, system in systems.items():
             running.callback(system.close)
@@ -116,14 +97,14 @@ def measure(directory: Path, rounds: int, batches: int) -> dict[str, list[float]
                 env = {"OMP_NUM_THREADS": "1", "EVERSTEP_HOME": str(directory / "home")}
                 running.enter_context(Cluster(JOB, args, workers=WORKERS, env=env, directory=directory / "cluster"))
             else:
-                running.enter_context(fixed_world(python if name == "lightning" else sys.executable, args, log))
+                running.enter_context(fixed_world(pythons[name], args, log))
             try:
                 system.meet()
             except TimeoutError:
                 raise SystemExit(f"{name} has not begun within {START_S:.0f} s\n{_said(log)}") from None
         for turn in range(-WARM_UP, rounds):
-            first = turn % len(SYSTEMS)
-            for name in SYSTEMS[first:] + SYSTEMS[:first]:
+            first = turn % len(present)
+            for name in present[first:] + present[:first]:
                 seconds = systems[name].round()
                 if turn >= 0:
                     systems[name].rounds.append(seconds)
@@ -143,17 +124,28 @@ def main() -> None:
         seconds = measure(Path(directory), args.rounds, args.batches)
     samples = args.batches * WORKERS * BATCH
     print(f"{'system':10s} samples/s (least, most)       a batch   median ratio of the Trainer to it [95 % interval]")
-    report = {}
     for name, rounds in seconds.items():
         rates = sorted(samples / each for each in rounds)
         row = f"{name:10s} {statistics.median(rates):9,.0f} ({rates[0]:,.0f}, {rates[-1]:,.0f})"
         row = f"{row:38s} {statistics.median(rounds) / args.batches * 1e3:6.1f} ms"
         if name != "trainer":
-            ratio = paired_ratio(rounds, seconds["trainer"])  # of times: the other way round for speeds
-            report[f"ratio_{name}"] = round(ratio.median, 4)
-            row += f"   {ratio}"
+            row += f"   {_speed_ratio(rounds, seconds['trainer'])}"
         print(row)
-    print(json.dumps(report))
+    print(json.dumps(report(seconds)))
+
+
+def report(seconds: dict[str, list[float]]) -> dict[str, float | None]:
+    """The Trainer's speed over that of each other system; None for one that was not there."""
+    ours = seconds["trainer"]
+    others = {name: seconds.get(name) for name in SYSTEMS if name != "trainer"}
+    return {
+        f"ratio_{name}": round(_speed_ratio(rounds, ours).median, 4) if rounds else None
+        for name, rounds in others.items()
+    }
+
+
+def _speed_ratio(theirs: list[float], ours: list[float]) -> Ratio:
+    return paired_ratio(theirs, ours)  # of times: the other way round for speeds
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ STAMP := $(VENV)/.everstep-ready
 TESTS ?= tests
 SYSTEM_PACKAGES := iproute2 nftables openssl postgresql slurmctld slurmd slurm-client munge docker.io docker-compose debootstrap
 
-.PHONY: help setup system labs demo test check lint types contracts bench clean
+.PHONY: help setup system labs demo test mutants check lint types contracts bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -37,6 +37,9 @@ labs: setup  ## the Kubernetes of the tests, compiled from Debian's sources: min
 
 test: setup check  ## lint, types, contracts, then all tests
 	$(BIN)/python -m pytest $(TESTS)
+
+mutants: $(STAMP)  ## which test catches which deliberate fault (ONLY="name ..." for some)
+	$(BIN)/python tests/mutants/run.py $(ONLY)
 
 check: lint types contracts
 

@@ -93,8 +93,8 @@ def test_a_folder_of_any_name_is_that_folder(platform: str) -> None:
     lines = [line for line in text.splitlines() if line.startswith("folder=")]
     assert lines
     for line in lines:
-        told = subprocess.run(["bash", "-c", f'{line}\nprintf %s "$folder"'], capture_output=True, text=True, check=True)
-        assert told.stdout == str(folder)
+        told = subprocess.run(["bash", "-c", f'{line}\nprintf %s "$folder"'], capture_output=True, check=True)
+        assert told.stdout.decode() == str(folder)
 
 
 @pytest.mark.parametrize(

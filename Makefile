@@ -62,6 +62,9 @@ test: setup check  ## lint, types, import contracts, then all tests, several sid
 test-long: setup check  ## the same with all repetitions, seeds, kills and sizes
 	EVERSTEP_TEST_LONG=1 $(BIN)/python -m pytest -n $(LANES) $(TESTS)
 
+mutants: $(STAMP)  ## which test catches which deliberate fault (ONLY="name ..." for some)
+	$(BIN)/python tests/mutants/run.py $(ONLY)
+
 check: lint types contracts
 
 lint: $(STAMP)  ## ruff: rules and format

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,9 +55,9 @@ JOBS = {
 }
 
 
-def rendered(text: str) -> str:
+def rendered(text: str, ticket: Ticket = TICKET) -> str:
     job = load(text).job
-    return platform_of(job.platform.chosen).render(job, TICKET).text.replace(sys.executable, "/venv/bin/python")
+    return platform_of(job.platform.chosen).render(job, ticket).text.replace(sys.executable, "/venv/bin/python")
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -83,6 +84,17 @@ def test_arguments_that_look_like_our_own_marks_stay_as_they_are(platform: str) 
     for line in orders:
         told = subprocess.run(["bash", "-c", f'{line}\nprintf %s "$EVERSTEP_ORDER"'], capture_output=True, check=True)
         assert json.loads(told.stdout)["args"] == given
+
+
+@pytest.mark.parametrize("platform", ["slurm", "{slurm: {mode: array}}", "pbs"])
+def test_a_folder_of_any_name_is_that_folder(platform: str) -> None:
+    folder = Path("/shared/it's $HOME/`echo no` & so on")
+    text = rendered(PLAIN.format(platform=platform), replace(TICKET, folder=folder))
+    lines = [line for line in text.splitlines() if line.startswith("folder=")]
+    assert lines
+    for line in lines:
+        told = subprocess.run(["bash", "-c", f'{line}\nprintf %s "$folder"'], capture_output=True, check=True)
+        assert told.stdout.decode() == str(folder)
 
 
 @pytest.mark.parametrize(

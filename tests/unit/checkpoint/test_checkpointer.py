@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import mmap
@@ -186,6 +187,25 @@ def test_a_failed_save_is_told_to_whoever_waits_and_the_next_one_goes_well(tmp_p
         checkpointer.save(3, {"a": 3}, wait=True)
 
         assert checkpointer.load() == {"a": 3}
+
+
+class Full(Local):
+    """A real directory with no room for tensors."""
+
+    def put(self, name: str, data: Any) -> None:
+        if name.endswith(".safetensors"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().put(name, data)
+
+
+def test_a_step_that_cannot_be_saved_again_stays_as_it_was(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointFailed, match="No space left"), everstep.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(7, {"t": torch.ones(5)}, wait=True)
+        checkpointer._storage = checkpointer._writer._storage = Full(str(tmp_path))
+        checkpointer.save(7, {"t": torch.zeros(5)}, wait=True)
+
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        assert checkpointer.load()["t"].tolist() == [1.0] * 5
 
 
 def test_the_manifest_tells_what_a_person_wants_to_know(tmp_path: Path) -> None:

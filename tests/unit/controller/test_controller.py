@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ import everstep
 from everstep import AllReduceController, RecordIndexService
 from everstep.engine import current
 from everstep.errors import PeerLost, PermanentError, UsageError
+from everstep.wire import Part
 
 _services: list[RecordIndexService] = []
 
@@ -156,6 +157,26 @@ def test_with_a_service_each_record_is_trained_on_once_per_epoch_and_no_update_i
     assert job.moved == pytest.approx(epochs * sum(range(12)) / 4)
     assert job.controller.num_steps == job.optimizer.num_updates == epochs * 3
     assert job.controller.current_epoch == epochs - 1
+
+
+def test_records_are_reported_to_a_coordinator_when_the_next_step_has_proved_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = serve(12)
+    job, told = Job(service).broadcast(), []
+
+    def report(done: Sequence[Part], generation: int, on_durable: Callable[[], None]) -> None:
+        told.append((job.controller.num_steps, [part.start for part in done]))
+        on_durable()
+
+    monkeypatch.setattr(RecordIndexService, "is_shared", True)
+    monkeypatch.setattr(service, "report", report)
+    with job.controller.scope():
+        for inputs in job.loader:
+            job.train(inputs)
+            if job.controller.num_steps == 3:
+                break
+        assert told == [(2, [0]), (3, [4])]
 
 
 def test_the_epoch_is_that_of_the_latest_batch() -> None:

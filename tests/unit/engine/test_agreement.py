@@ -41,6 +41,11 @@ def test_a_leaf_without_exactly_one_owner_or_another_step_is_an_error(other: Hea
         total_weight([header(5, 1.0, -1.0), other])
 
 
+def test_a_header_of_an_earlier_generation_is_an_error() -> None:
+    with pytest.raises(StateMismatch, match="rank 1 is at step 5 of generation 1, rank 0 at step 5 of generation 2"):
+        total_weight([header(5, 1.0, -1.0), replace(header(5, -1.0, 1.0), generation=1)])
+
+
 def test_workers_that_train_on_other_data_in_the_same_step_are_an_error() -> None:
     here, there = replace(header(5, 1.0, -1.0), place=Place(1, 0, 12)), header(5, -1.0, 1.0)
     with pytest.raises(StateMismatch, match="rank 1 trains on samples 60 to 72 of epoch 0, rank 0 on samples 0 to 12"):
@@ -51,6 +56,12 @@ def test_one_wish_makes_all_regroup() -> None:
     assert not decide_pulse([pulse(), pulse()], 2.0).must_regroup
     assert decide_pulse([pulse(), pulse(wants_regroup=True)], 2.0).must_regroup
     assert decide_pulse([pulse(), pulse(is_leaving=True)], 2.0).leavers == (1,)
+
+
+def test_one_that_leaves_makes_all_regroup_without_it() -> None:
+    decision = decide_pulse([pulse(), pulse(is_leaving=True)], 2.0)
+
+    assert (decision.must_regroup, decision.leavers) == (True, (1,))
 
 
 def test_a_parameter_is_used_if_anybody_used_it() -> None:

@@ -296,6 +296,22 @@ def test_an_overflow_skips_the_update_and_counts_the_step(leaves: int) -> None:
     assert type(scaler).__name__ == "GradScaler"
 
 
+def test_newcomers_get_the_scale_and_the_learning_rate() -> None:
+    def prepared(scale: float, rate: float) -> tuple[Any, Any, Any]:
+        model = Slope()
+        trainer, optimizer = make_trainer(model), SGD(model.parameters(), lr=rate)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        scaler.scale(torch.ones(()))  # it has its scale from its first use on
+        trainer.prepare(optimizer, StepLR(optimizer, 1), scaler)
+        return trainer.engine.registry, optimizer, scaler
+
+    leaders, _, _ = prepared(scale=8.0, rate=0.5)
+    newcomers, optimizer, scaler = prepared(scale=2.0, rate=0.25)
+    newcomers.load(leaders.state())
+
+    assert (scaler.get_scale(), optimizer.param_groups[0]["lr"]) == (8.0, 0.5)
+
+
 def test_a_scaler_that_is_switched_off_does_nothing() -> None:
     model = Slope()
     loader = everstep.DataLoader(Numbers(8), batch_size=2)

@@ -86,6 +86,27 @@ def test_an_exception_in_the_body_rises_and_complete_leaves_are_kept() -> None:
     assert trainer.num_steps == 1
 
 
+def test_a_leaf_that_is_computed_again_starts_from_the_buffers_of_the_step() -> None:
+    model = nn.BatchNorm1d(1, momentum=0.5)
+    trainer = make_trainer(model, leaves=2)
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    seen = []
+    for leaf in trainer.leaves(steps=1):
+        seen.append(leaf.index)
+        try:
+            with trainer.step():
+                loss = model(torch.tensor([[1.0], [3.0]])).sum()
+                if len(seen) == 1:
+                    raise ValueError("spilt coffee")
+                loss.backward()
+                optimizer.step()
+        except ValueError:
+            assert model.running_mean == 1.0  # half of the batch's, and not to be counted
+
+    assert seen == [0, 0, 1]
+    assert (model.running_mean, model.num_batches_tracked) == (1.0, 1)
+
+
 def backward_outside(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.optim.Optimizer) -> None:
     next(iter(trainer.leaves(steps=1)))
     model(torch.ones(1, 2)).sum().backward()

@@ -6,12 +6,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.everstep-ready
 TESTS ?= tests
+LANES ?= 4
 SYSTEM_PACKAGES := iproute2 nftables openssl postgresql slurmctld slurmd slurm-client munge docker.io docker-compose debootstrap
 
-.PHONY: help setup system labs demo test check lint types contracts bench clean
+.PHONY: help setup system labs demo quick test test-long check lint types contracts bench clean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
 setup: $(STAMP) system  ## virtual environment with everstep, its extras and the test tools
 
@@ -35,8 +36,14 @@ system:
 labs: setup  ## the Kubernetes of the tests, compiled from Debian's sources: minutes, once
 	tests/lab/kubernetes/prepare
 
-test: setup check  ## lint, types, contracts, then all tests
-	$(BIN)/python -m pytest $(TESTS)
+quick: $(STAMP) check  ## lint, types, import contracts, unit tests and the ten most telling stories
+	$(BIN)/python -m pytest -q -n 2 tests/unit @tests/ten_stories.txt
+
+test: setup check  ## lint, types, import contracts, then all tests, several side by side
+	$(BIN)/python -m pytest -n $(LANES) $(TESTS)
+
+test-long: setup check  ## the same with all repetitions, seeds, kills and sizes
+	EVERSTEP_TEST_LONG=1 $(BIN)/python -m pytest -n $(LANES) $(TESTS)
 
 check: lint types contracts
 

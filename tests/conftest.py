@@ -8,6 +8,7 @@ import os
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 from everstep.process import started_at
 from lab import nest
+from lab.lanes import Lanes, folder_of, in_order
 
 GRACE_S = 30.0  # on a busy machine; what ends at once costs nothing of it
 
@@ -106,17 +108,39 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in own}
 
 
+# --- side by side, and how long it took -------------------------------------------------------------
+
 _began = time.monotonic()
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Lanes:
+    return Lanes(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = in_order(items)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The very last line, for machines: how many tests there were and how they went."""
+    """The last lines: minutes by folder; then, for machines, how many tests there were and how they went."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or config.option.collectonly:
+    if reporter is None or config.option.collectonly or hasattr(config, "workerinput"):
         return
+    _print_minutes([report for reports in reporter.stats.values() for report in reports])
     counts = {kind: len(reporter.stats.get(kind, ())) for kind in ("passed", "failed", "error", "skipped")}
     print(
         f"\ntests={sum(counts.values())} failures={counts['failed']} errors={counts['error']}"
         f" skipped={counts['skipped']} time={time.monotonic() - _began:.1f}",
         flush=True,
     )
+
+
+def _print_minutes(reports: list[object]) -> None:
+    seconds: Counter[str] = Counter()
+    for report in reports:
+        if isinstance(report, pytest.TestReport):
+            seconds[folder_of(report.nodeid)] += report.duration
+    print("\nminutes by folder; lanes run side by side, so the sum is more than the clock says")
+    for folder in sorted(seconds):
+        print(f"  {seconds[folder] / 60:6.1f}  {folder}")
+    print(f"  {sum(seconds.values()) / 60:6.1f}  sum\n  {(time.monotonic() - _began) / 60:6.1f}  by the clock")

@@ -12,7 +12,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from everstep.launcher.nursery import CONTROL
@@ -46,12 +46,34 @@ _ENDING_S = 1.0  # for threads that end with a fork
 
 def preload(kind: str) -> str:
     """Import; why this process must not be forked, "" if it may."""
+    before = _open_descriptors()
     if kind == CONTROL:
         _import(_FOR_CONTROL)
     else:
         _import(_FOR_WORKERS)
         _import(_learn())
+    _close(_open_descriptors() - before)
     return _problem()
+
+
+def _open_descriptors() -> set[int]:
+    # The list has one entry too many: the descriptor that it was read with, which is closed by now.
+    return {number for number in map(int, os.listdir("/proc/self/fd")) if _is_open(number)}
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    """Every fork would have what an import left open; a plain start has not. On aarch64, torch leaves files of
+    /sys/devices/system/cpu open that it never reads again."""
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _import(names: Sequence[str]) -> None:

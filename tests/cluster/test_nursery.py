@@ -123,8 +123,8 @@ print(json.dumps({
 """  # fmt: skip
 
 
-def look(start: Start, command: list[str], folder: Path) -> dict[str, object]:
-    ended, output = run(start, command, folder)
+def look(start: Start, command: list[str], folder: Path, env: dict[str, str] | None = None) -> dict[str, object]:
+    ended, output = run(start, command, folder, env)
     assert ended.is_good, output
     seen: dict[str, object] = json.loads(re.sub(r" at 0x[0-9a-f]+", "", output))
     return seen
@@ -140,6 +140,30 @@ def test_a_script_sees_what_it_sees_after_a_plain_start(nursery: Nursery, tmp_pa
     (tmp_path / "link.py").symlink_to("sub/__main__.py")
 
     assert look(nursery.start_worker, command.split(), tmp_path) == look(Child.start, command.split(), tmp_path)
+
+
+# What torch's import does on aarch64, on every machine.
+LEAVES_FILES_OPEN = """
+import importlib.abc, os, sys
+class Leak(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            sys.meta_path.remove(self)
+            print("left open", [os.open("/sys/devices/system/cpu/online", os.O_RDONLY) for _ in range(17)])
+sys.meta_path.insert(0, Leak())
+"""
+
+
+def test_a_script_has_no_file_that_an_import_of_torch_left_open(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(LEAVES_FILES_OPEN)
+    (tmp_path / "look.py").write_text(LOOK)
+    env = environment(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    nursery = Nursery.start(env)
+    assert nursery.await_ready(READY_S), nursery.last_words() or nursery.problem
+
+    assert "left open" in nursery.last_words()
+    assert look(nursery.start_worker, ["look.py"], tmp_path, env) == look(Child.start, ["look.py"], tmp_path, env)
+    nursery.close()
 
 
 @pytest.mark.parametrize("command", [["nothing.py"], ["-m", "nothing"], ["-m", "everstep.nothing"]])

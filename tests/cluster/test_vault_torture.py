@@ -1,4 +1,4 @@
-"""Two hundred saves while workers and agents are killed and the disk fills up, goes read-only and vanishes.
+"""Hundreds of saves while workers and agents are killed and the disk fills up, goes read-only and vanishes.
 
 After each blow the newest checkpoint is loaded: it must be whole, and no older than the last one that was said to be
 durable."""
@@ -19,11 +19,12 @@ import pytest
 
 from everstep.process import wait_for_end
 from lab.command import until
+from lab.repetitions import repetitions
 from lab.saved import load_step
 from lab.stage import SCRIPTS
 from lab.terminal import Run
 
-NUM_SAVES = 200
+NUM_SAVES = repetitions(60, long=200)
 MB = 1.0
 DISK_MB = 8
 
@@ -138,12 +139,18 @@ def test_no_blow_leaves_less_than_was_said_to_be_durable(disk: Path, tmp_path: P
         "vault",
         "agent",
     ]
-    while torture.num_saves < NUM_SAVES:
+    dealt: list[str] = []
+
+    def is_enough() -> bool:
+        return torture.num_saves >= NUM_SAVES and set(dealt) == set(blows)
+
+    while not is_enough():
         with torture.run() as run:
             torture.let_save(run, 4)
-            while torture.num_saves < NUM_SAVES:
+            while not is_enough():
                 blow = blows.pop(0)
                 blows.append(blow)
+                dealt.append(blow)
                 torture.let_save(run, 2 + torture.chance.randrange(8))
                 time.sleep(torture.chance.random() * 0.02)  # anywhere in a copy or a write
                 with torture.trouble(blow.partition(" ")[0]):

@@ -28,9 +28,8 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    later = item.session.items[item.session.items.index(item) + 1 :]
-    if not any(map(_needs_lab, later)):
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    if nextitem is None or not _needs_lab(nextitem):
         _running.close()
 
 

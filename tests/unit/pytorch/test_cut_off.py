@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from lab.one_weight import OneWeight, Weight, fit, reported, trainer
 from torch import nn
 
 from everstep.pytorch import Batch, Epoch, PyTorchCallback
+from lab.one_weight import OneWeight, Weight, fit, reported, trainer
 
 
 def sigterm_in(batch: int) -> Any:

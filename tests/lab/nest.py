@@ -16,11 +16,9 @@ from typing import IO
 from everstep.launcher.nursery import CONTROL, WORKERS, Nursery, NurseryGone
 from everstep.launcher.warm import connect
 from everstep.process import Child
-from lab.command import environment, until
+from lab.command import DEADLINE_S, environment, until
 
 _IDLE_S = 300.0  # after stories that need none; then it is started again
-_READY_S = 60.0
-_END_S = 10.0
 
 AGENT_OPTIONS = (f"--keep-warm={_IDLE_S:.0f}",)
 
@@ -52,10 +50,10 @@ def close() -> None:
     for path in sockets:
         if (line := connect(path)) is not None:
             nursery = Nursery(line)
-            nursery.await_ready(_READY_S)  # with its greeting unread, the line would be reset and our word lost
+            nursery.await_ready(DEADLINE_S)  # with its greeting unread, the line would be reset and our word lost
             nursery.keep_warm(0.0)
             nursery.close()
-    until(lambda: not any(path.exists() for path in sockets), timeout_s=_END_S)  # each removes its own
+    until(lambda: not any(path.exists() for path in sockets))  # each removes its own
 
 
 def start_service(
@@ -104,7 +102,7 @@ def _find(kind: str) -> Nursery:
         line = connect(_paths[kind])
     assert line is not None, f"the nursery for {kind} has ended"
     nursery = Nursery(line)
-    assert nursery.await_ready(_READY_S), f"the nursery for {kind} is not ready: {nursery.problem}"
+    assert nursery.await_ready(DEADLINE_S), f"the nursery for {kind} is not ready: {nursery.problem}"
     return nursery
 
 

@@ -5,6 +5,7 @@ Threads and children end a moment after they were told to, so each check waits f
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -14,11 +15,22 @@ from pathlib import Path
 import pytest
 
 from everstep.process import started_at
+from lab import nest
 from lab.lanes import Lanes, folder_of, in_order
 
 GRACE_S = 30.0  # on a busy machine; what ends at once costs nothing of it
 
 collect_ignore = [] if Path("/dev/nvidiactl").exists() else ["cuda"]  # stories that need a GPU
+
+
+@pytest.fixture(scope="session", autouse=True)
+def runtime_folder() -> Iterator[None]:
+    """Where nurseries stay warm: those of this test process, which end with it, and nobody else's. A socket's name may
+    not be long."""
+    with tempfile.TemporaryDirectory(prefix="everstep-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        yield
+        nest.close()
 
 
 @pytest.fixture(autouse=True)

@@ -142,11 +142,17 @@ class Nursery:
         return Child(started.pid, descriptor, partial(self._collect, started.pid))
 
     def start_only(
-        self, command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int | None, cwd: str | Path | None
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        output: IO[bytes] | int | None,
+        errors: IO[bytes] | int | None = None,
+        cwd: str | Path | None,
     ) -> Child:
         """The one process for which this connection was made: when it has ended, the connection is closed."""
         self._is_for_one = True
-        return self.start_worker(command, env=env, output=output, cwd=cwd)
+        return self.start_worker(command, env=env, output=output, errors=errors, cwd=cwd)
 
     def close(self) -> None:
         """Its workers end with the connection; a nursery of our own ends as well."""

@@ -107,7 +107,7 @@ def _digest(environment: Mapping[str, str], kind: str) -> str:
         [resource.getrlimit(getattr(resource, name)) for name in _LIMITS],
         os.getpriority(os.PRIO_PROCESS, 0),
     ]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _has_relative(path: str) -> bool:

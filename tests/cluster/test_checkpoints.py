@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +19,24 @@ import everstep
 from everstep.checkpoint.catalog import find, verify
 from everstep.checkpoint.ledger import EXIT_CODE
 from everstep.checkpoint.local import Local
-from lab import nest
+from lab import command, nest
+from lab.command import Command, keyboard, run
 from lab.stage import SCRIPTS, Stage
-from lab.terminal import until
-
-ROOT = Path(__file__).parents[2]
 
 
-def finish(script: str, *args: object) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / script), *(str(arg) for arg in args)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        timeout=100,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+def finish(script: object, *args: object, folder: Path) -> tuple[int, str, str]:
+    words = [sys.executable, SCRIPTS / str(script), *args]
+    with Command(*words, folder=folder, start=nest.start_script, are_errors_apart=True) as typed:
+        return typed.exit_code(), typed.said, typed.errors
 
 
 # --- deaths ---
 
 
 @pytest.mark.slow
-def test_killed_at_any_system_call_the_newest_whole_checkpoint_loads() -> None:
+def test_killed_at_any_system_call_the_newest_whole_checkpoint_loads(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="everstep-") as folder:  # a kill loses no pages of a disk
-        code, output, errors = finish("checkpoint_points.py", folder)
+        code, output, errors = finish("checkpoint_points.py", folder, folder=tmp_path)
     facts = [json.loads(line) for line in output.splitlines()]
 
     assert code == 0, errors
@@ -57,23 +48,21 @@ def test_killed_at_any_system_call_the_newest_whole_checkpoint_loads() -> None:
 
 def test_killed_at_random_times_nothing_durable_is_lost(tmp_path: Path) -> None:
     chance = random.Random(1)
-    folder, log = tmp_path / "ckpt", tmp_path / "log"
-    command = [sys.executable, str(SCRIPTS / "checkpoint_loop.py"), str(folder), "1000000", "2000000"]
-    env = os.environ | {"PYTHONPATH": str(ROOT)} | nest.ONE_THREAD
+    folder = tmp_path / "ckpt"
+    words = [sys.executable, SCRIPTS / "checkpoint_loop.py", folder, 1000000, 2000000]
 
-    def durable() -> list[int]:
-        whole = log.read_text().rpartition("\n")[0]
+    def durable(saving: Command) -> list[int]:
+        whole = saving.said.rpartition("\n")[0]
         return [int(line.split()[1]) for line in whole.splitlines() if line.startswith("durable")]
 
     for _ in range(4):
         num_durable = chance.randint(1, 6)
-        with log.open("wb") as output, nest.start_script(command, env=env, output=output) as saving:
-            until(lambda num=num_durable: len(durable()) >= num or saving.wait(0) is not None, log.read_text)
-            saving.kill()
+        with Command(*words, folder=tmp_path, start=nest.start_script) as saving:
+            saving.until(lambda num=num_durable: len(durable(saving)) >= num, f"{num_durable} durable")
+            saving.process.kill()
         with everstep.Checkpointer(folder) as checkpointer:
             state = checkpointer.load()
-        assert len(durable()) >= num_durable, log.read_text()
-        assert state["step"] >= max(durable())
+        assert state["step"] >= max(durable(saving))
         assert state["w"].unique().tolist() == [state["step"]]
 
 
@@ -114,9 +103,9 @@ def test_a_full_disk_stops_no_training_and_spoils_no_checkpoint(small_disk: Path
 
 
 @pytest.mark.root
-def test_without_any_checkpoint_the_exit_code_says_so(small_disk: Path) -> None:
+def test_without_any_checkpoint_the_exit_code_says_so(small_disk: Path, tmp_path: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(2_900_000))
-    code, output, errors = finish("checkpoint_loop.py", small_disk, 3)
+    code, output, errors = finish("checkpoint_loop.py", small_disk, 3, folder=tmp_path)
 
     assert "trained to 3" in output
     assert code == EXIT_CODE
@@ -125,11 +114,11 @@ def test_without_any_checkpoint_the_exit_code_says_so(small_disk: Path) -> None:
 
 
 @pytest.mark.root
-def test_a_read_only_disk_is_told_and_what_is_there_loads(small_disk: Path) -> None:
+def test_a_read_only_disk_is_told_and_what_is_there_loads(small_disk: Path, tmp_path: Path) -> None:
     with everstep.Checkpointer(small_disk) as checkpointer:
         checkpointer.save(7, {"step": 7}, wait=True)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    code, output, errors = finish("checkpoint_loop.py", small_disk, 2)
+    code, output, errors = finish("checkpoint_loop.py", small_disk, 2, folder=tmp_path)
 
     assert "trained to 9" in output
     assert code == EXIT_CODE and "read-only" in errors
@@ -146,11 +135,10 @@ def test_a_run_with_some_checkpoints_ends_well_and_tells_what_failed(tmp_path: P
         "c.save(3, {})\n"
         "print('done')\n"
     )
-    command, env = [sys.executable, script], os.environ | {"PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
+    code, output, errors = finish(script, folder=tmp_path)
 
-    assert (ended.returncode, ended.stdout) == (0, "done\n")
-    assert ended.stderr.count("HINT") == 1 and "2 of the saves" in ended.stderr
+    assert (code, output) == (0, "done\n")
+    assert errors.count("HINT") == 1 and "2 of the saves" in errors
 
 
 def test_what_is_being_written_at_the_end_of_the_script_is_finished(tmp_path: Path) -> None:
@@ -159,7 +147,7 @@ def test_what_is_being_written_at_the_end_of_the_script_is_finished(tmp_path: Pa
         "import everstep, torch\n"
         f"everstep.Checkpointer({str(tmp_path / 'ckpt')!r}).save(1, {{'w': torch.ones(10_000_000)}})\n"
     )
-    subprocess.run([sys.executable, script], timeout=60, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert run(sys.executable, script, folder=tmp_path).returncode == 0  # a plain start, and so a plain end
 
     with everstep.Checkpointer(tmp_path / "ckpt") as checkpointer:
         assert checkpointer.load()["w"].sum() == 10_000_000
@@ -171,18 +159,10 @@ def test_what_is_being_written_at_the_end_of_the_script_is_finished(tmp_path: Pa
 def together(folder: Path, size: int, script: str, *args: object) -> list[str]:
     """What each worker of a plain torch.distributed world prints, by rank. They are forks: torch is imported once."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, str(SCRIPTS / script), *(str(arg) for arg in args)]
-    logs = [folder / f"{random.random()}.log" for _ in range(size)]
-    with ExitStack() as running:
-        workers = []
-        for rank, log in enumerate(logs):
-            env = os.environ | {"PYTHONPATH": str(ROOT), "RANK": str(rank), "WORLD_SIZE": str(size)} | nest.ONE_THREAD
-            with log.open("wb") as output:
-                workers.append(running.enter_context(nest.start_script(command, env=env, output=output)))
-        for worker, log in zip(workers, logs, strict=True):
-            ended = worker.wait(100)
-            assert ended is not None and ended.is_good, f"{ended}\n{log.read_text()}"
-    return [log.read_text() for log in logs]
+    words = [sys.executable, SCRIPTS / script, *args]
+    with keyboard(folder, WORLD_SIZE=str(size)) as start:
+        workers = [start(*words, start=nest.start_script, RANK=str(rank)) for rank in range(size)]
+        return [worker.finish() for worker in workers]
 
 
 def world(folder: Path, size: int, mode: str = "all", num_steps: int = 3) -> list[dict[str, Any]]:
@@ -228,8 +208,8 @@ def test_a_sharded_state_is_written_in_pieces_and_loads_whole(tmp_path: Path) ->
     assert torch.equal(tensors["columns"], whole.to(torch.complex128))
 
     target = tmp_path / "one.safetensors"
-    command = [sys.executable, "-m", "everstep", "checkpoint", "export", str(folder), str(target), "--only", "tensors"]
-    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    done = command.everstep("checkpoint", "export", folder, target, "--only", "tensors", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
     from safetensors.torch import load_file
 
     exported = load_file(target)

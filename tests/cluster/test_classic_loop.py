@@ -3,65 +3,51 @@ restarts all, from the checkpoint, to the weights of a run that nothing happened
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from everstep.process import Child
 from everstep.testing.tape import Tape, is_match
+from lab import nest
+from lab.command import Command
 from lab.stage import SCRIPTS
-from lab.terminal import ROOT, Run
+from lab.terminal import Run
 
 SCRIPT = SCRIPTS / "classic_loop.py"
 SAMPLES, EPOCHS, STEPS = 103, 2, 4  # 103 = 3 · 32 + 7: the last step of an epoch has samples for two leaves of eight
 LEAVES = 8
 
 
-def plainly(directory: Path, *command: object) -> list[dict[str, Any]]:
+def results(directory: Path, *command: object, **how: Any) -> list[dict[str, Any]]:
     """What a run under `python` or `torchrun` tells at its end."""
-    directory.mkdir()
-    outer = {name: value for name, value in os.environ.items() if not name.startswith(("EVERSTEP_", "GATES"))}
-    given = {"PYTHONPATH": str(ROOT), "EVERSTEP_EVENTS": str(directory / "events.jsonl"), "OMP_NUM_THREADS": "1"}
-    log = directory / "terminal.log"
-    with log.open("wb") as output:
-        arguments = [sys.executable, *map(str, command), "checkpoint.pt", f"--leaves={LEAVES}"]
-        process = Child.start(arguments, env=outer | given, output=output, cwd=directory)
-    try:
-        ended = process.wait(100.0)
-        assert ended is not None and ended.code == 0, log.read_text()
-    finally:
-        process.signal(signal.SIGTERM)  # torchrun's workers are in sessions of their own
-        process.wait(10.0)
-        process.kill()
-    return [event for event in Tape(directory / "events.jsonl").read() if event["event"] == "result"]
+    events = directory / "events.jsonl"
+    told = {"EVERSTEP_EVENTS": str(events), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, *command, "checkpoint.pt", f"--leaves={LEAVES}"]
+    with Command(*words, folder=directory, **told, **how) as run:
+        run.finish()
+    return [event for event in Tape(events).read() if event["event"] == "result"]
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """How one process ends, with eight leaves of its own in each step."""
-    (result,) = plainly(tmp_path_factory.mktemp("alone") / "python", SCRIPT)
+    (result,) = results(tmp_path_factory.mktemp("alone"), SCRIPT, start=nest.start_script)
     assert (result["steps"], result["leaves"]) == (EPOCHS * STEPS, LEAVES)
     return result
 
 
 def test_three_workers_of_torchruns_share_eight_leaves_and_end_together(alone: dict[str, Any], tmp_path: Path) -> None:
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=3", "--standalone", SCRIPT]
-    ends = plainly(tmp_path / "torchrun", *torchrun)
+    ends = results(tmp_path, *torchrun)
     assert [event["steps"] for event in ends] == [EPOCHS * STEPS] * 3
     assert {event["weights_digest"] for event in ends} == {alone["weights_digest"]}
 
 
-def test_a_killed_worker_restarts_all_and_the_end_is_that_of_one_process(
-    alone: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GATES", "5")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_a_killed_worker_restarts_all_and_the_end_is_that_of_one_process(alone: dict[str, Any], tmp_path: Path) -> None:
     options = ["--nnodes=1", "--nproc-per-node=3", "--max-restarts=1"]
-    with Run(*options, SCRIPT, "checkpoint.pt", f"--leaves={LEAVES}", directory=tmp_path, shares_nursery=True) as run:
+    with Run(*options, SCRIPT, "checkpoint.pt", f"--leaves={LEAVES}", directory=tmp_path, GATES="5") as run:
 
         def events(name: str, **facts: Any) -> list[dict[str, Any]]:
             return [event for event in run.tape.read() if is_match(event, name, facts)]
@@ -70,13 +56,13 @@ def test_a_killed_worker_restarts_all_and_the_end_is_that_of_one_process(
         run.kill("w1")
         run.until(lambda: len(events("worker.exited")) == 3, "the end of the others")
         (tmp_path / "gate-5").touch()
-        assert run.finish() == 0, run.said
-        resumed, leaves, results = events("resumed"), events("leaf"), events("result")
+        run.finish()
+        resumed, leaves, ends = events("resumed"), events("leaf"), events("result")
 
     assert {(event["epoch"], event["position"]) for event in resumed} == {(0, 96)}, "after step 3"
-    assert {event["steps"] for event in results} == {EPOCHS * STEPS - 3}
-    assert {event["weights_digest"] for event in results} == {alone["weights_digest"]}
-    assert len(results) == len(resumed) == 3
+    assert {event["steps"] for event in ends} == {EPOCHS * STEPS - 3}
+    assert {event["weights_digest"] for event in ends} == {alone["weights_digest"]}
+    assert len(ends) == len(resumed) == 3
 
     def parts(epoch: int, *, is_before: bool) -> set[tuple[int, ...]]:
         wanted = [event for event in leaves if event["epoch"] == epoch]

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,48 +14,30 @@ import pytest
 
 from everstep.launcher.local_coordinator import CoordinatorFiles, start_coordinator
 from everstep.testing.network import Network, can_make_hosts
+from lab.command import CALM_OPTIONS, EVERSTEP, Command
 from lab.ports import reserved_port
-from lab.terminal import CALM_OPTIONS
 
-ROOT = Path(__file__).parents[2]
 TELL = Path(__file__).parent / "scripts" / "tell.py"
-WAIT_S = 90.0
 
 needs_hosts = pytest.mark.skipif(
     not can_make_hosts() or shutil.which("tc") is None, reason="needs root, iproute2 and nftables"
 )
 
 
-@contextmanager
-def everstep(
-    *arguments: str | Path, home: Path, inside: Sequence[str] = (), **added: str
-) -> Iterator[subprocess.Popen[str]]:
+def node(*arguments: object, home: Path, inside: Sequence[str] = (), **added: str) -> Command:
     """Started in a folder of its own; nodes of the same `home` share a token."""
-    outer = {name: value for name, value in os.environ.items() if not name.startswith(("EVERSTEP_", "PET_"))}
-    environment = outer | {"PYTHONPATH": str(ROOT), "HOME": str(home), "OMP_NUM_THREADS": "1"} | added
     folder = home / f"node{len(list(home.iterdir()))}"
     folder.mkdir()
-    process = subprocess.Popen(
-        [*inside, sys.executable, "-m", "everstep", *(str(argument) for argument in arguments)],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    given = {"HOME": str(home), "OMP_NUM_THREADS": "1", **added}
+    return Command(*inside, *EVERSTEP, *arguments, folder=folder, are_errors_apart=True, **given)
 
 
-def doctor(*arguments: str | Path, home: Path, **added: str) -> tuple[int, dict[str, Mapping[str, Any]]]:
+def doctor(*arguments: object, home: Path, **added: str) -> tuple[int, dict[str, Mapping[str, Any]]]:
     """Its exit code, and its findings by check."""
-    with everstep("doctor", "--json", *arguments, home=home, **added) as process:
-        told, _ = process.communicate(timeout=WAIT_S)
-    ((_, findings),) = json.loads(told)["nodes"].items()
-    return process.returncode, {finding["check"]: finding for finding in findings}
+    with node("doctor", "--json", *arguments, home=home, **added) as typed:
+        code = typed.exit_code()
+    ((_, findings),) = json.loads(typed.said)["nodes"].items()
+    return code, {finding["check"]: finding for finding in findings}
 
 
 def test_this_machine_is_examined(tmp_path: Path) -> None:
@@ -79,8 +58,9 @@ def test_an_error_is_an_exit_code_and_a_way_out(tmp_path: Path) -> None:
 
 
 def test_the_table_is_for_people(tmp_path: Path) -> None:
-    with everstep("doctor", home=tmp_path) as process:
-        told, _ = process.communicate(timeout=WAIT_S)
+    with node("doctor", home=tmp_path) as typed:
+        typed.exit_code()
+        told = typed.said
     assert socket.gethostname() in told
     assert [line.split()[:2] for line in told.splitlines()][1][0] == "python"
 
@@ -90,15 +70,14 @@ def test_a_node_whose_probe_fails_is_left_out(tmp_path: Path) -> None:
         # Neither begins before the other is there, however late; then they begin at once.
         run = ["run", "--check", "--nnodes=1:2", f"--rdzv-endpoint=127.0.0.1:{port}", "--last-call-s=60", *CALM_OPTIONS]
         with (
-            everstep(*run, TELL, home=tmp_path) as good,
-            everstep(*run, TELL, home=tmp_path, PYTHON_EXEC="/bin/false") as bad,
+            node(*run, TELL, home=tmp_path) as good,
+            node(*run, TELL, home=tmp_path, PYTHON_EXEC="/bin/false") as bad,
         ):
-            out, told = good.communicate(timeout=WAIT_S)
-            _, told_there = bad.communicate(timeout=WAIT_S)
-    assert (good.returncode, bad.returncode) == (0, 0), told + told_there
-    assert out == "[w0] out of 0: an apple\n"
-    assert "is left out: its probe failed: exit code 1" in told
-    assert "left out, a spare from now on: its probe failed: exit code 1" in told_there
+            good.finish()
+            bad.finish()
+    assert good.said == "[w0] out of 0: an apple\n"
+    assert "is left out: its probe failed: exit code 1" in good.errors
+    assert "left out, a spare from now on: its probe failed: exit code 1" in bad.errors
 
 
 @needs_hosts
@@ -137,11 +116,9 @@ def on_all_hosts(network: Network, home: Path, command: str, *arguments: str | P
     """What each of three hosts prints; the first one has the endpoint."""
     endpoint = f"--rdzv-endpoint={network.address(1)}:29400"
     start = [command, endpoint, *arguments]
-    with (
-        everstep(*start, home=home, inside=network.inside(1), GLOO_SOCKET_IFNAME="eth0") as first,
-        everstep(*start, home=home, inside=network.inside(2), GLOO_SOCKET_IFNAME="eth0") as second,
-        everstep(*start, home=home, inside=network.inside(3), GLOO_SOCKET_IFNAME="eth0") as third,
-    ):
-        told = [process.communicate(timeout=WAIT_S) for process in (first, second, third)]
-        assert [process.returncode for process in (first, second, third)] == [0, 0, 0], told
-    return told
+    with ExitStack() as running:
+        nodes = [
+            running.enter_context(node(*start, home=home, inside=network.inside(host), GLOO_SOCKET_IFNAME="eth0"))
+            for host in (1, 2, 3)
+        ]
+        return [(each.finish(), each.errors) for each in nodes]

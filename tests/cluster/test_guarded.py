@@ -6,10 +6,7 @@ import json
 import os
 import socketserver
 import stat
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import SimpleHTTPRequestHandler
@@ -17,23 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from everstep.process import Child
 from everstep.tokens import ROLES, parse_tokens
 from lab.certificates import Authority
-from lab.terminal import CALM_OPTIONS
+from lab.command import CALM_OPTIONS, EVERSTEP, Command, everstep
 
 SCRIPTS = Path(__file__).parent / "scripts"
-ROOT = Path(__file__).parents[2]
-
-
-def environment(**more: str) -> dict[str, str]:
-    outer = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
-    return outer | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "EVERSTEP_NURSERY": "off", **more}
-
-
-def everstep(*arguments: object, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "everstep", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=environment(**more), capture_output=True, text=True, check=False)
+PLAINLY = {"EVERSTEP_NURSERY": "off"}  # puppets need no torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +42,8 @@ def standing(tmp_path: Path) -> Iterator[Standing]:
     certificate, key = authority.issue("coordinator")
     options = {"--port": 0, "--ready-file": "url", "--tls-cert": certificate, "--tls-key": key}
     flat = [str(part) for option in options.items() for part in option]
-    command = [sys.executable, "-m", "everstep", "serve", *flat]
-    with (folder / "log").open("wb") as output, Child.start(command, cwd=folder, env=environment(), output=output):
-        deadline = time.monotonic() + 60
-        while not (folder / "url").exists():
-            assert time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.01)
+    with Command(*EVERSTEP, "serve", *flat, folder=folder) as serving:
+        serving.until((folder / "url").exists, "its address")
         url = (folder / "url").read_text().strip()
         yield Standing(url=url, token_file=folder / "everstep.token", ca_file=authority.certificate)
 
@@ -77,7 +59,7 @@ def test_its_workers_train_by_https_and_hold_their_own_token_alone(standing: Sta
         "--job",
         "guarded",
     ]
-    done = everstep("run", *options, SCRIPTS / "puppet.py", 3, cwd=tmp_path)
+    done = everstep("run", *options, SCRIPTS / "puppet.py", 3, folder=tmp_path, **PLAINLY)
 
     assert done.returncode == 0, done.stderr
     assert "[w1] done" in done.stdout
@@ -91,7 +73,9 @@ def test_its_workers_are_told_whom_to_trust(standing: Standing, tmp_path: Path) 
     options = [*CALM_OPTIONS, *standing.options, "--job", "told"]
     user = standing.token_file.read_text()
     ca = os.path.relpath(standing.ca_file, tmp_path)
-    done = everstep("run", *options, "--ca-file", ca, SCRIPTS / "tell.py", cwd=tmp_path, EVERSTEP_TOKEN=user)
+    done = everstep(
+        "run", *options, "--ca-file", ca, SCRIPTS / "tell.py", folder=tmp_path, **PLAINLY, EVERSTEP_TOKEN=user
+    )
 
     assert done.returncode == 0, done.stderr
     seen = json.loads((tmp_path / "env-0.json").read_text())
@@ -101,7 +85,7 @@ def test_its_workers_are_told_whom_to_trust(standing: Standing, tmp_path: Path) 
 
 
 def test_without_the_authority_the_way_out_is_told(standing: Standing, tmp_path: Path) -> None:
-    done = everstep("run", *standing.options, SCRIPTS / "puppet.py", 3, cwd=tmp_path)
+    done = everstep("run", *standing.options, SCRIPTS / "puppet.py", 3, folder=tmp_path, **PLAINLY)
 
     assert done.returncode == 2
     assert "the coordinator's certificate is not to be trusted" in done.stderr
@@ -112,7 +96,7 @@ def test_without_the_authority_the_way_out_is_told(standing: Standing, tmp_path:
 def test_a_worker_token_is_not_enough_to_create_a_job(standing: Standing, tmp_path: Path) -> None:
     (word,) = [str(each) for each in parse_tokens(standing.token_file.read_text()) if each.role == "worker"]
     options = ["--coordinator", standing.url, "--ca-file", standing.ca_file]
-    done = everstep("run", *options, SCRIPTS / "puppet.py", 3, cwd=tmp_path, EVERSTEP_TOKEN=word)
+    done = everstep("run", *options, SCRIPTS / "puppet.py", 3, folder=tmp_path, **PLAINLY, EVERSTEP_TOKEN=word)
 
     assert done.returncode == 2
     assert "403 the token's role is worker, and this needs user" in done.stderr
@@ -120,7 +104,7 @@ def test_a_worker_token_is_not_enough_to_create_a_job(standing: Standing, tmp_pa
 
 
 def test_what_an_embedded_coordinator_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
-    done = everstep("run", *CALM_OPTIONS, "--job", "own", SCRIPTS / "puppet.py", 2, cwd=tmp_path)
+    done = everstep("run", *CALM_OPTIONS, "--job", "own", SCRIPTS / "puppet.py", 2, folder=tmp_path, **PLAINLY)
 
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "runs" / "own"
@@ -150,7 +134,7 @@ def foreign_port() -> Iterator[int]:
 
 def test_another_program_at_the_endpoint_is_called_what_it_is(foreign_port: int, tmp_path: Path) -> None:
     meeting = ["--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{foreign_port}", "--rdzv-id", "j"]
-    done = everstep("run", *meeting, SCRIPTS / "puppet.py", 3, cwd=tmp_path, HOME=str(tmp_path))
+    done = everstep("run", *meeting, SCRIPTS / "puppet.py", 3, folder=tmp_path, **PLAINLY, HOME=str(tmp_path))
 
     assert done.returncode == 2
     assert f"what answers at 127.0.0.1:{foreign_port} is no everstep coordinator" in done.stderr
@@ -160,7 +144,7 @@ def test_another_program_at_the_endpoint_is_called_what_it_is(foreign_port: int,
 
 def test_a_run_does_not_host_a_coordinator_with_tls(tmp_path: Path) -> None:
     meeting = ["--nnodes", 2, "--rdzv-endpoint", "https://127.0.0.1:1", "--rdzv-conf", "is_host=true"]
-    done = everstep("run", *meeting, SCRIPTS / "puppet.py", 3, cwd=tmp_path)
+    done = everstep("run", *meeting, SCRIPTS / "puppet.py", 3, folder=tmp_path, **PLAINLY)
 
     assert done.returncode == 2
     assert "a run cannot host a coordinator with TLS at https://127.0.0.1:1" in done.stderr

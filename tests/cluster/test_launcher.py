@@ -6,9 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +15,9 @@ import pytest
 from everstep.process import ENDED, process_state, wait_for_end
 from everstep.testing import Cluster, ClusterError, can_make_hosts
 from everstep.wire import Policy
+from lab.command import EVERSTEP, Command, everstep, until
+from lab.processes import children, coordinator_of
 from lab.stage import pass_time
-from lab.terminal import children, coordinator_of, until
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PUPPET = SCRIPTS / "puppet.py"
@@ -225,27 +223,23 @@ def test_status_shows_the_job_as_a_table() -> None:
     with puppets(workers=2) as cluster:
         cluster.wait("step.committed", worker="w0", step=1)
         arguments = ["status", "--coordinator", cluster.url, "--job", "test", "--token-file", cluster.token_file]
-        with everstep(*arguments, directory=cluster.directory) as process:
-            output = output_of(process)
-    assert "test: running, generation 1" in output
-    assert re.search(r"w1 .* member", output)
+        told = everstep(*arguments, folder=cluster.directory).stdout
+    assert "test: running, generation 1" in told
+    assert re.search(r"w1 .* member", told)
 
 
 def test_a_token_from_the_environment_reaches_the_workers_as_a_file(tmp_path: Path) -> None:
     with puppets(3) as cluster:
         token = cluster.token_file.read_text().strip()
-        arguments = ["run", "--coordinator", cluster.url, "--heartbeat-s", "0.1", *PATIENCE, PUPPET, "3"]
-        with everstep(*arguments, directory=tmp_path, env=PLAINLY | {"EVERSTEP_TOKEN": token}) as process:
-            output = output_of(process)
-    assert "[w0] done" in output
-    assert process.returncode == 0
+        arguments = ["--coordinator", cluster.url, "--heartbeat-s", "0.1", *PATIENCE, PUPPET, "3"]
+        with everstep_run(*arguments, folder=tmp_path, **PLAINLY, EVERSTEP_TOKEN=token) as run:
+            assert "[w0] done" in run.finish()
 
 
 def test_without_a_token_the_way_out_is_told(tmp_path: Path) -> None:
-    with everstep("run", "--coordinator", "http://127.0.0.1:9", PUPPET, "3", directory=tmp_path) as process:
-        output = output_of(process)
-    assert process.returncode == 2
-    assert "HINT: give --token-file or set EVERSTEP_TOKEN_FILE" in output
+    done = everstep("run", "--coordinator", "http://127.0.0.1:9", PUPPET, "3", folder=tmp_path)
+    assert done.returncode == 2
+    assert "HINT: give --token-file or set EVERSTEP_TOKEN_FILE" in done.stderr
 
 
 # --- hosts ----------------------------------------------------------------------------------------
@@ -296,54 +290,15 @@ def test_waiting_in_vain_tells_the_story() -> None:
 # --- everstep run ---------------------------------------------------------------------------------
 
 
-@contextmanager
-def everstep(
-    *arguments: str | Path, directory: Path, env: Mapping[str, str] | None = None
-) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "everstep", *(str(argument) for argument in arguments)]
-    given = {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "160", "PYTHONFAULTHANDLER": "1"}
-    own = {"XDG_RUNTIME_DIR": str(directory)}  # no nursery that another story has left warm
-    environment = os.environ | given | own | dict(env or {})
-    # What is started in the background by a shell ignores SIGINT, and so would all that it starts.
-    with subprocess.Popen(
-        command,
-        cwd=directory,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def output_of(process: subprocess.Popen[str]) -> str:
-    try:
-        output, _ = process.communicate(timeout=60)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGABRT)  # faulthandler tells where it is
-        raise AssertionError(process.communicate()[0]) from None
-    return output
-
-
-def read_until(process: subprocess.Popen[str], text: str) -> str:
-    assert process.stdout is not None
-    seen = ""
-    for line in process.stdout:
-        seen += line
-        if text in line:
-            return seen
-    raise AssertionError(f"{text!r} is not in\n{seen}")
+def everstep_run(*arguments: object, folder: Path, **env: str) -> Command:
+    own = {"XDG_RUNTIME_DIR": str(folder)}  # no nursery that another story has left warm
+    return Command(*EVERSTEP, "run", *arguments, folder=folder, **own, **env)
 
 
 def test_run_brings_its_own_coordinator(tmp_path: Path) -> None:
-    arguments = ["run", "--nproc_per_node", "2", "--heartbeat-s", "0.1", *PATIENCE, PUPPET, "5"]
-    with everstep(*arguments, directory=tmp_path, env=PLAINLY) as process:
-        output = output_of(process)
-    assert process.returncode == 0, output
+    arguments = ["--nproc_per_node", "2", "--heartbeat-s", "0.1", *PATIENCE, PUPPET, "5"]
+    with everstep_run(*arguments, folder=tmp_path, **PLAINLY) as run:
+        output = run.finish()
     assert "[w0] done" in output
     assert "[w1] done" in output
     assert "generation 1 formed by w" in output
@@ -356,42 +311,40 @@ def test_run_brings_its_own_coordinator(tmp_path: Path) -> None:
 def test_the_scripts_own_options_are_left_alone(tmp_path: Path) -> None:
     script = tmp_path / "echo.py"
     script.write_text("import os, sys; print(sys.argv[1:], os.environ['WORLD_SIZE'], os.environ['RANK'])\n")
-    arguments = ["run", "--nproc-per-node=1", script, "--max_restarts", "-m", "x_y"]
-    with everstep(*arguments, directory=tmp_path, env=PLAINLY) as process:
-        output = output_of(process)
-    assert "[w0] ['--max_restarts', '-m', 'x_y'] 1 0" in output
+    done = everstep("run", "--nproc-per-node=1", script, "--max_restarts", "-m", "x_y", folder=tmp_path, **PLAINLY)
+    assert "[w0] ['--max_restarts', '-m', 'x_y'] 1 0" in done.stdout
 
 
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
-    arguments = ["run", "--nproc-per-node=2", "--heartbeat-s=0.1", *PATIENCE, PUPPET, FOR_EVER]
-    with everstep(*arguments, directory=tmp_path, env=PLAINLY) as process:
-        seen = read_until(process, "generation 1 formed")
-        pids = [int(pid) for pid in re.findall(r"pid (\d+)", seen)]
-        process.send_signal(signal.SIGINT)
-        output_of(process)
-    assert process.returncode == 130
+    # What is started in the background by a shell ignores SIGINT, and so would all that it starts.
+    heeding = ["env", "--default-signal=INT", *EVERSTEP, "run"]
+    arguments = ["--nproc-per-node=2", "--heartbeat-s=0.1", *PATIENCE, PUPPET, FOR_EVER]
+    with Command(*heeding, *arguments, folder=tmp_path, **PLAINLY) as run:
+        run.wait_said("generation 1 formed")
+        pids = [int(pid) for pid in re.findall(r"pid (\d+)", run.said)]
+        run.signal(signal.SIGINT)
+        assert run.exit_code() == 130
     assert len(pids) == 2
     assert all(process_state(pid) == ENDED for pid in pids)
 
 
 def test_a_killed_run_leaves_nothing_behind(tmp_path: Path) -> None:
-    arguments = ["run", "--nproc-per-node=2", "--heartbeat-s=0.1", *PATIENCE, PUPPET, FOR_EVER]
-    with everstep(*arguments, directory=tmp_path) as process:
-        seen = read_until(process, "generation 1 formed")
-        pids = [int(pid) for pid in re.findall(r"pid (\d+)", seen)] + children(process.pid)
-        process.kill()
-        process.wait()
+    arguments = ["--nproc-per-node=2", "--heartbeat-s=0.1", *PATIENCE, PUPPET, FOR_EVER]
+    with everstep_run(*arguments, folder=tmp_path) as run:
+        run.wait_said("generation 1 formed")
+        pids = [int(pid) for pid in re.findall(r"pid (\d+)", run.said)] + children(run.process.pid)
+        run.signal(signal.SIGKILL)
+        run.exit_code()
     assert len(set(pids)) == 5  # two workers, the coordinator, the nursery and the broom
     assert all(wait_for_end(pid, END_S) for pid in pids)
 
 
 def test_run_starts_a_dead_coordinator_again(tmp_path: Path) -> None:
-    arguments = ["run", "--nproc-per-node=1", "--heartbeat-s=0.1", *PATIENCE, PUPPET, "5"]
+    arguments = ["--nproc-per-node=1", "--heartbeat-s=0.1", *PATIENCE, PUPPET, "5"]
     held = PLAINLY | {"EVERSTEP_EVENTS": str(tmp_path / "events.jsonl"), "GATES": "2"}
-    with everstep(*arguments, directory=tmp_path, env=held) as process:
-        read_until(process, "generation 1 formed")
-        os.kill(coordinator_of(process.pid), signal.SIGKILL)
-        read_until(process, "the coordinator ended (killed by SIGKILL) and is started again")
+    with everstep_run(*arguments, folder=tmp_path, **held) as run:
+        run.wait_said("generation 1 formed")
+        os.kill(coordinator_of(run.process.pid), signal.SIGKILL)
+        run.wait_said(r"the coordinator ended \(killed by SIGKILL\) and is started again")
         (tmp_path / "gate-2").touch()
-        output = output_of(process)
-    assert process.returncode == 0, output
+        run.finish()

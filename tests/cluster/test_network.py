@@ -13,7 +13,7 @@ from everstep.errors import UsageError
 from everstep.process import Child, Exit
 from everstep.testing import Cluster, can_make_hosts
 from everstep.testing.network import Network, _namespaces
-from lab.terminal import until
+from lab.command import until
 
 pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="needs root, iproute2 and nftables")
 

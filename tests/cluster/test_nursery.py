@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-import everstep
 from everstep.launcher.loop import Loop
 from everstep.launcher.nursery import Nursery
 from everstep.launcher.parcel import Hello, receive
@@ -24,8 +23,9 @@ from everstep.launcher.starter import Starter, nursery_environment
 from everstep.process import Child, Exit, wait_for_end
 from everstep.testing import Cluster
 from everstep.wire import Policy
+from lab import command
+from lab.command import ROOT, everstep, until
 
-ROOT = Path(everstep.__file__).parents[1]
 SCRIPTS = Path(__file__).parent / "scripts"
 READY_S = 60.0
 END_S = 60.0
@@ -33,8 +33,7 @@ PATIENT = Policy(lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
 
 
 def environment(**more: str) -> dict[str, str]:
-    outer = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
-    return nursery_environment(outer, num_workers=2) | {"PYTHONPATH": str(ROOT)} | more
+    return nursery_environment(command.environment(), num_workers=2) | more
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +63,6 @@ def run_code(nursery: Nursery, code: str, folder: Path, env: dict[str, str] | No
     ended, output = run(nursery.start_worker, ["script.py"], folder, env)
     assert ended == Exit(code=0), output
     return output
-
-
-def until(condition: Callable[[], object], timeout_s: float = END_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 # --- as a plain start -------------------------------------------------------------------------------
@@ -390,9 +382,9 @@ def test_a_replacement_comes_from_the_same_nursery() -> None:
 def everstep_run(folder: Path, *options: str) -> int:
     """The parent of the one worker of a run."""
     (folder / "parent.py").write_text("import os; print('parent', os.getppid(), flush=True)")
-    command = [sys.executable, "-m", "everstep", "run", "--log-dir", "runs", *options, "parent.py"]
-    env = environment(XDG_RUNTIME_DIR=str(folder))
-    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=90, check=True)
+    own = {"XDG_RUNTIME_DIR": str(folder)}
+    done = everstep("run", "--log-dir", "runs", *options, "parent.py", folder=folder, **environment(**own))
+    assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stdout.splitlines() if "parent " in line)
     return int(line.split()[-1])
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from everstep.testing.tape import is_match
-from lab.terminal import (
-    Run,
+from lab.command import until
+from lab.processes import (
     are_gone,
     children,
     coordinator_of,
@@ -17,11 +17,10 @@ from lab.terminal import (
     num_descriptors,
     num_threads,
     nurseries_of,
-    until,
 )
+from lab.terminal import NONE, OWN, SHARED, Run
 
 SCRIPTS = Path(__file__).parent / "scripts"
-PATIENCE = ("--lease-s=600", "--arrive-s=600")  # nobody is lost by being slow
 
 
 def script(directory: Path, text: str) -> Path:
@@ -33,15 +32,14 @@ def script(directory: Path, text: str) -> Path:
 # --- torch's DDP ------------------------------------------------------------------------------------
 
 
-def test_a_killed_ddp_worker_restarts_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GATES", "15")  # long enough for a death before the end
+def test_a_killed_ddp_worker_restarts_both(tmp_path: Path) -> None:
     arguments = [SCRIPTS / "ddp.py", "checkpoint.pt", "--steps=20"]
-    options = ["--nproc-per-node=2", "--max-restarts=1", *PATIENCE]
-    with Run(*options, *arguments, directory=tmp_path, shares_nursery=True) as run:
+    options = ["--nproc-per-node=2", "--max-restarts=1"]
+    with Run(*options, *arguments, directory=tmp_path, GATES="15") as run:  # long enough for a death before the end
         run.until(lambda: any(is_match(event, "ddp.step", {"step": 3}) for event in run.tape.read()), "step 3")
         run.kill("w1")
         (tmp_path / "gate-15").touch()
-        assert run.finish() == 0, run.said
+        run.finish()
         results = [event for event in run.tape.read() if event["event"] == "result"]
     assert len(results) == 2
     assert len({event["weights_digest"] for event in results}) == 1
@@ -59,20 +57,20 @@ sys.exit(os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] 
 
 def test_a_good_end_of_one_worker_does_not_hide_the_failure_of_another(tmp_path: Path) -> None:
     with Run("--nproc-per-node=2", script(tmp_path, HALF_GOOD), directory=tmp_path) as run:
-        assert run.finish() == 1
+        assert run.exit_code() == 1
     assert "first to fail: w1, exit code 1" in run.said
 
 
 def test_both_are_started_again_when_one_has_failed_and_the_other_has_ended(tmp_path: Path) -> None:
     with Run("--nproc-per-node=2", "--max-restarts=1", script(tmp_path, HALF_GOOD), directory=tmp_path) as run:
-        assert run.finish() == 0
+        run.finish()
     assert run.said.count("attempt 1") == 2
 
 
 def test_a_script_that_fails_at_import_is_tried_as_often_as_allowed_and_shown(tmp_path: Path) -> None:
     path = script(tmp_path, "import no_such_module\n")
     with Run("--nproc-per-node=2", "--max-restarts=2", path, directory=tmp_path) as run:
-        assert run.finish() == 1
+        assert run.exit_code() == 1
     assert "  | ModuleNotFoundError: No module named 'no_such_module'" in run.said
     assert "all 2 restarts are used" in run.said
     assert {event["attempt"] for event in run.tape.read() if event["event"] == "attempt.began"} == {0, 1, 2}
@@ -91,9 +89,9 @@ runpy.run_path({str(SCRIPTS / "puppet.py")!r}, run_name="__main__")
 
 
 def test_a_worker_that_never_joins_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    options = ["--nproc-per-node=3", "--start-s=0.5", "--min-workers=2", *PATIENCE]
+    options = ["--nproc-per-node=3", "--start-s=0.5", "--min-workers=2"]
     with Run(*options, script(tmp_path, NEVER_JOINS), directory=tmp_path) as run:
-        assert run.finish() == 0, run.said
+        run.finish()
     formed = [event for event in run.tape.read() if event["event"] == "generation.joined"]
     assert {(event["worker"], event["size"]) for event in formed} == {("w0", 2), ("w2", 2)}
 
@@ -112,13 +110,13 @@ def test_a_worker_that_does_not_end_with_the_others_is_named(tmp_path: Path) -> 
     with Run("--nproc-per-node=2", SCRIPTS / "linger.py", directory=tmp_path) as run:
         run.wait_said(r"waiting for w1 \(pid \d+\) to end")
         (tmp_path / "gate-end").touch()
-        assert run.finish() == 0, run.said
+        run.finish()
 
 
 def test_classic_workers_that_hang_show_their_stacks_and_are_restarted(tmp_path: Path) -> None:
     options = ["--nproc-per-node=2", "--max-restarts=1", "--hang-timeout=4"]
     with Run(*options, script(tmp_path, HANGS_ONCE), directory=tmp_path) as run:
-        assert run.finish() == 0, run.said
+        run.finish()
     assert run.said.count("in wait_for_godot") == 2
     assert "no worker printed or did anything for" in run.said
 
@@ -136,13 +134,14 @@ time.sleep(float(sys.argv[1]))
 @pytest.mark.parametrize("end", ["by itself", "SIGTERM", "SIGKILL"])
 def test_what_workers_have_started_ends_with_them(end: str, tmp_path: Path) -> None:
     path, seconds = script(tmp_path, HAS_CHILDREN), 0.1 if end == "by itself" else 1000
-    with Run("--nproc-per-node=2", path, seconds, directory=tmp_path, has_nursery=end == "SIGKILL") as run:
+    nursery = OWN if end == "SIGKILL" else SHARED
+    with Run("--nproc-per-node=2", path, seconds, directory=tmp_path, nursery=nursery) as run:
         run.wait_said(r"child \d+", num_times=2)
         pids = [int(line.split()[-1]) for line in run.said.splitlines() if "] child " in line]
         if end != "by itself":
             assert not are_gone(pids[:1])
             run.signal(getattr(signal, end))
-        run.finish()
+        run.exit_code()
         until(lambda: are_gone(pids), lambda: f"{pids} are still there\n{run.said}")
 
 
@@ -150,17 +149,17 @@ def test_what_workers_have_started_ends_with_them(end: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "num_workers", "has_nursery"),
-    [(("--no-python", "/bin/false"), 60, False), (("fails.py",), 20, True)],
+    ("arguments", "num_workers", "nursery"),
+    [(("--no-python", "/bin/false"), 60, NONE), (("fails.py",), 20, OWN)],
 )
-def test_restarts_leak_nothing(arguments: tuple[str, ...], num_workers: int, has_nursery: bool, tmp_path: Path) -> None:
+def test_restarts_leak_nothing(arguments: tuple[str, ...], num_workers: int, nursery: str, tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text("print('once more')\nraise SystemExit(3)\n")
-    with Run("--max-restarts=1000", *arguments, directory=tmp_path, has_nursery=has_nursery) as run:
+    with Run("--max-restarts=1000", *arguments, directory=tmp_path, nursery=nursery) as run:
         before, after = (measure_at(run, num) for num in (5, num_workers))
-        assert len(children(run.agent.pid)) <= 3  # the coordinator, the broom, the worker or the nursery
+        assert len(children(run.process.pid)) <= 3  # the coordinator, the broom, the worker or the nursery
         run.signal(signal.SIGTERM)
-        run.finish()
-    assert len(before) == 2 + has_nursery
+        run.exit_code()
+    assert len(before) == 2 + (nursery == OWN)
     for pid in before:
         descriptors, threads, memory = (after[pid][n] - before[pid][n] for n in range(3))
         assert descriptors <= 8, (before, after)  # workers that are just being started have a few
@@ -172,5 +171,5 @@ def measure_at(run: Run, num_workers: int) -> dict[int, tuple[int, int, float]]:
     """Descriptors, threads and memory of agent, coordinator and nursery when so many workers have been started."""
     for num in range(1, num_workers + 1):  # each in time: how many there are takes as long as it takes
         run.wait_said(r"w\d+ started", num_times=num)
-    pids = [run.agent.pid, coordinator_of(run.agent.pid), *nurseries_of(run.agent.pid)]
+    pids = [run.process.pid, coordinator_of(run.process.pid), *nurseries_of(run.process.pid)]
     return {pid: (num_descriptors(pid), num_threads(pid), memory_mb(pid)) for pid in pids}

@@ -8,39 +8,22 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from everstep.process import ENDED, process_state
+from lab import nest
+from lab.command import EVERSTEP, Command, environment, everstep
 
-ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 TELL, PUPPET = SCRIPTS / "tell.py", SCRIPTS / "puppet.py"
 PATIENCE = ("--lease-s=600", "--arrive-s=600")  # nobody is lost by being slow
 PLAINLY = {"EVERSTEP_NURSERY": "off"}  # puppets need no torch
 
 
-def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "everstep", "run", *(str(argument) for argument in arguments)]
-
-
-def environment(**added: str) -> dict[str, str]:
-    outer = {name: value for name, value in os.environ.items() if not name.startswith(("EVERSTEP_", "PET_", "OMP_"))}
-    return outer | {"PYTHONPATH": str(ROOT), "COLUMNS": "160"} | added
-
-
-def run(*arguments: str | Path, directory: Path, **added: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments),
-        cwd=directory,
-        env=environment(**added),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+def run(*arguments: object, directory: Path, **added: str) -> subprocess.CompletedProcess[str]:
+    return everstep("run", *nest.AGENT_OPTIONS, *arguments, folder=directory, **nest.shared(), **added)
 
 
 def workers_environment(directory: Path, rank: int) -> Mapping[str, Any]:
@@ -57,7 +40,7 @@ def test_workers_get_the_environment_that_torchrun_gives(tmp_path: Path) -> None
         "my-run",
         "--rdzv-backend=c10d",
     ]
-    done = run(*arguments, "--rdzv-endpoint=localhost:0", TELL, directory=tmp_path)
+    done = everstep("run", *arguments, "--rdzv-endpoint=localhost:0", TELL, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):
         given = workers_environment(tmp_path, rank)
@@ -164,24 +147,13 @@ def test_wrong_options_tell_the_way_out(tmp_path: Path) -> None:
 
 
 def test_a_signal_of_choice_ends_the_run_in_good_order(tmp_path: Path) -> None:
-    arguments = command("--signals-to-handle", "SIGTERM,SIGUSR1", "--heartbeat-s=0.1", *PATIENCE, PUPPET, "100000")
-    env = environment(**PLAINLY)
-    with subprocess.Popen(
-        arguments, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stderr is not None
-            seen = ""
-            while "generation 1 formed" not in seen:
-                line = process.stderr.readline()
-                assert line, seen
-                seen += line
-            process.send_signal(signal.SIGUSR1)
-            _, rest = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert process.returncode == 128 + signal.SIGUSR1
-    assert "SIGUSR1: workers have 30 s to end" in rest
+    arguments = ["--signals-to-handle", "SIGTERM,SIGUSR1", "--heartbeat-s=0.1", *PATIENCE, PUPPET, "100000"]
+    with Command(*EVERSTEP, "run", *arguments, folder=tmp_path, are_errors_apart=True, **PLAINLY) as run:
+        run.until(lambda: "generation 1 formed" in run.errors, "the first generation")
+        seen = run.errors
+        run.signal(signal.SIGUSR1)
+        assert run.exit_code() == 128 + signal.SIGUSR1
+    assert "SIGUSR1: workers have 30 s to end" in run.errors.removeprefix(seen)
     assert all(process_state(int(pid)) == ENDED for pid in re.findall(r"pid (\d+)", seen))
 
 
@@ -196,7 +168,7 @@ def read_on(terminal: int, seen: bytes, until: Callable[[bytes], object]) -> byt
 
 
 def test_a_narrow_terminal_gets_a_progress_line_that_fits(tmp_path: Path) -> None:
-    arguments = command("--nproc-per-node=3", "--heartbeat-s=0.1", *PATIENCE, PUPPET, "15")
+    arguments = [*EVERSTEP, "run", "--nproc-per-node=3", "--heartbeat-s=0.1", *PATIENCE, str(PUPPET), "15"]
     held = PLAINLY | {"GATES": "5", "EVERSTEP_EVENTS": str(tmp_path / "events.jsonl")}
     pid, terminal = pty.fork()
     if pid == 0:

@@ -18,10 +18,9 @@ import pytest
 from everstep.launcher.local_coordinator import CoordinatorFiles, serve_command, start_coordinator, write_token
 from everstep.process import Child, wait_for_end
 from lab.certificates import Authority
+from lab.command import Command, until
 from lab.ports import reserved_port
-from lab.terminal import until
 
-ROOT = Path(__file__).parents[2]
 BEAT = Path(__file__).parent / "scripts" / "beat.py"
 
 
@@ -47,23 +46,18 @@ class Torchruns:
         self, folder: Path, nodes: str, endpoint: str, token_file: Path | None = None, ca_file: Path | None = None
     ) -> None:
         self._folder, self._nodes, self._endpoint = folder, nodes, endpoint
-        self._token_file, self._ca_file = token_file, ca_file
-        self.agents: list[Child] = []
+        self._given = {"HOME": str(folder), "OMP_NUM_THREADS": "1"}
+        self._given |= {"EVERSTEP_TOKEN_FILE": str(token_file)} if token_file is not None else {}
+        self._given |= {"EVERSTEP_CA": str(ca_file)} if ca_file is not None else {}
+        self.agents: list[Command] = []
 
-    def start(self, *options: str) -> Child:
-        paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        environment = os.environ | {"PYTHONPATH": paths, "HOME": str(self._folder), "OMP_NUM_THREADS": "1"}
-        if self._token_file is not None:
-            environment["EVERSTEP_TOKEN_FILE"] = str(self._token_file)
-        if self._ca_file is not None:
-            environment["EVERSTEP_CA"] = str(self._ca_file)
-        command = [
+    def start(self, *options: str) -> Command:
+        words = [
             sys.executable, "-m", "torch.distributed.run", f"--nnodes={self._nodes}", "--rdzv-backend=everstep",
             f"--rdzv-endpoint={self._endpoint}", "--rdzv-id=beats", "--rdzv-conf=last_call_timeout=2", *options,
-            str(BEAT), str(self._folder),
+            BEAT, self._folder,
         ]  # fmt: skip
-        with (self._folder / f"agent{len(self.agents)}.log").open("ab") as output:
-            self.agents.append(Child.start(command, env=environment, output=output))
+        self.agents.append(Command(*words, folder=self._folder, others=self.agents, **self._given))
         return self.agents[-1]
 
     @property
@@ -84,16 +78,14 @@ class Torchruns:
     def finish(self) -> list[int]:
         """Let the script end, and all agents with it: their exit codes."""
         (self._folder / "end").touch()
-        ends = [agent.wait(60.0) for agent in self.agents]
-        assert None not in ends, self.story()
-        return [ended.code for ended in ends if ended is not None]
+        return [agent.exit_code() for agent in self.agents]
 
     def story(self) -> str:
         return "\n".join(f"{path.name}:\n{path.read_text()}" for path in sorted(self._folder.glob("*.log")))
 
     def close(self) -> None:
         for agent in self.agents:
-            agent.kill()
+            agent.process.kill()
         for pid in {beat.pid for beat in self.beats}:  # torchrun's workers outlive a killed agent
             if str(self._folder) in command_of(pid):  # else it has ended, and the number may be another's
                 with suppress(ProcessLookupError):
@@ -135,7 +127,7 @@ def test_the_other_node_goes_on_when_one_dies_and_is_joined_by_a_new_one(torchru
     victim = runs.start()
     before = runs.wait_for_group(2)
     earlier = {beat.pid for beat in runs.beats}  # also of one that was alone until the other came
-    victim.kill()
+    victim.process.kill()
     runs.wait_for_group(1, without=earlier)
     runs.agents.remove(victim)
     runs.start()
@@ -149,8 +141,7 @@ def test_the_first_node_hosts_the_coordinator_if_nobody_does_and_all_end_when_on
         stack.callback(runs.close)
         agents = [runs.start(), runs.start()]
         os.kill(runs.wait_for_group(2)[0], signal.SIGKILL)
-        ends = [agent.wait(60.0) for agent in agents]
-        assert [ended.code for ended in ends if ended] == [1, 1], runs.story()
+        assert [agent.exit_code() for agent in agents] == [1, 1], runs.story()
         assert not list((tmp_path / ".everstep" / "tokens").iterdir())
 
 

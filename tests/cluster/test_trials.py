@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,8 @@ import everstep
 from everstep.testing import Result
 from everstep.testing.tape import Event
 from everstep.wire import Policy
+from lab import nest
+from lab.command import Command
 from lab.stage import SCRIPTS, Stage, undisturbed_events
 
 TRIAL = "trial.py"
@@ -198,9 +198,8 @@ def test_all_are_killed_and_others_go_on_from_the_last_checkpoint(tmp_path: Path
 def test_kill_9_in_the_middle_of_writing_a_checkpoint(number: int, tmp_path: Path) -> None:
     """One process alone, killed by itself; started again, it goes on from the last whole checkpoint, or anew."""
     died = run_alone(tmp_path, "--die-at-fsync", number)
-    assert died.returncode == -9, died.stderr
-    again = run_alone(tmp_path)
-    assert again.returncode == 0, again.stderr
+    assert died.exit_code() == -9, died.said
+    run_alone(tmp_path).finish()
 
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     (told,) = (event for event in events if event["event"] == "result")
@@ -208,21 +207,11 @@ def test_kill_9_in_the_middle_of_writing_a_checkpoint(number: int, tmp_path: Pat
     assert told["weights_digest"] == end["weights_digest"]
 
 
-def run_alone(folder: Path, *args: object) -> subprocess.CompletedProcess[str]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
-    return subprocess.run(
-        [sys.executable, str(SCRIPTS / TRIAL), *map(str, args)],
-        env=plain
-        | {
-            "EVERSTEP_EVENTS": str(folder / "events.jsonl"),
-            "PYTHONPATH": str(Path(everstep.__file__).parents[1]),
-            "OMP_NUM_THREADS": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+def run_alone(folder: Path, *args: object) -> Command:
+    told = {"EVERSTEP_EVENTS": str(folder / "events.jsonl")}
+    with Command(sys.executable, SCRIPTS / TRIAL, *args, folder=folder, start=nest.start_script, **told) as alone:
+        alone.exit_code()
+    return alone
 
 
 def finish(cluster: Stage) -> Result:

@@ -18,10 +18,11 @@ from pathlib import Path
 import pytest
 
 from everstep.process import wait_for_end
+from lab.command import until
 from lab.repetitions import repetitions
 from lab.saved import load_step
 from lab.stage import SCRIPTS
-from lab.terminal import Run, until
+from lab.terminal import Run
 
 NUM_SAVES = repetitions(60, long=200)
 MB = 1.0
@@ -53,7 +54,7 @@ class Torture:
     def run(self) -> Run:
         arguments = [SCRIPTS / "save.py", self.checkpoints, "--steps", 100000, "--mb", MB, "--step-s", 0.002]
         every = ["--every", 2, "--memory-every", 1]
-        return Run("--max-restarts=1000", *arguments, *every, directory=self.directory, shares_nursery=True)
+        return Run("--max-restarts=1000", *arguments, *every, directory=self.directory)
 
     def look(self, run: Run) -> list[dict]:
         """The events since the last look; what they say of saves is noted."""
@@ -167,8 +168,8 @@ def test_no_blow_leaves_less_than_was_said_to_be_durable(disk: Path, tmp_path: P
             if blow == "vault":
                 os.kill(vaults[-1], signal.SIGKILL)
                 torture.let_save(run, 3)
-            os.kill(run.agent.pid, signal.SIGKILL)
-            assert run.agent.wait(60.0) is not None
+            os.kill(run.process.pid, signal.SIGKILL)
+            assert run.process.wait(60.0) is not None
             assert wait_for_end(vaults[-1], 60.0)
             torture.look(run)
             torture.check(run)

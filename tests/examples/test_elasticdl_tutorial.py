@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.typed import ROOT, Typed
+from lab.command import ROOT, Command
 
 TUTORIAL = ROOT / "tests" / "seeds" / "elasticdl_mnist.md"
 STANDIN = ROOT / "tests" / "examples" / "standin"
@@ -82,7 +82,7 @@ def test_the_tutorial_is_as_it_was_found() -> None:
 
 @pytest.mark.parametrize("loaders", [0, 2])
 def test_it_trains_on_every_image_once_per_epoch(
-    loaders: int, script: Path, images: Path, everstep_run: Callable[..., Typed], tmp_path: Path
+    loaders: int, script: Path, images: Path, everstep_run: Callable[..., Command], tmp_path: Path
 ) -> None:
     given = {"PYTHONPATH": f"{STANDIN}:{ROOT}"}
     said = everstep_run("--nproc-per-node=2", script, images, loaders, **given).finish()

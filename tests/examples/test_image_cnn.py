@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from lab.typed import HOLD, Typed
+from lab.command import Command
+from lab.hold import HOLD
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "image_cnn.py"
 # 100 steps an epoch, the last of which has half a global batch. No checkpoint but the last is at the end of an epoch.
@@ -40,13 +41,13 @@ def undisturbed(python: Callable[..., str], tmp_path_factory: pytest.TempPathFac
     return digest(checkpoint)
 
 
-def test_torchrun_trains_the_same_weights(torchrun: Callable[..., Typed], undisturbed: str, tmp_path: Path) -> None:
+def test_torchrun_trains_the_same_weights(torchrun: Callable[..., Command], undisturbed: str, tmp_path: Path) -> None:
     torchrun("--nproc-per-node=2", SCRIPT, *QUICK).finish()
     assert digest(tmp_path / "model.pt") == undisturbed
 
 
 def test_the_death_of_the_worker_that_writes_the_checkpoint_changes_nothing(
-    everstep_run: Callable[..., Typed], undisturbed: str, tmp_path: Path
+    everstep_run: Callable[..., Command], undisturbed: str, tmp_path: Path
 ) -> None:
     run = everstep_run("--nproc-per-node=3", HOLD, "epoch 0  step +7 ", SCRIPT, *QUICK)
     writer = run.wait_said(r"\[(w\d)\] epoch 0  step +7 ")[1]
@@ -59,7 +60,7 @@ def test_the_death_of_the_worker_that_writes_the_checkpoint_changes_nothing(
 
 
 def test_after_the_loss_of_all_another_number_of_workers_goes_on_inside_the_epoch(
-    everstep_run: Callable[..., Typed], undisturbed: str, tmp_path: Path
+    everstep_run: Callable[..., Command], undisturbed: str, tmp_path: Path
 ) -> None:
     begun = everstep_run("--nproc-per-node=2", HOLD, "epoch 0  step +7 ", SCRIPT, *QUICK)
     writer = begun.wait_said(r"\[(w\d)\] epoch 0  step +7 ")[1]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.typed import HOLD, Typed
+from lab.command import Command
+from lab.hold import HOLD
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "image_controller.py"
 RECORDS = 7000
@@ -43,7 +44,7 @@ def test_a_tail_shorter_than_a_batch_is_told(python: Callable[..., str]) -> None
 
 @pytest.mark.parametrize("loaders", [0, 1])
 def test_a_killed_worker_costs_and_repeats_no_image(
-    loaders: int, everstep_run: Callable[..., Typed], tmp_path: Path
+    loaders: int, everstep_run: Callable[..., Command], tmp_path: Path
 ) -> None:
     spoken = r"epoch 0  step +\d+  loss"
     run = everstep_run("--nproc-per-node=3", HOLD, spoken, SCRIPT, "--num_epochs=2", "--num_workers", loaders)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import everstep
-from lab.typed import HOLD, Typed
+from lab.command import Command
+from lab.hold import HOLD
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "image_trial.py"
 # 50 batches an epoch, the last of which is half a batch.
@@ -48,13 +49,13 @@ def undisturbed(python: Callable[..., str], tmp_path_factory: pytest.TempPathFac
     return digest(folder)
 
 
-def test_torchrun_trains_the_same_weights(torchrun: Callable[..., Typed], undisturbed: str, tmp_path: Path) -> None:
+def test_torchrun_trains_the_same_weights(torchrun: Callable[..., Command], undisturbed: str, tmp_path: Path) -> None:
     torchrun("--nproc-per-node=2", SCRIPT, *QUICK).finish()
     assert digest(tmp_path) == undisturbed
 
 
 def test_the_death_of_the_chief_changes_nothing(
-    everstep_run: Callable[..., Typed], undisturbed: str, tmp_path: Path
+    everstep_run: Callable[..., Command], undisturbed: str, tmp_path: Path
 ) -> None:
     run = everstep_run("--nproc-per-node=2", HOLD, SAVED, SCRIPT, *QUICK)
     chief = run.wait_said(rf"\[(w\d)\] {SAVED}")[1]
@@ -68,7 +69,7 @@ def test_the_death_of_the_chief_changes_nothing(
 
 
 def test_after_the_loss_of_all_the_same_command_goes_on(
-    everstep_run: Callable[..., Typed], undisturbed: str, tmp_path: Path
+    everstep_run: Callable[..., Command], undisturbed: str, tmp_path: Path
 ) -> None:
     begun = everstep_run("--nproc-per-node=2", HOLD, SAVED, SCRIPT, *QUICK)
     chief = begun.wait_said(rf"\[(w\d)\] {SAVED}")[1]

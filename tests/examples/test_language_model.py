@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.typed import Typed
+from lab.command import Command
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "language_model.py"
 QUICK = ("--windows=2000", "--batch-size=5", "--width=32", "--layers=1", "--warm-up=10")
@@ -33,9 +33,9 @@ def test_it_learns(alone: str) -> None:
     assert "Call me Ishmael. Some years ago—never mind" in alone  # what it goes on from
 
 
-def test_torchrun_trains_the_same_model(torchrun: Callable[..., Typed], alone: str) -> None:
+def test_torchrun_trains_the_same_model(torchrun: Callable[..., Command], alone: str) -> None:
     assert end(torchrun("--nproc-per-node=2", SCRIPT, *QUICK).finish()) == end(alone)
 
 
-def test_everstep_trains_the_same_model(everstep_run: Callable[..., Typed], alone: str) -> None:
+def test_everstep_trains_the_same_model(everstep_run: Callable[..., Command], alone: str) -> None:
     assert end(everstep_run("--nproc-per-node=2", SCRIPT, *QUICK).finish()) == end(alone)

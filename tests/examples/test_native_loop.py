@@ -7,7 +7,8 @@ from collections.abc import Callable
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from lab.typed import HOLD, Typed
+from lab.command import Command
+from lab.hold import HOLD
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PLAIN, ELASTIC = EXAMPLES / "01_plain_ddp" / "ddp.py", EXAMPLES / "02_native_loop" / "train.py"
@@ -39,7 +40,7 @@ def test_it_runs_alone(python: Callable[..., str]) -> None:
     assert accuracy(python(ELASTIC, *QUICK)) > 0.4
 
 
-def test_it_goes_on_without_a_killed_worker(everstep_run: Callable[..., Typed]) -> None:
+def test_it_goes_on_without_a_killed_worker(everstep_run: Callable[..., Command]) -> None:
     begins = r"rank 1 of 2 \| epoch 0"
     run = everstep_run("--nproc-per-node=2", HOLD, begins, ELASTIC, *QUICK)
     victim = run.wait_said(rf"\[(w\d)\] {begins}")[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.typed import Typed
+from lab.command import Command
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "01_plain_ddp"
@@ -37,15 +37,15 @@ def test_one_process_tells_how_long_it_took(python: Callable[..., str]) -> None:
     assert accuracy(said) > 4 * CHANCE
 
 
-def test_torchrun_starts_it(torchrun: Callable[..., Typed]) -> None:
+def test_torchrun_starts_it(torchrun: Callable[..., Command]) -> None:
     check_ranks(torchrun("--nproc-per-node=2", DDP, *QUICK).finish(), 2)
 
 
-def test_everstep_starts_it_on_one_node(everstep_run: Callable[..., Typed]) -> None:
+def test_everstep_starts_it_on_one_node(everstep_run: Callable[..., Command]) -> None:
     check_ranks(everstep_run("--nproc-per-node=2", DDP, *QUICK).finish(), 2)
 
 
-def test_everstep_starts_it_on_two_nodes(everstep_run: Callable[..., Typed], free_port: int) -> None:
+def test_everstep_starts_it_on_two_nodes(everstep_run: Callable[..., Command], free_port: int) -> None:
     meeting = ["--nnodes=2", "--rdzv-id=12345", f"--rdzv-endpoint=127.0.0.1:{free_port}"]
     nodes = [everstep_run(*meeting, DDP, *QUICK) for _ in range(2)]
     check_ranks("".join(node.finish() for node in nodes), 2)
@@ -81,7 +81,7 @@ def program(path: Path, text: str) -> None:
     path.chmod(0o700)
 
 
-def test_pbs_starts_it_on_two_nodes(type_command: Callable[..., Typed], tmp_path: Path, free_port: int) -> None:
+def test_pbs_starts_it_on_two_nodes(type_command: Callable[..., Command], tmp_path: Path, free_port: int) -> None:
     folder, bin_ = tmp_path / "examples" / EXAMPLE.name, tmp_path / "venv" / "bin"
     shutil.copytree(EXAMPLE, folder)
     (tmp_path / "examples" / "data").symlink_to(ROOT / "examples" / "data")
@@ -90,7 +90,7 @@ def test_pbs_starts_it_on_two_nodes(type_command: Callable[..., Typed], tmp_path
     (bin_ / "activate").write_text(f"PATH={bin_}:$PATH\n")
     job = {"PBS_JOBID": "17.pbs", "PBS_O_WORKDIR": str(folder), "PORT": str(free_port)}
 
-    said = type_command("bash", folder / "job.pbs", PATH=f"{bin_}:/usr/bin:/bin", **job).finish()
+    said = type_command("bash", folder / "job.pbs", PATH=f"{bin_}:/usr/bin:/bin", **job, HOME=str(tmp_path)).finish()
 
     last_epoch = sorted(re.findall(r"rank \d+ of \d+ \| epoch 1", said))
     assert last_epoch == [f"rank {rank} of 4 | epoch 1" for rank in range(4)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lab.typed import HOLD, Typed
+from lab.command import Command
+from lab.hold import HOLD
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "text_trial.py"
 QUICK = ("--windows=2000", "--global-batch-size=20", "--width=32", "--layers=1", "--warm-up=10", "--report-every=10")
@@ -41,7 +41,7 @@ def test_it_learns(alone: tuple[str, str]) -> None:
 
 
 def test_a_killed_worker_changes_no_letter(
-    everstep_run: Callable[..., Typed], type_command: Callable[..., Typed], alone: tuple[str, str]
+    everstep_run: Callable[..., Command], python_here: Callable[..., str], alone: tuple[str, str]
 ) -> None:
     run = everstep_run("--nproc-per-node=3", HOLD, "validation at batch 40:", SCRIPT, *QUICK)
     run.wait_said("validation at batch 40:")
@@ -51,4 +51,4 @@ def test_a_killed_worker_changes_no_letter(
 
     assert "1 death survived" in said
     assert validations(said) == validations(alone[0])
-    assert type_command(sys.executable, SCRIPT, "--write", best(said)).finish() == alone[1]
+    assert python_here(SCRIPT, "--write", best(said)) == alone[1]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.typed import Typed
+from lab.command import Command
 
 TESTS = Path(__file__).parents[1]
 SCRIPT = TESTS / "seeds" / "train.py"
@@ -38,7 +38,7 @@ def test_the_script_is_as_it_was_found() -> None:
 
 
 def test_it_runs_with_two_workers(
-    everstep_run: Callable[..., Typed], torchvision: dict[str, str], tmp_path: Path
+    everstep_run: Callable[..., Command], torchvision: dict[str, str], tmp_path: Path
 ) -> None:
     data = os.environ.get("CIFAR10_DIR", "data")
     arguments = ["--data-dir", data, "--epochs=1", "--workers=1", "--learning-rate=0.03", "--print-freq=20"]

@@ -6,14 +6,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab.typed import ROOT, Typed
+from lab.command import ROOT, Command
 
 SCRIPTS = ROOT / "tests" / "seeds" / "trainer"
 BATCHES = 12  # of an epoch: 384 samples in batches of 32
@@ -45,35 +44,35 @@ def check_epoch(folder: Path) -> dict[str, Any]:
     return dict(last)
 
 
-def test_step_3_alone_and_step_6_from_its_checkpoint(folder: Path, type_command: Callable[..., Typed]) -> None:
+def test_step_3_alone_and_step_6_from_its_checkpoint(folder: Path, python_here: Callable[..., str]) -> None:
     pytest.importorskip("yaml")
-    type_command(sys.executable, "train.py").finish()
+    python_here("train.py")
     check_epoch(folder)
     assert [line["batches"] for line in lines(folder, "checkpoint")][:2] == [2, 5]
 
     uuid = lines(folder, "checkpoint")[-1]["uuid"]
-    said = type_command(sys.executable, "load.py", uuid).finish()
+    said = python_here("load.py", uuid)
     assert re.search(r"made MyPyTorchTrial from .*/code/model\.py", said)
     assert "loaded MyPyTorchTrial" in said
 
 
-def test_step_3_by_torchrun(folder: Path, torchrun: Callable[..., Typed]) -> None:
+def test_step_3_by_torchrun(folder: Path, torchrun: Callable[..., Command]) -> None:
     torchrun("--nproc-per-node=2", "train_distributed.py").finish()
     check_epoch(folder)
 
 
 @pytest.mark.parametrize("script", ["train_distributed.py", "train_anywhere.py"])
-def test_steps_3_and_4_by_everstep_run(script: str, folder: Path, everstep_run: Callable[..., Typed]) -> None:
+def test_steps_3_and_4_by_everstep_run(script: str, folder: Path, everstep_run: Callable[..., Command]) -> None:
     everstep_run("--nproc-per-node=2", script).finish()
     check_epoch(folder)
 
 
-def test_step_4_by_torchrun(folder: Path, torchrun: Callable[..., Typed]) -> None:
+def test_step_4_by_torchrun(folder: Path, torchrun: Callable[..., Command]) -> None:
     torchrun("--nproc-per-node=2", "train_anywhere.py").finish()
     check_epoch(folder)
 
 
-def test_step_4_in_a_job_alone(folder: Path, everstep_run: Callable[..., Typed]) -> None:
+def test_step_4_in_a_job_alone(folder: Path, everstep_run: Callable[..., Command]) -> None:
     """Length and hyperparameters are those of the job file."""
     job = {
         "name": "guide",
@@ -88,23 +87,23 @@ def test_step_4_in_a_job_alone(folder: Path, everstep_run: Callable[..., Typed])
 
 
 @pytest.mark.parametrize("launcher", ["python", "torchrun", "everstep run"])
-def test_test_mode(launcher: str, folder: Path, type_command: Any, torchrun: Any, everstep_run: Any) -> None:
+def test_test_mode(launcher: str, folder: Path, python_here: Any, torchrun: Any, everstep_run: Any) -> None:
     """One batch, one validation batch, one checkpoint."""
     start = {
-        "python": lambda script: type_command(sys.executable, script),
-        "torchrun": lambda script: torchrun("--nproc-per-node=2", script),
-        "everstep run": lambda script: everstep_run("--nproc-per-node=2", script),
+        "python": python_here,
+        "torchrun": lambda script: torchrun("--nproc-per-node=2", script).finish(),
+        "everstep run": lambda script: everstep_run("--nproc-per-node=2", script).finish(),
     }[launcher]
-    start("train_test_mode.py").finish()
+    start("train_test_mode.py")
     for kind in ("training", "validation", "checkpoint", "end"):
         assert [line["batches"] for line in lines(folder, kind)] == [1]
 
 
 def test_the_same_weights_alone_and_by_everstep_run(
-    folder: Path, type_command: Callable[..., Typed], everstep_run: Callable[..., Typed]
+    folder: Path, python_here: Callable[..., str], everstep_run: Callable[..., Command]
 ) -> None:
     pytest.importorskip("yaml")
-    type_command(sys.executable, "train.py").finish()
+    python_here("train.py")
     alone = check_epoch(folder)
     shutil.rmtree(folder / "runs")
     everstep_run("--nproc-per-node=3", "train.py").finish()

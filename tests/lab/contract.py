@@ -10,7 +10,9 @@ from typing import Any, Protocol
 import pytest
 import yaml
 
-from lab.submitted import Submitted, digest_after, processes_of, type_everstep, until
+from lab.command import everstep, until
+from lab.processes import processes_of
+from lab.submitted import Submitted, digest_after
 
 AWKWARD = ["two words", "it's", 'a "quote"', "new\nline", "$HOME `id` \\", "", "-x", "ünï"]
 TRAINING = ["--steps", "60", "--pace", "0.02"]
@@ -99,9 +101,8 @@ class PlatformContract:
         (tmp_path / "train.py").touch()
         (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
         before = sorted(tmp_path.rglob("*"))
-        shown = type_everstep(
-            "run", "-f", "job.yaml", "--dry-run", cwd=tmp_path, env={"EVERSTEP_HOME": str(tmp_path / "home")}
-        )
+        here = {"EVERSTEP_HOME": str(tmp_path / "home")}
+        shown = everstep("run", "-f", "job.yaml", "--dry-run", folder=tmp_path, **here)
         assert shown.returncode == 0, shown.stderr
         assert "hunter2" not in shown.stdout + shown.stderr
         assert sorted(tmp_path.rglob("*")) == before

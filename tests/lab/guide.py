@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+from lab.command import ROOT, run
+
+GUIDES = ROOT / "docs" / "guides"
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -30,15 +31,8 @@ def type_in(commands: str, folder: Path, env: Mapping[str, str]) -> str:
     (folder / "bin").mkdir()
     (folder / "bin" / "everstep").write_text(f'#!/bin/sh\nexec {sys.executable} -m everstep "$@"\n')
     (folder / "bin" / "everstep").chmod(0o755)
-    outer = {**os.environ, **env}
-    done = subprocess.run(
-        ["bash", "-eo", "pipefail", "-c", commands],
-        cwd=folder,
-        env={**outer, "PATH": f"{folder / 'bin'}:{outer['PATH']}", "EVERSTEP_HOME": str(folder / "home")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    path = f"{folder / 'bin'}:{env.get('PATH', os.environ['PATH'])}"
+    here = {**env, "PATH": path, "EVERSTEP_HOME": str(folder / "home")}
+    done = run("bash", "-eo", "pipefail", "-c", f"exec 2>&1\n{commands}", folder=folder, **here)
     assert done.returncode == 0, done.stdout
     return done.stdout

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+HOLD = Path(__file__)
+
 
 class Held:
     """A stream; after a line that matches, the writer waits."""

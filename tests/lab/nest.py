@@ -1,80 +1,110 @@
-"""The nurseries that all stories of a session share: torch and the coordinator are imported once, not for each story.
+"""The nurseries that the stories of one test process share: torch and the coordinator are imported once, not for each.
 
-Agents find those that `--keep-warm` has left behind; what the tests start themselves are forks of two more. Stories
-about nurseries start their own, as do nodes with networks of their own: a nursery serves none but those who live where
-it lives."""
+Agents find them because they lie where `--keep-warm` would have left them; what the tests start themselves are forks
+of the same two. Each is started when the first story needs it. Stories about nurseries start their own, as do nodes
+with networks of their own: a nursery serves none but those who live where it lives."""
 
 from __future__ import annotations
 
 import os
-import time
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from everstep.launcher.nursery import CONTROL, WORKERS, Nursery, NurseryGone
-from everstep.launcher.starter import plain_environment
-from everstep.launcher.warm import connect, start_at
+from everstep.launcher.warm import connect
 from everstep.process import Child
+from lab.command import DEADLINE_S, environment, until
 
-_IDLE_S = 300.0  # after stories that need none; one that agents look for later is started by them
-_READY_S = 60.0
-_END_S = 10.0
+_IDLE_S = 300.0  # after stories that need none; then it is started again
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # the same for all: what differs here needs a nursery of its own
 AGENT_OPTIONS = (f"--keep-warm={_IDLE_S:.0f}",)
 
-_folder = Path()
-_kept: list[Nursery] = []  # a connection to each of ours: with the last one it ends
+# Where it lies depends on all that a process has from its start on: so it is asked for as an agent would ask.
+_ASK = """
+import os, sys
+from everstep import env
+from everstep.launcher import starter, warm
+_, kind, idle_s = sys.argv
+outer = os.environ
+given = starter.plain_environment(outer) if kind == "control" else starter.nursery_environment(outer, num_workers=1)
+starter._warm_nursery(given, kind, may_start=True, idle_s=float(idle_s)).close()
+print(env.runtime_folder() / f"{warm._digest(given, kind)}.nursery")
+"""
+
+_paths: dict[str, Path] = {}
 
 
-def open_nest(folder: Path) -> None:
-    """All nurseries are kept in this folder. Its name is short: a socket's may not be long."""
-    global _folder
-    _folder = folder
-    for kind in (CONTROL, WORKERS):
-        line = start_at(_path(kind), plain_environment(os.environ) | ONE_THREAD, kind)
-        assert line is not None
-        _kept.append(Nursery(line))
-    for nursery in _kept:  # also: for a moment a process that was just started has no name, and would seem to be new
-        assert nursery.await_ready(_READY_S), f"a nursery is not ready: {nursery.problem}"
+def shared() -> dict[str, str]:
+    """Variables that are the same for all who share: what differs here needs a nursery of its own."""
+    home = _folder() / "home"
+    home.mkdir(exist_ok=True)
+    return {"OMP_NUM_THREADS": "1", "HOME": str(home)}
 
 
-def close_nest() -> None:
-    sockets = list(_folder.rglob("*.nursery"))
+def close() -> None:
+    _paths.clear()
+    sockets = list(_folder().rglob("*.nursery"))
     for path in sockets:
         if (line := connect(path)) is not None:
             nursery = Nursery(line)
+            nursery.await_ready(DEADLINE_S)  # with its greeting unread, the line would be reset and our word lost
             nursery.keep_warm(0.0)
             nursery.close()
-    while _kept:
-        _kept.pop().close()
-    deadline = time.monotonic() + _END_S
-    while any(path.exists() for path in sockets) and time.monotonic() < deadline:  # each removes its own
-        time.sleep(0.01)
+    until(lambda: not any(path.exists() for path in sockets))  # each removes its own
 
 
-def start_service(command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int | None) -> Child:
+def start_service(
+    command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int | None, cwd: Path | None = None
+) -> Child:
     """As `Child.start`, for a coordinator."""
-    return _start(CONTROL, command, env, output)
+    return _start(CONTROL, command, env, output, None, cwd)
 
 
-def start_script(command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int | None) -> Child:
-    """As `Child.start`, for a script that needs torch."""
-    return _start(WORKERS, command, env, output)
+def start_script(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    output: IO[bytes] | int | None,
+    errors: IO[bytes] | int | None = None,
+    cwd: Path | None = None,
+) -> Child:
+    """As `Child.start`, for `python SCRIPT ARGS`, a script that needs torch."""
+    python, *words = command
+    command = command if words[0] == "-u" else [python, "-u", *words]
+    return _start(WORKERS, command, dict(env) | shared(), output, errors, cwd)
 
 
-def _start(kind: str, command: Sequence[str], env: Mapping[str, str], output: IO[bytes] | int | None) -> Child:
-    line = connect(_path(kind))
-    assert line is not None, f"the nursery for {kind} has ended"
-    nursery = Nursery(line)
-    assert nursery.await_ready(_READY_S), f"the nursery for {kind} is not ready: {nursery.problem}"
+def _start(
+    kind: str,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    output: IO[bytes] | int | None,
+    errors: IO[bytes] | int | None,
+    cwd: Path | None,
+) -> Child:
+    nursery = _find(kind)
     try:
-        return nursery.start_only(command, env=env, output=output, cwd=None)
+        return nursery.start_only(command, env=env, output=output, errors=errors, cwd=cwd)
     except NurseryGone:  # it does not come to it on a busy machine
         nursery.close()
-        return Child.start(command, env=env, output=output)
+        return Child.start(command, env=env, output=output, errors=errors, cwd=cwd)
 
 
-def _path(kind: str) -> Path:
-    return _folder / f"{kind}.nursery"
+def _find(kind: str) -> Nursery:
+    line = connect(_paths[kind]) if kind in _paths else None
+    if line is None:  # the first who asks, or it was idle for long
+        asked = [sys.executable, "-c", _ASK, kind, str(_IDLE_S)]
+        told = subprocess.run(asked, env=environment(**shared()), stdout=subprocess.PIPE, text=True, check=True).stdout
+        _paths[kind] = Path(told.strip())
+        line = connect(_paths[kind])
+    assert line is not None, f"the nursery for {kind} has ended"
+    nursery = Nursery(line)
+    assert nursery.await_ready(DEADLINE_S), f"the nursery for {kind} is not ready: {nursery.problem}"
+    return nursery
+
+
+def _folder() -> Path:
+    return Path(os.environ["XDG_RUNTIME_DIR"])  # tests/conftest.py makes it

@@ -19,12 +19,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
-import everstep
 from everstep.process import Child
 from everstep.testing import Cluster, ClusterError, Result
 from everstep.testing.tape import Event
 from everstep.wire import Policy
 from lab import nest
+from lab.command import Command, environment
 
 SCRIPTS = Path(__file__).parents[1] / "cluster" / "scripts"
 TRAIN = "train.py"
@@ -49,7 +49,7 @@ class Stage(Cluster):
         return [*command[:after], *shared, *command[after:]]
 
     def _environment(self) -> dict[str, str]:
-        shared = nest.ONE_THREAD if self._network is None else {}
+        shared = environment(**nest.shared()) if self._network is None else {}
         return super()._environment() | shared | self._given_env
 
     def _start_service(
@@ -126,17 +126,11 @@ def check_order(result: Result) -> None:
 def undisturbed_events(script: str, *args: str) -> list[Event]:
     """What one process that trains alone tells."""
     with tempfile.TemporaryDirectory(prefix="everstep-") as directory:
-        events = Path(directory) / "events.jsonl"
-        plain = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
-        path = str(Path(everstep.__file__).parents[1])
-        with (Path(directory) / "log").open("w+b") as log:
-            env = plain | {"EVERSTEP_EVENTS": str(events), "PYTHONPATH": path} | nest.ONE_THREAD
-            with nest.start_script([sys.executable, "-u", str(SCRIPTS / script), *args], env=env, output=log) as child:
-                ended = child.wait(100)
-            if ended is None or not ended.is_good:
-                log.seek(0)
-                raise ClusterError(f"the undisturbed run failed: {ended}\n{log.read().decode(errors='replace')}")
-        return [json.loads(line) for line in events.read_text().splitlines()]
+        folder = Path(directory)
+        told = {"EVERSTEP_EVENTS": str(folder / "events.jsonl")}
+        with Command(sys.executable, SCRIPTS / script, *args, folder=folder, start=nest.start_script, **told) as alone:
+            alone.finish()
+        return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
 def pass_time(seconds: float) -> None:

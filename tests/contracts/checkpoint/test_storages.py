@@ -13,7 +13,7 @@ import everstep
 from everstep.checkpoint.remote import Remote
 from everstep.checkpoint.storage import Storage, open_storage
 from everstep.errors import CheckpointFailed, StorageUnreachable
-from lab.terminal import until
+from lab.command import until
 
 
 def test_what_is_put_is_there(storage: Storage) -> None:

@@ -20,7 +20,7 @@ from everstep.pytorch.job_metrics import JobMetrics
 from everstep.pytorch.records import make_record
 from everstep.pytorch.units import Progress
 from everstep.wire import MetricReport
-from lab.terminal import until
+from lab.command import until
 
 TRAINING = MetricReport(kind="training", batches=100, time=1.5, epochs=0, records=6400, metrics={"loss": 0.5})
 VALIDATION = replace(

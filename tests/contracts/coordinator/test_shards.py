@@ -12,7 +12,7 @@ import pytest
 
 from everstep import wire
 from everstep.errors import Refused
-from lab.terminal import until
+from lab.command import until
 
 
 class Reader:

@@ -10,29 +10,22 @@ from typing import Any
 import yaml
 
 from everstep.testing.tape import Event, Tape, is_match
+from lab.command import DEADLINE_S, Shell, everstep, until
 from lab.kubernetes.cluster import Lab
-from lab.submitted import type_everstep, until
-
-DEADLINE_S = 240.0
 
 
-class Story:
+class Story(Shell):
     """`everstep run` in a folder; then the other commands, and the lab's."""
 
     def __init__(self, lab: Lab, folder: Path, data: Path, *, name: str) -> None:
-        self.lab, self.folder, self.data, self.name = lab, folder, data, name
-        self._env = {"KUBECONFIG": lab.kubeconfig, "EVERSTEP_HOME": str(folder / "home")}
+        super().__init__(folder, KUBECONFIG=lab.kubeconfig)
+        self.lab, self.data, self.name = lab, data, name
         self._events = data / "events.jsonl"
         self._events.touch()
         for each in (data, self._events):
             each.chmod(0o777)
         self._tape = Tape(self._events)
         self.id = ""
-
-    def type(self, *words: str) -> str:
-        done = type_everstep(*words, cwd=self.folder, env=self._env)
-        assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
 
     def changes(self) -> list[str]:
         """What the job needs here, as `--set` takes it: an image, volumes, a store that outlives the coordinator."""
@@ -55,7 +48,7 @@ class Story:
         until(
             lambda: len(self.events(name, **facts)) > after,
             lambda: f"no {name} {facts}; {self.lab.kubectl('get', 'pods', '-o', 'wide')}\n{self.said()}",
-            deadline_s=deadline_s,
+            deadline_s,
         )
 
     def generation(self) -> int:
@@ -87,7 +80,7 @@ class Story:
 
     def close(self) -> None:
         if self.id:
-            type_everstep("cancel", self.id, cwd=self.folder, env=self._env)
+            everstep("cancel", self.id, folder=self.folder, **self.env)
             self.lab.remove_volume(self.name)
 
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from everstep.platforms.docker import compose
+from lab.command import everstep
 from lab.docker.engine import IMAGE, ROOT, compose_up, docker, job_here, leftovers, mounts
-from lab.submitted import type_everstep
 
 SEEDS = ROOT / "tests" / "seeds"
 STANDIN = {"PYTHONPATH": f"{ROOT / 'tests' / 'examples' / 'standin'}:{ROOT}", "STANDIN_PICTURES": "96"}
@@ -30,7 +30,7 @@ def begin(folder: Path) -> Path:
     folder.mkdir()
     for name in ("train.py", "train.yaml", "docker-compose.yaml"):
         shutil.copy(SEEDS / name, folder)
-    done = type_everstep("init", "--framework", "pytorch", "--platform", "oci", cwd=folder, env={})
+    done = everstep("init", "--framework", "pytorch", "--platform", "oci", folder=folder)
     assert "train.py is another already" in done.stderr
     artifacts = folder / "oci_dist_training_artifacts" / "pytorch" / "v1"
     expected = {"Dockerfile", "environment.yaml", "pytorch_cluster.py", "README.md", "run.py", "run.sh"}
@@ -42,7 +42,7 @@ def begin(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def image(engine: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = begin(tmp_path_factory.mktemp("image") / "guide")
-    built = type_everstep("build", "--build-arg", f"BASE={IMAGE}", cwd=folder, env={**engine, **SEED_IMAGE})
+    built = everstep("build", "--build-arg", f"BASE={IMAGE}", folder=folder, **engine, **SEED_IMAGE)
     assert built.returncode == 0, built.stderr
     yield built.stdout.strip()
     docker(engine, "image", "rm", built.stdout.strip())
@@ -76,22 +76,22 @@ def test_its_job_file_is_shown_run_watched_and_looked_at(
     words = ["run", "-f", "train.yaml", "--platform", platform, output, *here]
     variables = [f"--set=env.{name}={value}" for name, value in STANDIN.items()]
 
-    shown = type_everstep(*words, *variables, "--dry-run", cwd=folder, env=outer)
+    shown = everstep(*words, *variables, "--dry-run", folder=folder, **outer)
     assert shown.returncode == 0, shown.stderr
     assert "train.py" in shown.stdout
-    submitted = type_everstep(*words, *variables, cwd=folder, env=outer)
+    submitted = everstep(*words, *variables, folder=folder, **outer)
     assert submitted.returncode == 0, submitted.stderr
     (folder / "info.yaml").write_text(submitted.stdout)
     info = yaml.safe_load(submitted.stdout)
     (main_id,) = info["mainJobRunId"].values()
     assert len(info["otherJobRunIds"]) == 2
 
-    watched = type_everstep("watch", main_id, cwd=folder, env=outer)
+    watched = everstep("watch", main_id, folder=folder, **outer)
     assert watched.returncode == 0, watched.stdout + watched.stderr
     _assert_trained(watched.stdout)
-    config = type_everstep("show-config", "-f", "info.yaml", cwd=folder, env=outer)
+    config = everstep("show-config", "-f", "info.yaml", folder=folder, **outer)
     assert yaml.safe_load(config.stdout)["job"]["platform"]["oci"]["main_name"] == "PyTorch-Distributed-main"
-    assert type_everstep("cancel", info["jobId"], cwd=folder, env=outer).returncode == 0
+    assert everstep("cancel", info["jobId"], folder=folder, **outer).returncode == 0
     assert leftovers(engine, info["everstep"]["id"]) == []
 
 

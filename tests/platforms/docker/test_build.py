@@ -8,17 +8,17 @@ from pathlib import Path
 
 import yaml
 
+from lab.command import everstep
 from lab.docker.engine import IMAGE, compose_up, docker, mounts
-from lab.submitted import type_everstep
 
 PASSWORD = "hunter2"
 
 
 def test_a_new_project_is_built_and_trains_by_docker_compose_alone(engine: Mapping[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "circle"
-    assert type_everstep("init", str(folder), cwd=tmp_path, env={}).returncode == 0
+    assert everstep("init", str(folder), folder=tmp_path).returncode == 0
     proxied = {**engine, "http_proxy": f"http://me:{PASSWORD}@proxy.example:3128"}
-    built = type_everstep("build", "--build-arg", f"BASE={IMAGE}", cwd=folder, env=proxied)
+    built = everstep("build", "--build-arg", f"BASE={IMAGE}", folder=folder, **proxied)
     assert (built.returncode, built.stdout) == (0, "circle:latest\n"), built.stderr
     assert "conda env update --quiet --name base --file /tmp/environment.yaml" in built.stderr
     told = docker(engine, "image", "inspect", "circle:latest") + docker(
@@ -42,7 +42,7 @@ def test_a_new_project_is_built_and_trains_by_docker_compose_alone(engine: Mappi
 
 def test_an_image_that_cannot_be_built_is_told(engine: Mapping[str, str], tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN false\n")
-    built = type_everstep("build", "--image", "broken", cwd=tmp_path, env=engine)
+    built = everstep("build", "--image", "broken", folder=tmp_path, **engine)
     assert (built.returncode, built.stdout) == (2, "")
     assert "docker build failed: exit code 1" in built.stderr
 

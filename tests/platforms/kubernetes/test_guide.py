@@ -11,26 +11,23 @@ from typing import Any
 import pytest
 import yaml
 
+from lab.command import Shell, everstep, until
 from lab.kubernetes.cluster import REPOSITORY, Lab
-from lab.submitted import type_everstep, until
 
 PAGE = (REPOSITORY / "docs" / "guides" / "kubernetes.md").read_text()
 
 
 @pytest.fixture
-def folder(lab: Lab, tmp_path: Path) -> Iterator[Path]:
+def shell(lab: Lab, tmp_path: Path) -> Iterator[Shell]:
     """With the page's files, and a volume for the page's claim."""
     for name, kind in (("train.py", "python"), ("job.yaml", "yaml")):
         (content,) = re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
         (tmp_path / name).write_text(content)
     lab.volume("first", tmp_path / "store")
-    yield tmp_path
-    type_everstep("cancel", "first", cwd=tmp_path, env=env(lab, tmp_path))
+    shell = Shell(tmp_path, KUBECONFIG=lab.kubeconfig)
+    yield shell
+    everstep("cancel", "first", folder=tmp_path, **shell.env)
     lab.remove_volume("first")
-
-
-def env(lab: Lab, folder: Path) -> dict[str, str]:
-    return {"KUBECONFIG": lab.kubeconfig, "EVERSTEP_HOME": str(folder / "home")}
 
 
 def changes(lab: Lab, **options: Any) -> list[str]:
@@ -40,13 +37,7 @@ def changes(lab: Lab, **options: Any) -> list[str]:
     return [f"--set={key}={json.dumps(value)}" for key, value in {"platform.kubernetes": given, **job}.items()]
 
 
-def type_words(lab: Lab, folder: Path, *words: str) -> str:
-    done = type_everstep(*words, cwd=folder, env=env(lab, folder))
-    assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def test_the_pages_example_runs(lab: Lab, folder: Path) -> None:
+def test_the_pages_example_runs(lab: Lab, shell: Shell) -> None:
     (script,) = [each for each in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) if "--dry-run" in each]
     commands = [line.partition("#")[0].split() for line in script.splitlines()]
     said = {}
@@ -54,11 +45,11 @@ def test_the_pages_example_runs(lab: Lab, folder: Path) -> None:
         assert program == "everstep"
         words, pipe, kept = words, "|" in words, words[-1]
         words = words[: words.index("|")] if pipe else words
-        said[" ".join((command, *words))] = shown = type_words(
-            lab, folder, command, *words, *(changes(lab) if command == "run" else [])
+        said[" ".join((command, *words))] = shown = shell.type(
+            command, *words, *(changes(lab) if command == "run" else [])
         )
         if pipe:
-            (folder / kept).write_text(shown)
+            (shell.folder / kept).write_text(shown)
 
     assert {each["kind"] for each in yaml.safe_load_all(said["run -f job.yaml --dry-run"])} >= {"Job", "Role"}
     assert re.search(r"first-worker-\d+ \| \[w\d\] loss \d", said["watch first"])
@@ -66,11 +57,11 @@ def test_the_pages_example_runs(lab: Lab, folder: Path) -> None:
     assert lab.look("jobs,pods,configmaps,secrets,pvc", "app.kubernetes.io/instance=first") == []
 
 
-def test_a_dry_run_can_be_applied_with_an_account_that_somebody_else_made(lab: Lab, folder: Path) -> None:
+def test_a_dry_run_can_be_applied_with_an_account_that_somebody_else_made(lab: Lab, shell: Shell) -> None:
     account = (REPOSITORY / "docs" / "guides" / "kubernetes-rbac.yaml").read_text()
     lab.kubectl("apply", "-f", "-", text=account)
     given = changes(lab, service_account="everstep")
-    manifest = type_words(lab, folder, "run", "-f", "job.yaml", "--dry-run", *given)
+    manifest = shell.type("run", "-f", "job.yaml", "--dry-run", *given)
     assert "RoleBinding" not in manifest
 
     lab.kubectl("apply", "-f", "-", text=manifest)
@@ -83,25 +74,25 @@ def test_a_dry_run_can_be_applied_with_an_account_that_somebody_else_made(lab: L
     until(lambda: lab.look("pods", "app.kubernetes.io/instance=first") == [], lambda: lab.kubectl("get", "pods"))
 
 
-def test_an_indexed_job_needs_no_rights(lab: Lab, folder: Path) -> None:
+def test_an_indexed_job_needs_no_rights(lab: Lab, shell: Shell) -> None:
     given = changes(lab, mode="indexed", store="node")
-    type_words(lab, folder, "run", "-f", "job.yaml", *given, "--set=nodes=2")
-    said = type_words(lab, folder, "watch", "first")
+    shell.type("run", "-f", "job.yaml", *given, "--set=nodes=2")
+    said = shell.type("watch", "first")
     assert len(re.findall(r"\[w\d\] loss", said)) == 2
     assert lab.look("roles,serviceaccounts", "app.kubernetes.io/instance=first") == []
 
 
-def test_a_running_job_is_asked_through_the_clusters_api(lab: Lab, folder: Path) -> None:
-    script = (folder / "train.py").read_text().replace("optimizer.step()", "optimizer.step(); time.sleep(0.5)")
+def test_a_running_job_is_asked_through_the_clusters_api(lab: Lab, shell: Shell) -> None:
+    script = (shell.folder / "train.py").read_text().replace("optimizer.step()", "optimizer.step(); time.sleep(0.5)")
     script = script.replace("torch.randn(640, 8)", "torch.randn(64_000, 8)")  # for hours: it is cancelled
     assert "64_000" in script
-    (folder / "train.py").write_text(f"import time\n{script}")
-    type_words(lab, folder, "run", "-f", "job.yaml", *changes(lab, store="node"))
+    (shell.folder / "train.py").write_text(f"import time\n{script}")
+    shell.type("run", "-f", "job.yaml", *changes(lab, store="node"))
 
     def status() -> str:
-        return type_words(lab, folder, "status", "first")
+        return shell.type("status", "first")
 
     until(lambda: re.search(r"w\d+ +│ member", status()), status)
-    again = type_everstep("run", "-f", "job.yaml", *changes(lab), cwd=folder, env=env(lab, folder))
-    assert again.returncode == 2
-    assert "a job first is in namespace default already, running" in again.stderr
+    shell.type("run", "-f", "job.yaml", *changes(lab), is_good=False)
+    assert shell.last.returncode == 2
+    assert "a job first is in namespace default already, running" in shell.last.stderr

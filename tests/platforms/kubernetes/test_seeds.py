@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.command import run
 from lab.kubernetes.cluster import REPOSITORY, Lab
-from lab.kubernetes.story import DEADLINE_S, Story, disturb
+from lab.kubernetes.story import Story, disturb
 
 SEEDS = REPOSITORY / "tests" / "seeds"
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -58,13 +58,7 @@ def test_the_manifest_of_an_elasticjob_ends_with_the_weights_of_an_undisturbed_r
     said = story.finish()
 
     words = ["--training_data", "training/elastic_ds.txt", "--validation_data", "testing/elastic_ds.txt"]
-    undisturbed = subprocess.run(
-        [sys.executable, script, *words],
-        cwd=story.data / "mnist_png",
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
+    undisturbed = run(sys.executable, script, *words, folder=story.data / "mnist_png")
     assert set(re.findall(r"accuracy .*", said)) == set(undisturbed.stdout.splitlines())
 
 

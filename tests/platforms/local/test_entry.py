@@ -3,49 +3,42 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from lab.submitted import DEADLINE_S, SCRIPT, until
+from lab.command import EVERSTEP, Command, everstep, keyboard, until
+from lab.submitted import SCRIPT
 
-Start = Callable[..., subprocess.Popen[str]]
+Start = Callable[..., Command]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """A node of this rank, of so many in all, with its output in a file."""
+    """A node of this rank, of so many in all."""
     code = tmp_path / "code"
     code.mkdir()
     (code / "train.py").write_bytes(SCRIPT.read_bytes())
-    started: list[subprocess.Popen[str]] = []
+    told = {
+        "OCI__ENTRY_SCRIPT": "train.py",
+        "OCI__WORK_DIR": str(tmp_path / "work"),
+        "OCI__CODE_DIR": str(code),
+        "HOME": str(tmp_path),
+    }
+    with keyboard(tmp_path, **told) as type_command:
 
-    def start(rank: int, num_nodes: int, **more: str) -> subprocess.Popen[str]:
-        told = {
-            "OCI__MODE": "WORKER" if rank else "MAIN",
-            "RANK": str(rank),
-            "OCI__WORKER_COUNT": str(num_nodes - 1),
-            "OCI__ENTRY_SCRIPT": "train.py",
-            "OCI__WORK_DIR": str(tmp_path / "work"),
-            "OCI__CODE_DIR": str(code),
-            "HOME": str(tmp_path),
-        }
-        command = [sys.executable, "-m", "everstep", "entry", "--log-dir", str(tmp_path / f"runs-{rank}")]
-        with (tmp_path / f"said-{rank}").open("w") as output:
-            env = {**os.environ, **told, **more}
-            started.append(subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT, text=True))
-        return started[-1]
+        def start(rank: int, num_nodes: int, **more: str) -> Command:
+            place = {
+                "OCI__MODE": "WORKER" if rank else "MAIN",
+                "RANK": str(rank),
+                "OCI__WORKER_COUNT": str(num_nodes - 1),
+            }
+            return type_command(*EVERSTEP, "entry", "--log-dir", tmp_path / f"runs-{rank}", **place, **more)
 
-    yield start
-    for each in started:
-        each.kill()
-        each.wait()
+        yield start
 
 
 def test_nodes_find_each_other_by_a_folder(start: Start, tmp_path: Path) -> None:
@@ -58,7 +51,8 @@ def test_nodes_find_each_other_by_a_folder(start: Start, tmp_path: Path) -> None
 
     nodes = [start(1, 2, **arguments), start(0, 2, **arguments)]
 
-    assert [node.wait(DEADLINE_S) for node in nodes] == [0, 0], said(tmp_path)
+    for node in nodes:
+        node.finish()
     assert said(tmp_path).count("words ['two words']") == 2
     assert "generation 1 trains with 2 workers" in said(tmp_path)
     assert not (folder / "everstep.token").exists()
@@ -69,16 +63,16 @@ def test_the_first_node_is_told_to_go_and_the_job_is_over(start: Start, tmp_path
     first, second = start(0, 2, **arguments), start(1, 2, **arguments)
     until(lambda: "trains with 2 workers" in said(tmp_path), lambda: said(tmp_path))
 
-    first.send_signal(signal.SIGTERM)
+    first.signal(signal.SIGTERM)
 
-    assert first.wait(DEADLINE_S) == 1
-    assert second.wait(DEADLINE_S) != 0
+    assert first.exit_code() == 1
+    assert second.exit_code() != 0
     assert "cancelled" in said(tmp_path)
 
 
 def test_the_only_node_fails_before_it_joins_and_the_job_is_over(start: Start, tmp_path: Path) -> None:
     order = {"job": "j", "name": "j", "script": "train.py", "workdir": str(tmp_path), "setup": ["exit 3"]}
-    assert start(0, 1, EVERSTEP_ORDER=json.dumps(order)).wait(DEADLINE_S) == 1
+    assert start(0, 1, EVERSTEP_ORDER=json.dumps(order)).exit_code() == 1
     assert "the only node has ended (exit code 3) before the job did" in said(tmp_path)
 
 
@@ -93,7 +87,8 @@ def test_nodes_find_each_other_by_an_address(start: Start, tmp_path: Path) -> No
             "EVERSTEP_TOKEN": "secret-word",
         }
         nodes = [start(rank, 2, OCI__ENTRY_SCRIPT_ARGS="--steps 5", **meeting) for rank in (0, 1)]
-        assert [node.wait(DEADLINE_S) for node in nodes] == [0, 0], said(tmp_path)
+        for node in nodes:
+            node.finish()
     assert "secret-word" not in said(tmp_path)
 
 
@@ -104,22 +99,19 @@ def test_a_port_that_is_taken_is_left_to_its_owner(start: Start, tmp_path: Path)
             other.bind(("127.0.0.1", 29400))
         except OSError:
             pass  # somebody else has it, which is as good
-        assert start(0, 1, OCI__ENTRY_SCRIPT_ARGS="--steps 3").wait(DEADLINE_S) == 0, said(tmp_path)
+        start(0, 1, OCI__ENTRY_SCRIPT_ARGS="--steps 3").finish()
     assert "http://127.0.0.1:29400" not in said(tmp_path)
 
 
-def test_a_command_is_run_instead() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "everstep", "entry", "echo", "--it", "works"], capture_output=True, text=True
-    )
-    assert done.stdout == "--it works\n"
+def test_a_command_is_run_instead(tmp_path: Path) -> None:
+    assert everstep("entry", "echo", "--it", "works", folder=tmp_path).stdout == "--it works\n"
 
 
-def test_whoever_is_told_nothing_says_so() -> None:
-    done = subprocess.run([sys.executable, "-m", "everstep", "entry"], capture_output=True, text=True)
+def test_whoever_is_told_nothing_says_so(tmp_path: Path) -> None:
+    done = everstep("entry", folder=tmp_path)
     assert done.returncode == 2
     assert "nothing says what this node is to do" in done.stderr
 
 
 def said(folder: Path) -> str:
-    return "\n".join(path.read_text() for path in sorted(folder.glob("said-*")))
+    return "\n".join(path.read_text() for path in sorted(folder.glob("terminal-*.log")))

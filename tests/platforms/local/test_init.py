@@ -10,16 +10,16 @@ import yaml
 
 from everstep.job.load import load_file
 from everstep.job.platform_options import PLATFORMS
-from lab.submitted import type_everstep
+from lab.command import everstep
 
 
 def test_a_new_project_runs_at_once(tmp_path: Path) -> None:
-    written = type_everstep("init", "circle", cwd=tmp_path, env={})
+    written = everstep("init", "circle", folder=tmp_path)
     assert {Path(line).name for line in written.stdout.splitlines()} == {
         ".dockerignore", "Dockerfile", "README.md", "docker-compose.yaml", "environment.yaml", "job.yaml", "train.py",
     }  # fmt: skip
     folder = tmp_path / "circle"
-    done = type_everstep("run", "-f", "job.yaml", "--follow", cwd=folder, env={"EVERSTEP_HOME": str(tmp_path / "home")})
+    done = everstep("run", "-f", "job.yaml", "--follow", folder=folder, EVERSTEP_HOME=str(tmp_path / "home"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\[w\d\] epoch 5: loss 0\.[0-3]", done.stdout)  # of one leaf; from ln 2 = 0.7
     assert (folder / "model.pt").exists()
@@ -27,7 +27,7 @@ def test_a_new_project_runs_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_the_job_file_names_its_platform(platform: str, tmp_path: Path) -> None:
-    assert type_everstep("init", "--platform", platform, cwd=tmp_path, env={}).returncode == 0
+    assert everstep("init", "--platform", platform, folder=tmp_path).returncode == 0
     job = load_file(tmp_path / ("train.yaml" if platform == "oci" else "job.yaml")).job
     assert job.platform.chosen == platform
     for path in tmp_path.rglob("*.yaml"):
@@ -35,21 +35,21 @@ def test_the_job_file_names_its_platform(platform: str, tmp_path: Path) -> None:
 
 
 def test_a_job_file_for_another_platform_is_not_passed_off_as_this_ones(tmp_path: Path) -> None:
-    assert type_everstep("init", "a b", cwd=tmp_path, env={}).returncode == 0
-    done = type_everstep("init", "a b", "--platform", "compose", cwd=tmp_path, env={})
+    assert everstep("init", "a b", folder=tmp_path).returncode == 0
+    done = everstep("init", "a b", "--platform", "compose", folder=tmp_path)
     assert done.returncode == 1
     assert "job.yaml is not the one that you have asked for: --force overwrites it" in done.stderr
     assert "now:" not in done.stderr
-    done = type_everstep("init", "a b", "--platform", "compose", "--force", cwd=tmp_path, env={})
+    done = everstep("init", "a b", "--platform", "compose", "--force", folder=tmp_path)
     assert done.returncode == 0
     assert "now: cd 'a b' && everstep build && everstep run -f job.yaml" in done.stderr
 
 
 def test_what_is_there_stays_unless_it_is_forced(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('mine')\n")
-    done = type_everstep("init", cwd=tmp_path, env={})
+    done = everstep("init", folder=tmp_path)
     assert "train.py is another already, and left as it is" in done.stderr
     assert "train.py" not in done.stdout.split()
     assert (tmp_path / "train.py").read_text() == "print('mine')\n"
-    type_everstep("init", "--force", cwd=tmp_path, env={})
+    everstep("init", "--force", folder=tmp_path)
     assert "ElasticTrainer" in (tmp_path / "train.py").read_text()

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from lab.submitted import Submitted, processes_of, until
+from lab.command import until
+from lab.processes import processes_of
+from lab.submitted import Submitted
 
 LONG = ["train.py", "--steps", "100000", "--pace", "0.05"]
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from lab.command import EVERSTEP, ROOT, Command, Shell, until
 from lab.contract import PlatformContract
-from lab.oci.tenancy import ROOT, OciLab, make_user
+from lab.oci.tenancy import OciLab, make_user
 
 SEEDS = ROOT / "tests" / "seeds"
 
@@ -26,13 +24,12 @@ class TestOci(PlatformContract):
         return lab
 
 
-class Terminal:
-    """Commands in one folder, by a user of the lab."""
+class Terminal(Shell):
+    """Of a user of the lab."""
 
     def __init__(self, lab: OciLab, folder: Path) -> None:
-        self.lab, self.folder, self.errors = lab, folder, ""
-        self.env = {**os.environ, **lab.env(), "EVERSTEP_HOME": str(folder / "home")}
-        self.started: list[str] = []
+        super().__init__(folder, **lab.env())
+        self.lab, self.started = lab, list[str]()
 
     def submit(self, *entrypoint: str, options: dict[str, Any] | None = None, **more: Any) -> str:
         """A small program as a job: its id."""
@@ -42,15 +39,11 @@ class Terminal:
         self.started.append(str(yaml.safe_load(self.type("run", "-f", "job.yaml"))["everstep"]["id"]))
         return self.started[-1]
 
-    def type(self, *words: str, code: int = 0) -> str:
-        """Its stdout; its stderr is in `errors`."""
-        done = subprocess.run(self.command(*words), cwd=self.folder, env=self.env, capture_output=True, text=True)
-        self.errors = done.stderr
-        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "everstep", *words]
+    def refused(self, *words: str) -> str:
+        """What is told by a command that must end with code 2."""
+        self.type(*words, is_good=False)
+        assert self.last.returncode == 2, self.last
+        return self.last.stderr
 
     def close(self) -> None:
         for job in self.started:
@@ -114,7 +107,7 @@ def test_each_node_reads_secrets_from_the_vault_and_others_from_the_bucket(termi
     job = terminal.submit(
         "sh", "-c", "echo ${#KEY} and ${#PASSWORD}", nodes=2, secrets=secrets, options={"log": ""}
     )  # each run has a log of its own
-    told = terminal.errors
+    told = terminal.last.stderr
     said = terminal.type("watch", job)
 
     assert said.count("10 and 7") == 2
@@ -137,9 +130,8 @@ def test_a_job_of_which_one_run_is_refused_leaves_nothing_behind(terminal: Termi
     lab.change(accept_s=600.0)
     lab.break_("POST", "/jobRuns$", status=400, code="LimitExceeded", is_late=True)
     (terminal.folder / "job.yaml").write_text(yaml.safe_dump({**lab.job(), "entrypoint": "true", "nodes": 2}))
-    terminal.type("run", "-f", "job.yaml", code=2)
 
-    assert "LimitExceeded" in terminal.errors
+    assert "LimitExceeded" in terminal.refused("run", "-f", "job.yaml")
     state = lab.state()
     assert (state["jobs"], state["runs"], state["objects"]) == ([], [], [])
 
@@ -149,15 +141,11 @@ def test_a_run_that_is_slow_to_begin_and_slow_to_end_is_waited_for(terminal: Ter
     job = terminal.submit("sleep", "100")
     assert '"pending"' in terminal.type("list", "--json")
 
-    cancel = subprocess.Popen(
-        terminal.command("cancel", job), cwd=terminal.folder, env=terminal.env, stderr=subprocess.PIPE, text=True
-    )
-    assert cancel.stderr is not None
-    assert any("small-main is CANCELING" in line for line in cancel.stderr)  # and it waits
-    lab.change(cancel_hangs=False)
-    cancel.communicate(timeout=120)
-
-    assert cancel.returncode == 0
+    with Command(*EVERSTEP, "cancel", job, folder=terminal.folder, are_errors_apart=True, **terminal.env) as cancel:
+        until(lambda: "small-main is CANCELING" in cancel.errors, cancel.story)
+        assert cancel.process.wait(0) is None  # it waits
+        lab.change(cancel_hangs=False)
+        cancel.finish()
     assert '"cancelled"' in terminal.type("list", "--json")
 
 
@@ -172,23 +160,18 @@ def test_a_key_that_the_service_does_not_know_is_told_as_such(terminal: Terminal
     make_user(tmp_path / "stranger", fingerprint=":".join(["cd"] * 16))
     terminal.env["HOME"] = str(tmp_path / "stranger")
     (tmp_path / "job.yaml").write_text(yaml.safe_dump({**lab.job(), "entrypoint": "true"}))
-    terminal.type("run", "-f", "job.yaml", code=2)
-
-    assert "401 NotAuthenticated" in terminal.errors and "fingerprint, user and tenancy" in terminal.errors
+    told = terminal.refused("run", "-f", "job.yaml")
+    assert "401 NotAuthenticated" in told and "fingerprint, user and tenancy" in told
     terminal.env["HOME"] = str(tmp_path)
-    terminal.type("run", "-f", "job.yaml", code=2)
-    assert "Could not find config file" in terminal.errors and "oci setup config" in terminal.errors
+    told = terminal.refused("run", "-f", "job.yaml")
+    assert "Could not find config file" in told and "oci setup config" in told
 
 
 def test_a_dry_run_needs_no_sdk_and_a_run_says_how_to_get_it(tmp_path: Path, lab: OciLab) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['oci'] = sys.modules['ocifs'] = None\n")
-    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "EVERSTEP_HOME": str(tmp_path / "home")}
+    shell = Shell(tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
     (tmp_path / "job.yaml").write_text(yaml.safe_dump({**lab.job(), "entrypoint": "true"}))
 
-    def run(*more: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "everstep", "run", "-f", "job.yaml", *more]
-        return subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
-
-    dry, wet = run("--dry-run"), run()
-    assert dry.returncode == 0 and "jobRuns:" in dry.stdout
-    assert wet.returncode == 2 and "pip install 'everstep[oci]'" in wet.stderr
+    assert "jobRuns:" in shell.type("run", "-f", "job.yaml", "--dry-run")
+    shell.type("run", "-f", "job.yaml", is_good=False)
+    assert shell.last.returncode == 2 and "pip install 'everstep[oci]'" in shell.last.stderr

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,10 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from lab.command import run, until
 from lab.contract import TRAINING, PlatformContract, undisturbed
 from lab.guide import follow
 from lab.pbs.server import Lab
-from lab.submitted import DEADLINE_S, SCRIPT, Submitted, processes_of, until
+from lab.processes import processes_of
+from lab.submitted import SCRIPT, Submitted
 
 
 @pytest.fixture
@@ -73,15 +73,7 @@ def test_a_job_inside_an_allocation(pbs: Lab, tmp_path: Path) -> None:
     job = {"entrypoint": ["train.py", *TRAINING], "nodes": 2, "platform": {"pbs": {"mode": "allocation"}}}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     typed = f"cd {tmp_path}\nEVERSTEP_HOME={tmp_path / 'home'} {sys.executable} -m everstep run -f job.yaml --follow\n"
-    done = subprocess.run(
-        ["qsub", "-I", "-l", "select=2:ncpus=1"],
-        input=typed,
-        env={**os.environ, **pbs.env()},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    done = run("qsub", "-I", "-l", "select=2:ncpus=1", folder=tmp_path, text=typed, **pbs.env())
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(re.findall(r"digest (\w+)", done.stdout)) == {undisturbed()}
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from lab.command import EVERSTEP, ROOT, everstep, run, until
 from lab.contract import TRAINING, undisturbed
 from lab.guide import follow
 from lab.slurm.hosts import Lab
-from lab.submitted import SCRIPT, Submitted, digest_after, until
+from lab.submitted import SCRIPT, Submitted, digest_after
 
-ROOT = Path(__file__).parents[3]
 RESUME = SCRIPT.with_name("resume.py")
 SLOW = ["train.py", "--steps", "300", "--pace", "0.2", "--until"]  # a file: then it hurries
 ENV = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
@@ -63,8 +61,8 @@ def test_a_preempted_job_comes_back_and_goes_on_from_its_checkpoint(submit: Subm
     job.wait_said(r"going on from step [1-9]")
     said = job.finish()
 
-    command = [sys.executable, RESUME, tmp_path / "alone", "200", "0", tmp_path / "hurry"]
-    alone = subprocess.run(command, capture_output=True, text=True, check=True)
+    alone = run(sys.executable, RESUME, tmp_path / "alone", 200, 0, tmp_path / "hurry", folder=tmp_path)
+    assert alone.returncode == 0, alone.stderr
     assert set(re.findall(r"digest (\w+) after 200 steps", said)) == set(re.findall(r"digest (\w+)", alone.stdout))
     assert not list((tmp_path / "runs").glob("*/*.requeues"))  # which count time limits alone
 
@@ -129,15 +127,8 @@ def test_a_job_inside_an_allocation(queue: Lab, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(
         f"entrypoint: {['train.py', *TRAINING]}\nnodes: 2\nenv: {ENV}\nplatform: {{slurm: {{mode: allocation}}}}\n"
     )
-    everstep = [sys.executable, "-m", "everstep", "run", "-f", "job.yaml", "--follow"]
-    done = subprocess.run(
-        ["salloc", "--nodes=2", "--quiet", *everstep],
-        cwd=tmp_path,
-        env={**os.environ, **queue.env(), "EVERSTEP_HOME": str(tmp_path / "home")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["salloc", "--nodes=2", "--quiet", *EVERSTEP, "run", "-f", "job.yaml", "--follow"]
+    done = run(*command, folder=tmp_path, **queue.env(), EVERSTEP_HOME=str(tmp_path / "home"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(re.findall(r"digest (\w+)", done.stdout)) == {undisturbed()}
 
@@ -156,14 +147,8 @@ def test_a_login_node_needs_no_torch(queue: Lab, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(
         f"entrypoint: {['train.py', *TRAINING]}\nsetup: {setup}\nenv: {ENV}\nplatform: slurm\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "everstep", "run", "-f", "job.yaml", "--follow"],
-        cwd=tmp_path,
-        env={**os.environ, **queue.env(), "EVERSTEP_HOME": str(tmp_path / "home"), "PYTHONPATH": str(login)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    here = {**queue.env(), "EVERSTEP_HOME": str(tmp_path / "home"), "PYTHONPATH": str(login)}
+    done = everstep("run", "-f", "job.yaml", "--follow", folder=tmp_path, **here)
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(re.findall(r"digest (\w+)", done.stdout)) == {undisturbed()}
 

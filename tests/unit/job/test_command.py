@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,21 +17,15 @@ from everstep.job.fields import Block, blocks_in
 from everstep.job.load import load, load_file
 from everstep.job.quantity import format_seconds
 from everstep.job.schema import Job
+from lab import command
+from lab.command import ROOT
 
-ROOT = Path(__file__).parents[3]
 SEEDS = ROOT / "tests" / "seeds"
 PAGE = (ROOT / "docs" / "job_file.md").read_text()
 
 
 def everstep(*args: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "everstep", *(str(arg) for arg in args)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return command.everstep(*args, folder=ROOT, text=stdin)
 
 
 # --- commands ---
@@ -128,13 +121,6 @@ def test_each_command_of_the_page_runs(tmp_path: Path) -> None:
     lines = "\n".join(re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL))
     assert lines.count("everstep ") == 3
     ours = f"everstep() {{ '{sys.executable}' -m everstep \"$@\"; }}\nset -e\n"
-    done = subprocess.run(
-        ["bash", "-c", ours + lines],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = command.run("bash", "-c", ours + lines, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert load_file(tmp_path / "job.yaml").job.platform.oci is not None

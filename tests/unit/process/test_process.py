@@ -6,21 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from everstep.process import ENDED, RUNNING, STOPPED, Child, Exit, process_state, wait_for_end
+from lab.command import until
 
 READY = "import sys, time; print('ready', flush=True); time.sleep(600)"
-
-
-def until(condition: object, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def python(code: str, log: Path) -> Child:

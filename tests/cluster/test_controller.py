@@ -18,8 +18,8 @@ from everstep.data.permutation import Permutation
 from everstep.testing import Cluster, Result
 from everstep.testing.tape import Tape
 from everstep.wire import Policy
+from lab.length import usual
 from lab.random_harm import hurt, living
-from lab.repetitions import repetitions
 from lab.stage import SCRIPTS, Stage
 
 SCRIPT = "controlled.py"
@@ -73,7 +73,7 @@ def test_a_killed_worker_loses_and_repeats_no_record(loaders: int) -> None:
     audit((result, END))
 
 
-@pytest.mark.parametrize("seed", range(repetitions(2, long=4)))
+@pytest.mark.parametrize("seed", range(usual(2, long=4)))
 def test_a_random_schedule(seed: int) -> None:
     chance = random.Random(200 + seed)
     args = ["--loaders", chance.choice([0, 2]), "--batch-s", 0.01]

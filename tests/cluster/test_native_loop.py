@@ -13,8 +13,8 @@ import pytest
 
 from everstep.testing import Result
 from everstep.wire import Policy
+from lab.length import usual
 from lab.random_harm import hurt, living
-from lab.repetitions import repetitions
 from lab.stage import Stage, undisturbed_events
 
 QUICK = Policy(heartbeat_s=0.3, lease_s=3.0, arrive_s=20.0)
@@ -44,7 +44,7 @@ def run_alone(*args: object) -> dict[str, Any]:
     return end
 
 
-@pytest.mark.parametrize("seed", range(repetitions(3, long=6)))
+@pytest.mark.parametrize("seed", range(usual(3, long=6)))
 def test_a_random_schedule_trains_every_sample_once_per_epoch(seed: int) -> None:
     chance = random.Random(100 + seed)
     leaves, batch_size = chance.choice([(6, 4), (5, 4), (3, 8)])

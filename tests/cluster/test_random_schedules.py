@@ -7,15 +7,15 @@ import random
 import pytest
 
 from everstep.wire import Policy
+from lab.length import usual
 from lab.random_harm import hurt, living
-from lab.repetitions import repetitions
 from lab.stage import Stage
 
 QUICK = Policy(heartbeat_s=0.3, lease_s=3.0, arrive_s=20.0)
 STEPS, GATES, LAST = 40, (6, 17, 28), 39
 
 
-@pytest.mark.parametrize("seed", range(repetitions(6, long=20)))
+@pytest.mark.parametrize("seed", range(usual(6, long=20)))
 def test_a_random_schedule(seed: int) -> None:
     chance = random.Random(seed)
     num_workers = chance.randint(2, 3)

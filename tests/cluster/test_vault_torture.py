@@ -19,12 +19,12 @@ import pytest
 
 from everstep.process import wait_for_end
 from lab.command import until
-from lab.repetitions import repetitions
+from lab.length import usual
 from lab.saved import load_step
 from lab.stage import SCRIPTS
 from lab.terminal import Run
 
-NUM_SAVES = repetitions(60, long=200)
+NUM_SAVES = usual(60, long=200)
 MB = 1.0
 DISK_MB = 8
 

@@ -1,4 +1,7 @@
-"""What every platform does with a job, told once. A platform's tests give a `place` and inherit the stories."""
+"""What every platform does with a job, told once. A platform's tests give a `place` and inherit the stories.
+
+Some ideas are the same for a family of platforms: processes, containers, queues, a cloud. `make test` tells them on one
+of each family, `make test-long` on all."""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import pytest
 import yaml
 
 from lab.command import everstep, until
+from lab.length import usual
 from lab.processes import processes_of
 from lab.submitted import Submitted, digest_after
 
@@ -73,6 +77,19 @@ class PlatformContract:
         assert only and all(line.startswith(f"[w{one}] ") for line in only.splitlines())
         until(lambda: not processes_of(job.id), lambda: f"left behind: {processes_of(job.id)}")
 
+    def test_a_dry_run_touches_nothing(self, place: Place, tmp_path: Path) -> None:
+        job = _merged(place.job(), {"entrypoint": ["train.py", *AWKWARD], "secrets": {"KEY": "hunter2"}})
+        (tmp_path / "train.py").touch()
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+        before = sorted(tmp_path.rglob("*"))
+        here = {"EVERSTEP_HOME": str(tmp_path / "home")}
+        shown = everstep("run", "-f", "job.yaml", "--dry-run", folder=tmp_path, **here)
+        assert shown.returncode == 0, shown.stderr
+        assert "hunter2" not in shown.stdout + shown.stderr
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+class FamilyContract(PlatformContract):
     def test_nodes_come_and_go_until_it_is_cancelled(self, submit: Any, place: Place) -> None:
         if not place.scales:
             pytest.skip("this platform's jobs have a fixed size")
@@ -96,16 +113,8 @@ class PlatformContract:
         assert "invalid int value: 'wrong'" in said
         assert '"failed"' in job.type("list", "--json")
 
-    def test_a_dry_run_touches_nothing(self, place: Place, tmp_path: Path) -> None:
-        job = _merged(place.job(), {"entrypoint": ["train.py", *AWKWARD], "secrets": {"KEY": "hunter2"}})
-        (tmp_path / "train.py").touch()
-        (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-        before = sorted(tmp_path.rglob("*"))
-        here = {"EVERSTEP_HOME": str(tmp_path / "home")}
-        shown = everstep("run", "-f", "job.yaml", "--dry-run", folder=tmp_path, **here)
-        assert shown.returncode == 0, shown.stderr
-        assert "hunter2" not in shown.stdout + shown.stderr
-        assert sorted(tmp_path.rglob("*")) == before
+
+AnotherOfTheFamily: type[PlatformContract] = usual(PlatformContract, long=FamilyContract)
 
 
 def _merged(ours: Mapping[str, Any], story: Mapping[str, Any]) -> dict[str, Any]:

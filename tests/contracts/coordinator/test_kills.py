@@ -19,9 +19,9 @@ from everstep.client import Coordinator
 from everstep.env import read_token
 from everstep.ranges import merged, size, within, without
 from everstep.retry import patiently
-from lab.repetitions import repetitions
+from lab.length import usual
 
-NUM_KILLS = {"sqlite": repetitions(10, long=70), "postgres": repetitions(4, long=28)}
+NUM_KILLS = {"sqlite": usual(10, long=70), "postgres": usual(4, long=28)}
 NUM_WORKERS = 6
 SPEC = wire.DatasetSpec(size=12_000, batch_size=4, minibatches_per_shard=2)
 

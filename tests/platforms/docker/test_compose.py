@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lab.contract import PlatformContract
+from lab.contract import AnotherOfTheFamily
 from lab.docker.engine import docker, job_here, leftovers
 from lab.submitted import digest_after
 
@@ -38,7 +38,7 @@ class ComposePlace:
         return leftovers(self._engine, job_id)
 
 
-class TestCompose(PlatformContract):
+class TestCompose(AnotherOfTheFamily):
     @pytest.fixture
     def place(self, engine: Mapping[str, str]) -> ComposePlace:
         return ComposePlace(engine)

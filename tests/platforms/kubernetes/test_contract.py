@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lab.contract import PlatformContract
+from lab.contract import FamilyContract
 from lab.kubernetes.cluster import Lab
 
 KINDS = "jobs,pods,services,configmaps,secrets,persistentvolumeclaims,serviceaccounts,roles,rolebindings"
@@ -31,7 +31,7 @@ class KubernetesPlace:
         return [f"{each['kind']}/{each['metadata']['name']}" for each in found]
 
 
-class TestKubernetes(PlatformContract):
+class TestKubernetes(FamilyContract):
     @pytest.fixture
     def place(self, lab: Lab) -> KubernetesPlace:
         return KubernetesPlace(lab)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lab.contract import PlatformContract
+from lab.contract import FamilyContract
 
 
 class LocalPlace:
@@ -23,7 +23,7 @@ class LocalPlace:
         return []
 
 
-class TestLocal(PlatformContract):
+class TestLocal(FamilyContract):
     @pytest.fixture
     def place(self) -> LocalPlace:
         return LocalPlace()

@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from lab.command import EVERSTEP, ROOT, Command, Shell, until
-from lab.contract import PlatformContract
+from lab.contract import FamilyContract
 from lab.oci.tenancy import OciLab, make_user
 
 SEEDS = ROOT / "tests" / "seeds"
 
 
-class TestOci(PlatformContract):
+class TestOci(FamilyContract):
     @pytest.fixture
     def place(self, lab: OciLab) -> OciLab:
         return lab

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from lab.command import run, until
-from lab.contract import TRAINING, PlatformContract, undisturbed
+from lab.contract import TRAINING, AnotherOfTheFamily, undisturbed
 from lab.guide import follow
 from lab.pbs.server import Lab
 from lab.processes import processes_of
@@ -43,7 +43,7 @@ class PbsPlace:
         return self._lab.running()
 
 
-class TestPbs(PlatformContract):
+class TestPbs(AnotherOfTheFamily):
     @pytest.fixture
     def place(self, pbs: Lab) -> PbsPlace:
         return PbsPlace(pbs)

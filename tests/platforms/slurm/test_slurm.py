@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lab.contract import PlatformContract
+from lab.contract import AnotherOfTheFamily, FamilyContract
 from lab.slurm.hosts import Lab
 
 
@@ -25,13 +25,13 @@ class SlurmPlace:
         return self._lab.jobs(job_id)
 
 
-class TestArray(PlatformContract):
+class TestArray(FamilyContract):
     @pytest.fixture
     def place(self, queue: Lab) -> SlurmPlace:
         return SlurmPlace(queue, "array")
 
 
-class TestSingle(PlatformContract):
+class TestSingle(AnotherOfTheFamily):
     @pytest.fixture
     def place(self, queue: Lab) -> SlurmPlace:
         return SlurmPlace(queue, "single")

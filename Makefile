@@ -32,7 +32,7 @@ $(PYTHON) -m venv $(1)
 $(1)/bin/pip install -qq --no-compile --constraint constraints.txt $(2)
 endef
 
-# $(call compile,ENVIRONMENT): on all cores, but for the two thirds of the code that nobody here imports. Not left to the
+# $(call compile,ENVIRONMENT): on all cores, but for oci and kubernetes.aio, which are large and mostly unused. Not left to the
 # first import: tests mount the environment read-only. A file that does not compile is a template or for another Python.
 define compile
 -@$(1)/bin/python -m compileall -qq -j 0 -x 'site-packages/(oci|kubernetes/aio)/' $(1)/lib

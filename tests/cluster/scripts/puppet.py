@@ -52,7 +52,7 @@ class Puppet:
             arrived = patiently(lambda message=message: self.coordinator.arrive(self.worker, message), PATIENCE_S)
             if arrived.is_stopped:
                 raise JobStopped(arrived.reason)
-        if self.settled == 0:  # a newcomer gets its peers' state
+        if self.settled == 0 and arrived.generation > 1:  # a newcomer gets its peers' state; the first ones have none
             self.step = max(worker.step for worker in patiently(self.coordinator.view, PATIENCE_S).workers)
         self.generation = self.settled = arrived.generation
         settled = Settled(incarnation=self.incarnation, generation=self.generation, step=self.step)

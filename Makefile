@@ -11,6 +11,8 @@ PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.everstep-ready
 TESTS ?= tests
 LANES ?= 4
+# Hundreds of short processes are started: none of them should compile what another has compiled already.
+unexport PYTHONDONTWRITEBYTECODE
 SYSTEM_PACKAGES := iproute2 nftables openssl postgresql slurmctld slurmd slurm-client munge docker.io docker-compose debootstrap
 
 .PHONY: help setup system labs demo quick test test-long mutants check lint types contracts bench peers clean
@@ -23,7 +25,7 @@ setup: $(STAMP) system  ## virtual environment with everstep, its extras and the
 $(STAMP): pyproject.toml constraints.txt
 	$(call install,$(VENV),--editable '$(EVERYTHING)')
 	$(call compile,$(VENV))
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import ocifs, oci.core, oci.data_science, oci.loggingsearch, oci.secrets'
+	$(BIN)/python -c 'import ocifs, oci.core, oci.data_science, oci.loggingsearch, oci.secrets'
 	@touch $@
 
 # $(call install,ENVIRONMENT,PACKAGES): without bytecode, which pip would write in one process and for all of oci.
@@ -78,7 +80,7 @@ contracts: $(STAMP)  ## which part may import which
 	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))  ## kill a worker in the middle of training and watch it go on
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python examples/demo.py
+	$(BIN)/python examples/demo.py
 
 # Only what the demo needs, if `make setup` has not been here; it adds the rest later.
 $(DEMO_STAMP): pyproject.toml constraints.txt

@@ -25,7 +25,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CONDA = "#!/bin/sh\\necho conda $*\\ntest -f $(echo $* | sed s/.*--file.//)\\n"
 DOCKERFILE = f"""\
 FROM {BASE}
-ENV PATH={sys.prefix}/bin:{_PATH} PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+ENV PATH={sys.prefix}/bin:{_PATH} PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
 RUN printf '{_CONDA}' > /usr/local/bin/conda && chmod +x /usr/local/bin/conda
 ENTRYPOINT ["everstep", "entry"]
 """

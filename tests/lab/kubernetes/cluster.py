@@ -117,7 +117,7 @@ def _folders() -> list[Path]:
 
 def _environment() -> dict[str, str]:
     path = f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin"
-    return {"PATH": path, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {"PATH": path, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
 
 
 def _impatient() -> list[dict[str, Any]]:

@@ -104,6 +104,7 @@ def open_lab(folder: Path) -> Iterator[OciLab]:
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
             "PYTHONPATH": f"{STANDIN}:{ROOT}",
+            "OMP_NUM_THREADS": "1",
         },  # of the image
     }
     (folder / "settings.json").write_text(json.dumps(told))

@@ -16,7 +16,11 @@ from lab.command import everstep
 from lab.docker.engine import IMAGE, ROOT, compose_up, docker, job_here, leftovers, mounts
 
 SEEDS = ROOT / "tests" / "seeds"
-STANDIN = {"PYTHONPATH": f"{ROOT / 'tests' / 'examples' / 'standin'}:{ROOT}", "STANDIN_PICTURES": "96"}
+STANDIN = {
+    "PYTHONPATH": f"{ROOT / 'tests' / 'examples' / 'standin'}:{ROOT}",
+    "STANDIN_PICTURES": "96",
+    "OMP_NUM_THREADS": "1",
+}
 SEED_IMAGE = {"IMAGE_NAME": "everstep-lab/ads-guide", "TAG": "7"}
 
 

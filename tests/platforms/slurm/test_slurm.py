@@ -16,7 +16,10 @@ class SlurmPlace:
         self._lab, self._mode, self.scales = lab, mode, mode == "array"
 
     def job(self) -> Mapping[str, Any]:
-        return {"platform": {"slurm": {"mode": self._mode}}, "env": {"GLOO_SOCKET_IFNAME": "eth0"}}
+        return {
+            "platform": {"slurm": {"mode": self._mode}},
+            "env": {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"},
+        }
 
     def env(self) -> Mapping[str, str]:
         return self._lab.env()

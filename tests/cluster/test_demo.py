@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
+from lab.command import ROOT, run
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_demo_ends_with_equal_weights() -> None:
-    done = subprocess.run([sys.executable, DEMO], capture_output=True, text=True, timeout=280, check=False)
+def test_the_demo_ends_with_equal_weights(tmp_path: Path) -> None:
+    done = run(sys.executable, ROOT / "examples" / "demo.py", folder=tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kill -9 w1" in done.stdout

@@ -75,7 +75,7 @@ def compose_up(env: Mapping[str, str], folder: Path, project: str, *files: Path)
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         outer = {**os.environ, **env}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        return subprocess.run([*command, *words], cwd=folder, env=outer, timeout=400, **pipes)
+        return subprocess.run([*command, *words], cwd=folder, env=outer, timeout=800, **pipes)
 
     try:
         done = run("up")

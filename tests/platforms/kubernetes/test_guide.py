@@ -66,7 +66,7 @@ def test_a_dry_run_can_be_applied_with_an_account_that_somebody_else_made(lab: L
 
     lab.kubectl("apply", "-f", "-", text=manifest)
     try:
-        lab.kubectl("wait", "--for=condition=complete", "job/first-coordinator", "--timeout=240s", deadline_s=250)
+        lab.kubectl("wait", "--for=condition=complete", "job/first-coordinator", "--timeout=600s", deadline_s=250)
         assert "loss" in lab.kubectl("logs", "-l", "app.kubernetes.io/component=worker", "--tail=-1")
     finally:
         lab.kubectl("delete", "-f", "-", "--wait=false", text=manifest)

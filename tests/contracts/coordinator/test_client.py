@@ -6,6 +6,8 @@ import socket
 import threading
 import time
 import traceback
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -114,13 +116,52 @@ def test_patience_does_not_repeat_what_was_refused(server):
 
 def test_messages_survive_the_wire():
     worker = wire.WorkerView(worker="w0", status="member", reason="", agent="a", pid=1, step=2, generation=1, rank=0)
+    other = replace(worker, worker="w1", rank=1)
     view = wire.JobView(
-        job="j", generation=1, is_closed=False, is_stopped=False, is_finished=False, reason="…", workers=[worker]
+        job="j", generation=1, is_closed=False, is_stopped=False, is_finished=False, reason="…", workers=[worker, other]
     )
     assert wire.from_json(wire.JobView, wire.to_json(view)) == view
     assert wire.from_json(wire.Slot, b'{"worker": "w0", "added_later": 1}') == wire.Slot(worker="w0")
     spec = wire.JobSpec(policy=wire.Policy(max_workers=3))
     assert wire.from_json(wire.JobSpec, wire.to_json(spec)) == spec
+
+
+@pytest.fixture
+def refuser():
+    """A server that refuses every call: its address, and the tokens that it was sent."""
+    sent = []
+
+    class Refusal(BaseHTTPRequestHandler):
+        def do_GET(self):
+            sent.append(self.headers["authorization"])
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_error(404)
+
+        do_PUT = do_POST = do_GET  # noqa: N815
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refusal) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", sent
+        server.shutdown()
+        thread.join()
+
+
+def test_each_call_sends_the_token_that_may_do_no_more_than_it_needs(refuser):
+    url, sent = refuser
+    with Coordinator(url, "user:uuuu\nworker:wwww\nread-only:rrrr\n", "job") as coordinator:
+        for call in (
+            coordinator.view,
+            lambda: coordinator.create_job(wire.JobSpec()),
+            lambda: coordinator.reserve(wire.SlotRequest(agent="a", request="r")),
+        ):
+            with pytest.raises(Refused):
+                call()
+
+    assert sent == ["Bearer rrrr", "Bearer uuuu", "Bearer wwww"]
 
 
 @pytest.fixture

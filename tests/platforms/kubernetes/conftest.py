@@ -28,8 +28,9 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    if nextitem is None or not _needs_lab(nextitem):
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    later = item.session.items[item.session.items.index(item) + 1 :]
+    if not any(map(_needs_lab, later)):
         _running.close()
 
 

@@ -176,7 +176,7 @@ class Cluster:
         inside = self._network.inside(host) if self._network is not None and host is not None else []
         command = [*inside, *self._agent_command(name, num_workers)]
         with (self.directory / f"{name}.log").open("ab") as output:
-            agent = Child.start(command, env=self._environment(), output=output)
+            agent = self._start_service(command, env=self._environment(), output=output)
         self._nodes.append(_Node(name=name, agent=agent, host=host or 0))
         return name
 
@@ -201,7 +201,7 @@ class Cluster:
             "--log-dir": self.directory,
         }
         flat = [str(part) for option in options.items() for part in option]
-        return [sys.executable, "-m", "everstep", "agent", *flat, "--", self._script, *self._args]
+        return [sys.executable, "-u", "-m", "everstep", "agent", *flat, "--", self._script, *self._args]
 
     def _environment(self) -> dict[str, str]:
         outer = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}

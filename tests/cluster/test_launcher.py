@@ -17,7 +17,7 @@ from everstep.testing import Cluster, ClusterError, can_make_hosts
 from everstep.wire import Policy
 from lab.command import EVERSTEP, Command, everstep, until
 from lab.processes import children, coordinator_of
-from lab.stage import pass_time
+from lab.stage import Stage, pass_time
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PUPPET = SCRIPTS / "puppet.py"
@@ -29,8 +29,8 @@ FOR_EVER = "100000"
 PLAINLY = {"EVERSTEP_NURSERY": "off"}  # puppets need no torch
 
 
-def puppets(num_steps: str | int = FOR_EVER, *, policy: Policy = PATIENT, gate: str = "", **settings: Any) -> Cluster:
-    return Cluster(PUPPET, [str(num_steps)], policy=policy, env=PLAINLY | {"GATES": gate}, **settings)
+def puppets(num_steps: str | int = FOR_EVER, *, policy: Policy = PATIENT, gate: str = "", **settings: Any) -> Stage:
+    return Stage(num_steps, script="puppet.py", gates=[gate] if gate else [], policy=policy, env=PLAINLY, **settings)
 
 
 # --- workers --------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def close() -> None:
 def start_service(
     command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int | None, cwd: Path | None = None
 ) -> Child:
-    """As `Child.start`, for a coordinator."""
+    """As `Child.start`, for a coordinator or an agent."""
     return _start(CONTROL, command, env, output, None, cwd)
 
 

@@ -13,12 +13,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from everstep.process import started_at
 from lab import nest
 from lab.lanes import Lanes, folder_of, in_order
 
 GRACE_S = 30.0  # on a busy machine; what ends at once costs nothing of it
+
+# No example is about time, and the machine may be busy.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 collect_ignore = [] if Path("/dev/nvidiactl").exists() else ["cuda"]  # stories that need a GPU
 

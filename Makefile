@@ -22,9 +22,11 @@ help:  ## this list
 
 setup: $(STAMP) system  ## virtual environment with everstep, its extras and the test tools
 
+# Bytecode on all cores, but for oci and kubernetes.aio, which are large and mostly unused. Not left to the first import:
+# tests mount the environment read-only. A file that does not compile is a template or for another Python.
 $(STAMP): pyproject.toml constraints.txt
 	$(call install,$(VENV),--editable '$(EVERYTHING)')
-	$(call compile,$(VENV))
+	-@$(BIN)/python -m compileall -qq -j 0 -x 'site-packages/(oci|kubernetes/aio)/' $(VENV)/lib
 	$(BIN)/python -c 'import ocifs, oci.core, oci.data_science, oci.loggingsearch, oci.secrets'
 	@touch $@
 
@@ -32,12 +34,6 @@ $(STAMP): pyproject.toml constraints.txt
 define install
 $(PYTHON) -m venv $(1)
 $(1)/bin/pip install -qq --no-compile --constraint constraints.txt $(2)
-endef
-
-# $(call compile,ENVIRONMENT): on all cores, but for oci and kubernetes.aio, which are large and mostly unused. Not left to the
-# first import: tests mount the environment read-only. A file that does not compile is a template or for another Python.
-define compile
--@$(1)/bin/python -m compileall -qq -j 0 -x 'site-packages/(oci|kubernetes/aio)/' $(1)/lib
 endef
 
 # What the tests start besides Python: namespaces and drop rules for cut networks, a PostgreSQL server, Slurm, a docker engine.
@@ -94,7 +90,6 @@ peers: $(PEERS_STAMP)  ## the systems that benchmarks compare with, in an enviro
 
 $(PEERS_STAMP): benchmarks/peers.txt constraints.txt pyproject.toml
 	$(call install,$(PEERS),--editable . numpy --requirement benchmarks/peers.txt)
-	$(call compile,$(PEERS))
 	@touch $@
 
 clean:

@@ -129,7 +129,7 @@ class Command:
         assert condition(), f"it ended before: {what}\n{self.story()}"
 
     def wait_said(self, pattern: str, *, num_times: int = 1, after: int = 0) -> re.Match[str]:
-        """`after`: so many characters of what was said."""
+        """`after`: skip this many characters of the output."""
 
         def found() -> list[re.Match[str]]:
             return list(re.finditer(pattern, (self.said + self._apart)[after:]))

@@ -33,12 +33,12 @@ class Submitted(Shell):
         return self._follower.said
 
     def wait_said(self, pattern: str, *, after: int = 0) -> re.Match[str]:
-        """`after`: so many characters of what was said."""
+        """`after`: skip this many characters of the output."""
         return self._follower.wait_said(pattern, after=after)
 
     def wait_size(self, num_workers: int, *, after: int = 0) -> int:
-        """Until a generation later than `after` trains with so many: its number. Nodes' lines come in any order, and
-        each tells of the same generation."""
+        """Wait for a generation later than `after` with this many workers; return its number. Nodes' lines come in any
+        order, and each tells of the same generation."""
 
         def find() -> list[int]:
             told = re.findall(rf"generation (\d+) trains with {num_workers} workers", self.said)

@@ -3,16 +3,19 @@
 Nobody waits for anybody: a worker that waited for one that is lost would itself be late for the next generation.
 Rank 0 writes alone until it has seen that all others save too; then it says from which save on each writes its share,
 two saves ahead, so that all have heard it by then. Scripts in which only rank 0 saves work, and so do those in which
-all do. Only a sharded state, which no regroup can happen to, is waited for: nobody has all of it."""
+all do. Only a sharded state, which no regroup can happen to, is waited for: nobody has all of it.
+
+Saves are known by their steps, not by counting them: a worker that was late when a generation broke gets that
+generation's last step from its peers and saves it in the next one, where they do not."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +27,10 @@ from everstep.engine.group import generation_store
 from everstep.errors import CheckpointFailed
 
 WORD_S = 60.0  # so long may rank 0 come after us
+NUM_AHEAD = 2  # saves between rank 0's word and the first that all write together
 CONNECT_S = 1.0  # rank 0 of a generation that just broke cannot be reached: be on time for the next one
+
+_NUM_MARKS = 1000
 
 _uses: Counter[tuple[Any, ...]] = Counter()  # keys are never used twice
 
@@ -41,16 +47,21 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Word:
-    """Rank 0's decision: `token` names the saves of this world, `base` orders them, `split_from` is the number of the
-    first save that all write together."""
+class Mark:
+    """Which save of a world."""
 
-    split_from: int
+    step: int
+    num_returns: int = 0  # so often has the script gone back to a lower step before
+    num_before: int = 0  # saves of this step right before this one
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Word:
+    """Rank 0's decision: `token` names the saves of this world, `base` orders them."""
+
     token: str
     base: int
-
-    def is_split(self, number: int) -> bool:
-        return number >= self.split_from
+    is_split: bool  # whether all write this save together
 
 
 def place_now() -> Place:
@@ -65,29 +76,42 @@ def place_now() -> Place:
 class Agreement:
     """Of one world; another world makes another one."""
 
-    def __init__(self, place: Place, uri: str) -> None:
+    def __init__(self, place: Place, uri: str, store: Any = None) -> None:
+        """`store` is where the workers talk; without one, that of their world."""
         self.place = place
         self._uri = uri
         self._token = os.urandom(4).hex()
-        self._split: Word | None = None  # the last word
         self._base: int | None = None
+        self._marks: deque[Mark] = deque(maxlen=_NUM_MARKS)  # of this worker's last saves
+        self._said_at: Mark | None = None  # the save at which rank 0 said that all will write together
+        self._is_split = False
         self._has_told = False  # rank 0 that this worker saves too
-        self._opened: Any = None
+        self._opened = store
 
-    def settle(self, number: int, *, is_sharded: bool, base: Callable[[], int]) -> Word | None:
-        """The word for this world's save of that number, the first being 1; None: this worker writes nothing.
+    def mark(self, step: int) -> Mark:
+        """The save that begins now."""
+        last = self._marks[-1] if self._marks else Mark(step=-1)
+        mark = Mark(
+            step=step,
+            num_returns=last.num_returns + (step < last.step),
+            num_before=last.num_before + 1 if step == last.step else 0,
+        )
+        self._marks.append(mark)
+        return mark
+
+    def settle(self, *, is_sharded: bool, base: Callable[[], int]) -> Word | None:
+        """The word for the save that was marked last; None: this worker writes nothing.
 
         `base` is asked of rank 0, once. Raises CheckpointFailed."""
-        if self._split is not None and self._split.is_split(number):
-            return self._split
         if self.place.rank == 0:
-            return self._decide(number, is_sharded, base)
-        if not self._has_told and not is_sharded:
-            self._store.set(f"saves/{self.place.rank}", "1")
-            self._has_told = True  # else again with the next one: rank 0 may have been busy
-        if self._split is None and (is_sharded or self._store.check(["split"])):
-            self._split = Word(**json.loads(self._get("split")))
-        return self._split if self._split is not None and self._split.is_split(number) else None
+            self._decide(is_sharded, base)
+        elif self._said_at is None:
+            self._hear(is_sharded)
+        if not self._is_split:
+            self._is_split = is_sharded or self._said_at in list(self._marks)[:-NUM_AHEAD]
+        if self._base is None or (self.place.rank > 0 and not self._is_split):
+            return None
+        return Word(token=self._token, base=self._base, is_split=self._is_split and self.place.size > 1)
 
     def candidates(self, number: int, make: Callable[[], list[str]]) -> list[str]:
         """What to load, in order of preference: rank 0's list, so that all load the same. In a job that regroups each
@@ -100,18 +124,24 @@ class Agreement:
             return found
         return list(json.loads(self._get(f"load/{number}")))
 
-    def _decide(self, number: int, is_sharded: bool, base: Callable[[], int]) -> Word:
+    def _decide(self, is_sharded: bool, base: Callable[[], int]) -> None:
         if self._base is None:
             self._base = base()
-        word = Word(split_from=1 << 62, token=self._token, base=self._base)
-        if self.place.size == 1 or self._split is not None:
-            return word
-        all_save = self._store.check([f"saves/{rank}" for rank in range(1, self.place.size)])
-        if is_sharded or all_save:
-            self._split = replace(word, split_from=number if is_sharded else number + 2)
-            self._store.set("split", json.dumps(asdict(self._split)))
-            return self._split
-        return word
+        if self.place.size == 1 or self._said_at is not None:
+            return
+        others = [f"saves/{rank}" for rank in range(1, self.place.size)]
+        if is_sharded or self._store.check(others):
+            said_at = self._marks[-1]
+            self._store.set("split", json.dumps([asdict(said_at), self._token, self._base]))
+            self._said_at = said_at
+
+    def _hear(self, is_sharded: bool) -> None:
+        if not self._has_told and not is_sharded:
+            self._store.set(f"saves/{self.place.rank}", "1")
+            self._has_told = True  # else again with the next one: rank 0 may have been busy
+        if is_sharded or self._store.check(["split"]):
+            said_at, self._token, self._base = json.loads(self._get("split"))
+            self._said_at = Mark(**said_at)
 
     def _get(self, key: str) -> str:
         try:

@@ -29,7 +29,7 @@ import torch
 import everstep
 from everstep import env
 from everstep.checkpoint import catalog
-from everstep.checkpoint.agreement import Agreement, Place, Word, place_now
+from everstep.checkpoint.agreement import Agreement, Mark, Place, Word, place_now
 from everstep.checkpoint.catalog import Found
 from everstep.checkpoint.code import Snapshot as CodeSnapshot
 from everstep.checkpoint.code import take_snapshot
@@ -94,10 +94,7 @@ class Checkpointer:
         self._writer = ThreadWriter(self._storage, self._is_abandoned)
         self._saver = Saver(self._storage, self._writer)
         self._agreement: Agreement | None = None
-        self._num_saves = 0  # in this world
         self._num_loads = 0
-        self._last_step = -1
-        self._bumps = 0  # how often this script has begun again at a lower step
         self._pending: Future[Written] | None = None
         self._has_code = False
         self._owner = os.getpid()
@@ -160,13 +157,9 @@ class Checkpointer:
     def _save(self, step: int, snapshot: Snapshot, draft: Manifest, *, will_be_written: bool) -> bool:
         place = place_now()
         agreement = self._agree(place)
-        self._num_saves += 1
-        self._bumps += step < self._last_step  # before anybody leaves: all workers must count alike
-        self._last_step = step
+        mark = agreement.mark(step)  # before anybody leaves: all workers must count alike
         try:
-            word = agreement.settle(
-                self._num_saves, is_sharded=snapshot.is_sharded, base=lambda: self._base(step, place)
-            )
+            word = agreement.settle(is_sharded=snapshot.is_sharded, base=lambda: self._base(step, place))
         except (OSError, RuntimeError, EverstepError) as error:  # RuntimeError: of torch's stores
             failed = failure(error, self._storage, draft)
             if place.rank == 0 or snapshot.is_sharded:
@@ -175,8 +168,8 @@ class Checkpointer:
             return False
         if word is None:
             return False
-        share = Share(rank=place.rank, size=place.size) if word.is_split(self._num_saves) else WHOLE
-        manifest = self._manifest(step, draft, place, word)
+        share = Share(rank=place.rank, size=place.size) if word.is_split else WHOLE
+        manifest = self._manifest(draft, place, mark, word)
         if will_be_written and self._busy == "skip" and self._pending is not None and not self._pending.done():
             return self._skip(step, snapshot, share, manifest)
         index = self._saver.reserve(may_wait=will_be_written)
@@ -218,8 +211,7 @@ class Checkpointer:
     def _agree(self, place: Place) -> Agreement:
         if self._agreement is None or self._agreement.place != place:
             self._agreement = Agreement(place, self._storage.uri)
-            self._num_saves = self._num_loads = self._bumps = 0
-            self._last_step = -1
+            self._num_loads = 0
         return self._agreement
 
     def _is_abandoned(self, manifest: Manifest) -> bool:
@@ -249,11 +241,11 @@ class Checkpointer:
             policy=self._policy,
         )
 
-    def _manifest(self, step: int, draft: Manifest, place: Place, word: Word) -> Manifest:
+    def _manifest(self, draft: Manifest, place: Place, mark: Mark, word: Word) -> Manifest:
         return replace(
             draft,
-            key=Key(generation=word.base + place.generation + self._bumps, step=step),
-            save=f"{word.token}-{self._num_saves}",
+            key=Key(generation=word.base + place.generation + mark.num_returns, step=mark.step),
+            save=f"{word.token}-{mark.num_before + 1}",
             world_size=place.size,
             world_generation=place.generation,
             job=place.job,

@@ -6,7 +6,6 @@ Runs without torch."""
 from __future__ import annotations
 
 import logging
-import mmap
 import threading
 import weakref
 from collections.abc import Callable
@@ -31,64 +30,6 @@ class Slot(Protocol):
     memory: memoryview
 
     def release(self) -> None: ...
-
-
-class Arena(Protocol):
-    def begin(self, size_bytes: int) -> Slot:
-        """A slot of at least that size; waits until one of the two is free."""
-
-    def close(self) -> None: ...
-
-
-class Writer(Protocol):
-    def submit(self, slot: Slot, layout: Layout, manifest: Manifest) -> Future[Written]: ...
-
-    def skip(self, layout: Layout, manifest: Manifest) -> None:
-        """Tell the writer of the first share that ours will not come."""
-
-    def close(self) -> None:
-        """Returns when all that was submitted is written or has failed."""
-
-
-class PrivateArena:
-    """Two slots of this process's own memory, that grow and keep their pages."""
-
-    def __init__(self) -> None:
-        self._free = [_PrivateSlot(self), _PrivateSlot(self)]
-        self._changed = threading.Condition()
-
-    def begin(self, size_bytes: int) -> Slot:
-        with self._changed:
-            self._changed.wait_for(lambda: self._free)
-            slot = self._free.pop()
-        slot.fit(size_bytes)
-        return slot
-
-    def give_back(self, slot: _PrivateSlot) -> None:
-        with self._changed:
-            self._free.append(slot)
-            self._changed.notify()
-
-    def close(self) -> None:
-        with self._changed:
-            for slot in self._free:
-                slot.memory, slot.pages = memoryview(b""), None
-
-
-class _PrivateSlot:
-    def __init__(self, arena: PrivateArena) -> None:
-        self.memory = memoryview(b"")
-        self.pages: mmap.mmap | None = None
-        self._arena = arena
-
-    def fit(self, size_bytes: int) -> None:
-        if self.pages is None or len(self.pages) < size_bytes:
-            self.memory = memoryview(b"")
-            self.pages = mmap.mmap(-1, max(size_bytes, 1))
-        self.memory = memoryview(self.pages)
-
-    def release(self) -> None:
-        self._arena.give_back(self)
 
 
 class ThreadWriter:

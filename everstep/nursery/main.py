@@ -14,11 +14,12 @@ import socket
 import sys
 
 from everstep.launcher.program import read_early
-from everstep.nursery import interrupted
+from everstep.nursery import ending, interrupted
 
 
 def main() -> None:
     interrupted.prepare()
+    ending.prepare()
     gc.disable()  # nothing that an import makes is garbage
     line = socket.socket(fileno=int(sys.argv[1]))
     line.set_inheritable(False)
@@ -28,6 +29,7 @@ def main() -> None:
 
     environment = read_early(os.environ)
     problem = preload(sys.argv[2])
+    ending.spare_modules()
     gc.freeze()  # or the garbage collector of every fork would write to, and so copy, every page
     birth = Nursery(line, problem=problem).serve()
     if birth is None:

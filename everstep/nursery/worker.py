@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from everstep.launcher.program import PythonProgram, python_program, read_early
-from everstep.nursery import interrupted
+from everstep.nursery import ending, interrupted
 from everstep.nursery.serve import Birth
 
 _STACKS_SIGNAL = signal.SIGUSR2  # the agent asks for the stacks of all threads with it
@@ -39,6 +39,7 @@ def become(birth: Birth, *, environment: Mapping[str, str]) -> None:
     gc.enable()
     faulthandler.register(_STACKS_SIGNAL, file=2, all_threads=True)
     sys.orig_argv = list(order.command)
+    ending.spare_libraries()
     _run(program)
 
 

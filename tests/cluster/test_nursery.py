@@ -91,6 +91,30 @@ ENDINGS = {
         threading.Thread(target=lambda: (threading.main_thread().join(), print("thread"))).start()
         raise RuntimeError("main")
     """,
+    "an object's last act": """
+        import os
+        class Last:
+            def __del__(self, write=os.write):
+                write(1, b"deleted")
+        last = Last()
+    """,
+    "a line of C": "import ctypes; ctypes.CDLL(None).puts(b'a line')",
+    "a thread that is still at work": """
+        import sys, threading
+        def work():
+            while True:
+                import torch
+                torch.ones(3).sum()
+        threading.Thread(target=work, daemon=True).start()
+        sys.exit(4)
+    """,
+    "a handler that needs torch": """
+        import atexit, torch
+        def handler():
+            import torch.nn, everstep.native
+            print(torch.nn.Linear(2, 2), everstep.native.__name__)
+        atexit.register(handler)
+    """,
 }  # fmt: skip
 
 
@@ -100,6 +124,22 @@ def test_it_ends_as_a_plain_start_does(nursery: Nursery, tmp_path: Path, code: s
     (tmp_path / "script.py").write_text(textwrap.dedent(code))
 
     assert run(nursery.start_worker, command, tmp_path) == run(Child.start, command, tmp_path)
+
+
+LEAVES_FILES_TO_BE_CLOSED = """
+import torch
+text, raw = open("text", "w"), open("raw", "wb")
+torch.mine = open("held by a module", "w")
+text.write("1"), raw.write(b"2"), torch.mine.write("3")
+"""
+
+
+@pytest.mark.parametrize("is_plain", [False, True], ids=["nursery", "plain"])
+def test_files_that_nobody_closes_are_written(nursery: Nursery, tmp_path: Path, is_plain: bool) -> None:
+    (tmp_path / "script.py").write_text(LEAVES_FILES_TO_BE_CLOSED)
+    run(Child.start if is_plain else nursery.start_worker, ["script.py"], tmp_path)
+
+    assert [(tmp_path / name).read_text() for name in ("text", "raw", "held by a module")] == ["1", "2", "3"]
 
 
 LOOK = """

@@ -10,7 +10,7 @@ DEMO_STAMP := $(VENV)/.everstep-demo
 PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.everstep-ready
 TESTS ?= tests
-LANES ?= 2
+LANES ?= 3
 # Hundreds of short processes are started: none of them should compile what another has compiled already.
 unexport PYTHONDONTWRITEBYTECODE
 SYSTEM_PACKAGES := iproute2 nftables openssl postgresql slurmctld slurmd slurm-client munge docker.io docker-compose debootstrap

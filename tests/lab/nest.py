@@ -44,6 +44,12 @@ def shared() -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", "HOME": str(home)}
 
 
+def found() -> dict[str, str]:
+    """The same, for commands whose workers shall be forks of the shared nursery."""
+    _find(WORKERS).close()
+    return shared()
+
+
 def close() -> None:
     _paths.clear()
     sockets = list(_folder().rglob("*.nursery"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lab import nest
 from lab.contract import FamilyContract
 
 
@@ -17,7 +18,7 @@ class LocalPlace:
         return {"platform": "local"}
 
     def env(self) -> Mapping[str, str]:
-        return {}
+        return nest.found()
 
     def leftovers(self, job_id: str) -> list[str]:
         return []

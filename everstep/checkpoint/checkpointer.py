@@ -219,8 +219,14 @@ class Checkpointer:
         return place_now().generation > manifest.world_generation
 
     def _base(self, step: int, place: Place) -> int:
-        newest = next((each.manifest for each in reversed(self.list()) if each.is_whole), None)
-        lineage = decide_lineage(step=step, world_generation=place.generation, job=place.job, newest=newest)
+        found = self.list()
+        lineage = decide_lineage(
+            step=step,
+            world_generation=place.generation,
+            job=place.job,
+            newest=next((each.manifest for each in reversed(found) if each.is_whole), None),
+            unread=next((each.key for each in reversed(found) if each.is_unreadable), None),
+        )
         log.debug("checkpoints are filed under generation %d: %s", lineage.base + place.generation, lineage.reason)
         return lineage.base
 

@@ -296,11 +296,14 @@ def test_two_runs_in_one_place_are_told_and_never_leave_a_broken_checkpoint_unsa
     with everstep.Checkpointer(tmp_path, keep_latest=1) as new:
         old.save(5, {"x": "old"}, wait=True)
         new.save(1, {"x": "new"}, wait=True)  # begins again: from now on it is the latest
-        with pytest.raises(CheckpointFailed, match="was written and is gone"):
+        with pytest.raises(CheckpointFailed, match="is not the latest: 000001-000000000001 is"):
             old.save(6, {"x": "old"}, wait=True)
+        new.save(7, {"x": "new"}, wait=True)
+        with pytest.raises(CheckpointFailed, match="was written, but it is gone again"):
+            old.save(7, {"x": "old"}, wait=True)
         old.close()
 
-        assert new.load() == {"x": "new"} and steps(new) == [1]
+        assert new.load() == {"x": "new"} and steps(new) == [7]
 
 
 def test_many_may_write_the_same_name_at_once(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from everstep.job.tree import dump
 from everstep.platforms import records
 from everstep.platforms.base import JobStatus, Platform, State, Ticket
 from everstep.platforms.choose import platform_of
-from everstep.platforms.code import LARGE_BYTES, pack
+from everstep.platforms.code import LARGE_BYTES, Code, pack
 from everstep.platforms.records import Record
 from everstep.platforms.secrets import private_files, resolve
 
@@ -107,9 +107,22 @@ def _ticket(job: Job, platform: Platform, job_file: Path | None) -> Ticket:
     job_id = f"{job.slug}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     private = private_files(job.secrets, job_file=job_file)
     code = pack(workdir, ignore_file=job.ignore, private=private) if platform.ships_code else None
+    if code is not None:
+        say(f"code: {workdir}, {code.files.summary}")
+        _check_entrypoint(job, workdir, code)
     if code is not None and len(code.data) > LARGE_BYTES:
         say(f"the code in {workdir} is {len(code.data) >> 20} MiB as a tarball: is there data in it? See {job.ignore}")
     return Ticket(id=job_id, folder=workdir / "runs" / job_id, workdir=workdir, code=code)
+
+
+def _check_entrypoint(job: Job, workdir: Path, code: Code) -> None:
+    script = job.entrypoint[0]
+    name = os.path.normpath(script)
+    if (workdir / name).is_file() and not os.path.isabs(name) and name not in code.files.taken:
+        raise UsageError(
+            f"{script} is in {workdir} but not among the {len(code.files.taken)} files that are sent",
+            hint=f"it is ignored, or private to its owner: put !/{name} into {job.ignore}",
+        )
 
 
 def _submit(job: Job, platform: Platform, ticket: Ticket) -> Record:

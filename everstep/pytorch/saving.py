@@ -192,7 +192,9 @@ def _code_folder() -> Path | None:
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     folder = Path(main).resolve().parent if main else Path.cwd()
     try:
-        take_snapshot(folder)
+        taken = take_snapshot(folder)
+        left_out = f"; left out as usually secret: {', '.join(taken.secret)}" if taken.secret else ""
+        log.info("checkpoints are saved with the code in %s: %d files%s", folder, taken.num_files, left_out)
     except (UsageError, OSError) as error:
         log.warning("checkpoints are saved without code: %s", error)
         return None

@@ -84,8 +84,8 @@ _SHOWN = 5
 class CodeFiles:
     """Names relative to the folder, with `/`, always in the same order."""
 
-    taken: tuple[str, ...]  # files, links and empty folders
-    secret: tuple[str, ...]  # left out; a folder ends with `/`
+    taken: tuple[str, ...] = ()  # files, links and empty folders
+    secret: tuple[str, ...] = ()  # left out; a folder ends with `/`
 
     @property
     def summary(self) -> str:

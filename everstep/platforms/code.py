@@ -26,7 +26,7 @@ LARGE_BYTES = 100 << 20
 class Code:
     sha256: str
     data: bytes = field(repr=False)
-    files: CodeFiles = CodeFiles(taken=(), secret=())
+    files: CodeFiles = field(default_factory=CodeFiles)
 
     @property
     def file_name(self) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
+from urllib.parse import urlsplit
 
 import typer
 
@@ -272,8 +273,21 @@ def show_config(wanted: str | None, file: Path | None) -> int:
     if (wanted is None) == (file is None):
         raise UsageError("which job?", hint="give its id, or -f and what `everstep run -f` has printed")
     record = records.find(wanted if wanted is not None else _id_in(file))
-    typer.echo(dump({**info_of(record), "job": dict(record.job)}), nl=False)
+    typer.echo(dump({**info_of(record), "runtime": _runtime_of(record), "job": dict(record.job)}), nl=False)
     return 0
+
+
+def _runtime_of(record: Record) -> dict[str, Any]:
+    """Who is MAIN, and where it is met, by ADS's names."""
+    main = (record.runs or ((record.name, record.job_id),))[0][0]
+    try:
+        with platform_of(record.platform).coordinator(record) as found:
+            url = urlsplit(found[0]) if found is not None else None
+    except EverstepError as error:
+        return {"main": main, "coordinator": f"not found: {error.message}"}
+    if url is None:
+        return {"main": main, "coordinator": "none is running, or it cannot be reached from here"}
+    return {"main": main, "coordinator": url.geturl(), "MASTER_ADDR": url.hostname, "MASTER_PORT": url.port}
 
 
 def _id_in(file: Path | None) -> str:

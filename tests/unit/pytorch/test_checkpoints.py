@@ -318,6 +318,15 @@ def test_a_storage_that_is_none_is_refused() -> None:
         fit(context={"exp_conf": {"checkpoint_storage": {"type": "tape"}}})
 
 
+def test_a_metric_that_is_not_reported_is_told_at_the_first_validation() -> None:
+    with pytest.raises(UsageError, match="no number named 'acc', the searcher's metric; there are: accuracy, loss"):
+        fit(
+            context=searching("acc"),
+            options={"evaluate": lambda w, batch: {"accuracy": 0.5, "loss": 1.0}},
+            validation_period=Batch(1),
+        )
+
+
 # --- damage ---
 
 

@@ -92,15 +92,23 @@ class Local:
     def identity(self) -> str:
         """Whoever comes first writes it down: the same path may be another disk elsewhere."""
         if not self._identity:
-            path, aside = self.root / _IDENTITY, self.root / f"{_ASIDE}{os.urandom(4).hex()}-identity"
             self._make_folder(self.root)
-            if not path.exists():
-                _write_durably(aside, memoryview(os.urandom(16).hex().encode()))
-                with contextlib.suppress(FileExistsError):
-                    os.link(aside, path)  # unlike a rename, never over another one's
-                aside.unlink()
-            self._identity = path.read_text()
+            folder = self.root / _IDENTITY
+            if not folder.exists():
+                self._write_identity(folder)
+            self._identity = (folder / "id").read_text()
         return self._identity
+
+    def _write_identity(self, folder: Path) -> None:
+        aside = self.root / f"{_ASIDE}{os.urandom(4).hex()}"
+        aside.mkdir(mode=0o700)
+        try:
+            _write_durably(aside / "id", memoryview(os.urandom(16).hex().encode()))
+            os.rename(aside, folder)  # never over another one's: that folder is not empty
+        except OSError as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
     def sweep(self) -> None:
         for name in self.list():

@@ -308,7 +308,9 @@ class Checkpointer:
         for index, folder in enumerate(order):
             key = parse_folder(folder)
             assert key is not None
-            each, state, error = found.get(folder) or catalog.look(self._storage, key), None, None
+            each = found.get(folder) or catalog.look(self._storage, key)
+            state: Any = None
+            error: CheckpointBroken | OSError | None = None
             try:
                 if each.manifest is None or each.problem:
                     raise CheckpointBroken(each.problem)

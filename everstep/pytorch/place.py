@@ -41,9 +41,10 @@ class Place:
             self._kept.mark_finished(progress, length)
 
     def close(self) -> None:
-        for each in (self._run, self._kept):
-            if each is not None:
-                each.close()
+        if self._run is not None:
+            self._run.close()
+        if self._kept is not None:
+            self._kept.close()
 
 
 _fits: Counter[tuple[str, str]] = Counter()  # of this process, by name and hyperparameters

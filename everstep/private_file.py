@@ -5,6 +5,7 @@ Not synced to the disk: what is written here can be made again. Knows nothing of
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -44,5 +45,16 @@ def locked(path: Path) -> Iterator[None]:
     """Hold the lock of that name against all processes of this user; the kernel lets go for those that die."""
     make_folder(path.parent)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        with if_it_can_lock():
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def if_it_can_lock() -> Iterator[None]:
+    """Some network file systems cannot: there, nobody is kept out."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
+            raise

@@ -5,6 +5,11 @@ Rank 0 writes alone until it has seen that all others save too; then it says fro
 two saves ahead, so that all have heard it by then. Scripts in which only rank 0 saves work, and so do those in which
 all do. Only a sharded state, which no regroup can happen to, is waited for: nobody has all of it.
 
+Workers that see different folders at the same path cannot write together: rank 0 alone writes then, and it is told.
+
+Workers of a world that does not change load the same checkpoint: rank 0 says which, after it and all others that have
+come by then could read it. Whoever comes later loads that one, or fails.
+
 Saves are known by their steps, not by counting them: a worker that was late when a generation broke gets that
 generation's last step from its peers and saves it in the next one, where they do not."""
 
@@ -12,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections import Counter, deque
 from collections.abc import Callable
@@ -24,13 +30,16 @@ import torch.distributed as dist
 from everstep import env
 from everstep.engine import current
 from everstep.engine.group import generation_store
-from everstep.errors import CheckpointFailed
+from everstep.errors import CheckpointBroken, CheckpointFailed
 
 WORD_S = 60.0  # so long may rank 0 come after us
+READ_S = 1800.0  # so long may another worker read a checkpoint
 NUM_AHEAD = 2  # saves between rank 0's word and the first that all write together
 CONNECT_S = 1.0  # rank 0 of a generation that just broke cannot be reached: be on time for the next one
 
 _NUM_MARKS = 1000
+
+log = logging.getLogger("everstep.checkpoint")
 
 _uses: Counter[tuple[Any, ...]] = Counter()  # keys are never used twice
 
@@ -76,16 +85,18 @@ def place_now() -> Place:
 class Agreement:
     """Of one world; another world makes another one."""
 
-    def __init__(self, place: Place, uri: str, store: Any = None) -> None:
-        """`store` is where the workers talk; without one, that of their world."""
+    def __init__(self, place: Place, uri: str, store: Any = None, *, identity: Callable[[], str]) -> None:
+        """`store` is where the workers talk; without one, that of their world. `identity` is the storage's."""
         self.place = place
         self._uri = uri
+        self._identity = identity
         self._token = os.urandom(4).hex()
         self._base: int | None = None
         self._marks: deque[Mark] = deque(maxlen=_NUM_MARKS)  # of this worker's last saves
         self._said_at: Mark | None = None  # the save at which rank 0 said that all will write together
         self._is_split = False
-        self._has_told = False  # rank 0 that this worker saves too
+        self._has_told = False  # the others that this worker saves too
+        self._has_warned = False
         self._opened = store
 
     def mark(self, step: int) -> Mark:
@@ -122,34 +133,91 @@ class Agreement:
             found = make()
             self._store.set(f"load/{number}", json.dumps(found))
             return found
-        return list(json.loads(self._get(f"load/{number}")))
+        self._store.set(f"load/{number}/came/{self.place.rank}", "1")
+        return list(json.loads(self._get(f"load/{number}", WORD_S)))
+
+    def verdict(self, number: int, index: int, problem: str) -> str:
+        """Why the workers do not load candidate `index`; empty if they do. `problem` is this worker's own.
+
+        Raises CheckpointBroken where the others have loaded what this one cannot read."""
+        if self.place.size == 1 or self.place.is_elastic:
+            return problem
+        key = f"load/{number}/{index}"
+        if self.place.rank > 0:
+            self._store.set(f"{key}/{self.place.rank}", problem)
+            word = self._get(f"{key}/word", READ_S)
+            if problem and not word:
+                raise CheckpointBroken(
+                    f"rank {self.place.rank} cannot read what rank 0 has loaded: {problem}",
+                    hint="start the workers again once all of them can read it",
+                )
+            return word
+        for rank in range(1, self.place.size):
+            if not problem and self._store.check([f"load/{number}/came/{rank}"]):
+                theirs = self._get(f"{key}/{rank}", READ_S)
+                problem = f"rank {rank} cannot read it: {theirs}" if theirs else ""
+        self._store.set(f"{key}/word", problem)
+        return problem
 
     def _decide(self, is_sharded: bool, base: Callable[[], int]) -> None:
         if self._base is None:
             self._base = base()
         if self.place.size == 1 or self._said_at is not None:
             return
+        self._tell()
         others = [f"saves/{rank}" for rank in range(1, self.place.size)]
-        if is_sharded or self._store.check(others):
-            said_at = self._marks[-1]
+        if not is_sharded and not self._store.check(others):
+            return
+        strangers = [number + 1 for number, key in enumerate(others) if not self._is_ours(self._get(key, WORD_S))]
+        said_at = self._marks[-1]
+        if not strangers:
             self._store.set("split", json.dumps([asdict(said_at), self._token, self._base]))
             self._said_at = said_at
+        elif is_sharded:
+            self._store.set("split", "null")
+            raise self._apart(strangers)
+        else:
+            self._warn(f"{_ranks(strangers)} will not find the checkpoints that rank 0 writes", strangers)
 
     def _hear(self, is_sharded: bool) -> None:
-        if not self._has_told and not is_sharded:
-            self._store.set(f"saves/{self.place.rank}", "1")
-            self._has_told = True  # else again with the next one: rank 0 may have been busy
-        if is_sharded or self._store.check(["split"]):
-            said_at, self._token, self._base = json.loads(self._get("split"))
+        self._tell()  # before rank 0 is waited for
+        if not is_sharded and self._store.check(["saves/0"]) and not self._is_ours(self._get("saves/0", WORD_S)):
+            self._warn("rank 0 alone writes checkpoints, and this worker will not find them", [self.place.rank])
+        elif is_sharded or self._store.check(["split"]):
+            word = json.loads(self._get("split", WORD_S))
+            if word is None:
+                raise self._apart([self.place.rank])
+            said_at, self._token, self._base = word
             self._said_at = Mark(**said_at)
 
-    def _get(self, key: str) -> str:
+    def _tell(self) -> None:
+        if not self._has_told:
+            self._store.set(f"saves/{self.place.rank}", self._identity())
+            self._has_told = True  # else again with the next one: rank 0 may have been busy
+
+    def _is_ours(self, identity: str) -> bool:
+        return bool(identity) and identity == self._identity()
+
+    def _warn(self, effect: str, strangers: list[int]) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("%s: %s\n  HINT: %s", self._apart(strangers).message, effect, _COMMON)
+
+    def _apart(self, strangers: list[int]) -> CheckpointFailed:
+        failed = CheckpointFailed(
+            f"{self._uri} is not the same folder for {_ranks(strangers)} as for rank 0", hint=_COMMON
+        )
+        failed.kind = "apart"
+        return failed
+
+    def _get(self, key: str, timeout_s: float) -> str:
         try:
-            self._store.wait([key], timedelta(seconds=WORD_S))
+            self._store.wait([key], timedelta(seconds=timeout_s))
             return bytes(self._store.get(key)).decode()
         except RuntimeError as error:  # torch's store errors
+            whom = "rank 0" if self.place.rank else "another worker"
             raise CheckpointFailed(
-                f"rank {self.place.rank} waited {WORD_S:.0f} s for rank 0, which did not come",
+                f"rank {self.place.rank} waited {timeout_s:.0f} s for {whom}, which did not come",
                 hint="save and load on all workers, or on rank 0 alone",
             ) from error
 
@@ -158,6 +226,14 @@ class Agreement:
         if self._opened is None:
             self._opened = _open_store(self.place, self._uri)
         return self._opened
+
+
+_COMMON = "give a folder that all workers share, or a bucket"
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:8]) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 
 
 def _open_store(place: Place, uri: str) -> Any:

@@ -10,7 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from everstep.checkpoint import strict
-from everstep.checkpoint.manifest import MANIFEST, FileRecord, Key, Manifest, Policy, parse_folder, parse_manifest
+from everstep.checkpoint.manifest import (
+    MANIFEST,
+    FileRecord,
+    Key,
+    Manifest,
+    NewerFormat,
+    Policy,
+    parse_folder,
+    parse_manifest,
+)
 from everstep.checkpoint.retention import Retention, Standing, decide_retention
 from everstep.checkpoint.storage import Storage
 from everstep.errors import CheckpointBroken
@@ -23,7 +32,7 @@ class Found:
     key: Key
     manifest: Manifest | None = None
     problem: str = ""
-    is_unreadable: bool = False  # storage gave an error instead of the manifest: it may be whole
+    is_unreadable: bool = False  # storage gave an error, or a newer version wrote it: it may be whole
 
     @property
     def is_whole(self) -> bool:
@@ -53,7 +62,7 @@ def look(storage: Storage, key: Key) -> Found:
     except FileNotFoundError:
         return Found(key=key, problem="incomplete: it has no manifest; it is being written, or its writer died")
     except CheckpointBroken as error:
-        return Found(key=key, problem=error.message)
+        return Found(key=key, problem=error.message, is_unreadable=isinstance(error, NewerFormat))
     except OSError as error:
         return Found(key=key, problem=f"{storage.uri}/{where}: {error}", is_unreadable=True)
     return Found(key=key, manifest=manifest, problem=wrong_size(storage, manifest))

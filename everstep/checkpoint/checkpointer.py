@@ -210,7 +210,7 @@ class Checkpointer:
 
     def _agree(self, place: Place) -> Agreement:
         if self._agreement is None or self._agreement.place != place:
-            self._agreement = Agreement(place, self._storage.uri)
+            self._agreement = Agreement(place, self._storage.uri, identity=self._storage.identity)
             self._num_loads = 0
         return self._agreement
 
@@ -219,8 +219,14 @@ class Checkpointer:
         return place_now().generation > manifest.world_generation
 
     def _base(self, step: int, place: Place) -> int:
-        newest = next((each.manifest for each in reversed(self.list()) if each.is_whole), None)
-        lineage = decide_lineage(step=step, world_generation=place.generation, job=place.job, newest=newest)
+        found = self.list()
+        lineage = decide_lineage(
+            step=step,
+            world_generation=place.generation,
+            job=place.job,
+            newest=next((each.manifest for each in reversed(found) if each.is_whole), None),
+            unread=next((each.key for each in reversed(found) if each.is_unreadable), None),
+        )
         log.debug("checkpoints are filed under generation %d: %s", lineage.base + place.generation, lineage.reason)
         return lineage.base
 
@@ -299,29 +305,30 @@ class Checkpointer:
         ]
         for problem in problems:
             log.warning("broken checkpoint: %s", problem)
-        for folder in order:
+        for index, folder in enumerate(order):
             key = parse_folder(folder)
             assert key is not None
             each = found.get(folder) or catalog.look(self._storage, key)
+            state: Any = None
+            error: CheckpointBroken | OSError | None = None
             try:
                 if each.manifest is None or each.problem:
                     raise CheckpointBroken(each.problem)
                 state = self._read(each, held if folder in in_memory else None)
-            except (CheckpointBroken, OSError) as error:
-                if isinstance(step, int):
-                    raise
-                is_alone = (
-                    agreement.place.size == 1 or agreement.place.is_elastic
-                )  # else all load what rank 0 has found
-                if may_look_again and is_alone and self._is_gone(each):
-                    raise _Gone(folder) from error
-                problems.append(str(error))
-                log.warning("broken checkpoint, trying the next one: %s", error)
-                continue
-            self.loaded = each.manifest
-            is_held = folder in in_memory
-            emit("checkpoint.loaded", step=key.step, generation=key.generation, is_from_memory=is_held)
-            return state
+            except (CheckpointBroken, OSError) as own:
+                error = own
+            if not (problem := agreement.verdict(number, index, str(error or ""))):
+                self.loaded = each.manifest
+                is_held = folder in in_memory
+                emit("checkpoint.loaded", step=key.step, generation=key.generation, is_from_memory=is_held)
+                return state
+            if isinstance(step, int):
+                raise error or CheckpointBroken(f"{folder} in {self._storage.uri}: {problem}")
+            is_alone = agreement.place.size == 1 or agreement.place.is_elastic  # else all load what rank 0 has found
+            if error is not None and may_look_again and is_alone and self._is_gone(each):
+                raise _Gone(folder) from error
+            problems.append(problem)
+            log.warning("broken checkpoint, trying the next one: %s", problem)
         if problems:
             raise CheckpointBroken(
                 f"no whole checkpoint in {self._storage.uri}; the last problem: {problems[-1]}",

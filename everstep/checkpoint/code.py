@@ -1,11 +1,9 @@
 """A snapshot of the code that trained: one zip file, named for its content, that all its checkpoints refer to.
 
-`.everstepignore` in the folder lists what is left out: one pattern per line, matched against names and paths; a pattern
-that ends with `/` is for folders. Runs without torch."""
+What is left out is decided as for the code of a job; hidden files are left out besides. Runs without torch."""
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import io
 import os
@@ -13,19 +11,18 @@ import re
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from everstep.checkpoint import strict
+from everstep.code_files import IGNORE_FILE, find_code
 from everstep.errors import UsageError
 
-IGNORE_FILE = ".everstepignore"
 FOLDER = "code"
 MOST_BYTES = 64 << 20
 
-_ALWAYS = (".*", "__pycache__/", "*.pyc", "*.egg-info/", "node_modules/", "runs/", "venv/")
+_ALWAYS = (".*", "*.egg-info/", "node_modules/", "runs/", "venv/")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -34,6 +31,7 @@ class Snapshot:
     sha256: str
     num_files: int
     archive: bytes = field(repr=False)
+    secret: tuple[str, ...] = ()  # files that were left out because they are usually secret
 
     @property
     def name(self) -> str:
@@ -49,9 +47,10 @@ def take_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
     root = Path(folder)
     if not root.is_dir():
         raise UsageError(f"code={str(root)!r} is no folder", hint="give the folder that holds your training code")
+    found = find_code(root, also_ignored=_ALWAYS)
     digest, buffer, count, total = hashlib.sha256(), io.BytesIO(), 0, 0
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in _files(root, (*_ALWAYS, *_patterns(root / IGNORE_FILE))):
+        for name in (each for each in found.taken if (root / each).is_file() and not (root / each).is_symlink()):
             content = (root / name).read_bytes()
             total += len(content)
             if total > MOST_BYTES:
@@ -62,7 +61,7 @@ def take_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
             digest.update(f"{name}\0{len(content)}\0".encode() + content)
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
             count += 1
-    return Snapshot(sha256=digest.hexdigest(), num_files=count, archive=buffer.getvalue())
+    return Snapshot(sha256=digest.hexdigest(), num_files=count, archive=buffer.getvalue(), secret=found.secret)
 
 
 def archive_name(record: Any, where: str) -> str:
@@ -115,29 +114,3 @@ def _write_new(path: Path, content: bytes, where: str) -> None:
         strict.broken(where, f"{path.name} is in it twice")
     with open(descriptor, "wb") as file:
         file.write(content)
-
-
-def _patterns(path: Path) -> list[str]:
-    if not path.is_file():
-        return []
-    lines = (line.strip() for line in path.read_text().splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
-
-
-def _files(root: Path, patterns: tuple[str, ...]) -> Iterator[str]:
-    for folder, folders, files in os.walk(root):
-        here = Path(folder).relative_to(root)
-        folders[:] = sorted(each for each in folders if not _is_ignored(here / each, patterns, is_folder=True))
-        for each in sorted(files):
-            if not _is_ignored(here / each, patterns) and not (Path(folder) / each).is_symlink():
-                yield (here / each).as_posix()
-
-
-def _is_ignored(path: Path, patterns: tuple[str, ...], *, is_folder: bool = False) -> bool:
-    for pattern in patterns:
-        plain = pattern.rstrip("/").lstrip("/")
-        if pattern.endswith("/") and not is_folder:
-            continue
-        if fnmatch.fnmatch(path.as_posix(), plain) or ("/" not in plain and fnmatch.fnmatch(path.name, plain)):
-            return True
-    return False

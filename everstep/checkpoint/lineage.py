@@ -19,16 +19,20 @@ class Lineage:
     reason: str
 
 
-def decide_lineage(*, step: int, world_generation: int, job: str, newest: Manifest | None) -> Lineage:
-    """For the first save of a world: `newest` is the newest whole checkpoint that is there."""
-    if newest is None:
+def decide_lineage(
+    *, step: int, world_generation: int, job: str, newest: Manifest | None, unread: Key | None = None
+) -> Lineage:
+    """For the first save of a world: `newest` is the newest whole checkpoint that is there, `unread` the newest that
+    cannot be read here and may be whole."""
+    last = max((key for key in (newest.key if newest else None, unread) if key is not None), default=None)
+    if last is None:
         return Lineage(base=0, reason="the first checkpoint")
     base, reason = 0, "newer than all that is there"
-    if newest.job == job and newest.world_generation <= world_generation:
+    if newest is not None and newest.job == job and newest.world_generation <= world_generation:
         base, reason = newest.key.generation - newest.world_generation, "goes on with the job's own"
-    if Key(generation=base + world_generation, step=step) <= newest.key:
-        base = newest.key.generation + 1 - world_generation
-        reason = f"step {step} must come after {newest.key.folder}, another history"
+    if Key(generation=base + world_generation, step=step) <= last:
+        base = last.generation + 1 - world_generation
+        reason = f"step {step} must come after {last.folder}, another history"
     return Lineage(base=base, reason=reason)
 
 

@@ -27,7 +27,7 @@ from everstep.checkpoint.header import (
     parse_state,
 )
 from everstep.checkpoint.image import Piece, TensorMeta
-from everstep.checkpoint.manifest import FileRecord, Manifest
+from everstep.checkpoint.manifest import MANIFEST, FileRecord, Manifest
 from everstep.checkpoint.storage import Readable
 from everstep.engine.state import decode
 
@@ -59,7 +59,12 @@ def read_state(storage: Readable, manifest: Manifest) -> Any:
 
 
 def read_tensors(storage: Readable, manifest: Manifest) -> tuple[Any, list[Tensor]]:
-    state = next(file for file in manifest.files if file.name == manifest.state)
+    state = next((file for file in manifest.files if file.name == manifest.state), None)
+    if state is None:
+        where = f"{storage.uri}/{manifest.key.folder}/{MANIFEST}"
+        strict.broken(
+            where, f"the file of the state, {strict.shown(manifest.state)}, is none of its {len(manifest.files)}"
+        )
     text = _read_small(storage, manifest, state)
     skeleton, metas = parse_state(text, f"{storage.uri}/{manifest.key.folder}/{state.name}")
     files = [_open(storage, manifest, file) for file in manifest.files if file.name.endswith(".safetensors")]

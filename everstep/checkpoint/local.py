@@ -18,7 +18,7 @@ from pathlib import Path
 
 from everstep.errors import UsageError
 
-_ASIDE, _GONE = ".aside-", ".gone-"
+_ASIDE, _GONE, _IDENTITY = ".aside-", ".gone-", ".everstep-storage"
 _WRITE_BYTES = 64 << 20
 _DIRECT_BYTES = 1 << 20  # smaller files are not worth it
 _PAGE_BYTES = 4096  # what goes past the cache begins and ends at multiples of it, in memory as in the file
@@ -32,6 +32,7 @@ class Local:
         self.root = Path(path).expanduser().absolute()
         self.uri = str(self.root)
         self._was_there = False
+        self._identity = ""
         self._looking = threading.Lock()
         if self.root.exists() and not self.root.is_dir():
             raise UsageError(f"{self.root} is a file", hint="give a directory for checkpoints")
@@ -87,6 +88,27 @@ class Local:
         """Not synced: one that a power cut brings back is whole."""
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.root / folder, self.root / f"{_GONE}{os.urandom(4).hex()}")
+
+    def identity(self) -> str:
+        """Whoever comes first writes it down: the same path may be another disk elsewhere."""
+        if not self._identity:
+            self._make_folder(self.root)
+            folder = self.root / _IDENTITY
+            if not folder.exists():
+                self._write_identity(folder)
+            self._identity = (folder / "id").read_text()
+        return self._identity
+
+    def _write_identity(self, folder: Path) -> None:
+        aside = self.root / f"{_ASIDE}{os.urandom(4).hex()}"
+        aside.mkdir(mode=0o700)
+        try:
+            _write_durably(aside / "id", memoryview(os.urandom(16).hex().encode()))
+            os.rename(aside, folder)  # never over another one's: that folder is not empty
+        except OSError as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
     def sweep(self) -> None:
         for name in self.list():

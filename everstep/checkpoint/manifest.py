@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.checkpoint import strict
-from everstep.errors import UsageError
+from everstep.errors import CheckpointBroken, UsageError
 
 FORMAT = 1
 BLOCK_BYTES = 16 << 20
@@ -103,6 +103,10 @@ class Manifest:
         return sum(file.size_bytes for file in self.files)
 
 
+class NewerFormat(CheckpointBroken):
+    """It may be whole: a newer version can tell."""
+
+
 def to_record(manifest: Manifest) -> dict[str, Any]:
     """As JSON; floats that JSON lacks become text."""
     record = dataclasses.asdict(manifest)
@@ -124,7 +128,10 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
     record = strict.parse_json(text, where)
     version = strict.natural(record, "format", where)
     if version > FORMAT:
-        strict.broken(where, f"format {version} is newer than {FORMAT}, the newest that this version reads")
+        raise NewerFormat(
+            f"{where}: format {version} is newer than {FORMAT}, the newest that this version reads",
+            hint="load it with the version of Everstep that saved it; it is not deleted",
+        )
     check = strict.field(record, "check", str, where)
     body = {name: value for name, value in record.items() if name != "check"}
     if (own := _check(body)) != check:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -124,6 +125,10 @@ class Remote:
         """There are no folders to rename: all of it is deleted now."""
         self.delete(f"{folder}/{mark}")
         self.delete(folder)
+
+    def identity(self) -> str:
+        """fsspec's memory is that of one process."""
+        return f"{self.uri}#{os.getpid()}" if self.uri.startswith("memory:") else self.uri
 
     def sweep(self) -> None:
         pass

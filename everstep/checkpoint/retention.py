@@ -1,4 +1,7 @@
-"""Decide which checkpoints are kept. Never deletes the newest whole one, nor the best.
+"""Decide which checkpoints are kept. Never deletes the newest whole one, nor the best, nor the furthest.
+
+A run that begins again at an older step begins a new history. Until that has come as far as the old one, the newest
+checkpoint of the old one holds training that exists nowhere else: it is kept, whatever the policy says.
 
 Pure: what there is comes in as values, what is to be deleted goes out with the reason."""
 
@@ -23,6 +26,7 @@ class Standing:
 class Retention:
     keep: Mapping[Key, str]  # why
     delete: Mapping[Key, str]
+    overtaken: frozenset[Key] = frozenset()  # kept against the policy: newer ones have not come as far
 
     @property
     def reason(self) -> str:
@@ -35,6 +39,8 @@ def decide_retention(found: Sequence[Standing], policy: Policy) -> Retention:
         return Retention(keep={each.key: "no whole checkpoint is newer" for each in found}, delete={})
     latest = whole if policy.keep_latest is None else whole[: max(policy.keep_latest, 1)]
     keep = {key: f"among the latest {len(latest)}" for key in latest} | {whole[0]: "the newest whole one"}
+    overtaken = frozenset(_furthest(whole)) - keep.keys()
+    keep |= dict.fromkeys(overtaken, f"the newest of a history that came further than step {whole[0].step}")
     for rank, each in enumerate(best_first(found, policy)[: policy.keep_best]):
         keep.setdefault(each.key, f"number {rank + 1} by {policy.metric}")
     delete = {}
@@ -48,7 +54,16 @@ def decide_retention(found: Sequence[Standing], policy: Policy) -> Retention:
             keep[each.key] = "not whole, but recent"
         else:
             delete[each.key] = "not whole, and there are newer ones that are"
-    return Retention(keep=keep, delete=delete)
+    return Retention(keep=keep, delete=delete, overtaken=overtaken)
+
+
+def _furthest(newest_first: Sequence[Key]) -> list[Key]:
+    """Those with a higher step than all that are newer."""
+    found: list[Key] = []
+    for key in newest_first:
+        if not found or key.step > found[-1].step:
+            found.append(key)
+    return found
 
 
 def best_first(found: Sequence[Standing], policy: Policy) -> list[Standing]:

@@ -46,6 +46,9 @@ class Storage(Readable, Protocol):
         """From now on the folder is not found, or without its file `mark`. Its space may come back with `sweep` only:
         that takes longer. Missing: nothing to do."""
 
+    def identity(self) -> str:
+        """The same for all who see this storage, and for nobody else; empty if that cannot be known."""
+
     def sweep(self) -> None:
         """Give back the space of all that was hidden, also by those who died before they could."""
 

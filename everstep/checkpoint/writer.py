@@ -15,7 +15,7 @@ from typing import Protocol
 
 from everstep.checkpoint.catalog import retire, sweep, wrong_size
 from everstep.checkpoint.image import Layout
-from everstep.checkpoint.manifest import Manifest
+from everstep.checkpoint.manifest import Key, Manifest
 from everstep.checkpoint.retention import Retention
 from everstep.checkpoint.storage import Storage
 from everstep.checkpoint.write import Written, failure, put_part, write_image
@@ -119,7 +119,7 @@ def store(
     retention, problem = _retire(storage, written.manifest)
     if problem:
         raise CheckpointFailed(
-            f"the checkpoint of step {manifest.step} in {storage.uri} was written and is gone: {problem}",
+            f"the checkpoint of step {manifest.step} in {storage.uri} was written, but {problem}",
             hint="does another run save to the same place? Give each its own",
         )
     return Stored(step=manifest.step, written=written, retention=retention)
@@ -139,10 +139,16 @@ def _retire(storage: Storage, ours: Manifest) -> tuple[Retention | None, str]:
     """Also what has become of ours, which retention, here or in another run, may have taken for an old one."""
     try:
         decision = retire(storage, ours.policy)
-        return decision, decision.delete.get(ours.key, "") or wrong_size(storage, ours)
+        return decision, _problem(decision, ours.key) or wrong_size(storage, ours)
     except Exception as error:
         _warn(storage, error)
         return None, ""
+
+
+def _problem(decision: Retention, ours: Key) -> str:
+    if ours in decision.overtaken:
+        return f"it is not the latest: {max(decision.keep).folder} is"
+    return f"it is gone again: {decision.delete[ours]}" if ours in decision.delete else ""
 
 
 def _warn(storage: Storage, error: Exception) -> None:

@@ -20,6 +20,7 @@ from everstep.checkpoint.image import TensorMeta
 from everstep.checkpoint.manifest import Policy, to_record
 from everstep.checkpoint.retention import Retention, best_first, decide_retention
 from everstep.checkpoint.storage import Storage, open_storage
+from everstep.checkpoint_index import checkpoint_uuid
 from everstep.errors import CheckpointBroken, NoCheckpoint, UsageError
 
 _WIDE = 200  # columns, where the output is no terminal
@@ -28,22 +29,23 @@ _WIDE = 200  # columns, where the output is no terminal
 def list_checkpoints(uri: str, *, is_json: bool) -> int:
     with closing(open_storage(uri)) as storage:
         found = find(storage)
+        runs = [] if found else _runs_below(storage)
     policy = policy_of(found)
     kept = decide_retention([standing(each, policy) for each in found], policy)
     if is_json:
-        _print_json([_row(each, kept) for each in found])
+        _print_json([_row(each, kept, uri) for each in found])
         return 0
     if not found:
-        typer.echo(f"no checkpoints in {uri}")
+        typer.echo(f"no checkpoints in {uri}" + (f" itself; runs below it: {', '.join(runs)}" if runs else ""))
         return 0
     table = Table(title=f"checkpoints in {uri}, oldest first", title_justify="left")
-    for name in ("step", "generation", "saved", "size", "workers", "metrics", "state", "kept because"):
+    for name in ("step", "generation", "saved", "size", "workers", "metrics", "state", "kept because", "uuid"):
         table.add_column(name, justify="right" if name in ("step", "generation", "size", "workers") else "left")
     for each in found:
-        row = _row(each, kept)
+        row = _row(each, kept, uri)
         metrics = ", ".join(f"{name} {value:.6g}" for name, value in each.metrics.items())
         cells = (row["step"], row["generation"], _time(each), _size(row["size_bytes"]), row["workers"] or "", metrics)
-        table.add_row(*(str(cell) for cell in cells), row["problem"] or "whole", row["kept"])
+        table.add_row(*(str(cell) for cell in cells), row["problem"] or "whole", row["kept"], row["uuid"])
     _console().print(table)
     return 0
 
@@ -56,7 +58,7 @@ def show_checkpoint(uri: str, step: str, *, is_json: bool) -> int:
                 f"step {chosen.step}: {chosen.problem}", hint="`everstep checkpoint list` shows the others"
             )
         metas = read_metas(storage, chosen.manifest)
-    record = to_record(chosen.manifest)
+    record = {"uuid": checkpoint_uuid(uri, chosen.step), **to_record(chosen.manifest)}
     if is_json:
         _print_json(record | {"tensors": [{"name": m.name, "type": m.dtype, "shape": list(m.shape)} for m in metas]})
         return 0
@@ -182,9 +184,16 @@ def _export_pt(storage: Storage, chosen: Found, target: Path, only: str) -> None
     module.export_pt(storage, chosen, target, only=only)
 
 
-def _row(found: Found, kept: Retention) -> dict[str, Any]:
+def _runs_below(storage: Storage) -> list[str]:
+    """Where a Trainer's runs keep theirs: NAME-DIGEST/N."""
+    names = [name for name, size in storage.list().items() if size is None]
+    return [f"{name}/{run}" for name in sorted(names) for run in sorted(storage.list(name)) if run.isdecimal()]
+
+
+def _row(found: Found, kept: Retention, uri: str) -> dict[str, Any]:
     manifest = found.manifest
     return {
+        "uuid": checkpoint_uuid(uri, found.step),
         "step": found.step,
         "generation": found.key.generation,
         "time": manifest.time if manifest else None,

@@ -63,6 +63,7 @@ def run_entry(request: EntryRequest, say: Say) -> int:
 
 
 def _be_node(request: EntryRequest, say: Say) -> int:
+    os.environ.update(ads_env.storage_environment(os.environ))
     node = ads_env.read_node(os.environ)
     order = _order(request, node)
     if request.coordinator_url is not None:

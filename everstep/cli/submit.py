@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
+from urllib.parse import urlsplit
 
 import typer
 
@@ -26,7 +27,7 @@ from everstep.job.tree import dump
 from everstep.platforms import records
 from everstep.platforms.base import JobStatus, Platform, State, Ticket
 from everstep.platforms.choose import platform_of
-from everstep.platforms.code import LARGE_BYTES, pack
+from everstep.platforms.code import LARGE_BYTES, Code, pack
 from everstep.platforms.records import Record
 from everstep.platforms.secrets import private_files, resolve
 
@@ -107,9 +108,22 @@ def _ticket(job: Job, platform: Platform, job_file: Path | None) -> Ticket:
     job_id = f"{job.slug}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     private = private_files(job.secrets, job_file=job_file)
     code = pack(workdir, ignore_file=job.ignore, private=private) if platform.ships_code else None
+    if code is not None:
+        say(f"code: {workdir}, {code.files.summary}")
+        _check_entrypoint(job, workdir, code)
     if code is not None and len(code.data) > LARGE_BYTES:
         say(f"the code in {workdir} is {len(code.data) >> 20} MiB as a tarball: is there data in it? See {job.ignore}")
     return Ticket(id=job_id, folder=workdir / "runs" / job_id, workdir=workdir, code=code)
+
+
+def _check_entrypoint(job: Job, workdir: Path, code: Code) -> None:
+    script = job.entrypoint[0]
+    name = os.path.normpath(script)
+    if (workdir / name).is_file() and not os.path.isabs(name) and name not in code.files.taken:
+        raise UsageError(
+            f"{script} is in {workdir} but not among the {len(code.files.taken)} files that are sent",
+            hint=f"it is ignored, or private to its owner: put !/{name} into {job.ignore}",
+        )
 
 
 def _submit(job: Job, platform: Platform, ticket: Ticket) -> Record:
@@ -259,8 +273,21 @@ def show_config(wanted: str | None, file: Path | None) -> int:
     if (wanted is None) == (file is None):
         raise UsageError("which job?", hint="give its id, or -f and what `everstep run -f` has printed")
     record = records.find(wanted if wanted is not None else _id_in(file))
-    typer.echo(dump({**info_of(record), "job": dict(record.job)}), nl=False)
+    typer.echo(dump({**info_of(record), "runtime": _runtime_of(record), "job": dict(record.job)}), nl=False)
     return 0
+
+
+def _runtime_of(record: Record) -> dict[str, Any]:
+    """Who is MAIN, and where it is met, by ADS's names."""
+    main = (record.runs or ((record.name, record.job_id),))[0][0]
+    try:
+        with platform_of(record.platform).coordinator(record) as found:
+            url = urlsplit(found[0]) if found is not None else None
+    except EverstepError as error:
+        return {"main": main, "coordinator": f"not found: {error.message}"}
+    if url is None:
+        return {"main": main, "coordinator": "none is running, or it cannot be reached from here"}
+    return {"main": main, "coordinator": url.geturl(), "MASTER_ADDR": url.hostname, "MASTER_PORT": url.port}
 
 
 def _id_in(file: Path | None) -> str:

@@ -23,6 +23,7 @@ CODE_FOLDER = "/code"
 MAIN = "MAIN"
 _PORT = 29400
 _TIMEOUT_S = 600.0
+_IAM_TYPES = ("api_key", "resource_principal", "instance_principal")
 _OUTSIDE = "Undefined"  # ADS's name of the job where the service gives none
 
 
@@ -58,6 +59,14 @@ def read_node(environ: Mapping[str, str]) -> AdsNode:
     )
 
 
+def storage_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Who reads OCI__WORK_DIR: ADS's variable by the name that ocifs knows. That one, if it is given, is stronger."""
+    kind = environ.get("OCI_IAM_TYPE", "")
+    if kind and kind not in _IAM_TYPES:
+        raise UsageError(f"OCI_IAM_TYPE={kind}", hint=f"one of {', '.join(_IAM_TYPES)}")
+    return {} if not kind or environ.get("OCIFS_IAM_TYPE") else {"OCIFS_IAM_TYPE": kind}
+
+
 def is_ads(environ: Mapping[str, str]) -> bool:
     return bool(environ.get("OCI__ENTRY_SCRIPT"))
 
@@ -68,6 +77,10 @@ def read_order(environ: Mapping[str, str], job_id: str, *, num_gpus: int) -> Ord
         raise UsageError(
             f"OCI__RUNTIME_TYPE={kind}: code is not fetched here",
             hint=f"it belongs into the image, at {CODE_FOLDER}, or into the job file's workdir",
+        )
+    if (cluster := environ.get("OCI__CLUSTER_TYPE", "PYTORCH")).upper() != "PYTORCH":
+        raise UsageError(
+            f"OCI__CLUSTER_TYPE={cluster}: Everstep trains PyTorch models", hint="OCI__CLUSTER_TYPE=PYTORCH"
         )
     script, num_nodes = environ["OCI__ENTRY_SCRIPT"], read_node(environ).num_nodes
     draft = Draft(planted({}), name="the environment")

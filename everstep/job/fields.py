@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, get_args
 
@@ -69,6 +70,17 @@ def _as_amount(given: Any) -> Any:
 def _one_line(text: str) -> str:
     if len(text.splitlines()) > 1:
         raise refusal(f"{len(text.splitlines())} lines where one is expected")
+    if text.splitlines() not in ([], [text]) or any(unicodedata.category(letter) == "Cc" for letter in text):
+        raise refusal("a line break or control character where plain text is expected", "write it without `|` or `\\n`")
+    return text
+
+
+def _one_word(text: str) -> str:
+    """For scripts in which no quoting is safe with all versions of a queue."""
+    if wrong := sorted({letter for letter in text if letter.isspace() or letter in "\"'`$\\;#<>"}):
+        raise refusal(
+            f"{text!r} contains {wrong[0]!r}", "letters, digits and signs such as . _ - : = + & without spaces"
+        )
     return text
 
 
@@ -93,6 +105,7 @@ def _amount(parse: Callable[[Any], Any], form: Any) -> BeforeValidator:
 _Mixed = str | int | float
 Text = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=_Mixed), AfterValidator(_no_nul), AS_WRITTEN]
 Line = Annotated[Text, AfterValidator(_one_line)]
+Word = Annotated[Line, AfterValidator(_one_word)]
 Texts = tuple[Text, ...]
 Names = dict[str, Text]
 EnvName = Annotated[str, AfterValidator(_env_name)]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from everstep.errors import UsageError
-from everstep.job.fields import Block, Duration, Json, Names, Text, Texts
+from everstep.job.fields import Block, Duration, Json, Line, Names, Text, Texts, Word
 
 PlatformName = Literal["local", "compose", "kubernetes", "slurm", "pbs", "oci"]
 PLATFORMS: tuple[PlatformName, ...] = get_args(PlatformName)
@@ -19,7 +19,9 @@ def check_platform(name: str) -> None:
 
 
 Raw = Annotated[Json, Field(description="Merged into what is submitted: mappings key by key, lists at their end.")]
-RawLines = Annotated[Texts, Field(description="More options of the batch script, one in a line, as they are.")]
+RawLines = Annotated[
+    tuple[Line, ...], Field(description="More options of the batch script, one in a line, as they are.")
+]
 
 
 class Local(Block):
@@ -54,7 +56,7 @@ class Kubernetes(Block):
     store: Annotated[
         Text,
         Field(
-            pattern=r"pvc:.+|node|\d+[KMGT]i?",
+            pattern=r"^(pvc:.+|node|\d+[KMGT]i?)$",
             description="What the coordinator keeps: pvc:NAME, a claim's size, or node (lost with its pod).",
         ),
     ] = "1Gi"
@@ -67,11 +69,11 @@ class Kubernetes(Block):
 
 
 class Slurm(Block):
-    partition: Annotated[Text, Field(description="Else the cluster's default.")] = ""
-    account: Annotated[Text, Field(description="Who pays.")] = ""
-    qos: Annotated[Text, Field(description="Quality of service.")] = ""
-    constraint: Annotated[Text, Field(description="Features that nodes must have.")] = ""
-    reservation: Annotated[Text, Field(description="Name of a reservation.")] = ""
+    partition: Annotated[Word, Field(description="Else the cluster's default.")] = ""
+    account: Annotated[Word, Field(description="Who pays.")] = ""
+    qos: Annotated[Word, Field(description="Quality of service.")] = ""
+    constraint: Annotated[Line, Field(description="Features that nodes must have.")] = ""
+    reservation: Annotated[Word, Field(description="Name of a reservation.")] = ""
     mode: Annotated[
         Literal["single", "array", "allocation"],
         Field(
@@ -79,21 +81,23 @@ class Slurm(Block):
             "allocation: inside the one that you have (salloc)."
         ),
     ] = "single"
-    coordinator_partition: Annotated[Text, Field(description="Of the coordinator's own job, in mode array.")] = ""
+    coordinator_partition: Annotated[Word, Field(description="Of the coordinator's own job, in mode array.")] = ""
     requeue: Annotated[bool, Field(description="Come back after a preemption, or when the time was up.")] = True
     time_requeues: Annotated[int, Field(ge=0, description="So often when the time was up; preemptions are free.")] = 3
-    signal: Annotated[Text, Field(description="Sent before the time is up; not USR1, which NCCL uses.")] = "USR2"
+    signal: Annotated[
+        Word, Field(pattern="^[A-Za-z0-9]+$", description="Sent before the time is up; not USR1, which NCCL uses.")
+    ] = "USR2"
     signal_lead: Annotated[Duration, Field(description="So long before.")] = 120.0
     memory: Annotated[bool, Field(description="Ask for memory; off where the cluster does not count it.")] = True
     raw: RawLines = ()
 
 
 class Pbs(Block):
-    queue: Annotated[Text, Field(description="Else the cluster's default.")] = ""
-    project: Annotated[Text, Field(description="Who pays.")] = ""
-    gpu_model: Annotated[Text, Field(description="In the select statement.")] = ""
-    select: Annotated[Text, Field(description="More of the select statement, such as phase=18b.")] = ""
-    place: Annotated[Text, Field(description="How chunks are spread over nodes.")] = "scatter"
+    queue: Annotated[Word, Field(description="Else the cluster's default.")] = ""
+    project: Annotated[Word, Field(description="Who pays.")] = ""
+    gpu_model: Annotated[Word, Field(description="In the select statement.")] = ""
+    select: Annotated[Word, Field(description="More of the select statement, such as phase=18b.")] = ""
+    place: Annotated[Word, Field(description="How chunks are spread over nodes.")] = "scatter"
     mode: Annotated[
         Literal["single", "allocation"],
         Field(description="single: one job for all nodes. allocation: inside the one that you have (qsub -I)."),

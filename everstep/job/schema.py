@@ -26,6 +26,7 @@ from everstep.job.fields import (
     Size,
     Text,
     Texts,
+    Word,
     checked,
     refusal,
 )
@@ -156,7 +157,7 @@ class Resources(NodeResources):
     """Of each node."""
 
     gpu: Annotated[int, Field(ge=0, description="GPUs.")] = 0
-    gpu_type: Annotated[Text, Field(description="As the platform names it.")] = ""
+    gpu_type: Annotated[Word, Field(description="As the platform names it.")] = ""
     shm: Annotated[Size | None, Field(description="Shared memory (/dev/shm), for data loaders.")] = None
 
     @model_validator(mode="after")

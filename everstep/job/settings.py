@@ -46,12 +46,13 @@ def experiment_of(job: Job) -> dict[str, Any]:
     return {key: value for key, value in told.items() if value not in (None, {}, [])}
 
 
-def _storage(checkpoint: Checkpoint) -> dict[str, Any] | str:
+def _storage(checkpoint: Checkpoint) -> dict[str, Any]:
     kinds = {"s3": "s3", "gs": "gcs", "az": "azure"}
     scheme, _, rest = checkpoint.uri.rpartition("://")
-    if scheme and scheme not in kinds:
-        return checkpoint.uri
     bucket, _, prefix = rest.partition("/")
-    place = {"type": kinds[scheme], "bucket": bucket, "prefix": prefix} if scheme else {"host_path": checkpoint.uri}
+    if scheme in kinds:
+        place = {"type": kinds[scheme], "bucket": bucket, "prefix": prefix}
+    else:
+        place = {"uri" if scheme else "host_path": checkpoint.uri}
     kept = {"save_trial_latest": checkpoint.keep_latest, "save_trial_best": checkpoint.keep_best}
     return {key: value for key, value in {**place, **kept}.items() if value not in (None, "")}

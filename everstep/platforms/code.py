@@ -11,29 +11,13 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pathspec
-
+from everstep.code_files import IGNORE_FILE, CodeFiles, find_code
 from everstep.errors import PermanentError, UsageError
 
-# Never part of the code: made by tools, or by us.
-_ALWAYS_IGNORED = (
-    ".git/",
-    ".hg/",
-    ".venv/",
-    "__pycache__/",
-    "*.pyc",
-    ".ipynb_checkpoints/",
-    ".mypy_cache/",
-    ".pytest_cache/",
-    ".ruff_cache/",
-    "/runs/",
-    ".DS_Store",
-    "._*",
-)
 MAX_BYTES = 1 << 30
 LARGE_BYTES = 100 << 20
 
@@ -42,7 +26,7 @@ LARGE_BYTES = 100 << 20
 class Code:
     sha256: str
     data: bytes = field(repr=False)
-    num_files: int = 0
+    files: CodeFiles = field(default_factory=CodeFiles)
 
     @property
     def file_name(self) -> str:
@@ -53,21 +37,21 @@ def file_name(sha256: str) -> str:
     return f"code-{sha256}.tar.gz"
 
 
-def pack(folder: Path, *, ignore_file: str = ".everstepignore", private: Collection[Path] = ()) -> Code:
+def pack(folder: Path, *, ignore_file: str = IGNORE_FILE, private: Collection[Path] = ()) -> Code:
     """`private`: files that hold secrets, and stay here."""
     if not folder.is_dir():
         raise UsageError(f"workdir {folder} is no folder", hint="the folder that holds the entrypoint")
-    ignored, kept = _ignored(folder, ignore_file), {path.resolve() for path in private}
-    buffer, num_files, num_bytes = io.BytesIO(), 0, 0
+    kept = {path.resolve() for path in private}
+    found = find_code(folder, ignore_file=ignore_file)
+    taken = tuple(name for name in found.taken if (folder / name).resolve() not in kept)
+    buffer, num_bytes = io.BytesIO(), 0
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, compresslevel=6) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
-        for path in _walk(folder, ignored):
-            if path.resolve() in kept:
-                continue
+        for path in (folder / name for name in taken):
             info = _info(tar, folder, path)
-            num_files, num_bytes = num_files + 1, num_bytes + info.size
+            num_bytes += info.size
             if num_bytes > MAX_BYTES:
                 raise UsageError(
                     f"the code in {folder} is more than {MAX_BYTES >> 20} MiB",
@@ -79,7 +63,7 @@ def pack(folder: Path, *, ignore_file: str = ".everstepignore", private: Collect
             else:
                 tar.addfile(info)
     data = buffer.getvalue()
-    return Code(sha256=hashlib.sha256(data).hexdigest(), data=data, num_files=num_files)
+    return Code(sha256=hashlib.sha256(data).hexdigest(), data=data, files=replace(found, taken=taken))
 
 
 def unpacked(sha256: str, into: Path) -> Path | None:
@@ -123,36 +107,6 @@ def unpack(data: bytes, sha256: str, into: Path) -> Path:
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return target
-
-
-def _ignored(folder: Path, ignore_file: str) -> pathspec.GitIgnoreSpec:
-    path = folder / ignore_file
-    lines = path.read_text().splitlines() if path.is_file() else []
-    try:
-        return pathspec.GitIgnoreSpec.from_lines([*_ALWAYS_IGNORED, *lines])
-    except ValueError as error:
-        raise UsageError(f"{path}: {error}", hint="patterns as in a .gitignore, one in a line") from None
-
-
-def _walk(folder: Path, ignored: pathspec.GitIgnoreSpec) -> Iterator[Path]:
-    """Files, links and empty folders, always in the same order."""
-    for name in sorted(os.listdir(folder)):
-        yield from _below(folder, Path(name), ignored)
-
-
-def _below(folder: Path, relative: Path, ignored: pathspec.GitIgnoreSpec) -> Iterator[Path]:
-    path = folder / relative
-    is_folder = path.is_dir() and not path.is_symlink()
-    if ignored.match_file(f"{relative.as_posix()}/" if is_folder else relative.as_posix()):
-        return
-    if is_folder:
-        names = sorted(os.listdir(path))
-        if not names:
-            yield path
-        for name in names:
-            yield from _below(folder, relative / name, ignored)
-    elif path.is_symlink() or path.is_file():  # no sockets, pipes or devices
-        yield path
 
 
 def _info(tar: tarfile.TarFile, folder: Path, path: Path) -> tarfile.TarInfo:

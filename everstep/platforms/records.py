@@ -67,14 +67,15 @@ def load_all() -> list[Record]:
 
 
 def find(wanted: str) -> Record:
-    """By our id, by one of the platform's, by its name or by how our id begins, if that is one job's alone, or that of
-    one alone that is not known to be over."""
+    """By our id, by one of the platform's, by its name or by how our id begins. Of several, the one that is not known
+    to be over; of several of that name, the newest."""
     records = load_all()
     exact = [record for record in records if wanted in record.ids]
     found = exact or [record for record in records if record.id.startswith(wanted) or record.name == wanted]
     going = [record for record in found if record.end is None]
-    if len(found) == 1 or exact or len(going) == 1:
-        return (exact or going or found)[0]
+    named = [record for record in going or found if record.name == wanted]
+    if len(found) == 1 or exact or len(going) == 1 or named:
+        return (exact or named or going or found)[0]
     if found:
         shown = ", ".join(record.id for record in found[:5])
         raise UsageError(f"{wanted} may be any of {len(found)} jobs: {shown}", hint="give more of the id")

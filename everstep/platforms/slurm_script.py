@@ -212,7 +212,7 @@ def _resources(resources: NodeResources, options: Slurm) -> list[str]:
 
 def _gpus(resources: Resources) -> list[str]:
     kind = f"{resources.gpu_type}:" if resources.gpu_type else ""
-    return [f"--gpus-per-node={kind}{resources.gpu}"] if resources.gpu else []
+    return [f"--gpus-per-node={_quoted(f'{kind}{resources.gpu}')}"] if resources.gpu else []
 
 
 def _cpus_per_task(resources: NodeResources) -> str:

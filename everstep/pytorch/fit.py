@@ -15,6 +15,7 @@ from typing import Any
 
 from everstep.data.loader import DataLoader
 from everstep.engine.pulse import PulseDecision
+from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
 from everstep.pytorch.callbacks import Callbacks
 from everstep.pytorch.context import Now, PyTorchTrialContext
@@ -236,6 +237,12 @@ class Loop:
         with self._reporter.aside("validating"), amp:
             outcome = self.validation.run(self.context.models, sharing, 1 if plan.is_test else None)
         self._last_metrics = _scalars(outcome.metrics)
+        if plan.metric is not None and plan.metric not in self._last_metrics:
+            numbers = ", ".join(sorted(self._last_metrics)) or "none"
+            raise UsageError(
+                f"the validation gave no number named {plan.metric!r}, the searcher's metric; there are: {numbers}",
+                hint="searcher.metric names what evaluate_batch, or evaluate_full_dataset, returns",
+            )
         tally.once("validation", lambda: self._validated(outcome.metrics, outcome.outputs))
         is_best = tally.best_at == tally.now.batches
         if plan.policy == "all" or (plan.policy == "best" and (is_best or plan.metric is None)):

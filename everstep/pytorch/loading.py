@@ -75,6 +75,11 @@ def _trial_class(spec: Mapping[str, str], code: Path) -> type[PyTorchTrial]:
     module_name, _, name = spec["class"].partition(":")
     if module_name == "__main__":
         module_name = spec["script"].removesuffix(".py")
+    if not module_name:
+        raise UsageError(
+            f"{name} was defined in a notebook or an interpreter, whose code is in no file",
+            hint="give load_trial_from_checkpoint_path(…, trial_class=…), or define the trial in a module",
+        )
     with import_from_path(str(code)):
         found: Any = importlib.import_module(module_name)
     for part in name.split("."):

@@ -11,10 +11,11 @@ from typing import Any
 
 from everstep import env
 from everstep.errors import UsageError
-from everstep.pytorch import run_folder
+from everstep.pytorch import run_folder, run_place
 from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.plan import FitPlan
 from everstep.pytorch.run_folder import RunFolder
+from everstep.pytorch.run_place import RunPlace
 from everstep.pytorch.units import Progress, TrainUnit
 
 log = logging.getLogger("everstep")
@@ -25,45 +26,58 @@ RUNS = "runs"
 class Place:
     """In use by this process until it is closed."""
 
-    def __init__(self, folder: Path, checkpoints: str, storage: Mapping[str, Any], run: RunFolder | None) -> None:
+    def __init__(
+        self, folder: Path, checkpoints: str, storage: Mapping[str, Any], run: RunFolder | None, kept: RunPlace | None
+    ) -> None:
         self.folder, self.checkpoints = folder, checkpoints
-        self.keep_latest: int | None = storage.get("save_trial_latest", 2)
+        latest = storage.get("save_trial_latest", 2)
+        self.keep_latest: int | None = None if latest is None else max(latest, 1)  # the newest is never deleted
         self.keep_best: int = storage.get("save_trial_best", 1)
-        self._run = run
+        self._run, self._kept = run, kept
 
     def finished(self, progress: Progress, length: TrainUnit) -> None:
         run_folder.mark_finished(self.folder, progress, length)
+        if self._kept is not None:
+            self._kept.mark_finished(progress, length)
 
     def close(self) -> None:
         if self._run is not None:
             self._run.close()
+        if self._kept is not None:
+            self._kept.close()
 
 
 _fits: Counter[tuple[str, str]] = Counter()  # of this process, by name and hyperparameters
 
 
 def decide_place(context: PyTorchTrialContext, plan: FitPlan) -> Place:
-    """For the next fit of this process: where the context or the job file says, else in the run's folder.
+    """For the next fit of this process. Checkpoints are where the script says; else the run has a place of its own, in
+    the storage that the job file names or in the run's folder.
 
-    Workers of a job find the folder by the job's name; in a world that does not change, the chief chooses."""
+    Workers of a job find it by the job's name; in a world that does not change, the chief chooses."""
     exp_conf, job = context.get_experiment_config(), env.job() if env.coordinator_url() else None
     name = str(exp_conf.get("name") or _script_name()) + ("-test" if plan.is_test else "")
-    run = None
+    storage = exp_conf.get("checkpoint_storage") or {}
+    configured = None if plan.is_test or context.checkpoints else _configured(storage)
+    run = kept = None
     if job is not None or context.is_chief:
         digest = run_folder.digest_of(context.get_hparams())
         _fits[name, digest] += 1
-        nth = _fits[name, digest]
-        run = run_folder.choose(RUNS, name=name, digest=digest, length=plan.length, job=job, nth=nth)
+        which: Any = {"name": name, "digest": digest, "length": plan.length, "job": job, "nth": _fits[name, digest]}
+        run = run_folder.choose(RUNS, **which)
+        kept = run_place.choose(configured, **which) if configured is not None else None
         log.debug("%s: %s", run.path, run.reason)
     folder = Path(context.agree(None if run is None else str(run.path)))
-    storage = exp_conf.get("checkpoint_storage") or {}
-    uri = context.checkpoints or (None if plan.is_test else _configured(storage)) or str(folder / "checkpoints")
-    return Place(folder, uri, storage if isinstance(storage, Mapping) else {}, run)
+    below = None if configured is None else context.agree(None if kept is None else kept.uri)
+    uri = context.checkpoints or below or str(folder / "checkpoints")
+    return Place(folder, uri, storage if isinstance(storage, Mapping) else {}, run, kept)
 
 
 def _configured(storage: Any) -> str | None:
     if isinstance(storage, str):
         return storage
+    if storage.get("uri"):
+        return str(storage["uri"])
     kind = storage.get("type")
     if kind in (None, "shared_fs", "directory"):
         path = storage.get("host_path") or storage.get("container_path")

@@ -100,8 +100,27 @@ def choose(
 
 def mark_finished(folder: str | os.PathLike[str], progress: Progress, length: TrainUnit) -> None:
     """The run has ended, so far; called by one worker, before the others leave."""
+    private_file.write(Path(folder) / FINISH, finish_record(progress, length))
+
+
+def finish_record(progress: Progress, length: TrainUnit) -> bytes:
+    """The content of `run.json`."""
     content = {"unit": length.noun, "value": length.of(progress), "length": length.value, "progress": asdict(progress)}
-    private_file.write_json(Path(folder) / FINISH, content)
+    return json.dumps(content, indent=1).encode() + b"\n"
+
+
+def parse_finish(text: bytes, where: str) -> Progress:
+    try:
+        told = json.loads(text)["progress"]
+        counts: dict[str, Any] = {
+            name: float(value) if name == "seconds" else int(value) for name, value in told.items()
+        }
+        return Progress(**counts)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{where} cannot be read: {type(error).__name__}: {error}",
+            hint="delete it to continue the run, or its folder",
+        ) from error
 
 
 def plain_name(name: str) -> str:
@@ -131,18 +150,9 @@ def _newest(runs: Path, job: str | None) -> Run | None:
 def _finish(folder: Path) -> Progress | None:
     path = folder / FINISH
     try:
-        told = json.loads(path.read_bytes())["progress"]
-        counts: dict[str, Any] = {
-            name: float(value) if name == "seconds" else int(value) for name, value in told.items()
-        }
-        return Progress(**counts)
+        return parse_finish(path.read_bytes(), str(path))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"{path} cannot be read: {type(error).__name__}: {error}",
-            hint="delete it to continue the run, or its folder",
-        ) from error
 
 
 # --- what a job has chosen ---
@@ -179,7 +189,8 @@ def _path_of_job(runs: Path, job: str) -> Path:
 def _hold(folder: Path) -> int:
     """Several processes of a run hold it together; the kernel lets go for those that die."""
     descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    with private_file.if_it_can_lock():
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 
 
@@ -189,7 +200,8 @@ def _is_in_use(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with private_file.if_it_can_lock():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return False
     except BlockingIOError:
         return True

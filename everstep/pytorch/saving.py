@@ -12,6 +12,7 @@ from everstep import checkpoint_index
 from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.checkpoint.code import take_snapshot
 from everstep.errors import CheckpointFailed, StateMismatch, UsageError
+from everstep.pytorch import run_folder
 from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.trial import PyTorchTrial
 
@@ -51,7 +52,7 @@ class TrialCheckpoints:
                 code=code,
             )
 
-        self._make = make
+        self._make, self._hparams = make, hparams
         self._checkpointer = make()
         self.uri = self._checkpointer.uri
         self._told, self._is_void, self._is_chief = told, is_void, is_chief
@@ -63,6 +64,21 @@ class TrialCheckpoints:
     def load(self, step: int | str = "latest") -> dict[str, Any] | None:
         state: dict[str, Any] | None = self._checkpointer.load(step)
         return state
+
+    def check_hparams(self) -> None:
+        """What was loaded must be of the same run: with another learning rate, its optimizer would keep the old one."""
+        loaded = self._checkpointer.loaded
+        was, now = (loaded.hparams or {}) if loaded is not None else {}, self._hparams
+        if run_folder.digest_of(was) != run_folder.digest_of(now):
+            changes = [
+                f"{key} was {was.get(key, 'not there')}, is {now.get(key, 'not there')}"
+                for key in sorted({*was, *now})
+                if was.get(key) != now.get(key)
+            ]
+            raise UsageError(
+                f"{self.uri} has checkpoints of a run with other hyperparameters: {', '.join(changes[:5])}",
+                hint="give each run its own place; fit(latest_checkpoint=UUID) begins with the weights of another run",
+            )
 
     def save(self, step: int, state: dict[str, Any], metrics: Mapping[str, float]) -> str:
         """Returns when the state is copied; the rest goes on beside the training."""
@@ -176,7 +192,9 @@ def _code_folder() -> Path | None:
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     folder = Path(main).resolve().parent if main else Path.cwd()
     try:
-        take_snapshot(folder)
+        taken = take_snapshot(folder)
+        left_out = f"; left out as usually secret: {', '.join(taken.secret)}" if taken.secret else ""
+        log.info("checkpoints are saved with the code in %s: %d files%s", folder, taken.num_files, left_out)
     except (UsageError, OSError) as error:
         log.warning("checkpoints are saved without code: %s", error)
         return None

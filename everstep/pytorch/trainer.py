@@ -197,6 +197,7 @@ class Trainer:
         if found is None:
             return None, None
         check_format(found, f"the newest checkpoint in {self._checkpoints.uri}")
+        self._checkpoints.check_hparams()
         return found, self._checkpoints.uuid(found["tally"]["now"]["batches"])
 
     def _make_loop(self, state: dict[str, Any] | None, uuid: str | None) -> Loop:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -226,3 +227,25 @@ def test_half_a_last_word_is_not_taken_for_one(tmp_path: Path) -> None:
     assert last_word.read(tmp_path) is None
     (tmp_path / "status.json").write_text('{"state": "fail')
     assert last_word.read(tmp_path) == ("unknown", "its last word cannot be read")
+
+
+def test_ssh_starts_a_node_of_each_host_whatever_the_folder_is_called(tmp_path: Path) -> None:
+    """By an ssh that hands its words to a shell, as the real one does, and says where it was asked to."""
+    folder = tmp_path / "it's $HOME"
+    folder.mkdir()
+    (folder / "node.sh").write_text(f'echo "deadline=$1 number=$2" >> {tmp_path}/told\n')
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f'#!/bin/bash\nshift 3\necho "$1" >> {tmp_path}/told\nshift\nexec bash -c "$*"\n')
+    ssh.chmod(0o755)
+    (tmp_path / "nodes").write_text("n1\nn1\nn2\n")
+    script = rendered("entrypoint: train.py\ntime_limit: 1h\nplatform: {pbs: {launcher: ssh}}\n")
+    launch = script[script.index("start() {") : script.index("nodes=$!")]
+    facts = f"folder={shlex.quote(str(folder))}\ndeadline=\nPATH={tmp_path}:$PATH\nPBS_NODEFILE={tmp_path}/nodes\n"
+    subprocess.run(["bash", "-c", f"{facts}{launch}wait"], check=True)
+
+    assert sorted((tmp_path / "told").read_text().splitlines()) == [
+        "deadline= number=0",
+        "deadline= number=1",
+        "n1",
+        "n2",
+    ]

@@ -27,7 +27,7 @@ def job_environment(job: Job, options: Oci, order: Order, *, secrets: str, netwo
         "OCI__ENTRY_SCRIPT": order.script,
         "OCI__ENTRY_SCRIPT_ARGS": shlex.join(order.args),  # ADS's images split it as a shell would
         "OCI_IAM_TYPE": "resource_principal",
-        "OCIFS_IAM_TYPE": "resource_principal",
+        "OCIFS_IAM_TYPE": job.env.get("OCI_IAM_TYPE", "resource_principal"),
         **job.env,
         env.ORDER: order.to_json(),
         **({env.SECRETS_FILE: secrets} if secrets else {}),

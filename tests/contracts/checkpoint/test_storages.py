@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +70,25 @@ def test_a_hidden_folder_is_not_found_and_its_space_comes_back(storage: Storage)
     storage.sweep()
 
     assert storage.list() == {"ab": 1}
+
+
+def test_all_who_see_a_storage_know_it_by_the_same_name(storage: Storage, tmp_path: Path) -> None:
+    with closing(open_storage(storage.uri)) as again, closing(open_storage(tmp_path / "another")) as other:
+        assert storage.identity() == again.identity() != other.identity()
+
+
+def test_many_who_come_first_at_once_give_a_storage_one_name(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        names = set(pool.map(lambda _: open_storage(tmp_path / "new").identity(), range(32)))
+    assert len(names) == 1 and list((tmp_path / "new").iterdir()) == [tmp_path / "new" / ".everstep-storage"]
+
+
+def test_the_same_path_on_two_disks_is_two_storages(tmp_path: Path) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    seen = {each: open_storage(each).identity() for each in (here, elsewhere)}
+    here.rename(tmp_path / "moved")
+
+    assert open_storage(tmp_path / "moved").identity() == seen[here] != seen[elsewhere]
 
 
 def test_a_large_file_arrives_whole(storage: Storage) -> None:

@@ -99,5 +99,4 @@ def _answers(env: Mapping[str, str]) -> bool:
     try:
         return subprocess.run(command, env={**os.environ, **env}, capture_output=True, timeout=120).returncode == 0
     except FileNotFoundError:
-        missing("no docker command: apt-get install docker.io docker-compose debootstrap")
-        return False
+        missing("docker command", "apt-get install docker.io docker-compose debootstrap")

@@ -192,3 +192,20 @@ def test_a_state_of_another_shape_is_drawn_anew(tmp_path: Path) -> None:
             checkpointer.save(step, state, wait=True)
             loaded = checkpointer.load()
             assert str(loaded) == str(state)
+
+
+@pytest.mark.parametrize("is_capturable", [False, True])
+def test_tensors_of_an_optimizer_that_may_be_replayed_are_copied_at_once(is_capturable: bool) -> None:
+    """A step that is replayed as a CUDA graph tells nobody."""
+    weight = nn.Parameter(torch.zeros(1000))
+    optimizer = torch.optim.Adam([weight], lr=0.1, capturable=False)
+    GATE.hang()
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    optimizer.param_groups[0]["capturable"] = is_capturable
+    before = weight.detach().clone()
+    snapshot = take({"optimizer": optimizer, "weight": weight})
+    with torch.no_grad():
+        weight.data.fill_(7.0)  # as the graph would: no hook, no version counter
+
+    assert torch.equal(snapshot.value["weight"], before) == is_capturable

@@ -20,6 +20,9 @@ import pytest
 import torch
 
 import everstep
+from everstep.checkpoint import agreement
+from everstep.checkpoint import checkpointer as module
+from everstep.checkpoint.agreement import Place
 from everstep.checkpoint.code import take_snapshot
 from everstep.checkpoint.local import Local
 from everstep.errors import CheckpointFailed, NoCheckpoint, UsageError
@@ -296,11 +299,14 @@ def test_two_runs_in_one_place_are_told_and_never_leave_a_broken_checkpoint_unsa
     with everstep.Checkpointer(tmp_path, keep_latest=1) as new:
         old.save(5, {"x": "old"}, wait=True)
         new.save(1, {"x": "new"}, wait=True)  # begins again: from now on it is the latest
-        with pytest.raises(CheckpointFailed, match="was written and is gone"):
+        with pytest.raises(CheckpointFailed, match="is not the latest: 000001-000000000001 is"):
             old.save(6, {"x": "old"}, wait=True)
+        new.save(7, {"x": "new"}, wait=True)
+        with pytest.raises(CheckpointFailed, match="was written, but it is gone again"):
+            old.save(7, {"x": "old"}, wait=True)
         old.close()
 
-        assert new.load() == {"x": "new"} and steps(new) == [1]
+        assert new.load() == {"x": "new"} and steps(new) == [7]
 
 
 def test_many_may_write_the_same_name_at_once(tmp_path: Path) -> None:
@@ -373,3 +379,30 @@ def test_delete_takes_one_or_all(tmp_path: Path) -> None:
         assert steps(checkpointer) == [0, 2]
         checkpointer.delete()
         assert checkpointer.list() == [] and checkpointer.load() is None
+
+
+def test_workers_of_a_plain_world_load_the_same_although_one_cannot_read_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        for step in (100, 200):
+            checkpointer.save(step, {"step": step}, wait=True)
+    store, here = torch.distributed.HashStore(), threading.local()
+    monkeypatch.setattr(agreement, "_open_store", lambda *_: store)
+    monkeypatch.setattr(module, "place_now", lambda: Place(generation=0, rank=here.rank, size=2))
+    read_state = module.read_state
+
+    def flaky(storage: Any, manifest: Any) -> Any:
+        if here.rank == 1 and manifest.step == 200:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # for this client only
+        return read_state(storage, manifest)
+
+    def load(rank: int) -> Any:
+        here.rank = rank
+        with everstep.Checkpointer(tmp_path) as checkpointer:
+            return checkpointer.load()
+
+    monkeypatch.setattr(module, "read_state", flaky)
+    store.set("load/1/came/1", "1")  # both are there from the beginning
+    with ThreadPoolExecutor(2) as pool:
+        assert [each.result(60) for each in (pool.submit(load, 0), pool.submit(load, 1))] == [{"step": 100}] * 2

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import everstep
+from everstep.checkpoint_index import checkpoint_uuid
 from everstep.cli.main import app
 from everstep.errors import CheckpointBroken, EverstepError, UsageError
 
@@ -42,12 +43,19 @@ def test_list_shows_all_and_why_they_are_kept(folder: Path) -> None:
         (2, 1, ""),
         (3, 2, ""),
     ]
+    assert [row["uuid"] for row in rows] == [checkpoint_uuid(folder, step) for step in (1, 2, 3)]
+    assert rows[-1]["uuid"] in output
+    run = folder.parent / "runs" / "mine-abc123" / "1"
+    run.parent.mkdir(parents=True)
+    folder.rename(run)
+    assert "itself; runs below it: mine-abc123/1" in call("list", folder.parent / "runs")[1]
     assert call("list", folder.parent / "nothing") == (0, f"no checkpoints in {folder.parent / 'nothing'}\n")
 
 
 def test_show_tells_the_manifest_and_the_tensors(folder: Path) -> None:
     shown = json.loads(call("show", folder, "--step", "best", "--json")[1])
 
+    assert shown["uuid"] == checkpoint_uuid(folder, 2) and shown["uuid"] in call("show", folder, "--step", "best")[1]
     assert shown["step"] == 2 and shown["hparams"] == {"lr": 0.1}
     assert shown["tensors"] == [{"name": "model.w", "type": "F32", "shape": [2, 3]}]
     assert "model.w" in call("show", folder)[1]

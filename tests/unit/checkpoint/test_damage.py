@@ -234,6 +234,38 @@ def test_a_manifest_cannot_name_a_file_outside_its_folder(name: str) -> None:
         manifests.parse_file({"name": name, "size_bytes": 0, "block_bytes": 1, "crc32": []}, "m")
 
 
+def test_a_manifest_without_files_is_broken_and_the_one_before_is_loaded(tmp_path: Path) -> None:
+    with everstep.Checkpointer(tmp_path) as checkpointer:
+        for step in (1, 2):
+            checkpointer.save(step, {"step": step}, wait=True)
+        key = checkpointer.list()[-1].key
+        empty = manifests.Manifest(key=key, save="s", time=0.0)
+        (tmp_path / key.folder / "manifest.json").write_bytes(manifests.to_json(empty))
+
+        assert checkpointer.load() == {"step": 1}
+        with pytest.raises(CheckpointBroken, match="the file of the state"):
+            checkpointer.load(2)
+
+
+def test_a_checkpoint_of_a_newer_format_is_never_deleted_nor_replaced(tmp_path: Path) -> None:
+    """A job went on for a while with a newer version, and is now back with this one."""
+    with everstep.Checkpointer(tmp_path, keep_latest=1) as checkpointer:
+        for step in (1, 2):
+            checkpointer.save(step, {"step": step}, wait=True)
+    newer = tmp_path / "000000-000000000005"
+    shutil.copytree(tmp_path / "000000-000000000002", newer)
+    record = json.loads((newer / "manifest.json").read_text()) | {"format": 99}
+    (newer / "manifest.json").write_text(json.dumps(record))
+
+    with everstep.Checkpointer(tmp_path, keep_latest=1) as checkpointer:
+        assert checkpointer.load() == {"step": 2}
+        for step in (3, 4, 5, 6, 7):
+            checkpointer.save(step, {"step": step}, wait=True)
+
+        assert [each.step for each in checkpointer.list()] == [5, 7]
+    assert json.loads((newer / "manifest.json").read_text()) == record
+
+
 def test_a_manifest_of_a_newer_format_says_so(whole: Path, tmp_path: Path) -> None:
     storage = Local(str(tmp_path / "newer"))
     shutil.copytree(whole, storage.root)

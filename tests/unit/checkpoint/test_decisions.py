@@ -50,6 +50,17 @@ def test_not_a_number_is_never_the_best() -> None:
     assert [each.key.step for each in best_first([at(1, math.nan), at(2, 1.0), at(3, None)], policy)] == [2]
 
 
+def test_a_shorter_history_never_deletes_the_newest_of_another() -> None:
+    """All members were lost, and a worker with an old state went on: hours of training are in the old history."""
+    old = [at(9_900, generation=1), at(10_000, generation=1)]
+    policy = Policy(keep_latest=2)
+
+    assert deleted([*old, at(100, generation=2), at(200, generation=2)], policy) == [9_900]
+    assert deleted([*old, *(at(step, generation=2) for step in (100, 200, 300))], policy) == [100, 9_900]
+    gone_further = [at(step, generation=2) for step in (9_950, 10_050)]
+    assert deleted([*old, *gone_further], policy) == [9_900, 10_000]  # it holds no more than the new one does
+
+
 standings = st.lists(
     st.builds(
         at,
@@ -73,6 +84,9 @@ def test_retention_never_deletes_the_newest_whole_one_nor_the_best(
     assert whole[-1:] == [key for key in whole[-1:] if key in decision.keep]
     for best in best_first(found, policy)[:keep_best]:
         assert best.key in decision.keep
+    for key in whole:
+        newer = [each.step for each in whole if each > key]
+        assert key in decision.keep or key.step <= max(newer), "the furthest that training has come is never deleted"
     assert decision.keep.keys() | decision.delete.keys() == {each.key for each in found}
     assert not decision.keep.keys() & decision.delete.keys()
 
@@ -100,6 +114,14 @@ def test_a_job_that_goes_on_keeps_its_generations_apart() -> None:
 
     assert decide_lineage(step=101, world_generation=3, job="j", newest=before).base == 6
     assert decide_lineage(step=101, world_generation=1, job="k", newest=before).base == 8
+
+
+def test_what_is_saved_now_comes_after_one_that_this_version_cannot_read() -> None:
+    """Else its manifest would be overwritten."""
+    unread = Key(generation=3, step=70)
+    lineage = decide_lineage(step=60, world_generation=0, job="", newest=manifest(3, 50), unread=unread)
+
+    assert Key(generation=lineage.base, step=60) > unread
 
 
 def test_folders_sort_as_their_checkpoints_do() -> None:

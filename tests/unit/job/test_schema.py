@@ -13,6 +13,7 @@ from everstep.job.load import json_schema, load, to_yaml
 from everstep.job.schema import TEXT_PATHS, Job
 from everstep.job.settings import experiment_of, num_workers_of, policy_settings
 from everstep.job.tree import parse
+from everstep.pytorch.place import _configured
 from everstep.wire import Policy
 
 FULL = """
@@ -293,6 +294,17 @@ def test_the_trainer_is_told_by_determineds_names_and_not_the_secrets() -> None:
     assert told["searcher"]["max_length"] == {"batches": 937}
     assert "TOKEN" not in str(told)
     assert experiment_of(load("entrypoint: a.py\ncheckpoint: ckpt").job)["checkpoint_storage"] == {"host_path": "ckpt"}
+
+
+@pytest.mark.parametrize(
+    "uri", ["oci://b@n/x", "file:///x", "abfs://c/x", "s3://b/x", "gs://b/x", "az://c/x", "/x", "x"]
+)
+def test_what_is_kept_is_told_for_every_storage(uri: str) -> None:
+    job = load(f"entrypoint: a.py\ncheckpoint: {{uri: '{uri}', keep_latest: 9, keep_best: 0}}").job
+    told = experiment_of(job)["checkpoint_storage"]
+
+    assert (told["save_trial_latest"], told["save_trial_best"]) == (9, 0)
+    assert _configured(told) == uri
 
 
 def test_keys_that_hold_texts_are_found_in_the_schema() -> None:

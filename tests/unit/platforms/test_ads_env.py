@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from everstep.errors import UsageError
-from everstep.job.ads_env import read_node, read_order
+from everstep.job.ads_env import read_node, read_order, storage_environment
 
 SEED: Mapping[str, str] = {
     "OCI__ENTRY_SCRIPT": "train.py",
@@ -44,6 +44,7 @@ def test_start_args_are_options_of_a_launcher() -> None:
         ({"OCI__ENTRY_SCRIPT_ARGS": "it's"}, "no closing quotation"),
         ({"OCI__WORKER_COUNT": "two"}, "OCI__WORKER_COUNT=two is no number"),
         ({"OCI__RUNTIME_TYPE": "git"}, "code is not fetched here"),
+        ({"OCI__CLUSTER_TYPE": "DASK"}, "OCI__CLUSTER_TYPE=DASK: Everstep trains PyTorch models"),
     ],
 )
 def test_what_cannot_be_done_is_refused(change: Mapping[str, str], why: str) -> None:
@@ -58,3 +59,11 @@ def test_nodes_meet_in_a_folder_of_their_job() -> None:
     assert not read_node(SEED | {"RANK": "1"}).is_first
     assert read_node({"OCI__MODE": "MAIN"}).is_first
     assert read_node({"OCI__MODE": "WORKER"}).rank is None
+
+
+def test_who_reads_the_work_dir_is_told_to_its_driver() -> None:
+    assert storage_environment({"OCI_IAM_TYPE": "api_key"}) == {"OCIFS_IAM_TYPE": "api_key"}
+    assert storage_environment({"OCI_IAM_TYPE": "api_key", "OCIFS_IAM_TYPE": "resource_principal"}) == {}
+    assert storage_environment({}) == {}
+    with pytest.raises(UsageError, match="OCI_IAM_TYPE=password"):
+        storage_environment({"OCI_IAM_TYPE": "password"})

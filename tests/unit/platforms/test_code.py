@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import zipfile
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from everstep.checkpoint.code import take_snapshot
 from everstep.errors import PermanentError, UsageError
 from everstep.job.secret import parse_secret
 from everstep.platforms.code import file_name, pack, read_from, unpack, unpacked
@@ -33,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_same_files_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     first = pack(folder)
     os.utime(folder / "train.py", (1, 1))
-    (folder / "train.py").chmod(0o600)
+    (folder / "train.py").chmod(0o640)
     assert pack(folder).sha256 == first.sha256
     (folder / "train.py").write_text("print('other')\n")
     assert pack(folder).sha256 != first.sha256
@@ -87,6 +89,50 @@ def test_what_is_ignored_stays(folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     assert names(pack(folder).data) == [".everstepignore", "keep.pt", "lib/model.py", "train.py"]
+
+
+SECRET = [".env", ".netrc", ".aws/credentials", ".kube/config", ".ssh/id_rsa", "everstep.token", "everstep.db-wal"]
+SECRET += ["server.key", "lib/cert.pem", "lib/.env.production", "lib/mine"]
+
+
+def put(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("SECRET=1\n")
+
+
+def test_what_is_usually_secret_travels_with_neither_job_nor_checkpoint_unless_it_is_named(folder: Path) -> None:
+    put(folder, *SECRET, ".env.example")
+    (folder / "lib" / "mine").chmod(0o600)
+    code, snapshot = pack(folder), take_snapshot(folder)
+
+    assert names(code.data) == [".env.example", "lib/model.py", "train.py"]
+    assert zipfile.ZipFile(io.BytesIO(snapshot.archive)).namelist() == ["lib/model.py", "train.py"]
+    assert code.files.summary == "3 files; left out as usually secret: .aws/, .env, .kube/, .netrc, .ssh/ and 6 more"
+    assert "lib/mine" in code.files.secret and "lib/mine" in snapshot.secret
+    (folder / ".everstepignore").write_text("!.env\n!lib/mine\n")
+    assert {".env", "lib/mine"} < set(names(pack(folder).data))
+
+
+def test_modes_say_nothing_where_all_files_are_private(folder: Path) -> None:
+    for path in (folder / "train.py", folder / "lib" / "model.py"):
+        path.chmod(0o600)
+    assert names(pack(folder).data) == ["lib/model.py", "train.py"]
+
+
+def test_what_git_ignores_stays_and_the_own_ignore_file_has_the_last_word(folder: Path) -> None:
+    put(folder, "notes.txt", "data/big.bin", "lib/made.c", "lib/keep.txt")
+    (folder.parent / ".git").mkdir()
+    (folder.parent / ".gitignore").write_text("*.txt\nwork/\n")  # of the repository that this is a part of
+    assert "notes.txt" in names(pack(folder).data), "a rule that drops the whole folder is void"
+    (folder.parent / ".gitignore").write_text("*.txt\n")
+    (folder / ".gitignore").write_text("/data/\n")
+    (folder / "lib" / ".gitignore").write_text("made.c\n!keep.txt\n")
+
+    sent = [".gitignore", "lib/.gitignore", "lib/keep.txt", "lib/model.py", "train.py"]
+    assert names(pack(folder).data) == sent
+    (folder / ".everstepignore").write_text("!notes.txt\nlib/\n")
+    assert names(pack(folder).data) == [".everstepignore", ".gitignore", "notes.txt", "train.py"]
 
 
 def test_a_link_that_leads_out_is_refused(folder: Path) -> None:

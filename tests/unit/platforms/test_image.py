@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from everstep.cli.build import build
+from everstep.errors import PermanentError
 from everstep.job.schema import Job
 from everstep.platforms.image import image_name, plan_build
+from lab.docker.engine import _answers
 
 
 def job(**keys: object) -> Job:
@@ -38,3 +43,31 @@ def test_the_build_block_says_how() -> None:
     arguments = "--build-arg BASE=debian:12 --build-arg BASE=debian:13"
     assert " ".join(plan.build) == f"docker build --force-rm {arguments} --tag train:latest --file docker/D src"
     assert plan.push == ("docker", "push", "train:latest")
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_the_image_is_built_then_pushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], is_refused: bool
+) -> None:
+    """By a docker that writes down what it was told."""
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(f'#!/bin/sh\necho "$1 $2" >> {tmp_path}/told\n[ "$1" != push ] || exit {int(is_refused)}\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{docker.parent}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    asked = {"name": "r.example/a", "tag": "1", "dockerfile": None, "arguments": (), "pushes": True, "is_dry": False}
+    if is_refused:
+        with pytest.raises(PermanentError, match="docker push failed"):
+            build(None, **asked)
+    else:
+        assert build(None, **asked) == 0
+        assert capfd.readouterr().out == "r.example/a:1\n"
+    assert (tmp_path / "told").read_text() == "build --force-rm\npush r.example/a:1\n"
+
+
+def test_without_docker_its_tests_are_skipped_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("EVERSTEP_REQUIRE_LABS", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no docker command to test with: apt-get install"):
+        _answers({})

@@ -95,11 +95,21 @@ def test_a_job_is_found_by_any_of_its_ids(home: Path) -> None:
     assert os.stat(home / "submitted").st_mode & 0o077 == 0
 
 
+def test_a_name_means_the_newest_job_of_that_name(home: Path) -> None:
+    records.save(record(1))
+    records.save(record(12))
+    assert records.find("train").id == "train-12"
+    records.save(record(12, end=("succeeded", "")))
+    assert records.find("train").id == "train-1", "the only one that goes on"
+    records.save(record(1, end=("failed", "")))
+    assert records.find("train").id == "train-12"
+
+
 def test_an_id_that_is_none_or_several_is_an_error(home: Path) -> None:
     records.save(record(1))
     records.save(record(12))
     with pytest.raises(UsageError, match="may be any of 2 jobs: train-12, train-1"):
-        records.find("train")
+        records.find("trai")
     with pytest.raises(UsageError, match="no job other"):
         records.find("other")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -264,13 +265,66 @@ def test_how_many_are_kept_can_be_configured() -> None:
     assert steps_in() == [1, 2, 6]
 
 
-def test_a_place_for_checkpoints_can_be_configured(tmp_path: Path) -> None:
-    storage = {"type": "shared_fs", "host_path": str(tmp_path), "storage_path": "mine"}
-    fit(context={"exp_conf": {"checkpoint_storage": storage}}, max_length=Batch(2))
-    assert steps_in(str(tmp_path / "mine")) == [2]
+def storages(folder: Path) -> list[Any]:
+    """As people configure them: a shared folder, a bucket."""
+    return [
+        {"type": "shared_fs", "host_path": str(folder), "storage_path": "mine"},
+        {"uri": f"memory://{folder.name}", "save_trial_latest": 9},
+    ]
 
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_each_run_has_a_place_of_its_own_below_the_configured_storage(tmp_path: Path, which: int) -> None:
+    storage = storages(tmp_path)[which]
+
+    def train(lr: float, length: int, name: str = "mine") -> list[float]:
+        """Weights before each batch."""
+        shutil.rmtree("runs", ignore_errors=True)  # as on a cluster, where each submission has a folder of its own
+        context = {"hparams": {"lr": lr}, "exp_conf": {"name": name, "checkpoint_storage": storage}}
+        return fit(context=context, options={"lr": lr}, max_length=Batch(length)).weights
+
+    assert train(0.25, 2) == [1.0, 0.5]
+    assert train(0.125, 2) == [1.0, 0.75], "other hyperparameters are another run"
+    assert train(0.25, 2, name="other") == [1.0, 0.5], "another name is another run"
+    assert train(0.25, 4) == [0.25, 0.125], "a greater length goes on"
+    assert train(0.25, 4) == [1.0, 0.5, 0.25, 0.125], "a finished run is not touched: the next one begins"
+    assert train(0.25, 5) == [0.0625], "the newest goes on"
+
+
+def test_a_run_that_broke_off_goes_on_in_its_place_of_a_bucket(tmp_path: Path) -> None:
+    def breaking(trial: OneWeight, batch: int) -> None:
+        if batch == 2:
+            raise ZeroDivisionError
+
+    context = {"exp_conf": {"checkpoint_storage": f"memory://{tmp_path.name}"}}
+    with pytest.raises(ZeroDivisionError):
+        fit(context=context, options={"in_batch": breaking}, max_length=Batch(4))
+    shutil.rmtree("runs")
+
+    assert fit(context=context, max_length=Batch(4)).weights == [0.25, 0.125]
+
+
+def test_a_place_of_the_script_is_taken_as_it_is_and_refused_to_other_hyperparameters() -> None:
+    fit(context=KEPT | {"hparams": {"lr": 1}}, max_length=Batch(2))
+    assert steps_in() == [2]
+
+    with pytest.raises(UsageError, match="has checkpoints of a run with other hyperparameters: lr was 1, is 2") as told:
+        fit(context=KEPT | {"hparams": {"lr": 2}}, max_length=Batch(4))
+    assert "give each run its own place" in str(told.value)
+
+
+def test_a_storage_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match="checkpoint_storage.type: 'tape'"):
         fit(context={"exp_conf": {"checkpoint_storage": {"type": "tape"}}})
+
+
+def test_a_metric_that_is_not_reported_is_told_at_the_first_validation() -> None:
+    with pytest.raises(UsageError, match="no number named 'acc', the searcher's metric; there are: accuracy, loss"):
+        fit(
+            context=searching("acc"),
+            options={"evaluate": lambda w, batch: {"accuracy": 0.5, "loss": 1.0}},
+            validation_period=Batch(1),
+        )
 
 
 # --- damage ---

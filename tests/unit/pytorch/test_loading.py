@@ -137,3 +137,25 @@ def test_a_context_for_loading_trains_nothing() -> None:
 def test_training_beside_a_context_for_loading() -> None:
     OneWeight(CheckpointLoadContext())
     assert fit(max_length=Batch(2)).w == 1 / 4
+
+
+def test_a_trial_of_a_notebook_is_loaded_with_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a notebook the main module has no file."""
+    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    told: list[str] = []
+
+    class Told(everstep.pytorch.PyTorchCallback):
+        def on_checkpoint_upload_end(self, uuid: str) -> None:
+            told.append(uuid)
+
+    class InNotebook(OneWeight):
+        pass
+
+    InNotebook.__module__, InNotebook.__qualname__ = "__main__", "InNotebook"
+    fit(InNotebook, options={"callbacks": {"told": Told()}}, max_length=Batch(2))
+    path = client.get_checkpoint(told[-1]).download()
+
+    assert load_trial_from_checkpoint_path(path, trial_class=InNotebook).w == 0.25
+    with pytest.raises(UsageError, match="InNotebook was defined in a notebook") as refused:
+        load_trial_from_checkpoint_path(path)
+    assert "trial_class=" in str(refused.value)

@@ -334,15 +334,17 @@ def status(
     token_file: opt.TokenFile = None,
     ca_file: opt.CaFile = None,
     log_dir: opt.LogDir = Path("runs"),
+    json: opt.IsJson = False,
 ) -> None:
-    """Show a job: its workers, and the coordinator's last decision. Without options: the newest of this folder."""
+    """Show a job: its workers and the coordinator's last decision, or how it ended. Without options: the newest of
+    this folder."""
     if submitted is not None:
         from everstep.cli.submit import print_submitted
 
-        raise typer.Exit(print_submitted(submitted))
+        raise typer.Exit(print_submitted(submitted, is_json=json))
     from everstep.cli.status import print_status
 
-    print_status(coordinator, job, token_file, log_dir)
+    print_status(coordinator, job, token_file, log_dir, is_json=json)
 
 
 app.add_typer(jobs)

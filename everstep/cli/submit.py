@@ -220,12 +220,16 @@ def list_jobs(*, is_json: bool) -> int:
     return 0
 
 
-def print_submitted(wanted: str) -> int:
+def print_submitted(wanted: str, *, is_json: bool) -> int:
+    record = records.find(wanted)
+    platform, status = platform_of(record.platform), _status(record)
+    if is_json:
+        told = {"id": record.id, "name": record.name, "platform": record.platform, **asdict(status)}
+        typer.echo(json.dumps(told, indent=2))
+        return 0
     from rich.console import Console
     from rich.table import Table
 
-    record = records.find(wanted)
-    platform, status = platform_of(record.platform), _status(record)
     console = Console()
     table = Table(
         title=f"{record.id} on {record.platform}: {status.state}", caption=status.reason, title_justify="left"

@@ -390,7 +390,12 @@ OptionalSubmittedJob = Annotated[
         help="A submitted job: our id of it, the platform's, or its name.", metavar="ID", show_default=False
     ),
 ]
-LogRank = Annotated[int | None, typer.Option("--rank", min=0, help="Lines of worker w<RANK> alone.", metavar="RANK")]
+LogRank = Annotated[
+    int | None, typer.Option("--rank", min=0, help="Lines of whoever has or had this rank alone.", metavar="RANK")
+]
+LogWorker = Annotated[
+    str | None, typer.Option("--worker", help="Lines of this worker alone, such as w1.", metavar="NAME")
+]
 InfoFile = Annotated[
     Path | None, typer.Option("--file", "-f", help="What `everstep run -f` has printed.", metavar="FILE")
 ]

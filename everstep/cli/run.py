@@ -221,7 +221,7 @@ def _run_node(request: AgentRequest, directory: Path, display: Display, starter:
         state=_state(verdict),
         reason=verdict.reason,
         exit_code=verdict.exit_code,
-        num_steps=display.num_steps,
+        num_steps=display.num_steps_done,
         elapsed_s=round(display.elapsed_s, 1),
     )
     return verdict.exit_code
@@ -240,7 +240,7 @@ def _events_path(directory: Path) -> Path:
 
 def _report(verdict: Verdict, display: Display, directory: Path) -> None:
     if verdict.is_good:
-        told = [summary(verdict, num_steps=display.num_steps, elapsed_s=display.elapsed_s, good_s=display.good_s)]
+        told = [summary(verdict, num_steps=display.num_steps_done, elapsed_s=display.elapsed_s, good_s=display.good_s)]
     else:
         first = verdict.first_failure
         told = failure_report(verdict, _last_words(directory / first.worker) if first else None)

@@ -10,13 +10,14 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import typer
 
+from everstep.cli.log_filter import by_rank, by_worker
 from everstep.errors import EverstepError, UsageError
 from everstep.job.load import Loaded, load_file
 from everstep.job.order import order_of, policy_of
@@ -155,7 +156,8 @@ def watch(wanted: str) -> int:
     record = records.find(wanted)
     platform = platform_of(record.platform)
     try:
-        _print_lines(platform, record, rank=None, follows=True)
+        for line in platform.logs(record, follow=True):
+            typer.echo(f"{line.node} | {line.text}")
     except KeyboardInterrupt:
         say(f"{record.id} goes on; `everstep cancel {record.id}` ends it")
         return 130
@@ -164,22 +166,39 @@ def watch(wanted: str) -> int:
     return 0 if status.state == "succeeded" else 1
 
 
-def print_logs(wanted: str, *, rank: int | None, follows: bool) -> int:
+def print_logs(wanted: str, *, rank: int | None, worker: str | None, follows: bool) -> int:
+    if rank is not None and worker is not None:
+        raise UsageError("--rank and --worker at once", hint="give one of them")
     record = records.find(wanted)
-    num_lines = _print_lines(platform_of(record.platform), record, rank=rank, follows=follows)
-    if rank is not None and not num_lines:
-        say(f"w{rank} has written nothing, or there is none: `everstep status {record.id}` shows the workers")
+    platform, is_silent = platform_of(record.platform), True
+    lines = platform.logs(record, follow=follows)
+    if rank is None and worker is None:
+        for line in lines:
+            typer.echo(f"{line.node} | {line.text}")
+        return 0
+    texts: Iterable[str] = (line.text for line in lines)
+    chosen = by_worker(texts, worker) if worker is not None else by_rank(texts, rank, _ranks(platform, record), follows)
+    for text in chosen:
+        is_silent = False
+        typer.echo(text)
+    if is_silent:
+        who = worker or f"rank {rank}"
+        say(f"{who} has written nothing, or there is none: `everstep status {record.id}` shows the workers")
     return 0
 
 
-def _print_lines(platform: Platform, record: Record, *, rank: int | None, follows: bool) -> int:
-    """How many they were."""
-    num_lines = 0
-    for line in platform.logs(record, follow=follows):
-        if rank is None or line.text.startswith(f"[w{rank}] "):
-            typer.echo(line.text if rank is not None else f"{line.node} | {line.text}")
-            num_lines += 1
-    return num_lines
+def _ranks(platform: Platform, record: Record) -> dict[str, int]:
+    """By worker, as long as there is somebody to ask."""
+    from everstep.client import Coordinator
+
+    try:
+        with platform.coordinator(record) as found:
+            if found is None:
+                return {}
+            with Coordinator(*found, record.id) as coordinator:
+                return {each.worker: each.rank for each in coordinator.view().workers if each.rank >= 0}
+    except EverstepError:
+        return {}
 
 
 def _last_status(record: Record) -> JobStatus:

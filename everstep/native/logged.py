@@ -1,7 +1,7 @@
 """What a script logs of each micro-batch (`trainer.log`), as means over all: the same for any number of workers.
 
-What a worker's micro-batches said of a step goes to all others with the next step, so that a death costs at most that
-worker's part of one step. Added up in the order of steps and micro-batches, so it has the same bits everywhere."""
+What is logged before `backward()` goes to all others with the step itself, so nothing is lost with a worker; what is
+logged later goes with the next step. Added up in the order of steps and micro-batches: the same bits everywhere."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from everstep.errors import UsageError
 
+_ENTRY_BYTES, _VALUE_BYTES = 64, 32  # in a note: of a micro-batch, and of each value beside its name
 _Said = dict[int, tuple[float, dict[str, Any]]]  # by micro-batch: its weight, and the values
 
 
@@ -20,10 +21,12 @@ class Logged:
     def __init__(self) -> None:
         self._open: dict[int, _Said] = {}  # by step: those that not all workers may know yet
         self._totals: dict[str, list[float]] = {}  # by name: weight, and weighted sum
+        self._names: set[str] = set()
         self._taken: dict[str, float] = {}  # the last answer, for whoever was not there
         self.last: dict[str, float] = {}  # means of the last step that all know
 
     def record(self, step: int, leaf: int, weight: float, values: Mapping[str, Any]) -> None:
+        self._names.update(values)
         before = self._open.setdefault(step, {}).get(leaf, (weight, {}))[1]
         self._open[step][leaf] = (weight, before | {name: _value(name, value) for name, value in values.items()})
 
@@ -31,8 +34,19 @@ class Logged:
         return [[step, [[leaf, *entry] for leaf, entry in _plain(said).items()]] for step, said in self._open.items()]
 
     def note(self) -> bytes:
-        """For all others, with the next step; empty where nothing was logged."""
-        return json.dumps(self.known(), separators=(",", ":")).encode() if self._open else b""
+        """For all others, when the last micro-batch begins, with room for what that will say; empty where nothing was
+        ever logged."""
+        if not self._names:
+            return b""
+        told = self._told()
+        return told.ljust(len(told) + _ENTRY_BYTES + sum(len(name) + _VALUE_BYTES for name in self._names))
+
+    def last_note(self, note: bytes) -> bytes:
+        told = self._told()
+        return told.ljust(len(note)) if len(told) <= len(note) else note
+
+    def _told(self) -> bytes:
+        return json.dumps(self.known(), separators=(",", ":")).encode()
 
     def hear(self, notes: Sequence[bytes], before_step: int) -> None:
         """Once a step is committed: what was logged in those before it is complete."""

@@ -59,7 +59,7 @@ class ElasticTrainer:
         self._progress = Progress(self.engine, self._loader, self._logged)
         self.register("model", model)
         self.engine.registry.add("logged", self._logged)
-        self.engine.note = self._logged.note
+        self.engine.note, self.engine.last_note = self._logged.note, self._logged.last_note
         self.engine.on_commit.append(self._committed)
         if self._loader is not None:
             self.engine.registry.add("data", self._loader.position)
@@ -122,7 +122,8 @@ class ElasticTrainer:
         return f"{kind}{number or ''}"
 
     def log(self, **values: Any) -> None:
-        """Inside a step: numbers of this micro-batch, such as loss=loss, for `means` and for the progress line."""
+        """Inside a step, best before `backward()`: numbers of this micro-batch, such as loss=loss, for `means` and for
+        the progress line."""
         if not self.engine.is_in_leaf:
             raise UsageError("log() outside of a step", hint="call it inside `with trainer.step():`")
         step, leaf, weight = self._at

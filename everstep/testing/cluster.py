@@ -70,9 +70,7 @@ class Result:
         if len(set(digests.values())) != 1:
             hint = 'emit("result", weights_digest=everstep.weights_digest(model)) at the end, from everstep.events'
             told = f"different ones: {digests}" if digests else "none"
-            raise ClusterError(
-                f"workers that finished must report one and the same digest, but reported {told}; {hint}"
-            )
+            raise ClusterError(f"workers that finished must all report one digest, but reported {told}: {hint}")
         return str(next(iter(digests.values())))
 
 

@@ -10,7 +10,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -61,7 +61,11 @@ def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_
     ticket = _ticket(loaded.job, chosen, None if str(path) == "-" else path)
     rendering = chosen.render(loaded.job, ticket)
     policy_of(order_of(loaded.job, ticket.id))  # refused here, not by a coordinator far away
-    for note in (*loaded.notes, *rendering.notes, *_note_missing(loaded.job, ticket.workdir)):
+    missing = _missing_script(loaded.job, ticket.workdir)
+    if missing and not is_dry and not loaded.job.setup and (chosen.name == "local" or not loaded.job.image):
+        raise UsageError(missing, hint="name a script of that folder, or see `workdir`; nothing else could bring it")
+    told = [f"{missing}; the image or `setup` must bring it"] if missing else []
+    for note in (*loaded.notes, *rendering.notes, *told):
         say(note)
     if is_dry:
         typer.echo(rendering.text, nl=not rendering.text.endswith("\n"))
@@ -76,11 +80,11 @@ def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_
     return watch(record.id) if follows else 0
 
 
-def _note_missing(job: Job, workdir: Path) -> Iterator[str]:
-    """An image, or a line of its setup, may bring the script; most do not."""
+def _missing_script(job: Job, workdir: Path) -> str:
     entry = job.entry
-    if not entry.is_module and not entry.is_program and not (workdir / entry.script).exists():
-        yield f"entrypoint: there is no {entry.script} in {workdir}; the image or `setup` must bring it"
+    if entry.is_module or entry.is_program or (workdir / entry.script).exists():
+        return ""
+    return f"entrypoint: there is no {entry.script} in {workdir}"
 
 
 def _refuse_search(job: Job) -> None:

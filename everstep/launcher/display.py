@@ -18,7 +18,17 @@ from typing import Any
 from everstep.board import read_board
 from everstep.launcher.console import Console
 from everstep.launcher.logs import FilteredCopy, Follower
-from everstep.launcher.progress import Generation, Goodput, Pace, Progress, Training, event_line, progress_line
+from everstep.launcher.progress import (
+    SETTLED,
+    WAITING,
+    Generation,
+    Goodput,
+    Pace,
+    Progress,
+    Training,
+    event_line,
+    progress_line,
+)
 from everstep.launcher.streams import STDERR, STDOUT, Shown
 from everstep.launcher.worker_files import WorkerFiles
 
@@ -54,6 +64,7 @@ class Display:
         self._is_alive: dict[str, Callable[[], bool]] = {}  # of those not yet seen dead
         self._events: Follower | None = None
         self._pace, self._generation, self._goodput, self._training = Pace(), Generation(), Goodput(), Training()
+        self._waits_for: str | None = None  # what was said last of workers that wait
         self._drawn_at = float("-inf")
         self._flushes: deque[threading.Event] = deque()
         self._is_closing = threading.Event()
@@ -167,7 +178,11 @@ class Display:
 
     def _hear(self) -> None:
         for event in self._new_events():
-            if (line := event_line(event, is_log=not self._console.is_terminal)) is not None:
+            line = event_line(event, is_log=not self._console.is_terminal)
+            is_repeated = event["event"] == WAITING and line == self._waits_for  # each worker of a node says so
+            if event["event"] in (WAITING, SETTLED):
+                self._waits_for = line if event["event"] == WAITING else None
+            if line is not None and not is_repeated:
                 self.say(line)
             self._generation.hear(event)
             self._goodput.hear(event)

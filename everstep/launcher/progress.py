@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-SETTLED = "regroup.settled"
+SETTLED, WAITING = "regroup.settled", "worker.waiting"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +130,8 @@ def event_line(event: Mapping[str, Any], *, is_log: bool = False) -> str | None:
         return f"generation {event['generation']} trains with {event['size']} workers from step {event['step']}{who}"
     if name == SETTLED and is_log and "worker" in event:
         return f"{event['worker']} is rank {event['rank']} of {event['size']}"
+    if name == WAITING:
+        return f"waiting: {event['reason']}"
     if not is_from_coordinator:
         return None  # workers and agents see the same things; once is enough
     if name == "generation.formed":

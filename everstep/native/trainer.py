@@ -44,6 +44,7 @@ class ElasticTrainer:
         threads: int = 1,
         engine: Engine | None = None,
     ) -> None:
+        _check_arguments(model, dataloader, leaves)
         _check_device(model)
         self.engine = engine or current.current(is_fixed=is_classic(model))
         self._are_leaves_given = leaves is not None
@@ -57,6 +58,8 @@ class ElasticTrainer:
         self._on_leave: list[Callable[[], Any]] = []
         self._is_left_by_all = False
         self._progress = Progress(self.engine, self._loader, self._logged)
+        self._parameters = {id(each) for each in model.parameters()}
+        self._is_unused = False  # a step was taken in which no parameter of any worker had a gradient
         self.register("model", model)
         self.engine.registry.add("logged", self._logged)
         self.engine.note, self.engine.last_note = self._logged.note, self._logged.last_note
@@ -105,6 +108,7 @@ class ElasticTrainer:
     def prepare(self, optimizer: Any, scheduler: Any = None, scaler: Any = None) -> Any:
         """Bind optimizers, schedulers (one or a list of each) and a GradScaler; returns what it was given."""
         for each in _listed(optimizer):
+            self._check_owner(each)
             self.register(self._numbered("optimizer"), each)
             self.gate.bind_optimizer(each)
         for each in _listed(scheduler):
@@ -147,9 +151,28 @@ class ElasticTrainer:
     def _committed(self, decision: PulseDecision) -> None:
         self._logged.hear(decision.notes, before_step=self.engine.step - 1)
         self._is_left_by_all = len(decision.leavers) == self.engine.world.size
+        self._is_unused = not any(decision.used) and not decision.is_empty and bool(self._parameters)
         self._progress.tell()
 
+    def _check_owner(self, optimizer: Any) -> None:
+        groups = getattr(optimizer, "param_groups", None)
+        if groups is None:
+            raise UsageError(
+                f"prepare() got a {type(optimizer).__name__} in place of an optimizer",
+                hint="trainer.prepare(optimizer, scheduler, scaler), in this order",
+            )
+        if groups and not any(id(each) in self._parameters for group in groups for each in group["params"]):
+            raise UsageError(
+                "the optimizer has no parameter of the trainer's model: its steps would change nothing",
+                hint="make it of this model, such as torch.optim.SGD(model.parameters(), lr=0.1)",
+            )
+
     def _after_step(self) -> None:
+        if self._is_unused:
+            raise UsageError(
+                f"no parameter had a gradient in step {self.num_steps}: it changed nothing",
+                hint="call loss.backward() before optimizer.step(), on a loss that comes from the trainer's model",
+            )
         if self._is_left_by_all:
             self._is_left_by_all = False
             for act in self._on_leave:
@@ -261,6 +284,14 @@ def _listed(things: Any) -> list[Any]:
     if things is None:
         return []
     return list(things) if isinstance(things, list | tuple) else [things]
+
+
+def _check_arguments(model: Any, dataloader: Any, leaves: Any) -> None:
+    if not isinstance(model, nn.Module):
+        hint = "ElasticTrainer(model, dataloader), in this order"
+        raise UsageError(f"ElasticTrainer got a {type(model).__name__} in place of a model", hint=hint)
+    if leaves is not None and (isinstance(leaves, bool) or not isinstance(leaves, int)):
+        raise UsageError(f"leaves={leaves!r} is a {type(leaves).__name__}", hint="give a whole number: leaves=8")
 
 
 def _check_device(model: nn.Module) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from lab import nest
 from lab.command import EVERSTEP, Command, everstep
 from lab.ports import reserved_port
+from lab.stage import SCRIPTS
 
 PATIENCE = ("--max-restarts=5", "--lease-s=3", "--undecided-s=0.3")
 UNTIL_GO = "while [ ! -e ../go ]; do sleep 0.05; done"
@@ -91,3 +93,13 @@ def test_who_interrupts_the_host_is_told_how_the_others_go_on(meeting: Meeting) 
     guest.wait_said("start the run that hosted it again, with the same line, to go on; or press Ctrl-C to end here")
     guest.signal(signal.SIGTERM)
     assert guest.exit_code() == 128 + signal.SIGTERM
+
+
+def test_who_waits_says_why_on_the_console(tmp_path: Path) -> None:
+    words = ["run", "--nproc-per-node=2", "--min-workers=3", *nest.AGENT_OPTIONS, SCRIPTS / "train.py"]
+    with Command(*EVERSTEP, *words, folder=tmp_path) as run:
+        told = run.wait_said(r"everstep: waiting: (.*)")[1]
+        assert "2" in told and "3" in told, told
+        run.signal(signal.SIGTERM)
+        run.exit_code()
+        assert run.said.count("everstep: waiting: ") == 1  # not once for each worker

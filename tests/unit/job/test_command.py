@@ -71,6 +71,14 @@ def test_an_error_is_a_line_and_a_way_out_and_nothing_on_stdout(args: list[str],
     assert "Traceback" not in done.stderr
 
 
+def test_a_script_that_nothing_can_bring_is_not_submitted(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("entrypoint: nowhere.py\n")
+    home = {"EVERSTEP_HOME": str(tmp_path / "home")}
+    done = command.everstep("run", "-f", "job.yaml", folder=tmp_path, **home)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"entrypoint: there is no nowhere.py in {tmp_path}\n  HINT: " in done.stderr
+
+
 def test_the_schema_is_json() -> None:
     schema = json.loads(everstep("schema").stdout)
     assert schema["required"] == ["entrypoint"]

@@ -231,7 +231,11 @@ class ElasticTrainer:
 
     def state_dict(self) -> dict[str, Any]:
         """What to save beside model, optimizer and scheduler: steps, leaves, seed, and the position in the data."""
-        state = {"num_steps": self.num_steps, "leaves": self.num_leaves, "seed": self._settings.seed}
+        state: dict[str, Any] = {
+            "num_steps": self.num_steps,
+            "leaves": self.num_leaves,
+            "seed": self._settings.seed,
+        }
         logged = self._logged.state_dict()
         state |= {"logged": logged} if logged else {}
         return state | ({"data": self._loader.state_dict()} if self._loader is not None else {})

@@ -59,7 +59,8 @@ class ElasticTrainer:
         self._is_left_by_all = False
         self._progress = Progress(self.engine, self._loader, self._logged)
         self._parameters = {id(each) for each in model.parameters()}
-        self._is_unused = False  # a step was taken in which no parameter of any worker had a gradient
+        self.must_learn = True  # by the first step: one without any gradient is a mistake of the script
+        self._is_unused = False
         self.register("model", model)
         self.engine.registry.add("logged", self._logged)
         self.engine.note, self.engine.last_note = self._logged.note, self._logged.last_note
@@ -151,7 +152,9 @@ class ElasticTrainer:
     def _committed(self, decision: PulseDecision) -> None:
         self._logged.hear(decision.notes, before_step=self.engine.step - 1)
         self._is_left_by_all = len(decision.leavers) == self.engine.world.size
-        self._is_unused = not any(decision.used) and not decision.is_empty and bool(self._parameters)
+        is_used = any(decision.used) or decision.is_empty or not self._parameters
+        self._is_unused = self.must_learn and not is_used
+        self.must_learn = self.must_learn and not any(decision.used)
         self._progress.tell()
 
     def _check_owner(self, optimizer: Any) -> None:

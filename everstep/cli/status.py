@@ -14,7 +14,7 @@ from rich.table import Table
 
 from everstep.cli.node import find_token
 from everstep.client import Coordinator
-from everstep.errors import CoordinatorUnreachable, UsageError
+from everstep.errors import CoordinatorUnreachable, Refused, UsageError
 from everstep.launcher import run_record
 from everstep.launcher.progress import clock
 from everstep.launcher.run_record import RunRecord
@@ -38,7 +38,7 @@ def _print_run(directory: Path, record: RunRecord, token_file: Path | None, *, i
         if not record.url or record.state in (run_record.FINISHED, run_record.FAILED):
             raise CoordinatorUnreachable("the run is over")
         view, reports = _ask(record.url, record.job, token_file or directory / "token")
-    except CoordinatorUnreachable:
+    except (CoordinatorUnreachable, Refused):  # refused: by another one, that has the port now
         told = outcome(record, directory)
         print(json.dumps(record.as_json() | {"logs": str(directory)}, indent=2) if is_json else told)
     else:

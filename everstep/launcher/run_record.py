@@ -47,12 +47,16 @@ class RunRecord:
 
 
 def begin(directory: Path, job: str, *, is_host: bool) -> None:
-    pid = os.getpid()
+    """Unless another process that lives has the folder, such as the run that an agent here has come to."""
+    pid, found = os.getpid(), read(directory)
+    if found is not None and found.state == RUNNING and found.is_alive and found.pid != pid:
+        return
     write(directory, RunRecord(job=job, is_host=is_host, pid=pid, pid_started_at=started_at(pid)))
 
 
 def update(directory: Path, **changes: Any) -> None:
-    if (record := read(directory)) is not None:
+    """By the process that began it, and by nobody else."""
+    if (record := read(directory)) is not None and record.pid == os.getpid():
         write(directory, replace(record, **changes))
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ElasticTrainer,
         init_process_group,
         reduce,
+        weights_digest,
     )
 
 _HOMES = {  # public name: the module that defines it
@@ -42,6 +43,7 @@ _HOMES = {  # public name: the module that defines it
     "import_from_path": "everstep.import_path",
     "init_process_group": "everstep.native",
     "reduce": "everstep.native",
+    "weights_digest": "everstep.native",
 }
 _PACKAGES = ("core", "experimental", "pytorch")
 
@@ -64,6 +66,7 @@ __all__ = [
     "init_process_group",
     "pytorch",
     "reduce",
+    "weights_digest",
 ]
 
 

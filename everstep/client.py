@@ -6,15 +6,16 @@ Does not retry, and does not interpret the answers."""
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from collections.abc import Sequence
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import httpcore  # noqa: F401  httpx would import it when the first client is made: better here than there
-import httpx
 
 from everstep import env
 from everstep.errors import CoordinatorUnreachable, EverstepError, Refused, UsageError
@@ -57,13 +58,25 @@ from everstep.wire import (
     to_json,
 )
 
+if TYPE_CHECKING:
+    import httpx
+else:
+    # Without its command line, for which it would import rich and more: half of the time that the import takes.
+    had = sys.modules.setdefault("httpx._main", None)
+    httpx = importlib.import_module("httpx")
+    if had is None:
+        del sys.modules["httpx._main"]
+
 T = TypeVar("T")
 
 CONNECT_S = 5.0
 ANSWER_S = 15.0  # far more than the coordinator ever holds a call
 
 _TOO_MANY = 429
-_HINTS = {403: "a token file may hold one token of each role, a line each: worker:…, user:…, read-only:…"}
+_HINTS = {
+    401: "give this coordinator's token: --token-file FILE or EVERSTEP_TOKEN; that of a run is in runs/JOB/token",
+    403: "a token file may hold one token of each role, a line each: worker:…, user:…, read-only:…",
+}
 
 
 class Coordinator:

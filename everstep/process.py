@@ -257,6 +257,14 @@ def started_at(pid: int) -> str:
         return ""
 
 
+def is_zombie(pid: int) -> bool:
+    """Whether it has ended, and nobody has asked how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def wait_for_end(pid: int, timeout_s: float) -> bool:
     """Whether the process, not necessarily ours, has ended within the time."""
     try:

@@ -5,7 +5,6 @@ Started again on the same folder it goes on as before. Its exit code is the job'
 from __future__ import annotations
 
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +18,13 @@ from everstep.cli.order import read_order
 from everstep.client import Coordinator
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job.order import Order, policy_of
-from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, private_directory, write_token
+from everstep.launcher.local_coordinator import (
+    CoordinatorFiles,
+    LocalCoordinator,
+    earlier_port,
+    private_directory,
+    write_token,
+)
 from everstep.launcher.machine import own_address
 from everstep.platforms import last_word
 from everstep.platforms.base import OVER, State
@@ -55,7 +60,7 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
     fleet = _fleet(request.fleet, order, folder)
     fleet.prepare()
     host, comes_back = own_address(request.host), request.fleet == "requeued"
-    port = _port(files, request.port) if not comes_back else _port_if_free(files, host)
+    port = _port(files, request.port) if not comes_back else earlier_port(files, host)
     with (
         asked_to_end() as asked,
         LocalCoordinator(files, say=say, host=host, port=port) as local,
@@ -156,18 +161,6 @@ def _port(files: CoordinatorFiles, port: int) -> int:
     """The one that an earlier coordinator of this folder had, unless one is given: nodes know no other."""
     if port == 0 and files.ready.exists():
         return int(files.ready.read_text().strip().rsplit(":", 1)[1])
-    return port
-
-
-def _port_if_free(files: CoordinatorFiles, host: str) -> int:
-    """The earlier one too, but on another machine it may be another's."""
-    port = _port(files, 0)
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return 0
     return port
 
 

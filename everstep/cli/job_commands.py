@@ -142,11 +142,13 @@ def watch(job: opt.SubmittedJob) -> None:
 
 
 @jobs.command(no_args_is_help=True)
-def logs(job: opt.SubmittedJob, rank: opt.LogRank = None, follow: opt.IsFollowed = False) -> None:
+def logs(
+    job: opt.SubmittedJob, rank: opt.LogRank = None, worker: opt.LogWorker = None, follow: opt.IsFollowed = False
+) -> None:
     """Print what a submitted job has printed."""
     from everstep.cli.submit import leave, print_logs
 
-    leave(print_logs(job, rank=rank, follows=follow))
+    leave(print_logs(job, rank=rank, worker=worker, follows=follow))
 
 
 @jobs.command("list")

@@ -83,7 +83,7 @@ def run(
     master_port: opt.MasterPort = None,
     address: opt.Address = None,
     coordinator: opt.OptionalCoordinatorUrl = None,
-    token_file: opt.TokenFile = None,
+    token_file: opt.GivenTokenFile = None,
     ca_file: opt.CaFile = None,
     job: opt.OptionalJobId = None,
     log_dir: opt.LogDir = Path("runs"),
@@ -223,7 +223,7 @@ def agent(
     workers: opt.NumWorkers = 1,
     name: opt.NodeName = None,
     node_rank: opt.NodeRank = None,
-    token_file: opt.TokenFile = None,
+    token_file: opt.GivenTokenFile = None,
     ca_file: opt.CaFile = None,
     log_dir: opt.LogDir = Path("runs"),
     address: opt.Address = None,
@@ -301,7 +301,7 @@ def doctor(
     node_rank: opt.NodeRank = None,
     address: opt.Address = None,
     coordinator: opt.OptionalCoordinatorUrl = None,
-    token_file: opt.TokenFile = None,
+    token_file: opt.GivenTokenFile = None,
     ca_file: opt.CaFile = None,
     job: opt.OptionalJobId = None,
     log_dir: opt.LogDir = Path("runs"),
@@ -331,18 +331,20 @@ def status(
     submitted: opt.OptionalSubmittedJob = None,
     coordinator: opt.KnownCoordinatorUrl = None,
     job: opt.KnownJobId = None,
-    token_file: opt.TokenFile = None,
+    token_file: opt.GivenTokenFile = None,
     ca_file: opt.CaFile = None,
     log_dir: opt.LogDir = Path("runs"),
+    json: opt.IsJson = False,
 ) -> None:
-    """Show a job: its workers, and the coordinator's last decision. Without options: the newest of this folder."""
+    """Show a job: its workers and the coordinator's last decision, or how it ended. Without options: the newest of
+    this folder."""
     if submitted is not None:
         from everstep.cli.submit import print_submitted
 
-        raise typer.Exit(print_submitted(submitted))
+        raise typer.Exit(print_submitted(submitted, is_json=json))
     from everstep.cli.status import print_status
 
-    print_status(coordinator, job, token_file, log_dir)
+    print_status(coordinator, job, token_file, log_dir, is_json=json)
 
 
 app.add_typer(jobs)

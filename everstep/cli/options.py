@@ -10,10 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from everstep.env import trust
+from everstep.errors import UsageError
 
 WORKERS, NODES, LOGS = "Workers", "Nodes", "Logs"
 POLICY = "How the coordinator decides"
 NOTHING = "torchrun's that change nothing"
+
+
+def there(path: Path | None) -> Path | None:
+    """A file that is named must be there, also where nothing would be read from it."""
+    if path is not None and not path.is_file():
+        raise UsageError(f"there is no token file {path}", hint="see --token-file and EVERSTEP_TOKEN_FILE")
+    return path
 
 
 def spelling(name: str) -> str:
@@ -177,6 +185,16 @@ TokenFile = Annotated[
         "--token-file",
         text="File with the coordinator's token, readable by you alone.",
         envvar="EVERSTEP_TOKEN_FILE",
+    ),
+]
+GivenTokenFile = Annotated[
+    Path | None,
+    _option(
+        NODES,
+        "--token-file",
+        text="File with the coordinator's token, readable by you alone.",
+        envvar="EVERSTEP_TOKEN_FILE",
+        callback=there,
     ),
 ]
 CaFile = Annotated[
@@ -390,7 +408,12 @@ OptionalSubmittedJob = Annotated[
         help="A submitted job: our id of it, the platform's, or its name.", metavar="ID", show_default=False
     ),
 ]
-LogRank = Annotated[int | None, typer.Option("--rank", min=0, help="Lines of worker w<RANK> alone.", metavar="RANK")]
+LogRank = Annotated[
+    int | None, typer.Option("--rank", min=0, help="Lines of whoever has or had this rank alone.", metavar="RANK")
+]
+LogWorker = Annotated[
+    str | None, typer.Option("--worker", help="Lines of this worker alone, such as w1.", metavar="NAME")
+]
 InfoFile = Annotated[
     Path | None, typer.Option("--file", "-f", help="What `everstep run -f` has printed.", metavar="FILE")
 ]

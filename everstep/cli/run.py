@@ -16,12 +16,19 @@ from everstep.cli.check import check_node
 from everstep.cli.node import AgentRequest, node_spec, token_path
 from everstep.cli.torchrun_options import NodesRange, Rendezvous
 from everstep.client import Coordinator
-from everstep.errors import UsageError
+from everstep.errors import EverstepError, UsageError
+from everstep.launcher import run_record
 from everstep.launcher.agent import Agent, Worker
 from everstep.launcher.console import Console
 from everstep.launcher.display import Display
 from everstep.launcher.endpoint import as_job_id, host_or_join, join, private_file
-from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, Start, private_directory
+from everstep.launcher.local_coordinator import (
+    CoordinatorFiles,
+    LocalCoordinator,
+    Start,
+    earlier_port,
+    private_directory,
+)
 from everstep.launcher.logs import FilteredCopy, tail
 from everstep.launcher.node import ENDING_SIGNALS
 from everstep.launcher.report import LastWords, failure_report, summary
@@ -60,7 +67,9 @@ def run_job(request: RunRequest, starter: Starter) -> int:
     """A job from its creation to its end, or this node's part of it."""
     job, is_hosting = job_id(request), is_host(request)
     policy = policy_of(request)
-    directory = private_directory(request.log_dir / _folder(request, job))
+    taken_up = run_record.unfinished(request.log_dir, job) if is_hosting else None
+    directory = private_directory(taken_up or request.log_dir / _folder(request, job))
+    run_record.begin(directory, job, is_host=is_hosting)
     events = _events_path(directory)
     with (
         _display(request.shown, request.copied_texts, directory) as display,
@@ -69,8 +78,11 @@ def run_job(request: RunRequest, starter: Starter) -> int:
             token,
         ),
     ):
+        run_record.update(directory, url=url)
         for note in request.notes:
             display.say(note)
+        if taken_up is not None:
+            display.say(f"job {job} was not over: it goes on, with the options that it had")
         display.follow_events(events)
         create_job(url, token, job, name=request.name, policy=policy)
         display.say(f"job {job}, logs in {directory}")
@@ -95,7 +107,27 @@ def run_job(request: RunRequest, starter: Starter) -> int:
             if checked.exit_code is not None:
                 return checked.exit_code
             agent_request = replace(agent_request, fitness=checked.fitness)
-        return _run_node(agent_request, directory, display, starter)
+        code = _run_node(agent_request, directory, display, starter)
+        if request.coordinator_url is None:
+            _tell_orphans(url, token, job, directory, is_hosting=is_hosting)
+        return code
+
+
+def _tell_orphans(url: str, token: Path, job: str, directory: Path, *, is_hosting: bool) -> None:
+    """Whoever interrupts the node that hosts the coordinator leaves the other nodes without one."""
+    record = run_record.read(directory)
+    if record is None or record.state != run_record.INTERRUPTED or not (directory / "coordinator.url").exists():
+        return
+    try:
+        with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
+            left = [node.agent for node in coordinator.view().nodes if node.is_present]
+    except EverstepError:
+        return
+    if left:
+        run_record.update(directory, state=run_record.LEFT)
+        again = "type the same line here again" if is_hosting else f"add --job {job} to the same line here"
+        told = f"{', '.join(left)} cannot go on for long without this coordinator: {again}, or end them by Ctrl-C there"
+        Console().print(err=[f"everstep: {told}"])
 
 
 def create_job(url: str, token: Path, job: str, *, name: str, policy: Policy) -> None:
@@ -156,6 +188,8 @@ def policy_of(request: RunRequest) -> Policy:
 def run_agent(request: AgentRequest, starter: Starter, *, check_by: Policy | None = None) -> int:
     """One node's part of a job that exists. `check_by`: first measure it, with all that start by this policy."""
     directory = private_directory(request.log_dir / request.job)
+    run_record.begin(directory, request.job, is_host=False)
+    run_record.update(directory, url=request.coordinator_url)
     events = _events_path(directory)
     with _display(request.shown, request.copied_texts, directory) as display:
         display.follow_events(events)
@@ -182,7 +216,21 @@ def _run_node(request: AgentRequest, directory: Path, display: Display, starter:
     verdict = Agent(node, starter, say=display.say, on_worker=follow, on_end=display.flush).run()
     display.close()
     _report(verdict, display, directory)
+    run_record.update(
+        directory,
+        state=_state(verdict),
+        reason=verdict.reason,
+        exit_code=verdict.exit_code,
+        num_steps=display.num_steps_done,
+        elapsed_s=round(display.elapsed_s, 1),
+    )
     return verdict.exit_code
+
+
+def _state(verdict: Verdict) -> str:
+    if verdict.was_interrupted:
+        return run_record.INTERRUPTED
+    return run_record.FINISHED if verdict.is_good else run_record.FAILED
 
 
 def _events_path(directory: Path) -> Path:
@@ -192,7 +240,7 @@ def _events_path(directory: Path) -> Path:
 
 def _report(verdict: Verdict, display: Display, directory: Path) -> None:
     if verdict.is_good:
-        told = [summary(verdict, num_steps=display.num_steps, elapsed_s=display.elapsed_s, good_s=display.good_s)]
+        told = [summary(verdict, num_steps=display.num_steps_done, elapsed_s=display.elapsed_s, good_s=display.good_s)]
     else:
         first = verdict.first_failure
         told = failure_report(verdict, _last_words(directory / first.worker) if first else None)
@@ -222,7 +270,7 @@ def coordinator_of(
         yield request.coordinator_url, token_path(request.token_file, directory)
     elif request.nodes.max == 1 or endpoint is None:
         files = CoordinatorFiles(directory=directory)
-        with LocalCoordinator(files, say=say, start=start) as local:
+        with LocalCoordinator(files, say=say, port=earlier_port(files), start=start) as local:
             yield local.url, files.token
     elif is_hosting:
         with host_or_join(endpoint, job, directory, request.token_file, patience_s, say) as (url, token):

@@ -10,7 +10,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from everstep.cli.log_filter import by_rank, by_worker
 from everstep.errors import EverstepError, UsageError
 from everstep.job.load import Loaded, load_file
 from everstep.job.order import order_of, policy_of
@@ -61,7 +62,11 @@ def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_
     ticket = _ticket(loaded.job, chosen, None if str(path) == "-" else path)
     rendering = chosen.render(loaded.job, ticket)
     policy_of(order_of(loaded.job, ticket.id))  # refused here, not by a coordinator far away
-    for note in (*loaded.notes, *rendering.notes, *_note_missing(loaded.job, ticket.workdir)):
+    missing = _missing_script(loaded.job, ticket.workdir)
+    if missing and not is_dry and not loaded.job.setup and (chosen.name == "local" or not loaded.job.image):
+        raise UsageError(missing, hint="name a script of that folder, or see `workdir`; nothing else could bring it")
+    told = [f"{missing}; the image or `setup` must bring it"] if missing else []
+    for note in (*loaded.notes, *rendering.notes, *told):
         say(note)
     if is_dry:
         typer.echo(rendering.text, nl=not rendering.text.endswith("\n"))
@@ -76,11 +81,11 @@ def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_
     return watch(record.id) if follows else 0
 
 
-def _note_missing(job: Job, workdir: Path) -> Iterator[str]:
-    """An image, or a line of its setup, may bring the script; most do not."""
+def _missing_script(job: Job, workdir: Path) -> str:
     entry = job.entry
-    if not entry.is_module and not entry.is_program and not (workdir / entry.script).exists():
-        yield f"entrypoint: there is no {entry.script} in {workdir}; the image or `setup` must bring it"
+    if entry.is_module or entry.is_program or (workdir / entry.script).exists():
+        return ""
+    return f"entrypoint: there is no {entry.script} in {workdir}"
 
 
 def _refuse_search(job: Job) -> None:
@@ -169,7 +174,8 @@ def watch(wanted: str) -> int:
     record = records.find(wanted)
     platform = platform_of(record.platform)
     try:
-        _print_lines(platform, record, rank=None, follows=True)
+        for line in platform.logs(record, follow=True):
+            typer.echo(f"{line.node} | {line.text}")
     except KeyboardInterrupt:
         say(f"{record.id} goes on; `everstep cancel {record.id}` ends it")
         return 130
@@ -178,22 +184,39 @@ def watch(wanted: str) -> int:
     return 0 if status.state == "succeeded" else 1
 
 
-def print_logs(wanted: str, *, rank: int | None, follows: bool) -> int:
+def print_logs(wanted: str, *, rank: int | None, worker: str | None, follows: bool) -> int:
+    if rank is not None and worker is not None:
+        raise UsageError("--rank and --worker at once", hint="give one of them")
     record = records.find(wanted)
-    num_lines = _print_lines(platform_of(record.platform), record, rank=rank, follows=follows)
-    if rank is not None and not num_lines:
-        say(f"w{rank} has written nothing, or there is none: `everstep status {record.id}` shows the workers")
+    platform, is_silent = platform_of(record.platform), True
+    lines = platform.logs(record, follow=follows)
+    if rank is None and worker is None:
+        for line in lines:
+            typer.echo(f"{line.node} | {line.text}")
+        return 0
+    texts: Iterable[str] = (line.text for line in lines)
+    chosen = by_worker(texts, worker) if worker is not None else by_rank(texts, rank, _ranks(platform, record), follows)
+    for text in chosen:
+        is_silent = False
+        typer.echo(text)
+    if is_silent:
+        who = worker or f"rank {rank}"
+        say(f"{who} has written nothing, or there is none: `everstep status {record.id}` shows the workers")
     return 0
 
 
-def _print_lines(platform: Platform, record: Record, *, rank: int | None, follows: bool) -> int:
-    """How many they were."""
-    num_lines = 0
-    for line in platform.logs(record, follow=follows):
-        if rank is None or line.text.startswith(f"[w{rank}] "):
-            typer.echo(line.text if rank is not None else f"{line.node} | {line.text}")
-            num_lines += 1
-    return num_lines
+def _ranks(platform: Platform, record: Record) -> dict[str, int]:
+    """By worker, as long as there is somebody to ask."""
+    from everstep.client import Coordinator
+
+    try:
+        with platform.coordinator(record) as found:
+            if found is None:
+                return {}
+            with Coordinator(*found, record.id) as coordinator:
+                return {each.worker: each.rank for each in coordinator.view().workers if each.rank >= 0}
+    except EverstepError:
+        return {}
 
 
 def _last_status(record: Record) -> JobStatus:
@@ -234,12 +257,16 @@ def list_jobs(*, is_json: bool) -> int:
     return 0
 
 
-def print_submitted(wanted: str) -> int:
+def print_submitted(wanted: str, *, is_json: bool) -> int:
+    record = records.find(wanted)
+    platform, status = platform_of(record.platform), _status(record)
+    if is_json:
+        told = {"id": record.id, "name": record.name, "platform": record.platform, **asdict(status)}
+        typer.echo(json.dumps(told, indent=2))
+        return 0
     from rich.console import Console
     from rich.table import Table
 
-    record = records.find(wanted)
-    platform, status = platform_of(record.platform), _status(record)
     console = Console()
     table = Table(
         title=f"{record.id} on {record.platform}: {status.state}", caption=status.reason, title_justify="left"

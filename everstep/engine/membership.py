@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import selectors
 import socket
 import threading
@@ -50,6 +51,7 @@ log = logging.getLogger("everstep")
 
 T = TypeVar("T")
 
+_TOLD_AFTER_S = 1.5  # who waits for longer says why
 PROBE_S = 1.0  # a peer that does not accept a connection within this time cannot be reached
 
 
@@ -301,6 +303,7 @@ class Membership:
         self._form(world)
 
     def _await_generation(self, unreachable: list[str]) -> World | None:
+        began, told = time.monotonic(), ""
         while not self._stop.is_set():
             with self._changed:
                 settled, step, max_workers = self._arrival
@@ -326,6 +329,10 @@ class Membership:
                     store_port=arrived.store_port,
                     reason=arrived.reason,
                 )
+            kind = re.sub(r"[0-9.]+", "", arrived.reason)  # the same again with another number is no news
+            if time.monotonic() - began > _TOLD_AFTER_S and kind != told:
+                told = kind
+                emit("worker.waiting", reason=arrived.reason)
         return None
 
     def _form(self, world: World) -> None:

@@ -86,7 +86,8 @@ class Engine:
         self.on_commit: list[Callable[[PulseDecision], None]] = []  # part of the commit: what advances with the step
         self.on_settled: list[Callable[[], None]] = []  # told when all members hold the same state
         self.on_empty: list[Callable[[PulseDecision], None]] = []  # told of steps that had no weight and do not count
-        self.note: Callable[[], bytes] = bytes  # what all are to know of this worker when the step is committed
+        self.note: Callable[[], bytes] = bytes  # what all are to know of this worker when the step is committed …
+        self.last_note: Callable[[bytes], bytes] = bytes  # … after its last leaf: that note, or another of its length
         self.void_leaves: Callable[[], Collection[int]] = tuple  # of the step to come: those without samples
         self.place: Callable[[], Place] = Place  # of the step to come, in the data
         self._membership = make_membership(board, self._generation_closed)
@@ -407,7 +408,7 @@ class Engine:
             is_leaving=self.is_leaving,
             used=self._build().used_parameters(),
             leaf_s=self._pace.leaf_s,
-            note=self._note,
+            note=self.last_note(self._note),
         )
 
     def _finish_sum(self) -> tuple[list[Pulse], float, Flats]:

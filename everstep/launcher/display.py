@@ -18,7 +18,17 @@ from typing import Any
 from everstep.board import read_board
 from everstep.launcher.console import Console
 from everstep.launcher.logs import FilteredCopy, Follower
-from everstep.launcher.progress import Generation, Goodput, Pace, Progress, event_line, progress_line
+from everstep.launcher.progress import (
+    SETTLED,
+    WAITING,
+    Generation,
+    Goodput,
+    Pace,
+    Progress,
+    Training,
+    event_line,
+    progress_line,
+)
 from everstep.launcher.streams import STDERR, STDOUT, Shown
 from everstep.launcher.worker_files import WorkerFiles
 
@@ -53,7 +63,8 @@ class Display:
         self._boards: dict[str, Path] = {}
         self._is_alive: dict[str, Callable[[], bool]] = {}  # of those not yet seen dead
         self._events: Follower | None = None
-        self._pace, self._generation, self._goodput = Pace(), Generation(), Goodput()
+        self._pace, self._generation, self._goodput, self._training = Pace(), Generation(), Goodput(), Training()
+        self._waits_for: str | None = None  # what was said last of workers that wait
         self._drawn_at = float("-inf")
         self._flushes: deque[threading.Event] = deque()
         self._is_closing = threading.Event()
@@ -106,6 +117,11 @@ class Display:
         return max((read_board(board).step for board in list(self._boards.values())), default=0)
 
     @property
+    def num_steps_done(self) -> int:
+        """By this run: one that goes on from a checkpoint, or joins others, begins later."""
+        return max(0, self.num_steps - (self._training.first_step or 0))
+
+    @property
     def elapsed_s(self) -> float:
         return time.monotonic() - self._began
 
@@ -148,9 +164,12 @@ class Display:
     def _draw(self) -> None:
         self._drawn_at = now = time.monotonic()
         num_steps = self.num_steps
+        pace = self._pace.at(num_steps, now)
         progress = Progress(
             num_steps=num_steps,
-            steps_per_s=self._pace.at(num_steps, now),
+            steps_per_s=pace,
+            training=self._training.shown,
+            left_s=self._training.left_s(num_steps, pace),
             alive=tuple(self._is_alive),
             generation=self._generation.shown,
             elapsed_s=now - self._began,
@@ -159,10 +178,15 @@ class Display:
 
     def _hear(self) -> None:
         for event in self._new_events():
-            if (line := event_line(event)) is not None:
+            line = event_line(event, is_log=not self._console.is_terminal)
+            is_repeated = event["event"] == WAITING and line == self._waits_for  # each worker of a node says so
+            if event["event"] in (WAITING, SETTLED):
+                self._waits_for = line if event["event"] == WAITING else None
+            if line is not None and not is_repeated:
                 self.say(line)
             self._generation.hear(event)
             self._goodput.hear(event)
+            self._training.hear(event, self._console.dot)
 
     def _new_events(self) -> Iterator[Mapping[str, Any]]:
         for line in self._events.new_lines() if self._events else []:

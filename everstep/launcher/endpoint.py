@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from everstep import env
 from everstep.errors import CoordinatorUnreachable, EverstepError, PermanentError, Refused, UsageError
+from everstep.launcher import run_record
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, write_token
 
 if TYPE_CHECKING:
@@ -124,12 +125,14 @@ def host_or_join(
         else:
             share_token(job, token)
             open_things.callback(unshare_token, job, token)
-            open_things.callback(_await_others, endpoint, job, token, say)
+            open_things.callback(_await_others, endpoint, job, token, directory, say)
         yield endpoint.url, files.token
 
 
-def _await_others(endpoint: Endpoint, job: str, token: str, say: Callable[[str], None]) -> None:
+def _await_others(endpoint: Endpoint, job: str, token: str, directory: Path, say: Callable[[str], None]) -> None:
     """The job is over for us, but other nodes may still have to hear of it from the coordinator that we host."""
+    if (record := run_record.read(directory)) is not None and record.state == run_record.LEFT:
+        return  # it is not over for them, and will not be by waiting
     began, is_told = time.monotonic(), False
     deadline = began + OTHERS_S
     with _connect(endpoint, token, job) as coordinator:

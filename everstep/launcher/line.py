@@ -152,7 +152,9 @@ class Line:
         self._away_since = self._away_since or now
         if now - self._away_since > _ABSENCE_S and not self._is_absence_told:
             self._is_absence_told = True
-            self._say(f"the coordinator does not answer, asking on: {error.message}")
+            patience = f"{env.coordinator_deadline_s():.0f} s at most"
+            self._say(f"the coordinator does not answer, asking on for {patience}: {error.message}")
+            self._say("start the run that hosted it again, with the same line, to go on; or press Ctrl-C to end here")
 
     def _notice_presence(self) -> None:
         if self._is_absence_told:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +65,22 @@ def write_token(path: Path) -> None:
         return
     with open(descriptor, "w") as file:
         file.write(new_tokens())
+
+
+def earlier_port(files: CoordinatorFiles, host: str = "127.0.0.1") -> int:
+    """The one that an earlier coordinator of this folder had, if it is free: nodes that are left know no other. Else 0:
+    any."""
+    try:
+        port = int(files.ready.read_text().strip().rsplit(":", 1)[1])
+    except (FileNotFoundError, IndexError, ValueError):
+        return 0
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return 0
+    return port
 
 
 def serve_command(files: CoordinatorFiles, host: str, port: int) -> list[str]:

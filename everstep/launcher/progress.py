@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-SETTLED = "regroup.settled"
+SETTLED, WAITING = "regroup.settled", "worker.waiting"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,6 +17,8 @@ class Progress:
     num_steps: int
     steps_per_s: float | None  # None: not known yet
     alive: Sequence[str]  # this node's workers
+    training: str = ""  # Training.shown
+    left_s: float | None = None  # None: not known
     generation: str  # Generation.shown
     elapsed_s: float
 
@@ -25,10 +27,10 @@ def progress_line(now: Progress, *, width: int, dot: str = "·") -> str:
     """One line that fits: workers by name if there is room, else their number; then the least important parts go."""
     if not now.alive and not now.num_steps:
         return ""
-    steps = f"step {now.num_steps}" if now.num_steps else ""
+    steps = now.training or (f"step {now.num_steps}" if now.num_steps else "")
     pace = f"{now.steps_per_s:.1f} steps/s" if now.num_steps and now.steps_per_s is not None else ""
     number = f"{len(now.alive)} worker{'s' if len(now.alive) != 1 else ''}"
-    time = clock(now.elapsed_s)
+    time = clock(now.elapsed_s) + (f", {clock(now.left_s)} left" if now.left_s is not None else "")
     for parts in (
         [steps, pace, now.generation, " ".join(now.alive) or number, time],
         [steps, pace, now.generation, number, time],
@@ -47,6 +49,33 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Training:
+    """What the script's own trainer says of itself: epoch, steps of how many, loss."""
+
+    def __init__(self) -> None:
+        self.first_step: int | None = None  # of this run: a resumed one begins later
+        self._num_steps: int | None = None
+        self.shown = ""
+
+    def hear(self, event: Mapping[str, Any], dot: str = "·") -> None:
+        if event["event"] == SETTLED and self.first_step is None:
+            self.first_step = event["step"]
+        if event["event"] != "training.progress":
+            return
+        step, num_epochs, self._num_steps = event["step"], event.get("num_epochs"), event.get("num_steps")
+        parts = [
+            f"epoch {event['epoch'] + 1}" + (f"/{num_epochs}" if num_epochs else ""),
+            f"step {step}" + (f"/{self._num_steps}" if self._num_steps else ""),
+            "" if event.get("loss") is None else f"loss {event['loss']:.4g}",
+        ]
+        self.shown = f" {dot} ".join(part for part in parts if part)
+
+    def left_s(self, num_steps: int, steps_per_s: float | None) -> float | None:
+        if not self._num_steps or not steps_per_s:
+            return None
+        return max(0.0, (self._num_steps - num_steps) / steps_per_s)
 
 
 class Pace:
@@ -92,11 +121,17 @@ class Goodput:
         return self._last is not None
 
 
-def event_line(event: Mapping[str, Any]) -> str | None:
-    """What a person reads of an event; None if it is for machines only."""
+def event_line(event: Mapping[str, Any], *, is_log: bool = False) -> str | None:
+    """What a person reads of an event; None if it is for machines only. `is_log`: later, from a file; `everstep logs`
+    finds in it who had which rank."""
     name, is_from_coordinator = event["event"], "job" in event
     if name == SETTLED and event["rank"] == 0:
-        return f"generation {event['generation']} trains with {event['size']} workers from step {event['step']}"
+        who = f"; {event['worker']} is rank 0 of {event['size']}" if "worker" in event else ""
+        return f"generation {event['generation']} trains with {event['size']} workers from step {event['step']}{who}"
+    if name == SETTLED and is_log and "worker" in event:
+        return f"{event['worker']} is rank {event['rank']} of {event['size']}"
+    if name == WAITING:
+        return f"waiting: {event['reason']}"
     if not is_from_coordinator:
         return None  # workers and agents see the same things; once is enough
     if name == "generation.formed":

@@ -14,7 +14,8 @@ Built on the engine alone. A global batch is the same leaves, whatever the numbe
 for each leaf that this worker owns; optimizer.step() acts with the last one, on the mean over all leaves."""
 
 from everstep.engine.data_parallel import DistributedDataParallel
+from everstep.native.digest import weights_digest
 from everstep.native.group import init_process_group, reduce
 from everstep.native.trainer import ElasticTrainer
 
-__all__ = ["DistributedDataParallel", "ElasticTrainer", "init_process_group", "reduce"]
+__all__ = ["DistributedDataParallel", "ElasticTrainer", "init_process_group", "reduce", "weights_digest"]

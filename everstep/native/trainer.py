@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
@@ -15,9 +15,12 @@ from everstep.data.loader import DataLoader
 from everstep.engine import current
 from everstep.engine.data_parallel import is_classic, unwrap
 from everstep.engine.gates import Gate, explain
+from everstep.engine.pulse import PulseDecision
 from everstep.engine.settings import Settings
 from everstep.engine.step import Engine, Leaf
 from everstep.errors import PeerLost, UsageError
+from everstep.native.logged import Logged
+from everstep.native.progress import Progress
 
 T = TypeVar("T")
 
@@ -41,6 +44,7 @@ class ElasticTrainer:
         threads: int = 1,
         engine: Engine | None = None,
     ) -> None:
+        _check_arguments(model, dataloader, leaves)
         _check_device(model)
         self.engine = engine or current.current(is_fixed=is_classic(model))
         self._are_leaves_given = leaves is not None
@@ -50,7 +54,17 @@ class ElasticTrainer:
         self.gate = Gate(self.engine, self._loader.position if self._loader is not None else None)
         self._num_named: dict[str, int] = {}
         self._leaf: Leaf | None = None
+        self._logged, self._at = Logged(), (0, 0, 0.0)  # of the leaf in progress: step, number, weight
+        self._on_leave: list[Callable[[], Any]] = []
+        self._is_left_by_all = False
+        self._progress = Progress(self.engine, self._loader, self._logged)
+        self._parameters = {id(each) for each in model.parameters()}
+        self.must_learn = True  # by the first step: one without any gradient is a mistake of the script
+        self._is_unused = False
         self.register("model", model)
+        self.engine.registry.add("logged", self._logged)
+        self.engine.note, self.engine.last_note = self._logged.note, self._logged.last_note
+        self.engine.on_commit.append(self._committed)
         if self._loader is not None:
             self.engine.registry.add("data", self._loader.position)
             self.engine.on_commit.append(self._loader.position.advance)  # with every step, empty or not
@@ -95,6 +109,7 @@ class ElasticTrainer:
     def prepare(self, optimizer: Any, scheduler: Any = None, scaler: Any = None) -> Any:
         """Bind optimizers, schedulers (one or a list of each) and a GradScaler; returns what it was given."""
         for each in _listed(optimizer):
+            self._check_owner(each)
             self.register(self._numbered("optimizer"), each)
             self.gate.bind_optimizer(each)
         for each in _listed(scheduler):
@@ -111,6 +126,61 @@ class ElasticTrainer:
         number = self._num_named[kind] = self._num_named.get(kind, -1) + 1
         return f"{kind}{number or ''}"
 
+    def log(self, **values: Any) -> None:
+        """Inside a step, best before `backward()`: numbers of this micro-batch, such as loss=loss, for `means` and for
+        the progress line."""
+        if not self.engine.is_in_leaf:
+            raise UsageError("log() outside of a step", hint="call it inside `with trainer.step():`")
+        step, leaf, weight = self._at
+        if weight:
+            self._logged.record(step, leaf, weight, values)
+
+    def means(self) -> dict[str, float]:
+        """Between epochs, on all workers: the means of what was logged since the last call, over all micro-batches of
+        all workers, each by its weight. The same on all of them, and for any number of them."""
+        said = self.engine.gather(self._logged.known(), "means")
+        return self._logged.take(said, before_step=self.engine.step)
+
+    def on_leave(self, act: T) -> T:
+        """Call `act()` on each worker once all that are left are asked to go (Ctrl-C, a preemption notice): after the
+        step in progress, before they end. For saving a checkpoint; as long as one worker goes on, it has the state."""
+        if not callable(act):
+            raise UsageError(f"on_leave() got a {type(act).__name__}", hint="give a function: trainer.on_leave(save)")
+        self._on_leave.append(act)
+        return act
+
+    def _committed(self, decision: PulseDecision) -> None:
+        self._logged.hear(decision.notes, before_step=self.engine.step - 1)
+        self._is_left_by_all = len(decision.leavers) == self.engine.world.size
+        is_used = any(decision.used) or decision.is_empty or not self._parameters
+        self._is_unused = self.must_learn and not is_used
+        self.must_learn = self.must_learn and not any(decision.used)
+        self._progress.tell()
+
+    def _check_owner(self, optimizer: Any) -> None:
+        groups = getattr(optimizer, "param_groups", None)
+        if groups is None:
+            raise UsageError(
+                f"prepare() got a {type(optimizer).__name__} in place of an optimizer",
+                hint="trainer.prepare(optimizer, scheduler, scaler), in this order",
+            )
+        if groups and not any(id(each) in self._parameters for group in groups for each in group["params"]):
+            raise UsageError(
+                "the optimizer has no parameter of the trainer's model: its steps would change nothing",
+                hint="make it of this model, such as torch.optim.SGD(model.parameters(), lr=0.1)",
+            )
+
+    def _after_step(self) -> None:
+        if self._is_unused:
+            raise UsageError(
+                f"no parameter had a gradient in step {self.num_steps}: it changed nothing",
+                hint="call loss.backward() before optimizer.step(), on a loss that comes from the trainer's model",
+            )
+        if self._is_left_by_all:
+            self._is_left_by_all = False
+            for act in self._on_leave:
+                act()
+
     # --- the loop -----------------------------------------------------------------------------------------
 
     def epochs(self, number: int) -> Iterator[int]:
@@ -121,6 +191,7 @@ class ElasticTrainer:
         loader = self._loader
         if loader is None:
             raise UsageError("epochs() without a loader", hint="ElasticTrainer(model, dataloader)")
+        self._progress.num_epochs = number
         self.engine.next_leaf()
         epoch = loader.position.first_unfinished
         while epoch < number:
@@ -155,13 +226,21 @@ class ElasticTrainer:
                     hint="loop over the loader that was given to ElasticTrainer; one step() for each batch",
                 )
             leaf, usual = offered
-        self.engine.begin_leaf(leaf or self.engine.next_leaf(), usual if weight is None else weight)
+        leaf, weight = leaf or self.engine.next_leaf(), usual if weight is None else weight
+        self._at = (self.engine.step, leaf.index, 0.0 if leaf.is_ghost else weight)
+        self.engine.begin_leaf(leaf, weight)
 
     # --- checkpoints --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """What to save beside model, optimizer and scheduler: steps, leaves, seed, and the position in the data."""
-        state = {"num_steps": self.num_steps, "leaves": self.num_leaves, "seed": self._settings.seed}
+        state: dict[str, Any] = {
+            "num_steps": self.num_steps,
+            "leaves": self.num_leaves,
+            "seed": self._settings.seed,
+        }
+        logged = self._logged.state_dict()
+        state |= {"logged": logged} if logged else {}
         return state | ({"data": self._loader.state_dict()} if self._loader is not None else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -177,6 +256,7 @@ class ElasticTrainer:
         self._settings = replace(self._settings, seed=seed)
         self._set_leaves(leaves)
         self.engine.resume(state["num_steps"])
+        self._logged.load_state_dict(state.get("logged", {}))
         if self._loader is not None:
             self._loader.load_state_dict(state.get("data", {}))
 
@@ -199,6 +279,7 @@ class _Step:
                 self._trainer.gate.end()
             except PeerLost as lost:
                 self._trainer.engine.abandon_leaf(lost)
+            self._trainer._after_step()
             return False
         self._trainer.engine.abandon_leaf(error)
         if (better := explain(error)) is not error:
@@ -210,6 +291,14 @@ def _listed(things: Any) -> list[Any]:
     if things is None:
         return []
     return list(things) if isinstance(things, list | tuple) else [things]
+
+
+def _check_arguments(model: Any, dataloader: Any, leaves: Any) -> None:
+    if not isinstance(model, nn.Module):
+        hint = "ElasticTrainer(model, dataloader), in this order"
+        raise UsageError(f"ElasticTrainer got a {type(model).__name__} in place of a model", hint=hint)
+    if leaves is not None and (isinstance(leaves, bool) or not isinstance(leaves, int)):
+        raise UsageError(f"leaves={leaves!r} is a {type(leaves).__name__}", hint="give a whole number: leaves=8")
 
 
 def _check_device(model: nn.Module) -> None:

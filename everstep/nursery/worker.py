@@ -20,9 +20,11 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 
+from everstep import env
 from everstep.launcher.program import PythonProgram, python_program, read_early
 from everstep.nursery import ending, interrupted
 from everstep.nursery.serve import Birth
+from everstep.nursery.title import set_title
 
 _STACKS_SIGNAL = signal.SIGUSR2  # the agent asks for the stacks of all threads with it
 
@@ -40,6 +42,7 @@ def become(birth: Birth, *, environment: Mapping[str, str]) -> None:
     faulthandler.register(_STACKS_SIGNAL, file=2, all_threads=True)
     sys.orig_argv = list(order.command)
     ending.spare_libraries()
+    set_title(order.environment.get(env.WORKER, "worker"), [program.name, *program.args])
     _run(program)
 
 

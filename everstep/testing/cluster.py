@@ -68,7 +68,9 @@ class Result:
         """The one digest that all workers that finished reported."""
         digests = {event["worker"]: event["weights_digest"] for event in self.outputs if "weights_digest" in event}
         if len(set(digests.values())) != 1:
-            raise ClusterError(f"workers that finished must report one and the same digest, but reported {digests}")
+            hint = 'emit("result", weights_digest=everstep.weights_digest(model)) at the end, from everstep.events'
+            told = f"different ones: {digests}" if digests else "none"
+            raise ClusterError(f"workers that finished must all report one digest, but reported {told}: {hint}")
         return str(next(iter(digests.values())))
 
 

@@ -31,68 +31,46 @@ def build():
     )  # fmt: skip
 
 
-class Trainer:
-    """Trains this process's copy of the model on this process's part of the data."""
-
-    def __init__(self, model, train_loader, optimizer, criterion, device):
-        self.device = device
-        self.model = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
-        self.train_loader = train_loader
-        self.elastic = ElasticTrainer(self.model, train_loader)
-        self.optimizer = self.elastic.prepare(optimizer)
-        self.criterion = criterion
-
-    def _run_epoch(self):
-        for images, labels in self.train_loader:
-            images, labels = images.to(self.device), labels.to(self.device)
-            with self.elastic.step():
-                self.optimizer.zero_grad()
-                loss = self.criterion(self.model(images), labels)
-                loss.backward()
-                self.optimizer.step()
-
-    def fit(self, epochs):
-        self.model.train()
-        for epoch in range(epochs):
-            print(f"rank {dist.get_rank()} of {dist.get_world_size()} | epoch {epoch}", flush=True)
-            self.train_loader.set_epoch(epoch)
-            self._run_epoch()
-
-    def accuracy(self):
-        images, labels = load("test").tensors
-        self.model.eval()
-        with torch.no_grad():
-            return (self.model(images.to(self.device)).argmax(dim=1) == labels.to(self.device)).float().mean().item()
-
-
 def train(epochs, batch_size, device):
-    train_data = load("train")
-    train_loader = DataLoader(
-        dataset=train_data,
-        batch_size=batch_size,
-        shuffle=True,
-    )
-    model = build().to(device)
-    optimizer = optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    trainer = Trainer(model, train_loader, optimizer, nn.CrossEntropyLoss(), device)
+    """Train this process's copy of the model on this process's part of the images."""
+    images = load("train")
+    loader = DataLoader(images, batch_size, shuffle=True)
+    net = DistributedDataParallel(build().to(device), device_ids=[device.index] if device.type == "cuda" else None)
+    sgd = optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
+    trainer = ElasticTrainer(net, loader)
+    sgd = trainer.prepare(sgd)
 
     began = time.perf_counter()
-    trainer.fit(epochs)
+    for epoch in range(epochs):
+        print(f"rank {dist.get_rank()} of {dist.get_world_size()} | epoch {epoch}", flush=True)
+        loader.set_epoch(epoch)
+        for pictures, labels in loader:
+            with trainer.step():
+                sgd.zero_grad()
+                nn.functional.cross_entropy(net(pictures.to(device)), labels.to(device)).backward()
+                sgd.step()
+
     if dist.get_rank() == 0:
         print(f"{epochs} epochs took {time.perf_counter() - began:.1f} s")
-        print(f"test accuracy {trainer.accuracy():.1%}")
+        print(f"test accuracy {accuracy(net, device):.1%}")
+
+
+@torch.no_grad()
+def accuracy(net, device):
+    pictures, labels = load("test").tensors
+    return (net.eval()(pictures.to(device)).argmax(dim=1) == labels.to(device)).float().mean().item()
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=32, help="of each process")
-    args = parser.parse_args()
+    words = argparse.ArgumentParser()
+    words.add_argument("--epochs", type=int, default=2)
+    words.add_argument("--batch-size", type=int, default=32, help="of each process")
+    options = words.parse_args()
 
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     init_process_group("nccl" if device.type == "cuda" else "gloo")
-    train(args.epochs, args.batch_size, device)
+    train(options.epochs, options.batch_size, device)
     dist.destroy_process_group()
 
 

@@ -23,8 +23,14 @@ LOOP = "loop.py"
 
 
 def audit(result: Result, args: tuple[object, ...], samples: int = 103, epochs: int = 3) -> None:
-    """Each sample exactly once in each epoch's committed steps; each leaf as in the undisturbed run, loss and all."""
-    alone = [event for event in undisturbed_events(LOOP, *map(str, args)) if event["event"] == "leaf"]
+    """Each sample exactly once in each epoch's committed steps; each leaf as in the undisturbed run, loss and all; and
+    so is the mean of what was logged. Who comes late tells the last one again."""
+    undisturbed = undisturbed_events(LOOP, *map(str, args))
+    alone = [event for event in undisturbed if event["event"] == "leaf"]
+    means = {event["epoch"]: event["loss"] for event in undisturbed if event["event"] == "means"}
+    told = {(event["epoch"], event["loss"]) for event in result.events("means")}
+    assert len(means) == epochs and told >= means.items(), (told, means)
+    assert {loss for _, loss in told} <= {*means.values(), None}
     expected = {(e["step"], tuple(e["indices"])): e["loss"] for e in alone}
     committed = {event["step"] - 1 for event in result.events("step.committed")}
     seen: dict[int, dict[tuple[int, tuple[int, ...]], None]] = defaultdict(dict)

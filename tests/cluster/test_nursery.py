@@ -182,6 +182,16 @@ def test_a_script_sees_what_it_sees_after_a_plain_start(nursery: Nursery, tmp_pa
     assert look(nursery.start_worker, command.split(), tmp_path) == look(Child.start, command.split(), tmp_path)
 
 
+def test_a_worker_is_known_by_its_name_and_script(nursery: Nursery, tmp_path: Path) -> None:
+    code = """
+        from pathlib import Path
+        print(Path("/proc/self/cmdline").read_bytes().rstrip(bytes(1)).decode())
+        print(Path("/proc/self/comm").read_text())
+    """
+    told = run_code(nursery, code, tmp_path, environment(EVERSTEP_WORKER="w7")).split("\n")
+    assert told[:2] == ["everstep w7: script.py", "everstep w7"]
+
+
 # What torch's import does on aarch64, on every machine.
 LEAVES_FILES_OPEN = """
 import importlib.abc, os, sys

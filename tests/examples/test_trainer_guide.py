@@ -1,30 +1,130 @@
-"""The scripts of the guide to Determined's PyTorch Trainer run after changing their imports: alone, in worlds of
-several workers, in test mode, and out of a checkpoint."""
+"""The guide to Determined's PyTorch Trainer runs after changing its imports: alone, in worlds of several workers, and
+out of a checkpoint. What it leaves out (`...`, data, hyperparameters) is filled in here, and its slips are mended.
+
+Test mode and equal weights are shown with a script of our own."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab.command import ROOT, Command
+from lab.command import Command
+from lab.seeds import snippet
 
-SCRIPTS = ROOT / "tests" / "seeds" / "trainer"
+OURS = Path(__file__).parent / "trainer"
 BATCHES = 12  # of an epoch: 384 samples in batches of 32
+
+IMPORTS = """
+import logging, os, pathlib, sys
+from typing import Any, Dict
+import torch, yaml
+import torch.distributed as dist
+from torch import nn
+import everstep as det
+from everstep import core, pytorch
+from everstep.pytorch import DataLoader, PyTorchTrialContext
+"""
+DATA = """
+def make_set(size, seed):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(10, (size,), generator=generator)
+    data = torch.randn(size, 9216, generator=generator) * 0.01
+    data[torch.arange(size), labels] += 1
+    return torch.utils.data.TensorDataset(data, labels)
+
+MNistTrial = MyPyTorchTrial
+"""
+FROM_MODEL = """
+import model
+from model import MyPyTorchTrial, MNistTrial
+hparams = {"global_batch_size": 32, "lr": 0.02}
+"""
+LEFT_OUT = [
+    "data, labels = batch",
+    "data, labels = batch; output = self.model(data); accuracy = (output.argmax(dim=1) == labels).float().mean()"
+    "; validation_loss = nn.functional.nll_loss(output, labels)",
+    "train_set = make_set(384, seed=1)",
+    "validation_set = make_set(64, seed=2)",
+]
+WITHOUT_HPARAMS = {
+    "MNistTrial(train_context)": "MNistTrial(train_context, hparams)",
+    "det.pytorch.init(\n": "det.pytorch.init(hparams=hparams,\n",
+    "gloo|nccl": "gloo",
+}
+
+
+def mend(text: str, slips: dict[str, str]) -> str:
+    for slip, instead in slips.items():
+        assert slip in text, slip
+        text = text.replace(slip, instead)
+    text = re.sub(r"^( *)\+", r"\1 ", text, flags=re.MULTILINE)  # lines to add to those that were shown before
+    return textwrap.dedent(re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE))  # comments stand anywhere
+
+
+def model() -> str:
+    """Step 1."""
+    text = snippet(4, "class MyPyTorchTrial")
+    for instead in LEFT_OUT:
+        text = text.replace("    ...", f"    {instead}", 1)
+    size = "batch_size=self.context.get_per_slot_batch_size()"
+    for data, shuffle in (("train_set", ", shuffle=True"), ("validation_set", "")):
+        text = text.replace(f"DataLoader({data})", f"DataLoader({data}, {size}{shuffle})")
+    return IMPORTS + text + DATA
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the scripts are typed."""
-    for path in SCRIPTS.iterdir():
-        if path.is_file():
-            shutil.copy(path, tmp_path)
+    """Where the guide's steps are typed, each into a file."""
+    steps = {
+        "train": mend(snippet(4, "hparams=hparams, exp_conf=expconf"), {"MyPytorchTrial": "MyPyTorchTrial"}),
+        "train_distributed": mend(snippet(4, "specifying chief IP"), WITHOUT_HPARAMS) + "main()",
+        "train_anywhere": mend(
+            snippet(4, "local = det"),
+            WITHOUT_HPARAMS
+            | {"+     with det": "+   with det", "latest_checkpoint=det": "latest_checkpoint=None if local else det"},
+        )
+        + "main()",
+        "train_on_cluster": mend(snippet(4, "def on_cluster"), {}) + "on_cluster()",
+    }
+    for name, text in steps.items():
+        (tmp_path / f"{name}.py").write_text(IMPORTS + FROM_MODEL + text)
+    (tmp_path / "model.py").write_text(model())
+    (tmp_path / "det.yaml").write_text(snippet(4, "slots_per_trial"))
+    (tmp_path / "load.py").write_text("import sys\n" + load())
     return tmp_path
+
+
+def load() -> str:
+    """Step 6."""
+    slips = {
+        "import determined": "import everstep",
+        "from determined": "from everstep",
+        "    path =": "path =",
+        "    with": "with",
+        "MY_CHECKPOINT_UUID": "sys.argv[1]",
+        "import my_model_def": "import model as my_model_def",
+        "MyTrial(context, ...)": 'MyPyTorchTrial(context, {"lr": 0.02})',
+    }
+    return (
+        mend(snippet(4, "import_from_path"), slips)
+        + """
+print("made", type(my_trial).__name__, "from", my_model_def.__file__)
+loaded = pytorch.load_trial_from_checkpoint_path(path, trial_kwargs={"hparams": {"lr": 0.02}})
+print("loaded", type(loaded).__name__, float(loaded.model[0].weight.detach().abs().sum()))
+"""
+    )
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    return shutil.copytree(OURS, tmp_path, dirs_exist_ok=True)
 
 
 def lines(folder: Path, kind: str) -> list[dict[str, Any]]:
@@ -87,24 +187,23 @@ def test_step_4_in_a_job_alone(folder: Path, everstep_run: Callable[..., Command
 
 
 @pytest.mark.parametrize("launcher", ["python", "torchrun", "everstep run"])
-def test_test_mode(launcher: str, folder: Path, python_here: Any, torchrun: Any, everstep_run: Any) -> None:
+def test_test_mode(launcher: str, ours: Path, python_here: Any, torchrun: Any, everstep_run: Any) -> None:
     """One batch, one validation batch, one checkpoint."""
     start = {
         "python": python_here,
-        "torchrun": lambda script: torchrun("--nproc-per-node=2", script).finish(),
-        "everstep run": lambda script: everstep_run("--nproc-per-node=2", script).finish(),
+        "torchrun": lambda *words: torchrun("--nproc-per-node=2", *words).finish(),
+        "everstep run": lambda *words: everstep_run("--nproc-per-node=2", *words).finish(),
     }[launcher]
-    start("train_test_mode.py")
+    start("train.py", "--test")
     for kind in ("training", "validation", "checkpoint", "end"):
-        assert [line["batches"] for line in lines(folder, kind)] == [1]
+        assert [line["batches"] for line in lines(ours, kind)] == [1]
 
 
 def test_the_same_weights_alone_and_by_everstep_run(
-    folder: Path, python_here: Callable[..., str], everstep_run: Callable[..., Command]
+    ours: Path, python_here: Callable[..., str], everstep_run: Callable[..., Command]
 ) -> None:
-    pytest.importorskip("yaml")
     python_here("train.py")
-    alone = check_epoch(folder)
-    shutil.rmtree(folder / "runs")
+    alone = check_epoch(ours)
+    shutil.rmtree(ours / "runs")
     everstep_run("--nproc-per-node=3", "train.py").finish()
-    assert check_epoch(folder) == alone
+    assert check_epoch(ours) == alone

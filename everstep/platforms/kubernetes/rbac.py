@@ -1,6 +1,7 @@
 """What a coordinator may do in its namespace: make pods, look at them, delete them, and make the Secret that they read.
 
-It reads no Secret, and nothing outside the namespace. Workers get no token of the cluster at all. Pure."""
+It asks for no Secret, and for nothing outside the namespace; but a right to make pods is as good as one to read every
+Secret in it (docs/guides/kubernetes.md). Workers get no token of the cluster at all. Pure."""
 
 from __future__ import annotations
 

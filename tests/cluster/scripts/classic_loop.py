@@ -1,5 +1,5 @@
-"""The loop that DLRover's users write, with only the imports changed: torch's own DDP, loader and optimizer, a sampler
-and a trainer of ours, and a checkpoint of the sampler saved inside the step. Runs under any launcher, or none."""
+"""torch's own DDP, loader and optimizer with a sampler and a trainer of ours, as DLRover's users write it; every third
+step saves the sampler's position beside the weights, inside the step. Runs under any launcher, or none."""
 
 from __future__ import annotations
 
@@ -9,104 +9,83 @@ import os
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
-import torch.nn.functional as F  # noqa: N812  its usual name
 from gates import pass_gate
-from torch import nn, optim
-from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817  its usual name
-from torch.optim.lr_scheduler import StepLR
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from everstep import ElasticDistributedSampler, ElasticTrainer
 from everstep.events import emit
 
+BATCH = 4
+
 
 class Samples(Dataset):
+    """Each with its own number, for the audit."""
+
     def __init__(self, size: int) -> None:
         self.inputs = torch.randn(size, 16, generator=torch.Generator().manual_seed(3))
 
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
-        return self.inputs[index], int(self.inputs[index, :4].argmax()), index
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int, int]:
+        return self.inputs[number], int(self.inputs[number, :4].argmax()), number
 
 
-def save_checkpoint(checkpoint: dict, path: Path) -> None:
+def save(state: dict, path: Path) -> None:
     aside = path.with_suffix(f".{os.getpid()}")
-    torch.save(checkpoint, aside)
+    torch.save(state, aside)
     aside.replace(path)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--leaves", type=int)
-    parser.add_argument("--samples", type=int, default=103)
-    parser.add_argument("--epochs", type=int, default=2)
-    args = parser.parse_args()
-    is_distributed = "RANK" in os.environ
-    if is_distributed:
-        dist.init_process_group("gloo")
-    train(args, is_distributed)
-    if is_distributed:
-        dist.destroy_process_group()  # when no DDP is left: one that outlives its group may hang when it goes
-
-
-def train(args: argparse.Namespace, is_distributed: bool) -> None:
-    train_data = Samples(args.samples)
-    #  Setup sampler for elastic training.
-    sampler = ElasticDistributedSampler(dataset=train_data)
-    train_loader = DataLoader(dataset=train_data, batch_size=4, num_workers=2, sampler=sampler)
+def train(options: argparse.Namespace, *, is_distributed: bool) -> None:
+    samples = Samples(options.samples)
+    sampler = ElasticDistributedSampler(samples)
+    loader = DataLoader(samples, BATCH, sampler=sampler, num_workers=2)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4), nn.LogSoftmax(dim=1))
-    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    scheduler = StepLR(optimizer, step_size=len(train_data) // train_loader.batch_size, gamma=0.5)
-    bare = model
-    if is_distributed:
-        model = DDP(model)
+    net = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    halving = torch.optim.lr_scheduler.StepLR(sgd, step_size=len(samples) // BATCH, gamma=0.5)
+    parallel = DistributedDataParallel(net) if is_distributed else net
+    trainer = ElasticTrainer(parallel, loader, leaves=options.leaves)
+    sgd, halving = trainer.prepare(sgd, halving)
 
-    # Initialize the ElasticTrainer
-    elastic_trainer = ElasticTrainer(model, train_loader, leaves=args.leaves)
-    optimizer, scheduler = elastic_trainer.prepare(optimizer, scheduler)
+    if options.checkpoint.exists():
+        saved = torch.load(options.checkpoint)
+        net.load_state_dict(saved["net"])
+        sgd.load_state_dict(saved["sgd"])
+        sampler.load_state_dict(saved["position"])
+        emit("resumed", **saved["position"])
 
-    # Load checkpoint to restore the model and optimizer states.
-    if args.checkpoint.exists():
-        checkpoint = torch.load(args.checkpoint)
-        bare.load_state_dict(checkpoint["model"])
-        optimizer.load_state_dict(checkpoint["optimizer"])
-        #  Restore sampler from checkpoint.
-        train_loader.sampler.load_state_dict(checkpoint.get("sampler", {}))
-        emit("resumed", **checkpoint["sampler"])
+    for epoch in range(options.epochs):
+        sampler.set_epoch(epoch)
+        for number, (inputs, kinds, numbers) in enumerate(loader):
+            parallel.train()
+            pass_gate(trainer.num_steps)
+            with trainer.step():
+                nn.functional.cross_entropy(parallel(inputs), kinds).backward()
+                sgd.step()
+                sgd.zero_grad()
+                halving.step()
+                emit("leaf", epoch=epoch, steps=trainer.num_steps, indices=numbers.tolist())
+                if trainer.num_steps % 3 == 0:
+                    position = sampler.state_dict(number, BATCH)
+                    save({"net": net.state_dict(), "sgd": sgd.state_dict(), "position": position}, options.checkpoint)
 
-    for epoch in range(args.epochs):
-        train_loader.sampler.set_epoch(epoch)
-        for step, (data, target, indices) in enumerate(train_loader):
-            model.train()
-            pass_gate(elastic_trainer.num_steps)
-            # Run the step in the context of ElasticTrainer
-            with elastic_trainer.step():
-                output = model(data)
-                loss = F.nll_loss(output, target)
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                scheduler.step()
-                emit("leaf", epoch=epoch, steps=elastic_trainer.num_steps, indices=indices.tolist())
-                # Save checkpoint periodically.
-                if elastic_trainer.num_steps % 3 == 0:
-                    model_checkpoint = {
-                        "model": bare.state_dict(),
-                        "optimizer": optimizer.state_dict(),
-                        "sampler": train_loader.sampler.state_dict(step, train_loader.batch_size),
-                    }
-                    save_checkpoint(model_checkpoint, args.checkpoint)
-
-    digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in bare.state_dict().values()))
-    emit(
-        "result", weights_digest=digest.hexdigest(), steps=elastic_trainer.num_steps, leaves=elastic_trainer.num_leaves
-    )
+    digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in net.state_dict().values()))
+    emit("result", weights_digest=digest.hexdigest(), steps=trainer.num_steps, leaves=trainer.num_leaves)
 
 
 if __name__ == "__main__":
-    main()
+    words = argparse.ArgumentParser()
+    words.add_argument("checkpoint", type=Path)
+    words.add_argument("--leaves", type=int)
+    words.add_argument("--samples", type=int, default=103)
+    words.add_argument("--epochs", type=int, default=2)
+    is_distributed = "RANK" in os.environ
+    if is_distributed:
+        distributed.init_process_group("gloo")
+    train(words.parse_args(), is_distributed=is_distributed)
+    if is_distributed:  # here no DDP is left: one that outlives its group may hang when it goes
+        distributed.destroy_process_group()

@@ -21,7 +21,7 @@ from everstep.events import emit
 
 class Trainer:
     def __init__(self, model: nn.Module, optimizer: optim.Optimizer, criterion: nn.Module, checkpoint: Path) -> None:
-        self.global_rank = int(os.environ["RANK"])
+        self.rank = int(os.environ["RANK"])
         self.step, self.checkpoint = 0, checkpoint
         if checkpoint.exists():
             saved = torch.load(checkpoint)
@@ -30,22 +30,22 @@ class Trainer:
         self.model, self.optimizer, self.criterion = DDP(model), optimizer, criterion
 
     def fit(self, steps: int, step_s: float) -> None:
-        told = {"rank": self.global_rank, "size": dist.get_world_size(), "port": int(os.environ["MASTER_PORT"])}
+        told = {"rank": self.rank, "size": dist.get_world_size(), "port": int(os.environ["MASTER_PORT"])}
         emit("ddp.formed", step=self.step, restarts=int(os.environ["TORCHELASTIC_RESTART_COUNT"]), **told)
         while self.step < steps:
-            pass_gate(self.step, rank=self.global_rank)
+            pass_gate(self.step, rank=self.rank)
             self._run_step()
             emit("ddp.step", step=self.step, **told)
             time.sleep(step_s)
 
     def _run_step(self) -> None:
-        generator = torch.Generator().manual_seed(1000 * self.step + self.global_rank)
+        generator = torch.Generator().manual_seed(1000 * self.step + self.rank)
         features = torch.randn(8, 16, generator=generator)
         self.optimizer.zero_grad()
         self.criterion(self.model(features), features[:, :4].argmax(dim=1)).backward()
         self.optimizer.step()
         self.step += 1
-        if self.global_rank == 0:
+        if self.rank == 0:
             aside = self.checkpoint.with_suffix(".new")
             torch.save({"model": self.model.module.state_dict(), "step": self.step}, aside)
             aside.replace(self.checkpoint)

@@ -83,6 +83,7 @@ def main() -> None:
             with trainer.step():
                 loss = loss_fn(model(inputs + noise), targets)
                 emit("leaf", step=step, epoch=epoch, indices=indices.tolist(), loss=loss.item())
+                trainer.log(loss=loss)
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
@@ -97,6 +98,7 @@ def main() -> None:
         per_epoch.step()
         weight = sum(float(p.detach().double().sum()) for p in model.parameters())
         emit("validated", epoch=epoch, value=everstep.reduce(weight), own=weight)
+        emit("means", epoch=epoch, loss=trainer.means().get("loss"))
 
     tell(model.module, optimizer, trainer)
 

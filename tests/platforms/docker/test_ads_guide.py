@@ -4,7 +4,6 @@ containers."""
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,8 +13,8 @@ import yaml
 from everstep.platforms.docker import compose
 from lab.command import everstep
 from lab.docker.engine import IMAGE, ROOT, compose_up, docker, job_here, leftovers, mounts
+from lab.seeds import snippet
 
-SEEDS = ROOT / "tests" / "seeds"
 STANDIN = {
     "PYTHONPATH": f"{ROOT / 'tests' / 'examples' / 'standin'}:{ROOT}",
     "STANDIN_PICTURES": "96",
@@ -32,14 +31,16 @@ def folder(tmp_path: Path) -> Path:
 def begin(folder: Path) -> Path:
     """As the guide's first lines have it: the user's files, and what `init` adds to them."""
     folder.mkdir()
-    for name in ("train.py", "train.yaml", "docker-compose.yaml"):
-        shutil.copy(SEEDS / name, folder)
+    script = snippet(2, "import torchvision")
+    (folder / "train.py").write_text(script)
+    (folder / "train.yaml").write_text(snippet(2, "kind: distributed"))
+    (folder / "docker-compose.yaml").write_text(snippet(2, "network_mode: host"))
     done = everstep("init", "--framework", "pytorch", "--platform", "oci", folder=folder)
     assert "train.py is another already" in done.stderr
     artifacts = folder / "oci_dist_training_artifacts" / "pytorch" / "v1"
     expected = {"Dockerfile", "environment.yaml", "pytorch_cluster.py", "README.md", "run.py", "run.sh"}
     assert {path.name for path in artifacts.iterdir()} == expected
-    assert (folder / "train.py").read_bytes() == (SEEDS / "train.py").read_bytes()
+    assert (folder / "train.py").read_text() == script
     return folder
 
 

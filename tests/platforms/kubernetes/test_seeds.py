@@ -16,8 +16,8 @@ import pytest
 from lab.command import run
 from lab.kubernetes.cluster import REPOSITORY, Lab
 from lab.kubernetes.story import Story, disturb
+from lab.seeds import snippet
 
-SEEDS = REPOSITORY / "tests" / "seeds"
 SCRIPTS = Path(__file__).parent / "scripts"
 NUM_IMAGES, NUM_RECORDS = 160, 24_000
 
@@ -50,7 +50,7 @@ def test_the_manifest_of_an_elasticjob_ends_with_the_weights_of_an_undisturbed_r
     script = story.folder / "model_zoo" / "pytorch" / "mnist_cnn.py"
     script.parent.mkdir(parents=True)
     script.write_bytes((SCRIPTS / "mnist_cnn.py").read_bytes())
-    (story.folder / "elasticjob.yaml").write_bytes((SEEDS / "elasticjob.yaml").read_bytes())
+    (story.folder / "elasticjob.yaml").write_text(snippet(0, "replicaSpecs"))
 
     story.run("elasticjob.yaml")
     disturb(story)
@@ -66,8 +66,7 @@ def test_a_command_of_elasticdl_trains_on_each_record_once(tell: Callable[[str],
     story = tell("test-mnist-allreduce")
     (story.data / "mnist_png").mkdir()
     _write_tutorial(story.folder)
-    tutorial = (SEEDS / "elasticdl_mnist.md").read_text()
-    (command,) = re.findall(r"^elasticdl train .*?[^\\]\n", tutorial, re.DOTALL | re.MULTILINE)
+    command = snippet(1, "elasticdl train")
     words = shlex.split(command.replace("{mnist_data_dir}", str(story.data)).replace("\\\n", " "))
 
     (story.folder / "job.yaml").write_text(story.type("convert", "--", *words))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import yaml
 from lab.command import EVERSTEP, ROOT, Command, Shell, until
 from lab.contract import FamilyContract
 from lab.oci.tenancy import OciLab, make_user
-
-SEEDS = ROOT / "tests" / "seeds"
+from lab.seeds import snippet
 
 
 class TestOci(FamilyContract):
@@ -58,8 +56,8 @@ def terminal(lab: OciLab, tmp_path: Path) -> Iterator[Terminal]:
 
 
 def test_the_seeds_own_file_and_script_run_are_watched_and_shown(terminal: Terminal, lab: OciLab) -> None:
-    for name in ("train.yaml", "train.py"):
-        shutil.copy(SEEDS / name, terminal.folder)
+    (terminal.folder / "train.yaml").write_text(snippet(2, "kind: distributed"))
+    (terminal.folder / "train.py").write_text(snippet(2, "import torchvision"))
     local = {"image": "iad.ocir.io/tenancy/everstep:1", "platform.oci.endpoint": lab.url}
     quick = ["--data-dir", "data", "--epochs", "1", "--batch-size", "64", "--workers", "0", "--timeout", "5"]
     changes = [f"--set={key}={value}" for key, value in {**local, "args": f"[{', '.join(quick)}]"}.items()]

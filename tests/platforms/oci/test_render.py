@@ -19,6 +19,7 @@ from everstep.platforms.overlay import lay_over
 from lab.oci.tenancy import ROOT
 
 HERE = Path(__file__).parent
+ADS = ROOT / "tests" / "unit" / "job" / "files" / "ads.yaml"
 CODE = Code(sha256="c0de" * 16, data=b"")
 
 
@@ -30,15 +31,15 @@ def rendered(file: Path, *changes: str) -> Rendering:
 # --- the objects ---
 
 
-@pytest.mark.parametrize("name", ["seed", "multinode"])
+@pytest.mark.parametrize("name", ["ads", "multinode"])
 def test_the_objects_are_the_checked_in_ones(name: str) -> None:
-    source = ROOT / "tests" / "seeds" / "train.yaml" if name == "seed" else HERE / "rendered" / "multinode_job.yaml"
+    source = ADS if name == "ads" else HERE / "rendered" / "multinode_job.yaml"
     assert rendered(source).text == (HERE / "rendered" / f"{name}.yaml").read_text()
 
 
 def test_the_sdk_knows_every_key_that_is_sent() -> None:
     models = pytest.importorskip("oci").data_science.models
-    for name in ("seed", "multinode"):
+    for name in ("ads", "multinode"):
         told = yaml.safe_load((HERE / "rendered" / f"{name}.yaml").read_text())
         bodies = [(models.CreateJobDetails, told["job"])] + [
             (models.CreateJobRunDetails, run) for run in told["jobRuns"]
@@ -71,7 +72,7 @@ def _check_keys(models: object, model: object, body: dict[str, object]) -> None:
 )
 def test_what_cannot_be_done_is_refused_with_a_way_out(change: str, told: str) -> None:
     with pytest.raises(UsageError, match=told) as refused:
-        rendered(ROOT / "tests" / "seeds" / "train.yaml", change)
+        rendered(ADS, change)
     assert refused.value.hint
 
 

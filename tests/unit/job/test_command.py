@@ -20,7 +20,7 @@ from everstep.job.schema import Job
 from lab import command
 from lab.command import ROOT
 
-SEEDS = ROOT / "tests" / "seeds"
+FILES = Path(__file__).parent / "files"
 PAGE = (ROOT / "docs" / "job_file.md").read_text()
 
 
@@ -33,13 +33,13 @@ def everstep(*args: object, stdin: str = "") -> subprocess.CompletedProcess[str]
 
 def test_the_native_form_goes_to_stdout_and_what_was_left_out_to_stderr(tmp_path: Path) -> None:
     file = tmp_path / "det.yaml"
-    file.write_text((SEEDS / "trainer" / "det.yaml").read_text() + "workspace: team\n")
+    file.write_text((FILES / "determined.yaml").read_text() + "workspace: team\n")
 
     done = everstep("convert", file, "--set", "nodes=2", "--set", "workers_per_node=4")
 
     assert done.returncode == 0
     assert load(done.stdout).job == load_file(file, ["nodes=2", "workers_per_node=4"]).job
-    assert "everstep: workspace (line 12) was not carried over" in done.stderr
+    assert "everstep: workspace (line 11) was not carried over" in done.stderr
 
 
 def test_a_command_of_elasticdl_is_converted_as_it_is() -> None:
@@ -69,6 +69,14 @@ def test_an_error_is_a_line_and_a_way_out_and_nothing_on_stdout(args: list[str],
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_script_that_nothing_can_bring_is_not_submitted(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("entrypoint: nowhere.py\n")
+    home = {"EVERSTEP_HOME": str(tmp_path / "home")}
+    done = command.everstep("run", "-f", "job.yaml", folder=tmp_path, **home)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"entrypoint: there is no nowhere.py in {tmp_path}\n  HINT: " in done.stderr
 
 
 def test_the_schema_is_json() -> None:
@@ -117,7 +125,7 @@ def test_each_file_of_the_page_is_one(example: str) -> None:
 def test_each_command_of_the_page_runs(tmp_path: Path) -> None:
     longer = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1]
     (tmp_path / "job.yaml").write_text(longer)
-    (tmp_path / "train.yaml").write_text((SEEDS / "train.yaml").read_text())
+    (tmp_path / "train.yaml").write_text((FILES / "ads.yaml").read_text())
     lines = "\n".join(re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL))
     assert lines.count("everstep ") == 3
     ours = f"everstep() {{ '{sys.executable}' -m everstep \"$@\"; }}\nset -e\n"

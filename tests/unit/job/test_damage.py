@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from everstep.job.load import load, load_command, to_yaml
 from everstep.job.schema import Job
 from everstep.job.tree import Tree, dump, parse, planted, replaced
 
-SEEDS = Path(__file__).parents[2] / "seeds"
-FILES = {name: (SEEDS / name).read_text() for name in ("train.yaml", "elasticjob.yaml", "trainer/det.yaml")}
+HERE = Path(__file__).parent / "files"
+FILES = {path.name: path.read_text() for path in sorted(HERE.glob("*.yaml"))}
 WORDS = st.sampled_from(
     ["1", "-1", "a b", "$X", "torchrun", "'", "&&", "16Gi", "a=b", "a:b", "", "\n", "/x", "train.py"]
 )
@@ -81,8 +80,7 @@ def test_whatever_is_added_to_another_systems_file_is_carried_over_or_told(name:
         assert "neverHeardOf" in "\n".join(told), path
 
 
-(SHOWN,) = re.findall(r"```bash\n(elasticdl train .*?)```", (SEEDS / "elasticdl_mnist.md").read_text(), re.DOTALL)
-COMMAND = shlex.split(SHOWN.replace("\\\n", " "))
+COMMAND = shlex.split((HERE / "elasticdl.sh").read_text().replace("\\\n", " "))
 
 
 @some

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.launcher.progress import Goodput, Pace, Progress, clock, progress_line
+from everstep.launcher.progress import Goodput, Pace, Progress, Training, clock, progress_line
 
 NOW = Progress(num_steps=120, steps_per_s=9.5, alive=("w0", "w1", "w3"), generation="generation 2", elapsed_s=61.0)
 
@@ -31,6 +31,22 @@ def test_a_script_that_knows_no_steps_shows_its_workers_and_the_time() -> None:
     assert progress_line(now, width=80, dot="|") == "w0 w1 w3 | 1:01"
     assert progress_line(replace(now, alive=()), width=80) == ""
     assert clock(3661) == "1:01:01"
+
+
+def test_a_trainer_that_knows_its_end_says_how_far_it_is_and_how_long_it_takes() -> None:
+    training = Training()
+    training.hear({"event": "regroup.settled", "step": 100, "rank": 1, "size": 2})
+    training.hear({"event": "regroup.settled", "step": 110, "rank": 1, "size": 2})
+    told = {"event": "training.progress", "step": 118, "epoch": 1, "num_epochs": 5, "num_steps": 310, "loss": 0.28754}
+    training.hear(told)
+    now = replace(NOW, training=training.shown, left_s=training.left_s(120, 9.5))
+    line = "epoch 2/5 · step 118/310 · loss 0.2875 · 9.5 steps/s · generation 2 · w0 w1 w3 · 1:01, 0:20 left"
+    assert progress_line(now, width=120) == line
+    assert training.first_step == 100  # a resumed run has done no more than what came after it
+
+    training.hear(told | {"num_epochs": None, "num_steps": None, "loss": None})
+    assert training.shown == "epoch 2 · step 118"
+    assert training.left_s(120, 9.5) is None
 
 
 def test_the_pace_is_that_of_the_last_seconds() -> None:

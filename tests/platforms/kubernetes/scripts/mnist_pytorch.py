@@ -1,4 +1,4 @@
-"""What seed 001's command starts: records by number from RecordIndexService, trained with PyTorchAllReduceController.
+"""What seed 001's command starts, under the name that it gives: numbers by lease, and which of ten kinds each one is.
 
 Each batch takes more than a second until there is a file `hurry` in /data, so that a test has time to disturb it."""
 
@@ -10,61 +10,50 @@ import time
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F  # noqa: N812  its usual name
-from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from everstep import PyTorchAllReduceController, RecordIndexService
+from everstep import AllReduceController, RecordIndexService
 
-NUM_RECORDS = 24_000
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--batch_size", type=int, required=True)
-parser.add_argument("--num_epochs", type=int, required=True)
-parser.add_argument("--training_data", type=Path, required=True)
-parser.add_argument("--validation_data", type=Path, required=True)
-args = parser.parse_args()
+NUM_RECORDS, KINDS = 24_000, 10
 
 
-class ElasticDataset(Dataset):
-    def __init__(self, data_shard_service):
-        self.data_shard_service = data_shard_service
+class Numbers(Dataset):
+    def __init__(self, leases):
+        self.leases = leases
 
     def __len__(self):
         return sys.maxsize
 
-    def __getitem__(self, index):
-        index = self.data_shard_service.fetch_record_index()
-        image = torch.full((16,), float(index % 10))
-        return image, index % 10
+    def __getitem__(self, _):
+        kind = self.leases.fetch_record_index() % KINDS
+        return torch.full((16,), float(kind)), kind
 
 
-def train_one_batch(model, optimizer, data, target):
-    optimizer.zero_grad()
-    output = model(data)
-    loss = F.nll_loss(output, target)
-    loss.backward()
-    optimizer.step()
-    return loss
+def learn(net, sgd, numbers, kinds):
+    sgd.zero_grad()
+    torch.nn.functional.cross_entropy(net(numbers), kinds).backward()
+    sgd.step()
+
+
+def main(options):
+    leases = RecordIndexService(
+        options.batch_size, options.num_epochs, NUM_RECORDS, shuffle=True, dataset_name="numbers"
+    )
+    net = torch.nn.Linear(16, KINDS)
+    sgd = torch.optim.SGD(net.parameters(), lr=0.01)
+    controller = AllReduceController(leases)
+    controller.set_broadcast_model(net)
+    controller.set_broadcast_optimizer(sgd)
+    elastic_learn = controller.elastic_run(learn)
+    with controller.scope():
+        for batch in DataLoader(Numbers(leases), options.batch_size):
+            elastic_learn(net, sgd, *batch)
+            if not Path("/data/hurry").exists():
+                time.sleep(1.5)
 
 
 if __name__ == "__main__":
-    data_shard_service = RecordIndexService(
-        batch_size=args.batch_size,
-        dataset_size=NUM_RECORDS,
-        num_epochs=args.num_epochs,
-        shuffle=True,
-        dataset_name="mnist_training_data",
-    )
-    train_loader = DataLoader(ElasticDataset(data_shard_service), batch_size=args.batch_size)
-    model = nn.Sequential(nn.Linear(16, 10), nn.LogSoftmax(dim=1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    allreduce_controller = PyTorchAllReduceController(data_shard_service)
-    allreduce_controller.set_broadcast_model(model)
-    allreduce_controller.set_broadcast_optimizer(optimizer)
-    elastic_train_one_batch = allreduce_controller.elastic_run(train_one_batch)
-    with allreduce_controller.scope():
-        for data, target in train_loader:
-            loss = elastic_train_one_batch(model, optimizer, data, target)
-            if not Path("/data/hurry").exists():
-                time.sleep(1.5)
+    options = argparse.ArgumentParser()
+    for option, kind in {"batch_size": int, "num_epochs": int, "training_data": Path, "validation_data": Path}.items():
+        options.add_argument(f"--{option}", type=kind, required=True)
+    main(options.parse_args())

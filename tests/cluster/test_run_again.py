@@ -1,0 +1,105 @@
+"""A run that hosts the coordinator is killed or interrupted while another node goes on: the same line takes the job up,
+and `everstep status` knows it at every moment. Workers are plain programs: nothing here is about training."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab import nest
+from lab.command import EVERSTEP, Command, everstep
+from lab.ports import reserved_port
+from lab.stage import SCRIPTS
+
+PATIENCE = ("--max-restarts=5", "--lease-s=3", "--undecided-s=0.3")
+UNTIL_GO = "while [ ! -e ../go ]; do sleep 0.05; done"
+
+
+class Meeting:
+    """Two folders of one machine, and the one line that is typed in both."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._port, self.folders, self.typed = port, [folder / "host", folder / "guest"], list[Command]()
+        self._env = {"HOME": str(folder)}
+        for each in self.folders:
+            each.mkdir()
+
+    def run(self, number: int) -> Command:
+        is_host = f"--rdzv-conf=is_host={number == 0},last_call_timeout=0"
+        line = ["run", "--nnodes=1:2", f"--rdzv-endpoint=127.0.0.1:{self._port}", is_host, *PATIENCE]
+        words = [*EVERSTEP, *line, "--no-python", "sh", "-c", UNTIL_GO]
+        self.typed.append(Command(*words, folder=self.folders[number], others=self.typed, **self._env))
+        return self.typed[-1]
+
+    def status(self, number: int) -> str:
+        done = everstep("status", folder=self.folders[number], **self._env)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def told(self, number: int) -> dict[str, Any]:
+        done = everstep("status", "--json", folder=self.folders[number], **self._env)
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+
+@pytest.fixture
+def meeting(tmp_path: Path) -> Iterator[Meeting]:
+    with reserved_port() as port:
+        meeting = Meeting(tmp_path, port)
+        yield meeting
+        for each in meeting.typed:
+            each.end()
+
+
+def test_a_killed_host_goes_on_with_the_same_line(meeting: Meeting, tmp_path: Path) -> None:
+    host, guest = meeting.run(0), meeting.run(1)
+    host.wait_said("w0 started")
+    guest.wait_said(r"w\d started")
+    job = meeting.told(0)["job"]
+    assert (meeting.told(1)["job"], meeting.told(1)["state"]) == (job, "running")
+    (token,) = [path.read_text() for path in meeting.folders[0].glob("runs/*/token")]
+
+    os.kill(host.process.pid, signal.SIGKILL)
+    guest.wait_said("the coordinator does not answer, asking on")
+    assert f"{job}: killed; start it with the same line to go on" in meeting.status(0)
+    host = meeting.run(0)
+    host.wait_said(f"job {job} was not over: it goes on")
+    guest.wait_said("the coordinator answers again")
+    assert [path.read_text() for path in meeting.folders[0].glob("runs/*/token")] == [token]
+    host.wait_said(r"w\d started")
+
+    (tmp_path / "go").touch()
+    host.finish()
+    guest.finish()
+    for number in (0, 1):
+        assert f"{job}: finished" in meeting.status(number)
+        assert (meeting.told(number)["state"], meeting.told(number)["exit_code"]) == ("finished", 0)
+
+
+def test_who_interrupts_the_host_is_told_how_the_others_go_on(meeting: Meeting) -> None:
+    host, guest = meeting.run(0), meeting.run(1)
+    host.wait_said("w0 started")
+    guest.wait_said(r"w\d started")
+    host.signal(signal.SIGTERM)
+    said = host.finish(is_good=False)
+    assert "type the same line here again, or end them by Ctrl-C there" in said
+
+    guest.wait_said("start the run that hosted it again, with the same line, to go on; or press Ctrl-C to end here")
+    guest.signal(signal.SIGTERM)
+    assert guest.exit_code() == 128 + signal.SIGTERM
+
+
+def test_who_waits_says_why_on_the_console(tmp_path: Path) -> None:
+    words = ["run", "--nproc-per-node=2", "--min-workers=3", *nest.AGENT_OPTIONS, SCRIPTS / "train.py"]
+    with Command(*EVERSTEP, *words, folder=tmp_path) as run:
+        told = run.wait_said(r"everstep: waiting: (.*)")[1]
+        assert "2" in told and "3" in told, told
+        run.signal(signal.SIGTERM)
+        run.exit_code()
+        assert run.said.count("everstep: waiting: ") == 1  # not once for each worker

@@ -146,6 +146,7 @@ class AgentReport:
     free_port: int = 0  # rank 0 of the next attempt could listen here
     unreachable: list[str] = field(default_factory=list)  # agents of the attempt that it cannot reach
     silent_s: float = 0.0  # since any of its workers printed or did anything
+    peers_seen: int = 0  # the number of the peers that it was told last
     fitness: Fitness | None = None  # None: it was not checked
 
 
@@ -188,7 +189,6 @@ class AttemptOrder:
     num_restarts: int  # of the whole job so far
     max_restarts: int
     max_workers: int  # the most that the job may ever have
-    peers: list[Peer]
     notes: list[str] = field(default_factory=list)  # on nodes that were left out, and why
 
 
@@ -204,6 +204,8 @@ class AgentOrders:
     past: list[str] = field(default_factory=list)  # its workers of attempts that are over, as far as they may still be
     is_regrouping: bool = False  # the workers form generations: only the dead are replaced
     why: str = ""  # why the attempt ended, or why this node has no part in it
+    peers_seen: int = 0  # the number of the attempt's peers; 0: it has no part …
+    peers: list[Peer] = field(default_factory=list)  # … and they themselves, unless the report named that number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,13 +214,14 @@ class SlotRequest:
 
     agent: str
     request: str
-    is_replacement: bool = False  # counts as a restart
+    replaces: str = ""  # a worker that ended: counts as a restart, unless the coordinator had it ended
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
     worker: str  # "w0", "w1", …: never given twice in a job; empty: no restart is left
     num_restarts: int = 0  # of the whole job so far
+    is_restart: bool = True  # it counts as one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

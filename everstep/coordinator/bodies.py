@@ -50,7 +50,7 @@ PHASES = (wire.COMPUTING, wire.WAITING, wire.OUTSIDE)
 
 MAX_TEXT = 1 << 16
 MAX_NAME = 256
-NAMES = {"agent", "incarnation", "kind", "node", "request", "worker", "address"}
+NAMES = {"agent", "incarnation", "kind", "node", "request", "worker", "address", "replaces"}
 MOST = {"num_workers": 4096, "store_port": 65535, "probe_port": 65535, "free_port": 65535}
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, str_max_length=MAX_TEXT)

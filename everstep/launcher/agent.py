@@ -36,7 +36,7 @@ from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
 from everstep.launcher.vault import Vault
 from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
-from everstep.launcher.waiting import whom_we_wait_for
+from everstep.launcher.waiting import TOLD_AFTER_S, whom_we_wait_for
 from everstep.launcher.worker_files import WorkerFiles, open_log
 from everstep.process import RUNNING, STOPPED, Child, ending_code
 from everstep.wire import AgentOrders, AgentReport, AttemptOrder, JobView, KillOrder, Slot, WorkerExit, WorkerState
@@ -92,6 +92,7 @@ class Agent:
             ),
             on_failure=lambda error: loop.post(lambda: self._give_up(error)),
             say=say,
+            wants_view=self._wants_view,
             on_view=lambda view: loop.post(lambda: self._tell_wait(view)),
         )
         self._workers: dict[str, Worker] = {}
@@ -239,7 +240,7 @@ class Agent:
     def _ask_replacement(self, place: Place, *, delay_s: float) -> None:
         request = uuid.uuid4().hex
         self._awaited[request] = place
-        self._loop.after(delay_s, lambda: self._line.ask_slot(request))
+        self._loop.after(delay_s, lambda: self._line.ask_slot(request, place.worker))
 
     def _replace(self, request: str, slot: Slot | None) -> None:
         place = self._awaited.pop(request, None)
@@ -251,7 +252,8 @@ class Agent:
             budget = f"{used} of {allowed} restarts are used" if allowed else "no restart is allowed (--max-restarts)"
             self._say(f"{place.worker} is not replaced: {budget}")
             return
-        self._say(f"{place.worker} is replaced by {slot.worker}, restart {used} of {allowed}")
+        counted = f", restart {used} of {allowed}" if slot.is_restart else ""
+        self._say(f"{place.worker} is replaced by {slot.worker}{counted}")
         self._start(replace(place, worker=slot.worker, num_restarts=used))
 
     def _start(self, place: Place) -> None:
@@ -384,7 +386,7 @@ class Agent:
             self._end_attempt(orders.why, wants_stacks=orders.wants_stacks)
         (start,) = orders.start or (None,)
         if start is not None:
-            self._probe.follow(start.peers)
+            self._probe.follow(orders.peers)
         elif orders.why != self._told_why and not self._workers and not self._is_ending and not orders.is_ended:
             self._told_why = orders.why
             self._say(f"waiting: {orders.why}")
@@ -399,10 +401,18 @@ class Agent:
     def _note_end(self) -> None:
         self._ended_at, self._told_wait = time.monotonic(), ""
 
+    def _wants_view(self) -> bool:
+        """Whether somebody may be waited for who ought to have ended. Called from the line's thread, too."""
+        has_ended = self._job is not None or (
+            not self._is_regrouping and any(end.attempt == self._attempt for end in self._ends)
+        )
+        is_busy = self._awaited or self._due or self._is_ending_attempt
+        is_late = time.monotonic() - self._ended_at >= TOLD_AFTER_S
+        return has_ended and is_late and not self._told_wait and not is_busy
+
     def _tell_wait(self, view: JobView) -> None:
         """Once after each end."""
-        is_waiting = self._job is not None or any(end.attempt == self._attempt for end in self._ends)
-        if self._told_wait or not is_waiting or self._awaited or self._due or self._is_ending_attempt:
+        if not self._wants_view():
             return
         self._told_wait = whom_we_wait_for(
             view,

@@ -38,7 +38,7 @@ from everstep.launcher.vault import Vault
 from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
 from everstep.launcher.waiting import TOLD_AFTER_S, whom_we_wait_for
 from everstep.launcher.worker_files import WorkerFiles, open_log
-from everstep.process import RUNNING, STOPPED, Child, ending_code
+from everstep.process import RUNNING, STOPPED, Child, Exit, ending_code
 from everstep.wire import AgentOrders, AgentReport, AttemptOrder, JobView, KillOrder, Slot, WorkerExit, WorkerState
 
 log = logging.getLogger("everstep")
@@ -218,8 +218,7 @@ class Agent:
         self._say(f"all workers are ended: {reason}")
         ended = list(self._workers.values())
         if wants_stacks:
-            for worker in ended:
-                ask_for_stacks(worker.child, worker.files.stderr)
+            ask_for_stacks({worker.child: worker.files.stderr for worker in ended})
         for worker in ended:
             self._loop.after(_STACKS_S if wants_stacks else 0.0, partial(self._terminate, worker))
             self._loop.after(_STACKS_S + _RESTART_GRACE_S, partial(self._kill, worker, reason))
@@ -259,10 +258,16 @@ class Agent:
     def _start(self, place: Place) -> None:
         worker = place.worker
         files = place.files(self._node.directory)
-        files.make(attempt=place.num_restarts, local_rank=place.local_rank)
         environment = worker_environment(self._node, place, os.environ, vault=self._vault.path)
-        with open_log(files.stdout) as output, open_log(files.stderr) as errors:
-            child = self._starter.start(self._node.command, env=environment, output=output, errors=errors)
+        try:
+            files.make(attempt=place.num_restarts, local_rank=place.local_rank)
+            with open_log(files.stdout) as output, open_log(files.stderr) as errors:
+                child = self._starter.start(self._node.command, env=environment, output=output, errors=errors)
+        except OSError as error:  # a full disk, no process left: the other workers of this node go on
+            self._say(f"{worker} cannot be started: {error}")
+            self._line.tell_exit(worker, WorkerExit(exit_code=1))
+            self._ends.append(WorkerEnd(worker=worker, exit=Exit(code=1), attempt=place.attempt))
+            return
         self._broom.watch(child.pid)
         started = Worker(place=place, child=child, board=files.board, files=files)
         self._workers[worker] = started
@@ -438,7 +443,7 @@ class Agent:
         self._condemned.add(order.worker)
         self._say(f"{order.worker} is killed: {order.reason}")
         if order.wants_stacks and worker.child.state == RUNNING:
-            ask_for_stacks(worker.child, worker.files.stderr)
+            ask_for_stacks({worker.child: worker.files.stderr})
             self._loop.after(_STACKS_S, lambda: self._kill(worker, order.reason))
         else:
             self._kill(worker, order.reason)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 
 import pytest
 
 from everstep import wire
+from everstep.board import Progress, has_lifeline, read_board
 from everstep.launcher.line import Line
+from everstep.launcher.worker_files import WorkerFiles, open_log
 
 WAIT_S = 30.0
 
@@ -133,3 +136,19 @@ def test_nobody_asks_for_a_view_that_is_not_wanted(begin, monkeypatch):
     wants.set()
 
     assert listener.views.get(timeout=WAIT_S)
+
+
+def test_a_log_that_was_moved_away_kills_nobody(tmp_path):
+    files = WorkerFiles(directory=tmp_path / "w0")
+    files.make(attempt=0, local_rank=0)
+    for path in (files.stdout, files.stderr):
+        open_log(path).close()
+    before = time.monotonic()
+    files.stdout.unlink()
+
+    assert files.written_at() >= before  # nobody can say that it is silent
+
+
+def test_a_board_that_cannot_be_read_tells_of_no_progress(tmp_path):
+    assert read_board(tmp_path) == Progress()  # a folder, which is no file
+    assert not has_lifeline(tmp_path)

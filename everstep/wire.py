@@ -60,8 +60,8 @@ class Policy:
     hang_s: float = 600.0  # one computes for this long (or 10 of its longest steps) while others wait: hung
     fence_s: float = 600.0  # a worker that cannot reach the coordinator stops by itself after this long
     leaf_deaths: int = 3  # a leaf that so many workers died in stops the job
-    min_nodes: int = 1  # workers are started when so many nodes are there, …
-    max_nodes: int | None = None  # … never on more: others are spares
+    min_nodes: int = 1  # workers are started when so many nodes are there; if it is less than max_nodes, …
+    max_nodes: int | None = None  # … jobs that regroup wait below it, too. More than max_nodes are spares
     last_call_s: float = 1.0  # with fewer than max_nodes, this long is waited for more
     join_s: float = 600.0  # fewer than min_nodes for this long: the job stops
     undecided_s: float = 5.0  # workers that have not announced themselves by then are taken for classic ones
@@ -378,6 +378,7 @@ class WorkerView:
     step: int
     generation: int
     rank: int  # -1: none
+    died_as: int = -1  # its rank when it was lost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

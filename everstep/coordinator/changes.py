@@ -231,6 +231,7 @@ def _begin_process(roster: Roster, worker: Worker, now: float) -> Roster:
         held=0,
         step=0,
         wants_stacks=False,
+        died_as=-1,
         is_stale=False,
     )
     return replace(_with(roster, new), num_announced=roster.num_announced + is_first)
@@ -384,6 +385,7 @@ def _drop(roster: Roster, gone: Worker, reason: str, now: float) -> Roster:
     name = gone.worker
     if roster.is_member(name):
         roster = close(roster, reason, now)
+        gone = replace(gone, died_as=roster.generation.ranks[name])
     return replace(
         _with(roster, gone),
         arrivals=_without(roster.arrivals, [name]),

@@ -188,6 +188,10 @@ def _form(roster: Roster, *, alarm: str = "") -> Forming:
         return Forming(
             reason=f"{len(chosen)} workers can form a generation; waiting for at least {roster.policy.min_workers}"
         )
+    num_nodes, min_nodes = len({roster.workers[name].agent for name in chosen}), _min_nodes(roster)
+    if num_nodes < min_nodes:
+        nodes = f"{num_nodes} node{'s' * (num_nodes != 1)}"
+        return Forming(reason=f"workers of {nodes} can form a generation; waiting for at least {min_nodes} nodes")
     left_out = {
         name: f"{name} cannot reach, or be reached by, all of generation {roster.generation.number + 1}"
         for name in candidates
@@ -231,6 +235,12 @@ def _generation(
         left_out=left_out,
         reason=reason,
     )
+
+
+def _min_nodes(roster: Roster) -> int:
+    """Of a range MIN:MAX, MIN. A plain number says how many to begin with: a job goes on with fewer."""
+    least, most = roster.policy.min_nodes, roster.policy.max_nodes
+    return least if most is not None and least < most else 1
 
 
 def _max_workers(roster: Roster) -> int | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from everstep.coordinator.roster import (
     ALIVE,
+    DEAD,
     LOST,
     MEMBER,
     STARTING,
@@ -240,6 +241,7 @@ def _worker_view(roster: Roster, name: str, sign: Sign | None) -> WorkerView:
         step=max(worker.step, sign.step if sign else 0),
         generation=roster.generation.number if is_member else worker.settled,
         rank=roster.generation.ranks[name] if is_member else -1,
+        died_as=worker.died_as if worker.status in (DEAD, LOST) else -1,
     )
 
 

@@ -44,6 +44,7 @@ class Worker:
     leaf: int = -1  # the leaf it died in
     wants_stacks: bool = False  # it was alive but not getting on: take stack traces before killing it
     attempt: int = -1  # the start of all workers that it belongs to
+    died_as: int = -1  # its rank in the generation that it was lost from
     is_stale: bool = False  # its process was there before the state was lost: what it loaded may be old
 
 

@@ -38,7 +38,7 @@ from everstep.launcher.vault import Vault
 from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
 from everstep.launcher.waiting import TOLD_AFTER_S, whom_we_wait_for
 from everstep.launcher.worker_files import WorkerFiles, open_log
-from everstep.process import RUNNING, STOPPED, Child, Exit, ending_code
+from everstep.process import RUNNING, STOPPED, Child, Exit, Orphans, ending_code
 from everstep.wire import AgentOrders, AgentReport, AttemptOrder, JobView, KillOrder, Slot, WorkerExit, WorkerState
 
 log = logging.getLogger("everstep")
@@ -49,6 +49,7 @@ _SURVIVORS_FIRST_S = 0.5  # a replacement is started so long after a death …
 _FORK_SOON_S = 0.1  # … and sooner if it is a fork of the nursery, which takes little of the survivors' cores
 _STOP_GRACE_S = 2.0  # a stopped job's workers hear it from the coordinator and end by themselves
 _ANSWER_S = 4.0
+_REAP_S = 5.0  # loader processes of killed workers come to process 1
 _FAREWELL_S = 5.0  # how long an agent that has nothing left to run tries to tell the coordinator
 
 
@@ -124,6 +125,8 @@ class Agent:
                 self._probe.open()
                 self._vault.open()
                 self._line.open()
+                if os.getpid() == 1:  # in a container, without an init
+                    self._reap(Orphans())
                 while not self._is_done:
                     self._loop.turn()
             finally:
@@ -139,6 +142,10 @@ class Agent:
         verdict = decide_verdict(self._ends, self._job_end(), signal_number=self._signal_number)
         emit("agent.ended", agent=self._node.agent, exit_code=verdict.exit_code, reason=verdict.reason)
         return verdict
+
+    def _reap(self, orphans: Orphans) -> None:
+        orphans.reap()
+        self._loop.after(_REAP_S, lambda: self._reap(orphans))
 
     @property
     def _is_done(self) -> bool:
@@ -164,10 +171,14 @@ class Agent:
         except EverstepError as error:
             log.warning("the coordinator could not be asked how the job ended: %s", error.message)
             return self._job or JobEnd(stop_reason=gave_up)
-        outlived = frozenset(each.worker for each in view.workers if each.status in ("dead", "lost"))
-        if view.is_finished:  # and whoever comes after its end is refused
-            return JobEnd(is_finished=True, outlived=outlived)
-        return JobEnd(stop_reason=view.reason if view.is_stopped else gave_up, outlived=outlived)
+        outlived = [each for each in view.workers if each.status in ("dead", "lost")]
+        return JobEnd(
+            is_finished=view.is_finished,  # and whoever comes after its end is refused
+            stop_reason="" if view.is_finished else view.reason if view.is_stopped else gave_up,
+            outlived=frozenset(each.worker for each in outlived),
+            chiefs=frozenset(each.worker for each in outlived if each.died_as == 0),
+            released=frozenset(each.worker for each in view.workers if each.status == "left"),
+        )
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

@@ -40,16 +40,16 @@ class Stage:
     def members(self) -> list[str]:
         return [member.worker for member in self.generation.members]
 
-    def add(self, num_workers: int) -> list[str]:
+    def add(self, num_workers: int, agent: str = "a0") -> list[str]:
         names = []
         for _ in range(num_workers):
-            name = self.reserve()
+            name = self.reserve(agent=agent)
             self.announce(name, f"{name}-1")
             names.append(name)
         return names
 
-    def reserve(self, *, replaces: str = "") -> str:
-        request = SlotRequest(agent="a0", request=str(len(self.roster.workers)), replaces=replaces)
+    def reserve(self, *, replaces: str = "", agent: str = "a0") -> str:
+        request = SlotRequest(agent=agent, request=str(len(self.roster.workers)), replaces=replaces)
         self.roster, name = changes.reserve(self.roster, request)
         return name
 

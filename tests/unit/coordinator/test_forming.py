@@ -56,6 +56,39 @@ def test_below_min_workers_a_job_waits_however_long(stage):
     assert play.members == [w0, w2]
 
 
+def test_below_the_least_of_a_range_of_nodes_a_job_waits(stage):
+    play = stage(start_workers=3, min_nodes=2, max_nodes=3)
+    w0, w1 = play.add(2, "a0")
+    (w2,) = play.add(1, "a1")
+    play.arrive(w0, w1, w2)
+    play.settle(w0, w1, w2)
+    play.exit(w1)
+    play.arrive(w0, w2)
+    assert play.members == [w0, w2]  # a worker less, but both nodes
+    play.settle(w0, w2)
+
+    play.exit(w2)
+    play.arrive(w0)
+    play.after(100.0, w0)
+    assert play.generation.is_closed
+    assert "at least 2 nodes" in play.reason
+
+    (w3,) = play.add(1, "a2")
+    play.arrive(w3)
+    assert play.members == [w0, w3]
+
+
+def test_a_plain_number_of_nodes_is_to_begin_with(stage):
+    play = stage(start_workers=2, min_nodes=2, max_nodes=2)
+    (w0,), (w1,) = play.add(1, "a0"), play.add(1, "a1")
+    play.arrive(w0, w1)
+    play.settle(w0, w1)
+    play.exit(w1)
+    play.arrive(w0)
+
+    assert play.members == [w0]
+
+
 def test_survivors_regroup_at_once_when_all_have_arrived(stage):
     play = stage(start_workers=3)
     w0, w1, w2 = play.add(3)
@@ -301,6 +334,18 @@ def test_a_new_process_of_a_member_closes_its_generation_and_holds_nothing(stage
     assert play.roster.workers[w0].settled == 0
     play.arrive(w1, step=2)
     assert play.members == [w1]  # the new w0 is a newcomer: nobody waits for it
+
+
+def test_the_rank_that_a_worker_died_as_is_remembered(stage):
+    play = stage(start_workers=2)
+    w0, w1 = play.add(2)
+    play.arrive(w0, w1)
+    play.settle(w0, w1)
+    play.exit(w0)
+    play.arrive(w1)
+    play.leave(w1)
+
+    assert [play.roster.workers[name].died_as for name in (w0, w1)] == [0, -1]
 
 
 def test_a_dead_worker_is_refused(stage):

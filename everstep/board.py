@@ -92,15 +92,15 @@ def await_end(path: str | Path) -> bool:
 def has_lifeline(path: str | Path) -> bool:
     try:
         return Path(path).read_bytes()[_IS_HELD:] == b"\x01"
-    except FileNotFoundError:
+    except OSError:
         return False
 
 
 def read_board(path: str | Path) -> Progress:
-    """What the worker last wrote; a board not yet written reads as nothing done."""
+    """What the worker last wrote; a board that is not yet written, or cannot be read, reads as nothing done."""
     try:
         raw = Path(path).read_bytes()
-    except FileNotFoundError:
+    except OSError:
         return Progress()
     if len(raw) < _LAYOUT.size:
         return Progress()

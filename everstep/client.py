@@ -118,8 +118,9 @@ class Coordinator:
     def create_job(self, spec: JobSpec) -> JobView:
         return self._ask("PUT", "", spec, JobView, role=USER)
 
-    def view(self) -> JobView:
-        return self._ask("GET", "", None, JobView, role=READ_ONLY)
+    def view(self, *, is_brief: bool = False) -> JobView:
+        """A brief one tells of no worker: for those who ask again and again."""
+        return self._ask("GET", "?is_brief=true" if is_brief else "", None, JobView, role=READ_ONLY)
 
     def generation(self, number: int) -> GenerationView:
         return self._ask("GET", f"/generations/{number}", None, GenerationView, role=READ_ONLY)

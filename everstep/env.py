@@ -11,6 +11,7 @@ from pathlib import Path
 COORDINATOR = "EVERSTEP_COORDINATOR"  # URL of the coordinator; absent: train alone
 TOKEN = "EVERSTEP_TOKEN"  # bearer token; EVERSTEP_TOKEN_FILE names a 0600 file that holds it instead
 TOKEN_FILE = "EVERSTEP_TOKEN_FILE"
+STORE = "EVERSTEP_STORE"  # URL of a coordinator's store: may hold a password, which others can see on a command line
 CA = "EVERSTEP_CA"  # file with the certificate that signed the coordinator's; absent: the system's are trusted
 JOB = "EVERSTEP_JOB"  # the job's id
 WORKER = "EVERSTEP_WORKER"  # this worker's id, given by the agent

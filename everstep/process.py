@@ -11,7 +11,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -194,6 +194,34 @@ def reap_detached(pid: int) -> None:
         os.waitpid(pid, 0)
     except ChildProcessError:
         pass
+
+
+class Orphans:
+    """Processes that lost their parent and were given to us: process 1 of a container gets all of them. Whatever ended
+    and was not waited for stays as a zombie, until no more processes can be started."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[int, str]] = set()
+
+    def reap(self) -> int:
+        """Let go those that had ended at the last look already: what we started ourselves is waited for at once by
+        whoever started it. How many they were."""
+        ended = {(pid, started_at(pid)) for pid in _zombies()}
+        old, self._seen = ended & self._seen, ended
+        for pid, _ in old:
+            reap_detached(pid)
+        return len(old)
+
+
+def _zombies() -> Iterator[int]:
+    """Children of ours that have ended."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if state == "Z" and int(parent) == os.getpid():
+            yield int(path.parent.name)
 
 
 def _popen(

@@ -60,8 +60,8 @@ class Policy:
     hang_s: float = 600.0  # one computes for this long (or 10 of its longest steps) while others wait: hung
     fence_s: float = 600.0  # a worker that cannot reach the coordinator stops by itself after this long
     leaf_deaths: int = 3  # a leaf that so many workers died in stops the job
-    min_nodes: int = 1  # workers are started when so many nodes are there, …
-    max_nodes: int | None = None  # … never on more: others are spares
+    min_nodes: int = 1  # workers are started when so many nodes are there; if it is less than max_nodes, …
+    max_nodes: int | None = None  # … jobs that regroup wait below it, too. More than max_nodes are spares
     last_call_s: float = 1.0  # with fewer than max_nodes, this long is waited for more
     join_s: float = 600.0  # fewer than min_nodes for this long: the job stops
     undecided_s: float = 5.0  # workers that have not announced themselves by then are taken for classic ones
@@ -146,6 +146,7 @@ class AgentReport:
     free_port: int = 0  # rank 0 of the next attempt could listen here
     unreachable: list[str] = field(default_factory=list)  # agents of the attempt that it cannot reach
     silent_s: float = 0.0  # since any of its workers printed or did anything
+    peers_seen: int = 0  # the number of the peers that it was told last
     fitness: Fitness | None = None  # None: it was not checked
 
 
@@ -188,7 +189,6 @@ class AttemptOrder:
     num_restarts: int  # of the whole job so far
     max_restarts: int
     max_workers: int  # the most that the job may ever have
-    peers: list[Peer]
     notes: list[str] = field(default_factory=list)  # on nodes that were left out, and why
 
 
@@ -204,6 +204,8 @@ class AgentOrders:
     past: list[str] = field(default_factory=list)  # its workers of attempts that are over, as far as they may still be
     is_regrouping: bool = False  # the workers form generations: only the dead are replaced
     why: str = ""  # why the attempt ended, or why this node has no part in it
+    peers_seen: int = 0  # the number of the attempt's peers; 0: it has no part …
+    peers: list[Peer] = field(default_factory=list)  # … and they themselves, unless the report named that number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,13 +214,14 @@ class SlotRequest:
 
     agent: str
     request: str
-    is_replacement: bool = False  # counts as a restart
+    replaces: str = ""  # a worker that ended: counts as a restart, unless the coordinator had it ended
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
     worker: str  # "w0", "w1", …: never given twice in a job; empty: no restart is left
     num_restarts: int = 0  # of the whole job so far
+    is_restart: bool = True  # it counts as one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -375,6 +378,7 @@ class WorkerView:
     step: int
     generation: int
     rank: int  # -1: none
+    died_as: int = -1  # its rank when it was lost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -72,7 +72,7 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
             view, was_asked = _attend(order, coordinator, fleet, asked, say, began_at=_began_at(folder))
             if not _is_over(view) and comes_back:
                 _await_nodes(coordinator, fleet, order.grace_s)
-                view = coordinator.view()
+                view = coordinator.view(is_brief=True)
             if _is_over(view):
                 _await_nodes(coordinator, fleet, _HEAR_S)
                 fleet.dissolve(is_good=view.is_finished)
@@ -105,7 +105,7 @@ def _attend(
         if view is not None and _is_over(view):
             return view, False
         if asked.is_set():
-            view = coordinator.view()
+            view = coordinator.view(is_brief=True)
             if _is_over(view):
                 return view, False
             return view if fleet.lives_on else _stop(coordinator, "cancelled"), True
@@ -132,14 +132,14 @@ def _began_at(folder: Path) -> float:
 
 def _look(coordinator: Coordinator) -> JobView | None:
     try:
-        return coordinator.view()
+        return coordinator.view(is_brief=True)
     except EverstepError:  # it is being started again
         return None
 
 
 def _stop(coordinator: Coordinator, reason: str) -> JobView:
     coordinator.stop(reason)
-    return coordinator.view()
+    return coordinator.view(is_brief=True)
 
 
 def _await_nodes(coordinator: Coordinator, fleet: Fleet, patience_s: float) -> None:

@@ -267,7 +267,14 @@ def serve(
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Port to listen on; 0: any free one.")] = 7070,
     store: Annotated[
-        str, typer.Option("--store", help="Where facts are kept: sqlite:///FILE or postgresql://…", metavar="URL")
+        str,
+        typer.Option(
+            "--store",
+            help="Where facts are kept: sqlite:///FILE or postgresql://…; with a password, give it by EVERSTEP_STORE.",
+            metavar="URL",
+            envvar="EVERSTEP_STORE",
+            show_default=False,
+        ),
     ] = "sqlite:///everstep.db",
     token_file: Annotated[
         Path,

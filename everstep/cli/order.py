@@ -194,7 +194,7 @@ def _await_job(order: Order, request: NodeRequest) -> str:
         try:
             url = _coordinator(request)
             with _connect(order, request, url) as coordinator:
-                coordinator.view()
+                coordinator.view(is_brief=True)
         except (Refused, CoordinatorUnreachable) as error:
             if isinstance(error, Refused) and error.status != _UNKNOWN:
                 raise

@@ -34,6 +34,8 @@ def advance(roster: Roster, signs: Mapping[str, Sign], now: float) -> tuple[Rost
             roster = changes.close(roster, forming.reason, now)
         for name in forming.lost:
             roster = changes.lose(roster, name, forming.reason, now)
+        if forming.is_state_lost:
+            roster = changes.lose_state(roster, forming.reason, now)
         if forming.recalled:
             roster = changes.recall(roster, forming.recalled, now)
         if forming.formed:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
@@ -50,7 +50,7 @@ PHASES = (wire.COMPUTING, wire.WAITING, wire.OUTSIDE)
 
 MAX_TEXT = 1 << 16
 MAX_NAME = 256
-NAMES = {"agent", "incarnation", "kind", "node", "request", "worker", "address"}
+NAMES = {"agent", "incarnation", "kind", "node", "request", "worker", "address", "replaces"}
 MOST = {"num_workers": 4096, "store_port": 65535, "probe_port": 65535, "free_port": 65535}
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, str_max_length=MAX_TEXT)
@@ -120,6 +120,8 @@ def check_name(what: str, name: str) -> str:
     """One that comes in a path."""
     if len(name) > MAX_NAME:
         raise Refused(f"the {what}'s name has {len(name)} characters, more than {MAX_NAME}", status=422)
+    if "\0" in name:  # no database takes it
+        raise Refused(f"the {what}'s name must not contain NUL", status=422)
     return name
 
 
@@ -130,13 +132,21 @@ def parse(kind: type[T], body: bytes) -> T:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise Refused(f"{kind.__name__}: {where}: {first['msg']}"[:300], status=422) from None
-    if b"\\u0000" in body:
+    if b"\\u0000" in body and _has_nul(asdict(message)):  # type: ignore[call-overload]
         raise Refused(f"{kind.__name__}: a text must not contain NUL", status=422)
     for problem in _problems(message):
         raise Refused(f"{kind.__name__}: {problem}", status=422)
     if len(body) > MAX_NAME:
         _check_names(kind, message)
     return message
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_has_nul(each) for pair in value.items() for each in pair)
+    if isinstance(value, list):
+        return any(map(_has_nul, value))
+    return isinstance(value, str) and "\0" in value
 
 
 def _check_names(kind: type[Any], message: Any) -> None:

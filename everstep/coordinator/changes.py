@@ -78,10 +78,12 @@ def reserve(roster: Roster, request: SlotRequest) -> tuple[Roster, str]:
     if known := roster.slots.get(key):
         return roster, known
     _refuse_if_over(roster)
-    if request.is_replacement and roster.num_restarts >= roster.policy.max_restarts:
+    ended = roster.workers.get(request.replaces)
+    is_restart = bool(request.replaces) and not (ended and ended.is_stale)
+    if is_restart and roster.num_restarts >= roster.policy.max_restarts:
         return roster, ""
     roster, (name,) = _add_workers(roster, request.agent, [request.request])
-    return replace(roster, num_restarts=roster.num_restarts + request.is_replacement), name
+    return replace(roster, num_restarts=roster.num_restarts + is_restart), name
 
 
 def _add_workers(roster: Roster, agent: str, requests: Sequence[str]) -> tuple[Roster, tuple[str, ...]]:
@@ -183,7 +185,8 @@ def exited(roster: Roster, name: str, end: WorkerExit, now: float) -> Roster:
     sent = (SENT, "was asked to go, and went in good order")
     status, reason = bad if end.exit_code != 0 else sent if end.was_asked else good
     leaf = end.leaf if status == DEAD else -1
-    gone = replace(worker, status=status, reason=reason, step=end.step if leaf >= 0 else worker.step, leaf=leaf)
+    step = end.step if leaf >= 0 else max(worker.step, end.step)
+    gone = replace(worker, status=status, reason=reason, step=step, leaf=leaf)
     return _drop(roster, gone, f"{name} {reason}", now)
 
 
@@ -194,6 +197,8 @@ def announce(roster: Roster, name: str, message: Announce, now: float) -> Roster
     """The process is up. Another incarnation than before means that the earlier process is gone."""
     worker = roster.worker(name)
     _refuse_if_gone(worker)
+    if worker.incarnation in ("", message.incarnation):
+        _refuse_if_stale(worker)
     if worker.attempt < roster.attempt.number or (roster.attempt.is_closed and not roster.is_regrouping):
         raise Refused(f"{name} belongs to an attempt that is over: {roster.attempt.reason}", status=CONFLICT)
     if not message.incarnation:
@@ -226,6 +231,8 @@ def _begin_process(roster: Roster, worker: Worker, now: float) -> Roster:
         held=0,
         step=0,
         wants_stacks=False,
+        died_as=-1,
+        is_stale=False,
     )
     return replace(_with(roster, new), num_announced=roster.num_announced + is_first)
 
@@ -328,6 +335,15 @@ def lose(roster: Roster, name: str, reason: str, now: float, *, wants_stacks: bo
     return replace(_drop(roster, gone, f"{name} is lost: {reason}", now), lost_at={**roster.lost_at, name: now})
 
 
+def lose_state(roster: Roster, reason: str, now: float) -> Roster:
+    """All who held the state are gone for certain. Whoever is here now may have loaded what was saved long before; it
+    ends, and is started again so that its script loads the newest. What is started from now on is fresh."""
+    roster = replace(roster, generation=replace(roster.generation, is_lost=True))
+    for worker in [each for each in roster.workers.values() if each.status not in GONE]:
+        roster = lose(_with(roster, replace(worker, is_stale=True)), worker.worker, reason, now)
+    return roster
+
+
 def release(roster: Roster, names: Iterable[str], reason: str, *, status: str = LEFT) -> Roster:
     names = list(names)
     gone = [replace(roster.workers[name], status=status, reason=reason) for name in names]
@@ -353,6 +369,7 @@ def known(roster: Roster, name: str, incarnation: str) -> Worker:
     if worker.incarnation != incarnation:
         raise Refused(f"{name} is another process now, or has not announced itself", status=CONFLICT)
     _refuse_if_gone(worker)
+    _refuse_if_stale(worker)
     return worker
 
 
@@ -368,6 +385,7 @@ def _drop(roster: Roster, gone: Worker, reason: str, now: float) -> Roster:
     name = gone.worker
     if roster.is_member(name):
         roster = close(roster, reason, now)
+        gone = replace(gone, died_as=roster.generation.ranks[name])
     return replace(
         _with(roster, gone),
         arrivals=_without(roster.arrivals, [name]),
@@ -399,6 +417,15 @@ def _refuse_if_over(roster: Roster) -> None:
 def _refuse_if_gone(worker: Worker) -> None:
     if worker.status in GONE:
         raise Refused(f"{worker.worker} is {worker.status}: {worker.reason}", status=CONFLICT)
+
+
+def _refuse_if_stale(worker: Worker) -> None:
+    if worker.is_stale:
+        raise Refused(
+            f"{worker.worker} was started before all who held the state were lost: what it loaded may be old",
+            status=CONFLICT,
+            hint="start it again, so that its script loads the newest checkpoint",
+        )
 
 
 def _refuse_if_newer(roster: Roster, generation: int) -> None:

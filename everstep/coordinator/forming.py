@@ -2,7 +2,9 @@
 
 Two promises. Never two histories: somebody of the last generation stands here, or all of it must have stopped. And
 the state is not dropped while anybody may still hold it: a generation goes on from the newest state that
-anyone settled in, and starts afresh only when all who held it are gone for certain.
+anyone settled in, and starts afresh only when all who held it are gone for certain. A fresh start is led by processes
+that were started after the loss: their scripts have loaded the newest checkpoint. All others may have loaded an older
+one, and are started again.
 Pure: facts and `now` in, a value with its reason out."""
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from everstep.coordinator.reach import largest_mutual
-from everstep.coordinator.roster import ALIVE, LOST, Generation, Roster, Sign, by_seniority, listed
+from everstep.coordinator.roster import ALIVE, DEAD, LOST, Generation, Roster, Sign, by_seniority, listed
 from everstep.wire import COMPUTING, Member
 
 LAST_CALL_S = 20.0  # a worker that stops by itself may be in the middle of a call when its deadline comes
@@ -24,6 +26,7 @@ class Forming:
     lost: tuple[str, ...] = ()  # did not arrive in time
     breaks: bool = False  # the generation was closed in good order, but not all come: tell them that it is over
     recalled: tuple[str, ...] = ()  # want to leave, but hold the newest state
+    is_state_lost: bool = False  # all who held it are gone: whoever is here must be started again
     formed: Generation | None = None
 
 
@@ -112,29 +115,31 @@ def _decide_recall(roster: Roster) -> Forming | None:
 
 
 def _decide_next(roster: Roster, now: float) -> Forming:
-    generation = roster.generation
+    generation, newest = roster.generation, _newest(roster)
+    if max((arrival.settled for arrival in roster.arrivals.values()), default=-1) >= newest:
+        return _form(roster)
+    if not generation.is_lost:
+        gone = f"started before all who held the state of generation {newest} were lost"
+        return _decide_holders(roster, newest, now) or Forming(reason=gone, is_state_lost=True)
     if not roster.arrivals:
         return Forming(reason=f"nobody is left of generation {generation.number}; waiting for workers")
-    newest, best = _newest(roster), max(arrival.settled for arrival in roster.arrivals.values())
-    if best >= newest:
-        return _form(roster)
-    if waiting := _decide_holders(roster, newest, now):
-        return waiting
-    is_afresh = best < max(generation.continues, 1)
-    instead = "starting afresh" if is_afresh else f"going back to that of generation {best}"
-    alarm = f"NO LIVE WORKER HOLDS THE STATE of generation {newest}, {instead}: "
-    return _form(roster, alarm=alarm, is_afresh=is_afresh)
+    return _form(roster, alarm=f"NO LIVE WORKER HOLDS THE STATE of generation {newest}, starting afresh: ")
 
 
 def _newest(roster: Roster) -> int:
     """The generation whose state is the newest that can exist.
 
     Nobody steps in a generation before all of its members hold the state. So if one of them stands here and never
-    did, what the others brought along is still the newest; else it may have stepped, and they may be behind."""
+    did, what the others brought along is still the newest; so it is if all of them died before they did a step. Else
+    it may have stepped, and they may be behind."""
     generation = roster.generation
-    here = roster.arrivals.keys() & generation.ranks.keys()
-    has_not_stepped = any(roster.is_member(name) and roster.workers[name].held < generation.number for name in here)
-    return generation.continues if has_not_stepped else generation.number
+    unsettled = [name for name in generation.ranks if roster.workers[name].held < generation.number]
+    if any(name in roster.arrivals and roster.is_member(name) for name in unsettled):
+        return generation.continues
+    brought = [each.step for each in roster.arrivals.values() if each.settled >= max(generation.continues, 1)]
+    members = [roster.workers[name] for name in generation.ranks]
+    is_nothing_newer = all(each.status == DEAD and each.step <= max(brought, default=-1) for each in members)
+    return generation.continues if len(unsettled) == len(members) and is_nothing_newer else generation.number
 
 
 def _decide_holders(roster: Roster, newest: int, now: float) -> Forming | None:
@@ -146,7 +151,7 @@ def _decide_holders(roster: Roster, newest: int, now: float) -> Forming | None:
         return _wait_or_lose(roster, missing, now, "with the newest state")
     # Any of the lost may hold it without our having heard of it. And if no member stands here, they may even be
     # stepping on without us: since all of them are waited for, there are never two histories.
-    lost = [each.worker for each in roster.workers.values() if each.status == LOST]
+    lost = [each.worker for each in roster.workers.values() if each.status == LOST and not each.is_stale]
     return _wait_for_fence(roster, lost, now, f"may hold the state of generation {newest}, or be stepping on")
 
 
@@ -167,7 +172,7 @@ def _wait_for_fence(roster: Roster, lost: list[str], now: float, what: str) -> F
 # --- the choice ---
 
 
-def _form(roster: Roster, *, alarm: str = "", is_afresh: bool = False) -> Forming:
+def _form(roster: Roster, *, alarm: str = "") -> Forming:
     """The largest set whose members reach each other and that holds the newest state there is."""
     arrivals = roster.arrivals
     candidates = by_seniority(roster, arrivals)
@@ -183,13 +188,16 @@ def _form(roster: Roster, *, alarm: str = "", is_afresh: bool = False) -> Formin
         return Forming(
             reason=f"{len(chosen)} workers can form a generation; waiting for at least {roster.policy.min_workers}"
         )
+    num_nodes, min_nodes = len({roster.workers[name].agent for name in chosen}), _min_nodes(roster)
+    if num_nodes < min_nodes:
+        nodes = f"{num_nodes} node{'s' * (num_nodes != 1)}"
+        return Forming(reason=f"workers of {nodes} can form a generation; waiting for at least {min_nodes} nodes")
     left_out = {
         name: f"{name} cannot reach, or be reached by, all of generation {roster.generation.number + 1}"
         for name in candidates
         if name not in mutual
     }
-    # When the state is lost, whatever anybody brings along may lead.
-    continues = 0 if is_afresh else max(arrivals[name].settled for name in chosen)
+    continues = max(arrivals[name].settled for name in chosen)
     generation = _generation(roster, chosen, continues, max_workers, left_out, alarm)
     return Forming(reason=generation.reason, formed=generation)
 
@@ -227,6 +235,12 @@ def _generation(
         left_out=left_out,
         reason=reason,
     )
+
+
+def _min_nodes(roster: Roster) -> int:
+    """Of a range MIN:MAX, MIN. A plain number says how many to begin with: a job goes on with fewer."""
+    least, most = roster.policy.min_nodes, roster.policy.max_nodes
+    return least if most is not None and least < most else 1
 
 
 def _max_workers(roster: Roster) -> int | None:

@@ -22,7 +22,7 @@ from everstep.coordinator.clock import Now
 from everstep.coordinator.health import CUT_S
 from everstep.coordinator.ledger import Rows
 from everstep.coordinator.limits import check_nodes, check_workers
-from everstep.coordinator.replies import Notice, Seats, agent_orders, job_view, notice_of, why_waiting
+from everstep.coordinator.replies import Notice, Orders, Peers, Seats, job_view, next_peers, notice_of, why_waiting
 from everstep.coordinator.roster import (
     ALIVE,
     CONFLICT,
@@ -88,6 +88,10 @@ class Job:
         self._told_orders: dict[str, tuple[str, wire.AgentOrders]] = {}
         # Starts from the time of day: a number from before a restart must not be mistaken for one of now.
         self._tell(notice_of(roster, seen=time.time_ns() // 1000))
+        self._peers = next_peers(roster, Peers(seen=self._notice.seen, all=[]))
+        self._orders_of = Orders(roster, self._peers)
+        self._views: dict[bool, tuple[Roster, str, int, bytes]] = {}  # by whether they are brief, and of which state
+        self._num_steps = 0  # that were heard of
         self._seats = Seats(roster.generation)
         self.shards = Shards(roster, ledgers, keep, self.stop, grace_s=grace_s, now=now)
         self._task = asyncio.create_task(self._run())
@@ -102,8 +106,17 @@ class Job:
 
     # --- the calls of people and agents ---
 
-    def view(self) -> wire.JobView:
-        return job_view(self.kept, self.signs, self.reason)
+    def view(self, *, is_brief: bool = False) -> wire.JobView:
+        return job_view(self.kept, self.signs, self.reason, is_brief=is_brief)
+
+    def view_json(self, *, is_brief: bool = False) -> bytes:
+        """Made again only if what it tells has changed."""
+        num_steps = 0 if is_brief else self._num_steps
+        roster, reason, seen, view = self._views.get(is_brief, (None, "", 0, b""))
+        if roster is not self.kept or (reason, seen) != (self.reason, num_steps):
+            view = wire.to_json(self.view(is_brief=is_brief))
+            self._views[is_brief] = (self.kept, self.reason, num_steps, view)
+        return view
 
     async def stop(self, reason: str) -> None:
         await self._keep(changes.stop(self.roster, reason))
@@ -111,8 +124,9 @@ class Job:
     async def reserve(self, request: wire.SlotRequest) -> wire.Slot:
         roster, name = changes.reserve(self.roster, request)
         check_workers(len(roster.workers))
+        is_restart = roster.num_restarts > self.roster.num_restarts
         await self._keep(roster)
-        return wire.Slot(worker=name, num_restarts=roster.num_restarts)
+        return wire.Slot(worker=name, num_restarts=roster.num_restarts, is_restart=is_restart)
 
     async def report(self, agent: str, report: wire.AgentReport) -> wire.AgentOrders:
         states = [(self.roster.worker(state.worker), state.is_running) for state in report.workers]
@@ -130,7 +144,8 @@ class Job:
             await self._orders.wait(deadline - self._now())
             orders = self._orders_for(agent, report.incarnation)
         self._told_orders[agent] = (report.incarnation, orders)
-        return orders
+        is_news = orders.peers_seen and orders.peers_seen != report.peers_seen
+        return replace(orders, peers=self._peers.all) if is_news else orders
 
     def hung_up(self, agent: str, report: wire.AgentReport) -> None:
         """An agent closed its connection before it was answered: it ended, or calls again at once. Or it waited in vain
@@ -172,6 +187,8 @@ class Job:
         if message.generation > number:
             raise Refused(f"generation {message.generation} does not exist; the latest is {number}", status=CONFLICT)
         if worker.status == ALIVE:
+            before = self.signs.get(name)
+            self._num_steps += before is None or before.step != message.step
             self.signs[name] = Sign(
                 alive_at=now,
                 told_at=now,
@@ -276,8 +293,11 @@ class Job:
         return None
 
     def _orders_for(self, agent: str, incarnation: str) -> wire.AgentOrders:
+        if self._orders_of.roster is not self.kept:
+            self._peers = next_peers(self.kept, self._peers)
+            self._orders_of = Orders(self.kept, self._peers)
         workers = [self.kept.workers[name] for name in self._workers_of[agent]]
-        return agent_orders(self.kept, agent, incarnation, workers, self.reason)
+        return self._orders_of.of(agent, incarnation, workers)
 
     # --- changing, deciding, keeping, telling ---
 
@@ -386,11 +406,8 @@ def _is_newcomer(roster: Roster, name: str) -> bool:
     """Whether training is under way: a generation was formed, and somebody of it may still be there."""
     if roster.generation.number == 0:
         return False
-    return any(
-        roster.workers[each].status not in GONE and roster.is_member(each)
-        for each in roster.generation.ranks
-        if each != name
-    ) or any(each.settled and each.status not in GONE for each in roster.workers.values() if each.worker != name)
+    others = [each for each in roster.workers.values() if each.worker != name and each.status not in GONE]
+    return any(not each.is_stale and (each.settled or roster.is_member(each.worker)) for each in others)
 
 
 def _emit_all(before: Roster, after: Roster) -> None:

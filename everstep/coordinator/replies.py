@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from everstep.coordinator.roster import (
     ALIVE,
+    DEAD,
     LOST,
     MEMBER,
     STARTING,
@@ -126,55 +127,81 @@ def why_waiting(roster: Roster, name: str) -> str | None:
     return f"generation {generation.number} has all the {len(generation.members)} workers it can use; a spare waits"
 
 
-def agent_orders(roster: Roster, agent: str, incarnation: str, workers: Iterable[Worker], reason: str) -> AgentOrders:
-    attempt, seat = roster.attempt, roster.attempt.seat(agent, incarnation)
-    workers = list(workers)
-    kill = [
-        KillOrder(worker=each.worker, reason=each.reason, wants_stacks=each.wants_stacks)
-        for each in workers
-        if each.status == LOST
-    ]
-    past = [each.worker for each in unended(workers, incarnation) if attempt.is_closed or each.attempt < attempt.number]
-    has_part = seat is not None and attempt.is_open
-    return AgentOrders(
-        kill=kill,
-        is_ended=roster.is_over,
-        reason=roster.reason if roster.is_stopped else "",
-        attempt=attempt.number,
-        is_attempt_closed=attempt.is_closed,
-        wants_stacks=attempt.wants_stacks,
-        start=[_attempt_order(roster, seat)] if seat is not None and has_part and not roster.is_over else [],
-        past=past,
-        is_regrouping=roster.is_regrouping,
-        why=attempt.reason if has_part or attempt.is_closed else why_idle(roster, agent),
-    )
+class Orders:
+    """What agents are told of a roster. What is the same for all of them is found once."""
+
+    def __init__(self, roster: Roster, peers: Peers) -> None:
+        self.roster, self._peers = roster, peers
+        self._seats = {(each.agent, each.incarnation): (rank, each) for rank, each in enumerate(roster.attempt.seats)}
+        self._size, self._notes = roster.attempt.size, fit_nodes(roster).notes
+        self._is_regrouping = roster.is_regrouping
+        self._why_idle: dict[str, str] = {}
+
+    def of(self, agent: str, incarnation: str, workers: Iterable[Worker]) -> AgentOrders:
+        """All but the peers themselves."""
+        roster, attempt = self.roster, self.roster.attempt
+        seat, workers = self._seats.get((agent, incarnation)), list(workers)
+        kill = [
+            KillOrder(worker=each.worker, reason=each.reason, wants_stacks=each.wants_stacks)
+            for each in workers
+            if each.status == LOST
+        ]
+        unended_ = unended(workers, incarnation)
+        has_part = seat is not None and attempt.is_open
+        return AgentOrders(
+            kill=kill,
+            is_ended=roster.is_over,
+            reason=roster.reason if roster.is_stopped else "",
+            attempt=attempt.number,
+            is_attempt_closed=attempt.is_closed,
+            wants_stacks=attempt.wants_stacks,
+            start=[self._attempt_order(*seat)] if seat is not None and has_part and not roster.is_over else [],
+            past=[each.worker for each in unended_ if attempt.is_closed or each.attempt < attempt.number],
+            is_regrouping=self._is_regrouping,
+            why=attempt.reason if has_part or attempt.is_closed else self._why(agent),
+            peers_seen=self._peers.seen if has_part else 0,
+        )
+
+    def _why(self, agent: str) -> str:
+        if agent not in self._why_idle:
+            self._why_idle[agent] = why_idle(self.roster, agent)
+        return self._why_idle[agent]
+
+    def _attempt_order(self, node_rank: int, seat: Seat) -> AttemptOrder:
+        roster, attempt = self.roster, self.roster.attempt
+        return AttemptOrder(
+            number=attempt.number,
+            workers=list(seat.workers),
+            node_rank=node_rank,
+            num_nodes=len(attempt.seats),
+            first_rank=seat.first_rank,
+            size=self._size,
+            master_address=attempt.master_address,
+            master_port=attempt.master_port,
+            num_restarts=roster.num_restarts,
+            max_restarts=roster.policy.max_restarts,
+            max_workers=attempt.max_workers,
+            notes=self._notes,
+        )
 
 
-def _attempt_order(roster: Roster, seat: Seat) -> AttemptOrder:
-    attempt = roster.attempt
-    nodes = [roster.nodes[each.agent] for each in attempt.seats if each.agent in roster.nodes]
-    return AttemptOrder(
-        number=attempt.number,
-        workers=list(seat.workers),
-        node_rank=attempt.seats.index(seat),
-        num_nodes=len(attempt.seats),
-        first_rank=seat.first_rank,
-        size=attempt.size,
-        master_address=attempt.master_address,
-        master_port=attempt.master_port,
-        num_restarts=roster.num_restarts,
-        max_restarts=roster.policy.max_restarts,
-        max_workers=attempt.max_workers,
-        peers=[
-            Peer(agent=node.agent, address=node.address, probe_port=node.probe_port)
-            for node in nodes
-            if node.agent != seat.agent and node.probe_port
-        ],
-        notes=fit_nodes(roster).notes,
-    )
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peers:
+    """The nodes of the open attempt, and the number by which an agent knows whether it has heard of them all."""
+
+    seen: int
+    all: list[Peer]
 
 
-def job_view(roster: Roster, signs: Mapping[str, Sign], reason: str) -> JobView:
+def next_peers(roster: Roster, before: Peers) -> Peers:
+    nodes = [roster.nodes[each.agent] for each in roster.attempt.seats if each.agent in roster.nodes]
+    found = [Peer(agent=node.agent, address=node.address, probe_port=node.probe_port) for node in nodes]
+    found = [peer for peer in found if peer.probe_port]
+    return before if found == before.all else Peers(seen=before.seen + 1, all=found)
+
+
+def job_view(roster: Roster, signs: Mapping[str, Sign], reason: str, *, is_brief: bool = False) -> JobView:
+    """A brief one tells of no worker: for those who look again and again."""
     return JobView(
         job=roster.job,
         generation=roster.generation.number,
@@ -182,7 +209,7 @@ def job_view(roster: Roster, signs: Mapping[str, Sign], reason: str) -> JobView:
         is_stopped=roster.is_stopped,
         is_finished=roster.is_finished,
         reason=roster.reason if roster.is_over else reason,
-        workers=[_worker_view(roster, name, signs.get(name)) for name in roster.workers],
+        workers=[] if is_brief else [_worker_view(roster, name, signs.get(name)) for name in roster.workers],
         attempt=roster.attempt.number,
         num_restarts=roster.num_restarts,
         nodes=[_node_view(roster, node) for node in roster.nodes.values()],
@@ -214,6 +241,7 @@ def _worker_view(roster: Roster, name: str, sign: Sign | None) -> WorkerView:
         step=max(worker.step, sign.step if sign else 0),
         generation=roster.generation.number if is_member else worker.settled,
         rank=roster.generation.ranks[name] if is_member else -1,
+        died_as=worker.died_as if worker.status in (DEAD, LOST) else -1,
     )
 
 

@@ -44,6 +44,8 @@ class Worker:
     leaf: int = -1  # the leaf it died in
     wants_stacks: bool = False  # it was alive but not getting on: take stack traces before killing it
     attempt: int = -1  # the start of all workers that it belongs to
+    died_as: int = -1  # its rank in the generation that it was lost from
+    is_stale: bool = False  # its process was there before the state was lost: what it loaded may be old
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +116,7 @@ class Generation:
     is_closed: bool = False
     is_broken: bool = False  # closed by a loss: whoever still waits for peers waits in vain
     must_probe: bool = False
+    is_lost: bool = False  # nobody holds its state any more, for certain: only fresh processes may begin anew
     reason: str = "no generation was formed yet"
     ranks: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
 

@@ -46,7 +46,11 @@ JobOf = Annotated[Job, Depends(_job)]
 
 
 def _reply(message: Any = None) -> Response:
-    return Response(encode(message), media_type="application/json")
+    return _reply_json(encode(message))
+
+
+def _reply_json(content: bytes) -> Response:
+    return Response(content, media_type="application/json")
 
 
 @router.get("/health")
@@ -70,12 +74,12 @@ async def code(digest: str, request: Request) -> Response:
 
 @router.put("/jobs/{job}")
 async def create(job: str, service: ServiceOf, spec: Annotated[wire.JobSpec, _body(wire.JobSpec)]) -> Response:
-    return _reply((await service.create(job, spec)).view())
+    return _reply_json((await service.create(job, spec)).view_json())
 
 
 @router.get("/jobs/{job}")
-async def view(job: JobOf) -> Response:
-    return _reply(job.view())
+async def view(job: JobOf, is_brief: bool = False) -> Response:
+    return _reply_json(job.view_json(is_brief=is_brief))
 
 
 @router.get("/jobs/{job}/generations/{number}")

@@ -13,7 +13,7 @@ from sqlalchemy import Column, Connection, MetaData, String, Table, insert, insp
 from everstep.coordinator.tables import JOBS, TABLES
 from everstep.errors import UsageError
 
-NEWEST, UNNUMBERED = "0003", "0001"  # databases were not numbered at first
+NEWEST, UNNUMBERED = "0004", "0001"  # databases were not numbered at first
 
 _VERSION = Table("everstep_version", MetaData(), Column("version_num", String(32), primary_key=True))
 _SCRIPTS = Path(__file__).parent / "migrations"

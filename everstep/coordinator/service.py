@@ -17,8 +17,8 @@ from everstep.coordinator.limits import check_jobs
 from everstep.coordinator.replies import generation_view
 from everstep.coordinator.roster import ID, UNKNOWN, Roster
 from everstep.coordinator.shards import Keep
-from everstep.coordinator.store import Store, restored
-from everstep.coordinator.vital import die_if_failed
+from everstep.coordinator.store import Store, StoreTaken, restored
+from everstep.coordinator.vital import die, die_if_failed
 from everstep.errors import Refused
 from everstep.retry import LONGEST_PAUSE_S
 
@@ -108,4 +108,8 @@ class Service:
         return keep
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        except StoreTaken as error:
+            die("the coordinator stops", error)
+            raise

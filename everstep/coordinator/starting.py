@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+from everstep.coordinator import limits
 from everstep.coordinator.fitness import Fit, decide_fit
 from everstep.coordinator.reach import largest_mutual
 from everstep.coordinator.roster import DEAD, GONE, LEFT, Node, Roster, Seat, Worker, listed
@@ -59,11 +61,21 @@ def _decide_next(roster: Roster, now: float) -> Starting:
     if (policy.max_nodes is None or num_here < policy.max_nodes) and now < last_call:
         return Starting(reason=f"{len(chosen)} nodes are there; more may come", next_look=last_call)
     chosen = sorted(chosen[: policy.max_nodes], key=_place)
+    if len(_within_limit(roster, chosen)) < len(chosen):
+        num = len(roster.workers) + sum(node.num_workers for node in chosen)
+        return Starting(reason=f"the job would have {num} workers, and may have {limits.MAX_WORKERS}", stops=True)
     why = f" after: {roster.attempt.reason}" if roster.attempt.number >= 0 else ""
     size = sum(node.num_workers for node in chosen)
     nodes = f"{len(chosen)} node{'s' * (len(chosen) != 1)}"
     reason = f"attempt {roster.attempt.number + 1} with {size} workers on {nodes}{why}"
     return Starting(reason=reason, begins_on=tuple(chosen))
+
+
+def _within_limit(roster: Roster, nodes: Sequence[Node]) -> list[Node]:
+    """The first of them, as far as the job may have their workers besides all that it ever had."""
+    totals = accumulate((node.num_workers for node in nodes), initial=len(roster.workers))
+    next(totals)
+    return [node for node, total in zip(nodes, totals, strict=True) if total <= limits.MAX_WORKERS]
 
 
 def _candidates(roster: Roster) -> list[Node]:
@@ -121,7 +133,7 @@ def _wait_for_nodes(roster: Roster, candidates: Sequence[Node], chosen: Sequence
 def _decide_seats(roster: Roster) -> Starting:
     """A node that comes while workers regroup disturbs nobody: its workers join like any others."""
     room = _room(roster)
-    coming = _unseated(roster)[:room]
+    coming = _within_limit(roster, _unseated(roster)[:room])
     if not coming:
         return Starting(reason=roster.attempt.reason)
     names = listed(node.agent for node in coming)

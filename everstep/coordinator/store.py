@@ -1,21 +1,25 @@
 """Keep the rosters and the ledgers: SQLite by default (WAL, every commit flushed to the disk), PostgreSQL by URL.
 
 `save` writes in one transaction what differs between two rosters, so that many changes cost one flush. What is not
-kept here is said again by whoever knows it. One coordinator per store: a second one is turned away.
+kept here is said again by whoever knows it. One coordinator per store: a second one is turned away. Locks can be lost
+(a connection that broke, a file system that has none), so each start counts up the store's epoch, and each transaction
+looks at it: whoever finds another's number has lost the store and must stop.
 Blocking; knows nothing of asyncio or HTTP."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from sqlalchemy import Connection, Engine, create_engine, event, select, text, update
+from sqlalchemy import Connection, Engine, create_engine, event, insert, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
@@ -24,18 +28,23 @@ from everstep.coordinator.metric_rows import load_reports, save_reports
 from everstep.coordinator.roster import Attempt, Generation, Node, Roster, Seat, Worker
 from everstep.coordinator.schema import bring_up_to_date
 from everstep.coordinator.shard_rows import load_ledgers, save_ledger
-from everstep.coordinator.tables import GENERATIONS, JOBS, WORKERS
+from everstep.coordinator.tables import GENERATIONS, JOBS, OWNER, WORKERS
 from everstep.coordinator.upsert import upsert
-from everstep.errors import TemporaryError, UsageError
+from everstep.errors import PermanentError, TemporaryError, UsageError
 from everstep.wire import Member, MetricReport, MetricsView, Policy
 
 ADVISORY_LOCK = 0x45564552  # "EVER": one coordinator per PostgreSQL database
 
+SEE = "see --store"
 LOCK_S = 2.0  # the database may take a moment to notice that a coordinator was killed
 
 
 class StoreError(TemporaryError):
     """The store did not keep or give something; nothing was told to anybody."""
+
+
+class StoreTaken(PermanentError):
+    """Another coordinator has this store now; nothing was written. This one must stop."""
 
 
 class Store:
@@ -48,8 +57,9 @@ class Store:
         try:
             with self._engine.begin() as connection:
                 bring_up_to_date(connection)
+                self._epoch = _take(connection)
         except SQLAlchemyError as error:
-            raise UsageError(f"cannot open the store: {_words(error)}", hint="see --store") from None
+            raise UsageError(f"cannot open the store: {_words(error)}", hint=SEE) from None
 
     def _open(self, url: str) -> Engine:
         if "://" not in url:
@@ -83,12 +93,17 @@ class Store:
         try:
             self._lock_file = open(path, "w")  # noqa: SIM115
         except OSError as error:
-            raise UsageError(f"cannot open the store: {path}: {error.strerror}", hint="see --store") from None
+            raise UsageError(f"cannot open the store: {path}: {error.strerror}", hint=SEE) from None
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise UsageError(
+                    f"another coordinator uses this store ({path} is locked)", hint="stop it, or give another --store"
+                ) from None
             raise UsageError(
-                f"another coordinator uses this store ({path} is locked)", hint="stop it, or give another --store"
+                f"cannot lock the store: {path}: {error.strerror}",
+                hint="this file system has no locks: give a --store on a local disk, or postgresql://…",
             ) from None
 
     def _hold_advisory_lock(self, engine: Engine) -> None:
@@ -101,7 +116,7 @@ class Store:
                 time.sleep(0.01)
             connection.commit()
         except SQLAlchemyError as error:
-            raise UsageError(f"cannot open the store: {_words(error)}", hint="see --store") from None
+            raise UsageError(f"cannot open the store: {_words(error)}", hint=SEE) from None
         if not is_ours:
             raise UsageError("another coordinator uses this database", hint="stop it, or give another --store")
 
@@ -112,60 +127,62 @@ class Store:
         if self._lock_file:
             self._lock_file.close()
 
-    def save(self, before: Roster | None, after: Roster) -> None:
-        """Write what differs; all of it or nothing."""
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        """All of it or nothing, and only as long as the store is ours. The row stays locked until the end, so whoever
+        takes the store meanwhile waits for it."""
         try:
             with self._engine.begin() as connection:
-                self._save_job(connection, before, after)
-                self._save_workers(connection, before, after)
-                self._save_generation(connection, before, after)
+                ours = update(OWNER).where(OWNER.c.epoch == self._epoch).values(epoch=self._epoch)
+                if connection.execute(ours).rowcount != 1:
+                    raise _taken()
+                yield connection
         except SQLAlchemyError as error:
             raise StoreError(f"the store did not keep a change: {_words(error)}") from None
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        try:
+            with self._engine.begin() as connection:
+                if connection.scalar(select(OWNER.c.epoch)) != self._epoch:
+                    raise _taken()
+                yield connection
+        except SQLAlchemyError as error:
+            raise StoreError(f"the store cannot be read: {_words(error)}") from None
+
+    def save(self, before: Roster | None, after: Roster) -> None:
+        """Write what differs."""
+        with self._writing() as connection:
+            self._save_job(connection, before, after)
+            self._save_workers(connection, before, after)
+            self._save_generation(connection, before, after)
 
     def load(self, job: str) -> Roster | None:
-        try:
-            with self._engine.begin() as connection:
-                return _load(connection, job)
-        except SQLAlchemyError as error:
-            raise StoreError(f"the store cannot be read: {_words(error)}") from None
+        with self._reading() as connection:
+            return _load(connection, job)
 
     def generation(self, job: str, number: int) -> Generation | None:
-        try:
-            with self._engine.begin() as connection:
-                return _load_generation(connection, job, number)
-        except SQLAlchemyError as error:
-            raise StoreError(f"the store cannot be read: {_words(error)}") from None
+        with self._reading() as connection:
+            return _load_generation(connection, job, number)
 
     def save_ledgers(self, job: str, ledgers: Sequence[Rows]) -> None:
-        """Write what changed in them; all of it or nothing."""
-        try:
-            with self._engine.begin() as connection:
-                for rows in ledgers:
-                    save_ledger(connection, job, rows)
-        except SQLAlchemyError as error:
-            raise StoreError(f"the store did not keep a change: {_words(error)}") from None
+        """Write what changed in them."""
+        with self._writing() as connection:
+            for rows in ledgers:
+                save_ledger(connection, job, rows)
 
     def load_ledgers(self, job: str) -> list[Rows]:
-        try:
-            with self._engine.begin() as connection:
-                return load_ledgers(connection, job)
-        except SQLAlchemyError as error:
-            raise StoreError(f"the store cannot be read: {_words(error)}") from None
+        with self._reading() as connection:
+            return load_ledgers(connection, job)
 
     def save_reports(self, job: str, reports: Sequence[MetricReport]) -> None:
-        """Of metrics; all of them or none."""
-        try:
-            with self._engine.begin() as connection:
-                save_reports(connection, job, reports)
-        except SQLAlchemyError as error:
-            raise StoreError(f"the store did not keep a change: {_words(error)}") from None
+        """Of metrics."""
+        with self._writing() as connection:
+            save_reports(connection, job, reports)
 
     def load_reports(self, job: str, since: int, limit: int) -> MetricsView:
-        try:
-            with self._engine.begin() as connection:
-                return load_reports(connection, job, since, limit)
-        except SQLAlchemyError as error:
-            raise StoreError(f"the store cannot be read: {_words(error)}") from None
+        with self._reading() as connection:
+            return load_reports(connection, job, since, limit)
 
     def _save_job(self, connection: Connection, before: Roster | None, after: Roster) -> None:
         row = {
@@ -204,6 +221,20 @@ class Store:
         upsert(connection, GENERATIONS, [_generation_row(after.job, generation)])
 
 
+def _take(connection: Connection) -> int:
+    """The store is ours from now on."""
+    epoch = connection.scalar(select(OWNER.c.epoch).with_for_update()) or 0
+    if epoch:
+        connection.execute(update(OWNER).values(epoch=epoch + 1))
+    else:
+        connection.execute(insert(OWNER).values(epoch=1))
+    return epoch + 1
+
+
+def _taken() -> StoreTaken:
+    return StoreTaken("another coordinator has taken this store", hint="there must be one: stop the other, or this one")
+
+
 def _job_facts(roster: Roster) -> tuple[Any, ...]:
     return (roster.is_over, roster.reason, roster.attempt, roster.num_restarts)
 
@@ -222,6 +253,7 @@ def _save_closing(connection: Connection, job: str, generation: Generation) -> N
             is_closed=generation.is_closed,
             is_broken=generation.is_broken,
             must_probe=generation.must_probe,
+            is_lost=generation.is_lost,
             reason=generation.reason,
         )
     )
@@ -239,6 +271,7 @@ def _generation_row(job: str, generation: Generation) -> dict[str, Any]:
         "is_closed": generation.is_closed,
         "is_broken": generation.is_broken,
         "must_probe": generation.must_probe,
+        "is_lost": generation.is_lost,
         "reason": generation.reason,
     }
 
@@ -278,7 +311,8 @@ def _load_generation(connection: Connection, job: str, number: int) -> Generatio
         for rank, (worker, address, probe_port) in enumerate(json.loads(row["members"]))
     )
     values = {
-        name: row[name] for name in ("number", "store_port", "continues", "max_workers", "is_closed", "is_broken")
+        name: row[name]
+        for name in ("number", "store_port", "continues", "max_workers", "is_closed", "is_broken", "is_lost")
     }
     return Generation(
         members=members,

@@ -12,6 +12,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Float, Index, MetaData, Stri
 from everstep.coordinator.roster import Worker
 
 TABLES = MetaData()
+OWNER = Table("owner", TABLES, Column("epoch", BigInteger, primary_key=True, autoincrement=False))  # one row
 JOBS = Table(
     "jobs",
     TABLES,
@@ -47,6 +48,7 @@ GENERATIONS = Table(
     Column("is_closed", Boolean, nullable=False),
     Column("is_broken", Boolean, nullable=False),
     Column("must_probe", Boolean, nullable=False),
+    Column("is_lost", Boolean, nullable=False),
     Column("reason", Text, nullable=False),
 )
 DATASETS = Table(

@@ -13,5 +13,9 @@ log = logging.getLogger(__name__)
 def die_if_failed(task: asyncio.Task[None]) -> None:
     """A coordinator that can no longer decide must not pretend to: everything is in the store for the next one."""
     if not task.cancelled() and (error := task.exception()):
-        log.critical("the coordinator failed and stops", exc_info=error)
-        os.kill(os.getpid(), signal.SIGTERM)
+        die("the coordinator failed and stops", error)
+
+
+def die(reason: str, error: BaseException) -> None:
+    log.critical("%s: %s", reason, error, exc_info=error)
+    os.kill(os.getpid(), signal.SIGTERM)

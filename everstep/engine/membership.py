@@ -29,7 +29,7 @@ from everstep.board import Board
 from everstep.engine import behind
 from everstep.engine.group import Attempt, Group
 from everstep.engine.world import World
-from everstep.errors import EverstepError, JobFinished, JobStopped
+from everstep.errors import EverstepError, JobFinished, JobStopped, PermanentError
 from everstep.events import emit
 from everstep.retry import patiently
 from everstep.wire import (
@@ -109,7 +109,8 @@ class Membership:
         # The coordinator lets others go on without us after fence_s: by then we must have stopped.
         self._deadline_s = min(self._deadline_s, reply.policy.fence_s)
         for target in (self._watch, self._regroup):
-            thread = threading.Thread(target=target, name=f"everstep-{target.__name__.strip('_')}", daemon=True)
+            name = f"everstep-{target.__name__.strip('_')}"
+            thread = threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
 
@@ -156,7 +157,7 @@ class Membership:
             with contextlib.suppress(EverstepError):  # the watcher sees the same trouble and tells it
                 self._ask(lambda: self._client.settled(self.worker, message))
 
-        threading.Thread(target=report, name="everstep-settled", daemon=True).start()
+        threading.Thread(target=self._guarded, args=(report,), name="everstep-settled", daemon=True).start()
 
     def may_leave(self, generation: int, step: int, reason: str, *, is_asked: bool = False) -> bool:
         """Ask to leave after `step`. False: the generation closed, take part in the next one and ask again."""
@@ -195,6 +196,22 @@ class Membership:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+    def _guarded(self, duty: Callable[[], None]) -> None:
+        """Heartbeats, fence and regrouping must not end in silence: the script hears of whatever ended them, at once.
+        If it cannot be told, the process ends: the others then go on without it, instead of waiting for it."""
+        try:
+            try:
+                duty()
+            except (EverstepError, JobFinished) as error:
+                self._fail(error)
+            except Exception as error:
+                log.error("%s failed", threading.current_thread().name, exc_info=error)
+                self._fail(PermanentError(f"{threading.current_thread().name} failed: {type(error).__name__}: {error}"))
+        except BaseException as error:
+            if not self._stop.is_set():
+                log.critical("this worker can neither go on nor be stopped, and ends", exc_info=error)
+                os._exit(1)
 
     # --- the watcher ------------------------------------------------------------------------------------
 
@@ -249,9 +266,11 @@ class Membership:
             self._failure = error
             group, generation = self._group, self._generation
             self._changed.notify_all()
-        if group is not None:
-            group.break_()
-        self._on_closed(generation)
+        try:
+            if group is not None:
+                group.break_()
+        finally:
+            self._on_closed(generation)
 
     def _close_generation(self, generation: int, reason: str, must_probe: bool) -> None:
         with self._changed:
@@ -278,15 +297,12 @@ class Membership:
     # --- the regrouper ----------------------------------------------------------------------------------
 
     def _regroup(self) -> None:
-        try:
-            while not self._stop.is_set():
-                with self._changed:
-                    while not self._must_arrive and not self._stop.is_set():
-                        self._changed.wait()
-                if not self._stop.is_set():
-                    self._join_next()
-        except (EverstepError, JobFinished) as error:
-            self._fail(error)
+        while not self._stop.is_set():
+            with self._changed:
+                while not self._must_arrive and not self._stop.is_set():
+                    self._changed.wait()
+            if not self._stop.is_set():
+                self._join_next()
 
     def _join_next(self) -> None:
         with self._changed:

@@ -104,7 +104,9 @@ def _show_words(words: tuple[str, ...]) -> str | list[str]:
 class Nodes(Block):
     """The job starts with `min` nodes and takes up to `max`."""
 
-    min: Annotated[int, Field(ge=1, le=_MAX_NODES, description="The job starts with so many, and waits below.")] = 1
+    min: Annotated[
+        int, Field(ge=1, le=_MAX_NODES, description="It starts with so many; a range is kept: it waits below.")
+    ] = 1
     max: Annotated[int, Field(ge=1, le=_MAX_NODES, description="It takes so many; more are spares.")] = 1
 
     @model_validator(mode="before")

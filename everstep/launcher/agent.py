@@ -36,9 +36,9 @@ from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
 from everstep.launcher.vault import Vault
 from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
-from everstep.launcher.waiting import whom_we_wait_for
+from everstep.launcher.waiting import TOLD_AFTER_S, whom_we_wait_for
 from everstep.launcher.worker_files import WorkerFiles, open_log
-from everstep.process import RUNNING, STOPPED, Child, ending_code
+from everstep.process import RUNNING, STOPPED, Child, Exit, Orphans, ending_code
 from everstep.wire import AgentOrders, AgentReport, AttemptOrder, JobView, KillOrder, Slot, WorkerExit, WorkerState
 
 log = logging.getLogger("everstep")
@@ -49,6 +49,7 @@ _SURVIVORS_FIRST_S = 0.5  # a replacement is started so long after a death …
 _FORK_SOON_S = 0.1  # … and sooner if it is a fork of the nursery, which takes little of the survivors' cores
 _STOP_GRACE_S = 2.0  # a stopped job's workers hear it from the coordinator and end by themselves
 _ANSWER_S = 4.0
+_REAP_S = 5.0  # loader processes of killed workers come to process 1
 _FAREWELL_S = 5.0  # how long an agent that has nothing left to run tries to tell the coordinator
 
 
@@ -92,6 +93,7 @@ class Agent:
             ),
             on_failure=lambda error: loop.post(lambda: self._give_up(error)),
             say=say,
+            wants_view=self._wants_view,
             on_view=lambda view: loop.post(lambda: self._tell_wait(view)),
         )
         self._workers: dict[str, Worker] = {}
@@ -123,6 +125,8 @@ class Agent:
                 self._probe.open()
                 self._vault.open()
                 self._line.open()
+                if os.getpid() == 1:  # in a container, without an init
+                    self._reap(Orphans())
                 while not self._is_done:
                     self._loop.turn()
             finally:
@@ -138,6 +142,10 @@ class Agent:
         verdict = decide_verdict(self._ends, self._job_end(), signal_number=self._signal_number)
         emit("agent.ended", agent=self._node.agent, exit_code=verdict.exit_code, reason=verdict.reason)
         return verdict
+
+    def _reap(self, orphans: Orphans) -> None:
+        orphans.reap()
+        self._loop.after(_REAP_S, lambda: self._reap(orphans))
 
     @property
     def _is_done(self) -> bool:
@@ -163,10 +171,14 @@ class Agent:
         except EverstepError as error:
             log.warning("the coordinator could not be asked how the job ended: %s", error.message)
             return self._job or JobEnd(stop_reason=gave_up)
-        outlived = frozenset(each.worker for each in view.workers if each.status in ("dead", "lost"))
-        if view.is_finished:  # and whoever comes after its end is refused
-            return JobEnd(is_finished=True, outlived=outlived)
-        return JobEnd(stop_reason=view.reason if view.is_stopped else gave_up, outlived=outlived)
+        outlived = [each for each in view.workers if each.status in ("dead", "lost")]
+        return JobEnd(
+            is_finished=view.is_finished,  # and whoever comes after its end is refused
+            stop_reason="" if view.is_finished else view.reason if view.is_stopped else gave_up,
+            outlived=frozenset(each.worker for each in outlived),
+            chiefs=frozenset(each.worker for each in outlived if each.died_as == 0),
+            released=frozenset(each.worker for each in view.workers if each.status == "left"),
+        )
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -217,8 +229,7 @@ class Agent:
         self._say(f"all workers are ended: {reason}")
         ended = list(self._workers.values())
         if wants_stacks:
-            for worker in ended:
-                ask_for_stacks(worker.child, worker.files.stderr)
+            ask_for_stacks({worker.child: worker.files.stderr for worker in ended})
         for worker in ended:
             self._loop.after(_STACKS_S if wants_stacks else 0.0, partial(self._terminate, worker))
             self._loop.after(_STACKS_S + _RESTART_GRACE_S, partial(self._kill, worker, reason))
@@ -239,7 +250,7 @@ class Agent:
     def _ask_replacement(self, place: Place, *, delay_s: float) -> None:
         request = uuid.uuid4().hex
         self._awaited[request] = place
-        self._loop.after(delay_s, lambda: self._line.ask_slot(request))
+        self._loop.after(delay_s, lambda: self._line.ask_slot(request, place.worker))
 
     def _replace(self, request: str, slot: Slot | None) -> None:
         place = self._awaited.pop(request, None)
@@ -251,16 +262,23 @@ class Agent:
             budget = f"{used} of {allowed} restarts are used" if allowed else "no restart is allowed (--max-restarts)"
             self._say(f"{place.worker} is not replaced: {budget}")
             return
-        self._say(f"{place.worker} is replaced by {slot.worker}, restart {used} of {allowed}")
+        counted = f", restart {used} of {allowed}" if slot.is_restart else ""
+        self._say(f"{place.worker} is replaced by {slot.worker}{counted}")
         self._start(replace(place, worker=slot.worker, num_restarts=used))
 
     def _start(self, place: Place) -> None:
         worker = place.worker
         files = place.files(self._node.directory)
-        files.make(attempt=place.num_restarts, local_rank=place.local_rank)
         environment = worker_environment(self._node, place, os.environ, vault=self._vault.path)
-        with open_log(files.stdout) as output, open_log(files.stderr) as errors:
-            child = self._starter.start(self._node.command, env=environment, output=output, errors=errors)
+        try:
+            files.make(attempt=place.num_restarts, local_rank=place.local_rank)
+            with open_log(files.stdout) as output, open_log(files.stderr) as errors:
+                child = self._starter.start(self._node.command, env=environment, output=output, errors=errors)
+        except OSError as error:  # a full disk, no process left: the other workers of this node go on
+            self._say(f"{worker} cannot be started: {error}")
+            self._line.tell_exit(worker, WorkerExit(exit_code=1))
+            self._ends.append(WorkerEnd(worker=worker, exit=Exit(code=1), attempt=place.attempt))
+            return
         self._broom.watch(child.pid)
         started = Worker(place=place, child=child, board=files.board, files=files)
         self._workers[worker] = started
@@ -384,7 +402,7 @@ class Agent:
             self._end_attempt(orders.why, wants_stacks=orders.wants_stacks)
         (start,) = orders.start or (None,)
         if start is not None:
-            self._probe.follow(start.peers)
+            self._probe.follow(orders.peers)
         elif orders.why != self._told_why and not self._workers and not self._is_ending and not orders.is_ended:
             self._told_why = orders.why
             self._say(f"waiting: {orders.why}")
@@ -399,10 +417,18 @@ class Agent:
     def _note_end(self) -> None:
         self._ended_at, self._told_wait = time.monotonic(), ""
 
+    def _wants_view(self) -> bool:
+        """Whether somebody may be waited for who ought to have ended. Called from the line's thread, too."""
+        has_ended = self._job is not None or (
+            not self._is_regrouping and any(end.attempt == self._attempt for end in self._ends)
+        )
+        is_busy = self._awaited or self._due or self._is_ending_attempt
+        is_late = time.monotonic() - self._ended_at >= TOLD_AFTER_S
+        return has_ended and is_late and not self._told_wait and not is_busy
+
     def _tell_wait(self, view: JobView) -> None:
         """Once after each end."""
-        is_waiting = self._job is not None or any(end.attempt == self._attempt for end in self._ends)
-        if self._told_wait or not is_waiting or self._awaited or self._due or self._is_ending_attempt:
+        if not self._wants_view():
             return
         self._told_wait = whom_we_wait_for(
             view,
@@ -428,7 +454,7 @@ class Agent:
         self._condemned.add(order.worker)
         self._say(f"{order.worker} is killed: {order.reason}")
         if order.wants_stacks and worker.child.state == RUNNING:
-            ask_for_stacks(worker.child, worker.files.stderr)
+            ask_for_stacks({worker.child: worker.files.stderr})
             self._loop.after(_STACKS_S, lambda: self._kill(worker, order.reason))
         else:
             self._kill(worker, order.reason)

@@ -138,7 +138,7 @@ def _await_others(endpoint: Endpoint, job: str, token: str, directory: Path, say
     with _connect(endpoint, token, job) as coordinator:
         while time.monotonic() < deadline:
             try:
-                view = coordinator.view()
+                view = coordinator.view(is_brief=True)
             except EverstepError:  # there was no such job, or the coordinator is away
                 return
             present = [node.agent for node in view.nodes if node.is_present]

@@ -147,7 +147,7 @@ class Guest:
                 self._last_attempt = start.number
                 # Another port for the next attempt at once, before the next report tells it.
                 self._due, self._listener = Part(order=start, listener=self._listener), self._listen()
-                self._probe.follow(start.peers)
+                self._probe.follow(orders.peers)
             self._tell_why(orders)
             self._lose_patience()
             self._changed.notify_all()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _TAIL_BYTES = 64 * 1024
+_READ_BYTES = 1 << 20
 
 
 def tail(path: Path, num_lines: int = 20) -> list[str]:
@@ -33,7 +34,8 @@ class Follower:
             self._file.seek(0, os.SEEK_END)
 
     def new_lines(self) -> list[str]:
-        data = self._file.read()
+        """Some of them, where there are very many: no more is held in memory than can be shown."""
+        data = self._file.read(_READ_BYTES)
         if not data:
             return []
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -42,6 +44,8 @@ class Follower:
     def last_lines(self) -> list[str]:
         """What is left, an unfinished last line included; then closed."""
         lines = self.new_lines()
+        while more := self.new_lines():
+            lines += more
         if self._rest:
             lines.append(_shown(self._rest))
         self._file.close()

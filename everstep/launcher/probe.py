@@ -5,6 +5,7 @@ time, all in turn; one that did not answer twice in a row is unreachable until i
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ EVERY_S = 1.0
 TRY_S = 1.0
 TRIES = 2
 AT_A_TIME = 8
+PAUSE_S = 0.1
 
 
 class Probe:
@@ -48,8 +50,8 @@ class Probe:
         while not self._is_closed.is_set():
             try:
                 self._listener.accept()[0].close()
-            except OSError:
-                return
+            except OSError:  # closed; or a caller that has gone again, or no file left for it
+                self._is_closed.wait(PAUSE_S)
 
     def _try(self) -> None:
         following = 0
@@ -60,9 +62,11 @@ class Probe:
             # Side by side: one that does not answer must not make the others look slow.
             tries = [threading.Thread(target=self._try_one, args=(peer,), daemon=True) for peer in chosen]
             for each in tries:
-                each.start()
+                with contextlib.suppress(RuntimeError):  # no thread left for it now
+                    each.start()
             for each in tries:
-                each.join()
+                if each.ident is not None:
+                    each.join()
 
     def _try_one(self, peer: Peer) -> None:
         try:

@@ -32,6 +32,8 @@ def summary(verdict: Verdict, *, num_steps: int, elapsed_s: float, good_s: float
         parts.append(f"all workers restarted {verdict.num_restarts} time{'s' * (verdict.num_restarts != 1)}")
     if verdict.num_survived or not verdict.num_restarts:
         parts.append(f"{verdict.num_survived} death{'s' * (verdict.num_survived != 1)} survived")
+    if verdict.unfinished:
+        parts.append(f"{', '.join(verdict.unfinished)} killed after the last step")
     return ", ".join(parts)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from everstep.process import Child
@@ -16,9 +18,17 @@ from everstep.process import Child
 _PY_SPY_S = 5.0
 
 
-def ask_for_stacks(child: Child, log: Path) -> None:
-    if (py_spy := shutil.which("py-spy")) and _spied(py_spy, child.pid, log):
-        return
+def ask_for_stacks(children: Mapping[Child, Path]) -> None:
+    """Of each, into its log. All at once: whoever asks has other things to do."""
+    py_spy = shutil.which("py-spy")
+    spies = {child: _spy(py_spy, child.pid, log) for child, log in children.items() if py_spy}
+    deadline = time.monotonic() + _PY_SPY_S
+    for child in children:
+        if not _has_seen(spies.get(child), deadline):
+            _signal(child)
+
+
+def _signal(child: Child) -> None:
     caught = _caught_signals(child.pid)
     for number in (signal.SIGUSR2, signal.SIGABRT):
         if caught >> (number - 1) & 1:
@@ -26,13 +36,23 @@ def ask_for_stacks(child: Child, log: Path) -> None:
             return
 
 
-def _spied(py_spy: str, pid: int, log: Path) -> bool:
-    with log.open("ab") as output:
-        command = [py_spy, "dump", "--pid", str(pid)]
-        try:
-            return subprocess.run(command, stdout=output, stderr=output, timeout=_PY_SPY_S).returncode == 0
-        except subprocess.TimeoutExpired:
-            return False
+def _spy(py_spy: str, pid: int, log: Path) -> subprocess.Popen[bytes] | None:
+    try:
+        with log.open("ab") as output:
+            return subprocess.Popen([py_spy, "dump", "--pid", str(pid)], stdout=output, stderr=output)
+    except OSError:  # there is no room for the log, or for one more process
+        return None
+
+
+def _has_seen(spy: subprocess.Popen[bytes] | None, deadline: float) -> bool:
+    if spy is None:
+        return False
+    try:
+        return spy.wait(max(0.0, deadline - time.monotonic())) == 0
+    except subprocess.TimeoutExpired:
+        spy.kill()
+        spy.wait()
+        return False
 
 
 def _caught_signals(pid: int) -> int:

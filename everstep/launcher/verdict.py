@@ -42,6 +42,7 @@ class Verdict:
     num_survived: int = 0  # deaths
     num_restarts: int = 0  # of all workers together
     was_interrupted: bool = False  # the job may go on elsewhere
+    unfinished: tuple[str, ...] = ()  # workers that were killed after the last step
 
     @property
     def is_good(self) -> bool:
@@ -63,7 +64,9 @@ class JobEnd:
 
     is_finished: bool = False
     stop_reason: str = ""
-    outlived: frozenset[str] = frozenset()  # workers that went before the job was done with them
+    outlived: frozenset[str] = frozenset()  # workers that went before the job was done with them …
+    chiefs: frozenset[str] = frozenset()  # … of these, whoever was rank 0
+    released: frozenset[str] = frozenset()  # workers whose scripts came to their end
 
 
 def decide_verdict(ends: Sequence[WorkerEnd], job: JobEnd, *, signal_number: int | None) -> Verdict:
@@ -77,14 +80,22 @@ def decide_verdict(ends: Sequence[WorkerEnd], job: JobEnd, *, signal_number: int
     num_restarts = max((end.attempt for end in ends), default=0)
     ends = [end for end in ends if end.attempt == num_restarts and not (job.is_finished and _is_late(end))]
     good, bad = [end for end in ends if end.exit.is_good], [end for end in ends if not end.exit.is_good]
-    if not (good or (job.is_finished and not any(end.step for end in bad))):
+    if not (good or (job.is_finished and (job.released or not any(end.step for end in bad)))):
         return Verdict(exit_code=1, reason="no worker is left", first_failure=_first_failure(ends))
     failed = [end for end in bad if not _is_survived(end, good, job)]
     if failed:
-        reason = f"{failed[0].worker} failed after the last step" if job.is_finished else "no worker is left"
+        reason = _why_failed(failed[0]) if job.is_finished else "no worker is left"
         return Verdict(exit_code=1, reason=reason, first_failure=failed[0])
     reason = "finished" if job.is_finished else "left in good order, the job goes on elsewhere"
-    return Verdict(exit_code=0, reason=reason, num_survived=len(bad), num_restarts=num_restarts)
+    last_step = _last_step(good)
+    unfinished = tuple(sorted(end.worker for end in bad if end.step >= last_step)) if job.is_finished else ()
+    return Verdict(exit_code=0, reason=reason, num_survived=len(bad), num_restarts=num_restarts, unfinished=unfinished)
+
+
+def _why_failed(end: WorkerEnd) -> str:
+    if not end.exit.signal:
+        return f"{end.worker} failed after the last step"
+    return f"{end.worker} was killed as rank 0 after the last step: what it does then may be missing"
 
 
 def _is_late(end: WorkerEnd) -> bool:
@@ -94,10 +105,16 @@ def _is_late(end: WorkerEnd) -> bool:
 
 def _is_survived(end: WorkerEnd, good: Sequence[WorkerEnd], job: JobEnd) -> bool:
     """Whether the others did what was left to do. They did if they took steps after its last one. What a script does
-    after its last step, such as saving the model, nobody does in its place: an error there is the job's. A worker that
-    was killed there is survived if that was before all had agreed on the end."""
-    last_step = max((each.step for each in good), default=1)
-    return end.step < last_step or (bool(end.exit.signal) and end.worker in job.outlived)
+    after its last step, such as saving the model, nobody does in its place: an error there is the job's. One that was
+    killed there is survived if its script had come to its end, or if it was not rank 0: what all do, others did."""
+    if end.step < _last_step(good):
+        return True
+    has_ended = job.is_finished and end.worker in job.released
+    return bool(end.exit.signal) and (has_ended or (end.worker in job.outlived and end.worker not in job.chiefs))
+
+
+def _last_step(good: Sequence[WorkerEnd]) -> int:
+    return max((end.step for end in good), default=1)
 
 
 def _first_failure(ends: Sequence[WorkerEnd]) -> WorkerEnd | None:

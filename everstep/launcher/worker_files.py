@@ -54,8 +54,12 @@ class WorkerFiles:
         aside.replace(links / str(local_rank))  # the latest, where a job is taken up again or nodes share the folder
 
     def written_at(self) -> float:
-        """When the worker last printed something, by the monotonic clock."""
-        last = max(path.stat().st_mtime for path in (self.stdout, self.stderr))
+        """When the worker last printed something, by the monotonic clock. Now, if that cannot be found out (a file that
+        was moved away, a file system that does not answer): nobody is to be killed for it."""
+        try:
+            last = max(path.stat().st_mtime for path in (self.stdout, self.stderr))
+        except OSError:
+            return time.monotonic()
         return last - time.time() + time.monotonic()
 
     def error_message(self) -> str:
@@ -63,7 +67,7 @@ class WorkerFiles:
         try:
             message = json.loads(self.error.read_text(errors="replace"))["message"]
             return str(message["message"] if isinstance(message, dict) else message)
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             return ""
 
 

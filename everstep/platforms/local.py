@@ -114,7 +114,7 @@ class LocalPlatform:
                 return
             try:
                 with Coordinator(*found, record.id) as coordinator:
-                    view = coordinator.view()
+                    view = coordinator.view(is_brief=True)
             except EverstepError:
                 return
         for node in view.nodes:

@@ -22,8 +22,17 @@ class Tape:
                 file.seek(self._position)
                 whole, newline, _ = file.read().rpartition(b"\n")
             self._position += len(whole) + len(newline)
-            self._events += [json.loads(line) for line in whole.splitlines()]
+            self._events += [event for line in whole.splitlines() if (event := _parsed(line)) is not None]
         return self._events
+
+
+def _parsed(line: bytes) -> Event | None:
+    """None: it was cut short, by a disk that was full."""
+    try:
+        event: Event = json.loads(line)
+    except ValueError:
+        return None
+    return event
 
 
 def is_match(event: Event, name: str, facts: dict[str, Any]) -> bool:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import stat
 import subprocess
 import sys
+from contextlib import closing, contextmanager
 
 import pytest
+from sqlalchemy import create_engine, text
 
-from everstep.errors import UsageError
+from everstep.client import Coordinator
+from everstep.coordinator.store import ADVISORY_LOCK
+from everstep.errors import CoordinatorUnreachable, UsageError
 
 
 @pytest.fixture
@@ -65,6 +70,40 @@ def test_two_coordinators_do_not_share_a_store(frail, tmp_path, server_class):
     folder.mkdir()
     with pytest.raises(AssertionError, match="another coordinator uses this"):
         server_class(folder, frail.store).stop()
+
+
+@pytest.mark.parametrize("frail", ["postgres"], indirect=True)
+def test_a_coordinator_whose_lock_was_lost_stops_before_it_writes_once_more(frail, play, tmp_path, server_class):
+    job = play(frail)
+    job.training(1)
+    lose_lock(frail.store)
+    folder = tmp_path / "second"
+    folder.mkdir()
+    with closing_server(server_class(folder, frail.store)) as second:  # let in: the lock was free
+        with pytest.raises(CoordinatorUnreachable):
+            job.puppets(1)
+
+        assert frail.process.wait(60) == -signal.SIGTERM
+        assert "another coordinator has taken this store" in frail.log_file.read_text()
+        with closing(Coordinator(second.url, second.token, job.coordinator.job)) as coordinator:
+            assert [worker.worker for worker in coordinator.view().workers] == ["w0"]
+
+
+def lose_lock(url):
+    """As by a failover, or a firewall that forgets idle connections."""
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://", 1))
+    holders = f"select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and objid = {ADVISORY_LOCK}"
+    with engine.begin() as connection:
+        assert connection.scalars(text(holders)).all() == [True]
+    engine.dispose()
+
+
+@contextmanager
+def closing_server(server):
+    try:
+        yield server
+    finally:
+        server.end()
 
 
 def test_the_token_is_made_for_its_owner_alone_and_shown_nowhere(frail):

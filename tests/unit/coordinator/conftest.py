@@ -40,14 +40,18 @@ class Stage:
     def members(self) -> list[str]:
         return [member.worker for member in self.generation.members]
 
-    def add(self, num_workers: int) -> list[str]:
+    def add(self, num_workers: int, agent: str = "a0") -> list[str]:
         names = []
         for _ in range(num_workers):
-            request = SlotRequest(agent="a0", request=str(len(self.roster.workers)))
-            self.roster, name = changes.reserve(self.roster, request)
+            name = self.reserve(agent=agent)
             self.announce(name, f"{name}-1")
             names.append(name)
         return names
+
+    def reserve(self, *, replaces: str = "", agent: str = "a0") -> str:
+        request = SlotRequest(agent=agent, request=str(len(self.roster.workers)), replaces=replaces)
+        self.roster, name = changes.reserve(self.roster, request)
+        return name
 
     def announce(self, name: str, incarnation: str) -> None:
         message = Announce(incarnation=incarnation, pid=1, address="127.0.0.1", store_port=2, probe_port=3)

@@ -56,6 +56,39 @@ def test_below_min_workers_a_job_waits_however_long(stage):
     assert play.members == [w0, w2]
 
 
+def test_below_the_least_of_a_range_of_nodes_a_job_waits(stage):
+    play = stage(start_workers=3, min_nodes=2, max_nodes=3)
+    w0, w1 = play.add(2, "a0")
+    (w2,) = play.add(1, "a1")
+    play.arrive(w0, w1, w2)
+    play.settle(w0, w1, w2)
+    play.exit(w1)
+    play.arrive(w0, w2)
+    assert play.members == [w0, w2]  # a worker less, but both nodes
+    play.settle(w0, w2)
+
+    play.exit(w2)
+    play.arrive(w0)
+    play.after(100.0, w0)
+    assert play.generation.is_closed
+    assert "at least 2 nodes" in play.reason
+
+    (w3,) = play.add(1, "a2")
+    play.arrive(w3)
+    assert play.members == [w0, w3]
+
+
+def test_a_plain_number_of_nodes_is_to_begin_with(stage):
+    play = stage(start_workers=2, min_nodes=2, max_nodes=2)
+    (w0,), (w1,) = play.add(1, "a0"), play.add(1, "a1")
+    play.arrive(w0, w1)
+    play.settle(w0, w1)
+    play.exit(w1)
+    play.arrive(w0)
+
+    assert play.members == [w0]
+
+
 def test_survivors_regroup_at_once_when_all_have_arrived(stage):
     play = stage(start_workers=3)
     w0, w1, w2 = play.add(3)
@@ -218,7 +251,9 @@ def test_a_silent_holder_of_the_state_is_waited_for_until_it_is_dead(stage):
 
     play.exit(w0)
 
-    assert (play.members, play.generation.continues) == ([w1], 0)
+    (w2,) = play.add(1)
+    play.arrive(w2)
+    assert (play.members, play.generation.continues) == ([w2], 0)
     assert "NO LIVE WORKER HOLDS THE STATE" in play.generation.reason
 
 
@@ -231,11 +266,14 @@ def test_a_silent_generation_is_over_after_the_fence(stage):
     (w1,) = play.add(1)
     play.arrive(w1)
     play.after(599.0 + LAST_CALL_S, w1)
-    assert play.generation.is_closed
+    assert play.status(w1) == "alive"
 
     play.after(1.0, w1)
 
-    assert play.members == [w1]
+    assert play.status(w1) == "lost"  # the silent may have saved until now: whoever loaded before is started again
+    (w2,) = play.add(1)
+    play.arrive(w2)
+    assert play.members == [w2]
 
 
 def test_a_silent_worker_that_comes_back_brings_the_state(stage):
@@ -298,6 +336,18 @@ def test_a_new_process_of_a_member_closes_its_generation_and_holds_nothing(stage
     assert play.members == [w1]  # the new w0 is a newcomer: nobody waits for it
 
 
+def test_the_rank_that_a_worker_died_as_is_remembered(stage):
+    play = stage(start_workers=2)
+    w0, w1 = play.add(2)
+    play.arrive(w0, w1)
+    play.settle(w0, w1)
+    play.exit(w0)
+    play.arrive(w1)
+    play.leave(w1)
+
+    assert [play.roster.workers[name].died_as for name in (w0, w1)] == [0, -1]
+
+
 def test_a_dead_worker_is_refused(stage):
     play = stage(start_workers=2)
     w0, _ = play.add(2)
@@ -340,3 +390,112 @@ def test_one_that_was_left_out_is_not_counted_as_a_newcomer(stage):
 
     assert num_newcomers(play.roster) == 0
     assert why_waiting(play.roster, w2) == "w2 cannot reach, or be reached by, all of generation 1"
+
+
+# --- nobody holds the state any more ---
+
+
+def test_a_spare_from_before_the_loss_does_not_lead_but_is_started_again(stage):
+    play = stage(start_workers=2, max_workers=2)
+    w0, w1, spare = play.add(3)
+    play.arrive(w0, w1)
+    play.settle(w0, w1)
+    play.arrive(spare)  # its script loaded what there was then: nothing
+
+    play.exit(w0, w1, step=10_000)
+
+    assert play.generation.is_closed
+    assert play.status(spare) == "lost"  # so that its agent kills it
+    assert "started before" in play.roster.workers[spare].reason
+    with pytest.raises(Refused, match="w2 was started before"):
+        play.arrive(spare)
+    play.exit(spare)
+    (fresh,) = play.add(1)
+    play.arrive(fresh)
+    assert (play.members, play.generation.continues) == ([fresh], 0)
+    assert "NO LIVE WORKER HOLDS THE STATE" in play.generation.reason
+
+
+def test_a_former_member_with_an_old_state_does_not_lead_either(stage):
+    play = stage(start_workers=2)
+    w0, w1 = play.add(2)
+    play.arrive(w0, w1)
+    play.settle(w0, w1)
+    play.break_(w0, must_probe=True)
+    play.arrive(w0, step=5)
+    play.arrive(w1, step=5, unreachable=(w0,))
+    assert play.members == [w0]  # w1 is left out, with the state of generation 1
+    play.settle(w0, step=5)
+
+    play.exit(w0, step=900)
+
+    assert play.generation.is_closed
+    assert play.status(w1) == "lost"
+
+
+def test_one_that_is_still_starting_when_the_state_is_lost_is_started_again(stage):
+    """It may have loaded already: the last save may have come after that."""
+    play = stage()
+    (w0,) = play.add(1)
+    play.arrive(w0)
+    play.settle(w0)
+    (announced,) = play.add(1)
+    reserved = play.reserve()
+
+    play.exit(w0)
+
+    assert (play.status(announced), play.status(reserved)) == ("lost", "lost")
+    with pytest.raises(Refused, match="was started before"):
+        play.announce(reserved, "w2-1")
+
+
+def test_a_new_process_under_the_same_name_is_a_fresh_one(stage):
+    play = stage(start_workers=2, max_workers=2)
+    w0, w1, spare = play.add(3)
+    play.arrive(w0, w1)
+    play.settle(w0, w1)
+    play.arrive(spare)
+    play.exit(w0, w1)
+
+    play.announce(spare, "w2-2")
+    play.arrive(spare)
+
+    assert play.members == [spare]
+
+
+def test_a_start_that_the_loss_of_the_state_asks_for_is_no_restart(stage):
+    play = stage(start_workers=2, max_workers=2, max_restarts=0)
+    w0, w1, spare = play.add(3)
+    play.arrive(w0, w1)
+    play.settle(w0, w1)
+    play.arrive(spare)
+    play.exit(w0, w1)
+    play.exit(spare)
+
+    assert play.reserve(replaces=w0) == ""  # no restart is allowed
+    assert play.reserve(replaces=spare) == "w3"
+    assert play.roster.num_restarts == 0
+
+
+def test_a_holder_outside_leads_when_all_members_died_before_they_did_a_step(stage):
+    play = stage(start_workers=2)
+    w0, w1 = play.add(2)
+    play.arrive(w0, w1, max_workers=2)
+    play.settle(w0, w1)
+    play.break_(w0)
+    play.arrive(w0, w1, step=7, max_workers=1)  # room for one: w1 stays outside with the same state
+    assert play.members == [w0]
+
+    play.exit(w0, step=8)  # it did one more
+
+    assert play.status(w1) == "lost"
+
+
+def test_before_anybody_held_a_state_nothing_can_be_lost(stage):
+    play = stage(start_workers=2)
+    w0, w1 = play.add(2)
+    play.arrive(w0, w1)
+    play.exit(w0)  # in the forming
+    play.arrive(w1)
+
+    assert play.members == [w1]

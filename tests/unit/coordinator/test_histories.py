@@ -30,6 +30,7 @@ class Process:
     is_running: bool = True
     is_cut: bool = False  # from the coordinator, not from its peers
     is_dead: bool = False
+    is_fresh: bool = True  # nothing was committed by others since its script loaded what was saved
     wants_to_leave: bool = False
     is_released: bool = False
 
@@ -76,7 +77,8 @@ class Histories(RuleBasedStateMachine):
                 self.make_arrive(process, data)
 
     def make_arrive(self, process, data):
-        if self.play.status(process.name) == "left":  # released while it could not hear of it: refused, so it ends
+        is_stale = self.play.roster.workers[process.name].is_stale
+        if is_stale or self.play.status(process.name) == "left":  # it could not hear of it: refused, so it ends
             process.is_dead = True
             return
         reachable = sorted(self.processes.keys() - {process.name})
@@ -122,6 +124,8 @@ class Histories(RuleBasedStateMachine):
         self.proved = max(self.proved, (group, min(p.step for p in members)))
         for process in members:
             process.step += interruptions is None or interruptions.draw(st.booleans())
+        for process in self.living():
+            process.is_fresh = process.is_fresh and process in members
 
     @rule(data=st.data())
     def interrupted_update(self, data):
@@ -150,14 +154,22 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def report_death(self, data):
         if process := self.pick(data, lambda p: p.is_dead, of=self.processes.values()):
-            self.play.exit(process.name)
+            self.play.exit(process.name, step=process.step)
             self.look()
+
+    @rule()
+    def kill_all_members(self):
+        """One machine with all of them: only those who wait outside are left."""
+        for process in [self.processes[member.worker] for member in self.play.generation.members]:
+            process.is_dead = True
+            self.play.exit(process.name, step=process.step)
+        self.look()
 
     @rule(data=st.data())
     def obey_kill_order(self, data):
         if process := self.pick(data, lambda p: self.play.status(p.name) == "lost"):
             process.is_dead = True
-            self.play.exit(process.name)
+            self.play.exit(process.name, step=process.step)
             self.look()
 
     @rule(data=st.data())
@@ -228,6 +240,7 @@ class Histories(RuleBasedStateMachine):
             holders = [p for p in self.living() if self.holds_proved(p) and not self.was_waited_for(p)]
             assert not holders, f"live holders were given up: {holders}"
             self.proved = (0, leader.step if leader else 0)
+            assert all(p.is_fresh for p in members), "one that loaded before the loss may lead"
         assert leader, "nobody may lead"
         assert leader.step >= self.proved[1], "a proved step got lost"
 

@@ -72,7 +72,7 @@ def test_a_newer_database_is_refused_and_not_touched(path):
     Store(str(path)).close()
     changed(path, lambda connection: connection.execute(text("update everstep_version set version_num = '9999'")))
     before = path.read_bytes()
-    with pytest.raises(UsageError, match="revision 9999; the newest that this version of everstep knows is 0003"):
+    with pytest.raises(UsageError, match="revision 9999; the newest that this version of everstep knows is 0004"):
         Store(str(path))
     assert path.read_bytes() == before
 

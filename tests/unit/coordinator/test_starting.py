@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.coordinator import changes
+from everstep.coordinator import changes, limits
 from everstep.coordinator.advance import advance, examine
-from everstep.coordinator.replies import agent_orders
+from everstep.coordinator.replies import Orders, Peers, next_peers
 from everstep.coordinator.roster import NodeSign, Roster
 from everstep.errors import Refused
-from everstep.wire import AgentReport, Announce, Policy, WorkerExit
+from everstep.wire import AgentOrders, AgentReport, Announce, Policy, WorkerExit
 
 
 class Nodes:
@@ -50,6 +50,10 @@ class Nodes:
     def end_attempt(self) -> Nodes:
         """Every node ends its workers, as it is told."""
         return self.exit(*(name for seat in self.roster.attempt.seats for name in seat.workers), code=-15)
+
+    def orders(self, agent: str, *workers: str) -> AgentOrders:
+        orders = Orders(self.roster, next_peers(self.roster, Peers(seen=0, all=[])))
+        return orders.of(agent, f"{agent}-1", [self.roster.workers[name] for name in workers])
 
     @property
     def seats(self) -> dict[str, tuple[str, ...]]:
@@ -129,12 +133,31 @@ def test_a_node_that_never_heard_of_its_part_is_asked_for_it_and_holds_up_nobody
     job.exit("w0", "w1", code=-15).report("n1", "n2")
     assert job.reason == "n2 still ends the workers of the last attempt"
 
-    orders = agent_orders(job.roster, "n2", "n2-1", [job.roster.workers[name] for name in ("w2", "w3")], "")
+    orders = job.orders("n2", "w2", "w3")
     assert (orders.start, orders.past) == ([], ["w2", "w3"])
 
     job.exit(*orders.past, code=-15)
     assert job.roster.attempt.number == 1
-    assert agent_orders(job.roster, "n2", "n2-1", [job.roster.workers[name] for name in ("w2", "w3")], "").past == []
+    assert job.orders("n2", "w2", "w3").past == []
+
+
+def test_peers_have_a_number_that_changes_with_them() -> None:
+    none = Peers(seen=7, all=[])
+    job = Nodes(min_nodes=2, max_nodes=3, last_call_s=0.0).report("n1", "n2")
+    peers = next_peers(job.roster, none)
+    assert (peers.seen, [peer.agent for peer in peers.all]) == (8, ["n1", "n2"])
+    assert Orders(job.roster, peers).of("n1", "n1-1", []).peers_seen == 8
+    assert Orders(job.roster, peers).of("n9", "n9-1", []).peers_seen == 0  # it has no part in it
+
+    assert next_peers(job.report("n1").roster, peers) is peers
+    assert next_peers(job.report("n2", unreachable=["n1"]).roster, peers) is peers
+
+
+def test_no_attempt_has_more_workers_than_a_job_may_have(monkeypatch) -> None:
+    monkeypatch.setattr(limits, "MAX_WORKERS", 5)
+    job = Nodes(min_nodes=2, max_nodes=3, last_call_s=0.0).report("n1", "n2", num_workers=3)
+    assert job.roster.is_stopped
+    assert "the job would have 6 workers, and may have 5" in job.roster.reason
 
 
 def test_a_node_that_is_silent_is_dropped_and_costs_no_restart() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import stat
 from dataclasses import replace
 
 import pytest
 
-from everstep.coordinator.store import Store, restored
+from everstep.coordinator.store import Store, StoreTaken, restored
 from everstep.errors import UsageError
 
 
@@ -89,6 +92,31 @@ def test_after_a_restart_everybody_gets_the_full_time(kept):
 
 def test_the_file_is_for_its_owner_alone(kept, tmp_path):
     assert stat.S_IMODE((tmp_path / "store.db").stat().st_mode) == 0o600
+
+
+def test_a_file_system_without_locks_is_told_as_what_it_is(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(UsageError, match="cannot lock the store.*No locks available"):
+        Store(str(tmp_path / "store.db"))
+
+
+def test_who_lost_the_store_neither_writes_nor_reads(tmp_path, stage):
+    """Where locks do not reach from machine to machine, a second coordinator may come."""
+    path = str(tmp_path / "store.db")
+    first, play = Store(path), stage()
+    first.save(None, play.roster)
+    (tmp_path / "store.db.lock").unlink()  # as good as on another machine
+    second = Store(path)
+
+    for act in (lambda: first.save(None, play.roster), lambda: first.load("play"), lambda: first.save_reports("j", [])):
+        with pytest.raises(StoreTaken):
+            act()
+    assert second.load("play") is not None
+    first.close()
+    second.close()
 
 
 def test_a_store_that_cannot_be_opened_says_why(tmp_path):

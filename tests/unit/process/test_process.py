@@ -13,6 +13,20 @@ import pytest
 from everstep.process import ENDED, RUNNING, STOPPED, Child, Exit, process_state, wait_for_end
 from lab.command import until
 
+SUBREAPER = """
+import ctypes, sys, time
+from everstep.process import Child, Orphans, _zombies
+ctypes.CDLL(None).prctl(36, 1)  # orphans come to us, as to process 1 of a container
+for _ in range(3):
+    child = Child.start(["sh", "-c", "for i in 1 2 3 4; do sleep 600 & done; wait"])
+    while len(open(f"/proc/{child.pid}/task/{child.pid}/children").read().split()) < 4:
+        time.sleep(0.005)
+    child.kill()
+while len(list(_zombies())) < 12:
+    time.sleep(0.005)
+orphans = Orphans()
+print(orphans.reap(), orphans.reap(), len(list(_zombies())))
+"""
 READY = "import sys, time; print('ready', flush=True); time.sleep(600)"
 
 
@@ -91,3 +105,9 @@ time.sleep(600)
     parent.wait()
     parent.stdout.close()
     assert wait_for_end(child, 60)
+
+
+def test_orphans_that_ended_are_reaped_at_the_second_look() -> None:
+    """Twelve loader processes of three killed workers, and an agent without an init."""
+    done = subprocess.run([sys.executable, "-c", SUBREAPER], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines()[-1:] == ["0 12 0"], done.stderr

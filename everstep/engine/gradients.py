@@ -135,7 +135,7 @@ class Gradients:
 
     def give_user_gradients(self, result: Flats, used: Sequence[int | bool]) -> None:
         for number, parameter in enumerate(self.parameters):
-            parameter.grad = result.views[number] if used[number] else None
+            parameter.grad = result.views[number].to(parameter.dtype) if used[number] else None
 
     def used_parameters(self) -> bytes:
         """Which parameters any held leaf used."""
@@ -168,7 +168,8 @@ class Gradients:
         if gradient.is_sparse:
             raise UsageError("sparse gradients cannot be summed in fixed buckets", hint="use sparse=False")
         again = leaf.target.is_sum or bool(leaf.seen[number])
-        _put(leaf.target.flats.views[number], gradient.detach(), leaf.weight, again, self.fold.is_exact)
+        view = leaf.target.flats.views[number]
+        _put(view, gradient.detach().to(view.dtype), leaf.weight, again, self.fold.is_exact)
         leaf.seen[number] = 1
         if self.is_accumulating:
             return

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from everstep.engine.buckets import Flats, Layout
 from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, Swap, gloo_words
+from everstep.engine.mean import divide
 from everstep.engine.pulse import ENDS, Header, Pulse, header_bytes, pulse_bytes, total_weight
 from everstep.engine.shared import Block, Shelf, cut, is_available, needed_bytes
 from everstep.engine.staging import Staging
@@ -263,17 +264,18 @@ class Reduction:
                 node: part.slice if part.slice is not None else self._look(part.peer, part.tag, bucket, rank)
                 for node, part in parts.items()
             }
-            *inner, last = self._additions
-            for left, right, name in inner:
+            for left, right, name in self._additions[:-1]:
                 into = scratch.pop(left, None)
                 if into is None:
                     into = scratch.pop(right, None)
                 if into is None:
                     into = self._scratch.take(out.numel(), out.dtype)
                 scratch[name] = values[name] = torch.add(values[left], values[right], out=into)
-            torch.add(values[last.left], values[last.right], out=out)
-            if total != 1:
-                out.div_(total)
+            if self._additions:
+                torch.add(values[self._additions[-1].left], values[self._additions[-1].right], out=out)
+            else:  # one rank brings it all
+                out.copy_(*values.values())
+            divide(out, total)
         for tensor in scratch.values():
             self._scratch.give(tensor)
 

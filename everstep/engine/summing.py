@@ -14,6 +14,7 @@ from everstep.engine.buckets import Flats, Layout
 from everstep.engine.courier import Courier
 from everstep.engine.fold import ExactFold, FastFold, Fold, Target
 from everstep.engine.group import Group
+from everstep.engine.mean import divide
 from everstep.engine.plan import Plan
 from everstep.engine.pulse import Header, Pulse
 from everstep.engine.reduce import Outbox, Reduction, Scratch, Task
@@ -78,9 +79,8 @@ class Sum:
     def finish_alone(self, total: float) -> Flats:
         """One worker holds the whole tree: divide in place."""
         (sums,) = self.fold.sums(0, None).values()
-        if total != 1:
-            for buffer in sums.buffers:
-                buffer.div_(total)
+        for buffer in sums.buffers:
+            divide(buffer, total)
         return sums
 
     def abort(self, generation: int) -> None:

@@ -38,6 +38,20 @@ def test_the_gradient_is_the_mean_over_all_samples_also_of_uneven_and_empty_leav
         torch.testing.assert_close(parameter.grad, gradient)
 
 
+@pytest.mark.parametrize("reduce", ["exact", "fast"])
+def test_float16_gradients_do_not_overflow_by_their_weight(reduce: str) -> None:
+    model = nn.Linear(3, 1, bias=False).half()
+    trainer = make_trainer(model, leaves=3, reduce=reduce)
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.0))
+    for leaf in trainer.leaves(steps=1):
+        with trainer.step(weight=64):
+            (3000.0 * model(torch.full((1, 3), 1.0 + leaf.index).half())).sum().backward()  # 64 times that is infinite
+            optimizer.step()
+
+    assert model.weight.grad.dtype == torch.float16
+    assert model.weight.grad.tolist() == [[6000.0] * 3]
+
+
 def test_a_parameter_that_nobody_used_has_no_gradient() -> None:
     model = nn.ModuleDict({"used": nn.Linear(2, 2), "idle": nn.Linear(2, 2)})
     trainer = make_trainer(model, leaves=2)

@@ -24,7 +24,8 @@ from torch import Tensor
 from everstep.engine.buckets import Flats, Layout
 from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, Swap, gloo_words
 from everstep.engine.mean import divide
-from everstep.engine.pulse import ENDS, Header, Pulse, header_bytes, pulse_bytes, total_weight
+from everstep.engine.module_buffers import ModuleBuffers
+from everstep.engine.pulse import ENDS, Header, Pulse, first_with_weight, header_bytes, pulse_bytes, total_weight
 from everstep.engine.shared import Block, Shelf, cut, is_available, needed_bytes
 from everstep.engine.staging import Staging
 from everstep.engine.tree import Node, additions
@@ -49,8 +50,7 @@ class Task:
     sums: dict[Node, Flats]  # this rank's
     header: Header
     num_parameters: int
-    buffers: Tensor | None  # model buffers, as bytes: leaf 0's owner sends its own, the others receive them here
-    buffers_owner: int
+    buffers: ModuleBuffers  # the first leaf with weight decides: its owner sends what it has kept
     outbox: Outbox  # where neighbours read our slices of the result
     shelf: Shelf  # where we read theirs
 
@@ -109,6 +109,7 @@ class Reduction:
         self._is_left_behind = False
         self.is_done = False
         self.total = 0.0  # weight of all leaves
+        self.buffers: Tensor | None = None  # as bytes: what all take; None: no leaf has weight, or there are none
         world = task.group.world
         self._world = world
         self._neighbours = task.group.neighbours
@@ -334,12 +335,14 @@ class Reduction:
         sizes = [pulse_bytes(self.task.num_parameters, header.note_bytes) for header in headers]
         raws = self._swap(self._pulse.pack(), sizes, TAG_PULSE)
         works: list[dist.Work] = []
-        if (buffers := self.task.buffers) is not None:
-            if self.task.buffers_owner == self._world.rank:
+        owner, own, room = first_with_weight(headers), self.task.buffers.own, self.task.buffers.room
+        if owner is not None and own is not None and room is not None:
+            self.buffers = own if owner == self._world.rank else room
+            if owner == self._world.rank:
                 for peer in self._world.peers:
-                    self._send(buffers, peer, TAG_BUFFERS)
+                    self._send(own, peer, TAG_BUFFERS)
             else:
-                works.append(self._recv(buffers, self.task.buffers_owner, TAG_BUFFERS))
+                works.append(self._recv(room, owner, TAG_BUFFERS))
 
         def take() -> list[Pulse]:
             pulses = [Pulse.unpack(raw) for raw in raws()]

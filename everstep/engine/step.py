@@ -21,7 +21,7 @@ import torch
 
 from everstep.board import Board
 from everstep.engine.agreed import Agreed, weighted_mean
-from everstep.engine.buckets import Flats, lay_out, trainable
+from everstep.engine.buckets import lay_out, trainable
 from everstep.engine.determinism import fix_kernels
 from everstep.engine.farewell import ASKED, Farewell, Leaving, on_sigterm
 from everstep.engine.fixed import Alone
@@ -47,7 +47,7 @@ from everstep.engine.registry import Registry
 from everstep.engine.seeds import leaf_seed, seed_everything
 from everstep.engine.settings import Settings
 from everstep.engine.settle import Hello, Leadership, check_fit, decide_leader, exchange
-from everstep.engine.summing import Sum
+from everstep.engine.summing import Sum, Summed
 from everstep.engine.transfer import receive_state, send_state
 from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, PermanentError, UsageError
@@ -357,7 +357,7 @@ class Engine:
             weights=weights,
             note_bytes=len(self._note),
         )
-        self._sum.launch(self._group, self._plan, target, header, self._buffers.leaf_zero)
+        self._sum.launch(self._group, self._plan, target, header, self._buffers)
 
     def _backward_ended(self) -> None:
         self._keep_buffers()
@@ -369,9 +369,9 @@ class Engine:
     def _keep_buffers(self) -> None:
         """When a leaf's backward ends, whatever comes after it: so buffers do not depend on which leaf is the last."""
         leaf = self._leaf
-        if leaf is not None and leaf.index == 0 and not leaf.is_ghost and not self._are_buffers_kept:
+        if leaf is not None and not leaf.is_ghost and not self._are_buffers_kept and self._weights[leaf.index]:
             self._are_buffers_kept = True
-            self._buffers.keep_leaf_zero()
+            self._buffers.keep(leaf.index, self._build().fold.held)
 
     def _complete_last_leaf(self) -> None:
         """All leaves are computed: wait for the sum, and through regroupings as long as nothing is left to compute.
@@ -383,7 +383,7 @@ class Engine:
         self._board.write(step=self.step, leaf=-1, phase=WAITING)
         while True:
             try:
-                pulses, total, means = self._finish_sum()
+                summed = self._finish_sum()
                 break
             except PeerLost as lost:
                 self._regroup(lost)
@@ -394,10 +394,13 @@ class Engine:
                     return
                 if self.world.size > 1:
                     self._launch(None)
-        self._decision = decide_pulse(pulses, total)
+        self._decision = decide_pulse(summed.pulses, summed.total)
         self._board.write(step=self.step, leaf=-1, phase=COMPUTING)  # the update: nobody waits for a peer in it
-        self._buffers.adopt_leaf_zero()
-        self._build().give_user_gradients(means, self._decision.used)
+        if summed.buffers is not None:
+            self._buffers.adopt(summed.buffers)
+        else:
+            self._buffers.restore()
+        self._build().give_user_gradients(summed.means, self._decision.used)
 
     def _pulse(self) -> Pulse:
         return Pulse(
@@ -410,14 +413,13 @@ class Engine:
             note=self._note,
         )
 
-    def _finish_sum(self) -> tuple[list[Pulse], float, Flats]:
+    def _finish_sum(self) -> Summed:
         if self.world.size == 1:
             self._note = self.note()
             total = in_order(self._weights[leaf] for leaf in range(self._leaves))
-            return [self._pulse()], total, self._sum.finish_alone(total)
+            return self._sum.finish_alone(self._pulse(), total, self._buffers)
         is_closed = self._membership.is_closed(self.world.generation)
-        pulses, total = self._sum.finish(self._pulse(), is_closed=is_closed)
-        return pulses, total, self._sum.result
+        return self._sum.finish(self._pulse(), is_closed=is_closed)
 
     # --- the update ---------------------------------------------------------------------------------------
 
@@ -567,6 +569,7 @@ class Engine:
         ]
         gradients, names = self._build(), hellos[self.world.rank].held
         self._weights = dict(zip(names, (self._weights[leaf] for leaf in gradients.fold.held), strict=True))
+        self._buffers.rename(dict(zip(gradients.fold.held, names, strict=True)))
         gradients.rename(names)
         return hellos
 

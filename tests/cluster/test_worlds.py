@@ -56,6 +56,12 @@ def test_leaves_of_different_sizes_give_the_mean_over_samples(
         assert len(set(ends)) == 1  # bit for bit
 
 
+def test_buffers_do_not_depend_on_the_number_of_workers(runs: dict[str, list[dict[str, Any]]]) -> None:
+    told = runs["buffers"]
+    assert [len(line["ends"]) for line in told] == [1, 2, 3, 5]
+    assert len({digest for line in told for digest in line["ends"]}) == 1
+
+
 def test_what_one_has_to_say_reaches_all_however_long_it_is(runs: dict[str, list[dict[str, Any]]]) -> None:
     (told,) = runs["notes"]
     assert told["ends"] == [told["sizes"]] * 3

@@ -60,6 +60,33 @@ def train_weighted(leaves: int, dtype: str) -> list[float]:
     return model.weight.detach().flatten().tolist()
 
 
+class Averaging(nn.Module):
+    """Puts another tensor into its buffer each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.BatchNorm1d(16), nn.Linear(16, 4)
+        self.register_buffer("average", torch.zeros(16))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.average = 0.9 * self.average + 0.1 * inputs.mean(dim=0)
+        return self.linear(self.norm(inputs))
+
+
+def train_with_buffers(*weights: float) -> str:
+    """Leaves without weight in between; the second step has none at all. The digest of model and buffers."""
+    torch.manual_seed(0)
+    model = Averaging()
+    trainer = everstep.ElasticTrainer(model, leaves=len(weights))
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    for leaf in trainer.leaves(steps=3):
+        with trainer.step(weight=weights[leaf.index] * (leaf.step != 1)):
+            inputs, targets = batch(leaf.step, leaf.index)
+            nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+    return digest(model.state_dict())
+
+
 def full_batch(leaves: int) -> list[float]:
     """What train_weighted must come to: plain torch on all samples at once."""
     torch.manual_seed(0)
@@ -196,6 +223,9 @@ def main() -> None:
     print(json.dumps({"run": "a lost peer", "ends": ends}), flush=True)
     (ends,) = in_world(2, (come_back_too_late, ()))
     print(json.dumps({"run": "too late", "ends": ends}), flush=True)
+    for size in (1, 2, 3, 5):
+        (ends,) = in_world(size, (train_with_buffers, (0.0, 0.0, 3.0, 1.0, 0.0)))
+        print(json.dumps({"run": "buffers", "size": size, "ends": ends}), flush=True)
     small = list(product((5, 6, 7), ("sgd", "adam")))
     weighted = list(product((5, 7), ("float32", "float64")))
     for size in range(1, 6):

@@ -11,6 +11,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import TensorDataset
 
 from everstep.data.loader import DataLoader
+from everstep.engine.settings import Settings
 from everstep.errors import UsageError
 from everstep.native import DistributedDataParallel, ElasticTrainer
 from lab.alone import make_engine, make_trainer
@@ -119,6 +120,73 @@ def test_a_leaf_that_is_computed_again_starts_from_the_buffers_of_the_step() -> 
 
     assert seen == [0, 0, 1]
     assert (model.running_mean, model.num_batches_tracked) == (1.0, 1)
+
+
+class Counting(nn.Module):
+    """Counts its batches in a buffer, and may put another tensor there each time."""
+
+    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.linear, self.change = nn.Linear(2, 1), change
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.seen = self.change(self.seen)
+        return self.linear(inputs)
+
+
+def train_counting(model: nn.Module, *weights: float, steps: int = 3) -> None:
+    trainer = make_trainer(model, leaves=len(weights))
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    for leaf in trainer.leaves(steps=steps):
+        with trainer.step(weights[leaf.index]):
+            model(torch.full((2, 2), 1.0 + leaf.index)).sum().backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("change", [lambda seen: seen + 1, lambda seen: seen.add_(1)])
+def test_a_buffer_that_is_another_tensor_each_time_follows_the_steps_like_any_other(
+    change: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    model = Counting(change)
+    train_counting(model, 1.0, 1.0, 1.0, 1.0)
+    assert model.seen.item() == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda seen: seen.double(), r"buffer seen was float32 \[1\] at the first step and is float64 \[1\] now"),
+        (lambda seen: torch.cat([seen, seen]), r"is float32 \[2\] now"),
+        (lambda seen: None, "is gone"),
+    ],
+)
+def test_a_buffer_that_changes_its_shape_or_type_is_refused(change: Callable[..., torch.Tensor], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        train_counting(Counting(change), 1.0, 1.0)
+
+
+def test_buffers_are_those_of_the_first_leaf_with_weight() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(2, momentum=1.0), nn.Linear(2, 1))
+    train_counting(model, 0.0, 0.0, 1.0, 1.0)
+    assert model[0].running_mean.tolist() == [3.0, 3.0]
+    assert model[0].num_batches_tracked == 3
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_step_without_weight_does_not_move_buffers(counts: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    before = {name: each.clone() for name, each in model.named_buffers()}
+    engine = make_engine()
+    engine.configure(Settings(leaves_per_worker=1, reduce="fast", counts_empty_steps=counts))
+    engine.registry.add("model", model)
+    for _ in range(3):
+        engine.begin_leaf(engine.next_leaf(), 0.0)
+        model(torch.randn(8, 4) + 100.0).sum().backward()
+        engine.update(lambda: None, is_final=True)
+        engine.end_leaf()
+        engine.after_commit()
+    assert all(torch.equal(before[name], each) for name, each in model.named_buffers())
 
 
 def backward_outside(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.optim.Optimizer) -> None:

@@ -1,7 +1,8 @@
 """After a group is formed: say hello, agree on who holds the newest state, bring everybody to it.
 
-The most advanced survivor leads: newest settled generation, then most steps; the lowest rank breaks ties. Where all
-stand at the same step and nobody is new, nothing is sent. `decide_leader` is pure; the hellos are all it knows."""
+The most advanced survivor leads: newest settled generation, then who came to the end of its last step, then most steps;
+the lowest rank breaks ties. Where all stand at the same step and nobody is new, nothing is sent. `decide_leader` is
+pure; the hellos are all it knows."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ class Hello:
     settled: int  # the last generation in which it held the state; 0: never
     step: int  # committed steps
     is_dirty: bool  # its last update broke off half-way
+    is_unfinished: bool  # it committed its last step, but what its script does after that broke off
     layout: str  # digest of the bucket layout
     num_leaves: int
     is_exact: bool
@@ -47,7 +49,9 @@ def decide_leader(hellos: Sequence[Hello], continues: int) -> Leadership:
     clean = [rank for rank, hello in enumerate(hellos) if not hello.is_dirty]
     if not clean:
         raise PermanentError("no worker holds a whole state: every update broke off half-way")
-    leader = max(clean, key=lambda rank: (hellos[rank].settled, hellos[rank].step, -rank))
+    leader = max(
+        clean, key=lambda rank: (hellos[rank].settled, not hellos[rank].is_unfinished, hellos[rank].step, -rank)
+    )
     lead = hellos[leader]
     if lead.settled < continues:
         raise PermanentError(
@@ -56,7 +60,8 @@ def decide_leader(hellos: Sequence[Hello], continues: int) -> Leadership:
     behind = tuple(rank for rank, hello in enumerate(hellos) if rank != leader and not _is_current(hello, lead))
     for rank in behind:
         gap = lead.step - hellos[rank].step
-        if hellos[rank].settled == lead.settled > 0 and not 0 <= gap <= 1:
+        is_taken_back = hellos[rank].is_unfinished and gap == -1
+        if hellos[rank].settled == lead.settled > 0 and not 0 <= gap <= 1 and not is_taken_back:
             raise StateMismatch(
                 f"{lead.worker} is at step {lead.step}, {hellos[rank].worker} at {hellos[rank].step}: "
                 "survivors of one generation may differ by one step at most"
@@ -69,8 +74,13 @@ def decide_leader(hellos: Sequence[Hello], continues: int) -> Leadership:
     )
 
 
+def _progress(hello: Hello) -> tuple[int, bool, int]:
+    return hello.settled, not hello.is_unfinished, hello.step
+
+
 def _is_current(hello: Hello, lead: Hello) -> bool:
-    return lead.settled > 0 and hello.settled == lead.settled and hello.step == lead.step and not hello.is_dirty
+    is_good = not hello.is_dirty and not hello.is_unfinished
+    return lead.settled > 0 and hello.settled == lead.settled and hello.step == lead.step and is_good
 
 
 def check_fit(hellos: Sequence[Hello], leader: int, rank: int) -> None:

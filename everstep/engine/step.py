@@ -94,6 +94,9 @@ class Engine:
         self._group: Group | None = None
         self._settled = 0
         self._is_dirty = False
+        self._is_committed = False  # the step of the leaf under way
+        self._is_unfinished = False  # the body broke off after a commit: its scheduler may not have been stepped
+        self._num_loads = 0  # of a peer's state
         self._gradients: Gradients | None = None
         self._leaves = 0  # of a step of this generation
         self._plan: Plan | None = None
@@ -225,7 +228,7 @@ class Engine:
         self._leaf, self._leaf_generation = leaf, self.world.generation
         self._membership.is_in_step = True
         self._decision = None
-        self._are_buffers_kept = False
+        self._are_buffers_kept = self._is_committed = False
         self._buffers.begin_leaf()
         seed_everything(leaf_seed(self.settings.seed, leaf.step, leaf.index))
         target = None
@@ -310,8 +313,11 @@ class Engine:
         gradients = self._build()
         gradients.abandon()
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+        if self._is_committed:
+            self._break_off_after_commit(error)
+            return
         if self._plan is None or self.world.generation != self._leaf_generation:
-            return  # committed already, or regrouped meanwhile: a new plan has been made
+            return  # regrouped meanwhile: a new plan has been made
         is_summed = self._decision is not None
         must_tell = self._sum.is_under_way or is_summed or isinstance(error, PeerLost)
         self._sum.drop()
@@ -322,6 +328,14 @@ class Engine:
         elif is_summed:
             gradients.clear()
         self._refresh_todo()
+
+    def _break_off_after_commit(self, error: BaseException) -> None:
+        """What the others' scripts do after the update, such as a scheduler's step, this one may not have done: if it
+        goes on, it gets their state first. Alone, it is what there is."""
+        if self.world.size > 1:
+            self._is_unfinished = True
+            reason = f"{type(error).__name__} after the update of step {self.step - self._counts}"
+            self._membership.report_broken(self.world.generation, reason)
 
     def _refresh_todo(self) -> None:
         assert self._plan is not None
@@ -377,7 +391,7 @@ class Engine:
         """All leaves are computed: wait for the sum, and through regroupings as long as nothing is left to compute.
 
         If a loss has left more to compute, this leaf is kept and was not the last one after all."""
-        attempted = self.step
+        attempted, num_loads = self.step, self._num_loads
         self._leaf_done()
         self._pace.leaves_done(len(self._plan.todo[self.world.rank]) if self._plan is not None else 0)
         self._board.write(step=self.step, leaf=-1, phase=WAITING)
@@ -389,6 +403,8 @@ class Engine:
                 self._regroup(lost)
                 if self.step != attempted:
                     raise PeerLost(f"{lost.message}; step {self.step} is next") from lost
+                if self._num_loads != num_loads:
+                    raise PeerLost(f"{lost.message}; what was computed here was of a lost generation") from lost
                 if self._todo:
                     self._board.write(step=self.step, leaf=-1, phase=COMPUTING)
                     return
@@ -449,6 +465,7 @@ class Engine:
         decision = self._decision
         assert decision is not None
         self._is_dirty = self._membership.is_in_step = False
+        self._is_committed = True
         self.step += self._counts
         gradients = self._build()
         gradients.clear()
@@ -546,6 +563,7 @@ class Engine:
         if hellos[rank].settled == 0:
             self.came_late = hellos[leadership.leader].settled > 0
         self._settled = 0 if is_amid and hellos[rank].settled == 0 else self.world.generation
+        self._is_unfinished = False
         self._pace = Pace()
         self._membership.hold(self._settled, self.step, self._max_workers)
         self._membership.report_settled(self.world.generation, self.step)
@@ -579,6 +597,7 @@ class Engine:
             settled=self._settled,
             step=self.step,
             is_dirty=self._is_dirty,
+            is_unfinished=self._is_unfinished,
             layout=self._sum.layout.digest,
             num_leaves=self.settings.num_leaves or 0,
             is_exact=self.settings.is_exact,
@@ -608,6 +627,7 @@ class Engine:
 
     def _load(self, state: dict[str, Any]) -> None:
         self._is_dirty = True
+        self._num_loads += 1
         self.registry.load(state["objects"])
         self.step = state["engine"]["step"]
         self._settings = replace(self.settings, seed=state["engine"]["seed"])

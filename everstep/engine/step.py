@@ -301,6 +301,7 @@ class Engine:
             self._leaf_done()
             self._build().end()
         elif self._decision is None:
+            self._build().check_ended()
             self._complete_last_leaf()
         self._leaf = None
         self._membership.is_in_step = False
@@ -443,6 +444,7 @@ class Engine:
         """In the last leaf: whether the gradients are the mean over all now. False: a peer was lost, and this leaf was
         not the last one after all."""
         if self._decision is None:
+            self._build().check_ended()
             self._complete_last_leaf()  # backward touched no parameter of ours
         return self._decision is not None
 

@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from everstep.data.loader import DataLoader
+from everstep.engine.buckets import lay_out
 from everstep.engine.settings import Settings
 from everstep.errors import UsageError
 from everstep.native import DistributedDataParallel, ElasticTrainer
@@ -187,6 +189,58 @@ def test_a_step_without_weight_does_not_move_buffers(counts: bool) -> None:
         engine.end_leaf()
         engine.after_commit()
     assert all(torch.equal(before[name], each) for name, each in model.named_buffers())
+
+
+class Segments(nn.Module):
+    """First, middle and last layer; a frozen head. Some of them are checkpointed the reentrant way."""
+
+    def __init__(self, *checkpointed: str, shared: bool = False) -> None:
+        super().__init__()
+        self.first, self.middle, self.last, self.head = (nn.Linear(4, 4) for _ in range(4))
+        self.head.requires_grad_(False)
+        self.checkpointed = checkpointed
+        self.order = ["first", "middle", "middle", "last"] if shared else ["first", "middle", "last"]
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        x = inputs.requires_grad_()
+        for name in self.order:
+            part = getattr(self, name)
+            x = checkpoint(part, x, use_reentrant=True) if name in self.checkpointed else part(x)
+        return self.head(x)
+
+
+def train_segments(*checkpointed: str, shared: bool = False) -> list[list[float]]:
+    """The clipped gradients of the last step."""
+    torch.manual_seed(0)
+    model = Segments(*checkpointed, shared=shared)
+    trainer = make_trainer(model, leaves=2)
+    optimizer = trainer.prepare(torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1))
+    for leaf in trainer.leaves(steps=2):
+        with trainer.step():
+            model(torch.full((2, 4), 1.0 + leaf.index)).sum().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+    return [p.grad.flatten().tolist() for p in model.parameters() if p.requires_grad]
+
+
+@pytest.mark.parametrize("checkpointed", [("middle",), ("middle", "last"), ("first", "middle")])
+def test_reentrant_checkpointing_works_where_one_gradient_is_from_outside_of_it(checkpointed: tuple[str, ...]) -> None:
+    assert train_segments(*checkpointed) == train_segments()
+
+
+def test_reentrant_checkpointing_of_all_that_is_trained_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="reentrant activation checkpointing") as caught:
+        train_segments("first", "middle", "last")
+    assert "use_reentrant=False" in str(caught.value.hint)
+
+
+def test_a_parameter_of_two_reentrant_segments_is_refused_by_name_or_summed() -> None:
+    together, apart = train_segments("middle", shared=True), train_segments(shared=True)  # all are in one bucket
+    assert together == [pytest.approx(each) for each in apart]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("everstep.engine.step.lay_out", lambda parameters: lay_out(parameters, bucket_bytes=8))  # a bucket for each
+        with pytest.raises(UsageError, match="got a second gradient in one backward"):
+            train_segments("middle", shared=True)
 
 
 def backward_outside(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.optim.Optimizer) -> None:

@@ -237,8 +237,8 @@ def test_reentrant_checkpointing_of_all_that_is_trained_is_refused_by_name() -> 
 def test_a_parameter_of_two_reentrant_segments_is_refused_by_name_or_summed() -> None:
     together, apart = train_segments("middle", shared=True), train_segments(shared=True)  # all are in one bucket
     assert together == [pytest.approx(each) for each in apart]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("everstep.engine.step.lay_out", lambda parameters: lay_out(parameters, bucket_bytes=8))  # a bucket for each
+    with pytest.MonkeyPatch.context() as patch:  # to a bucket for each
+        patch.setattr("everstep.engine.step.lay_out", lambda parameters: lay_out(parameters, bucket_bytes=8))
         with pytest.raises(UsageError, match="got a second gradient in one backward"):
             train_segments("middle", shared=True)
 

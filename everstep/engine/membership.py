@@ -26,7 +26,7 @@ import torch.distributed as dist
 from everstep import env, incarnation
 from everstep.board import Board
 from everstep.engine import behind
-from everstep.engine.group import Attempt, Group
+from everstep.engine.group import Attempt, Group, check_size
 from everstep.engine.world import World
 from everstep.errors import EverstepError, JobFinished, JobStopped
 from everstep.events import emit
@@ -317,6 +317,7 @@ class Membership:
             if arrived.is_stopped:
                 raise _over(arrived)
             if arrived.is_formed:
+                check_size(arrived.size)
                 return World(
                     generation=arrived.generation,
                     rank=arrived.rank,
@@ -324,6 +325,7 @@ class Membership:
                     continues=arrived.continues,
                     store_address=arrived.store_address,
                     store_port=arrived.store_port,
+                    job=self._client.job,
                     reason=arrived.reason,
                 )
         return None

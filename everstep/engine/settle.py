@@ -20,6 +20,7 @@ class Hello:
     """What a member tells the others when a generation begins."""
 
     worker: str
+    job: str
     settled: int  # the last generation in which it held the state; 0: never
     step: int  # committed steps
     is_dirty: bool  # its last update broke off half-way
@@ -84,8 +85,10 @@ def _is_current(hello: Hello, lead: Hello) -> bool:
 
 
 def check_fit(hellos: Sequence[Hello], leader: int, rank: int) -> None:
-    """Whoever is built differently from the leader has to go; the others wait for it to be gone."""
+    """All must be built like the leader, of one job."""
     lead = hellos[leader]
+    if strangers := [f"{each.worker} is of job {each.job!r}" for each in hellos if each.job != hellos[rank].job]:
+        raise PeerLost(f"{strangers[0]}, {hellos[rank].worker} of {hellos[rank].job!r}")
     for other, hello in enumerate(hellos):
         differences = [
             f"{name}: {getattr(hello, name)} against {getattr(lead, name)}"

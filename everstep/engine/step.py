@@ -596,6 +596,7 @@ class Engine:
     def _hello(self) -> Hello:
         return Hello(
             worker=self._membership.worker,
+            job=self.world.job,
             settled=self._settled,
             step=self.step,
             is_dirty=self._is_dirty,

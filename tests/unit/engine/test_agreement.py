@@ -11,8 +11,8 @@ from everstep.engine.settle import Hello, check_fit, decide_leader
 from everstep.errors import PeerLost, PermanentError, StateMismatch
 
 HELLO = Hello(
-    worker="w0", settled=3, step=7, is_dirty=False, is_unfinished=False, layout="abc", num_leaves=4, is_exact=True,
-    torch="2", held=[], answers={}, is_agreeing=False,
+    worker="w0", job="j", settled=3, step=7, is_dirty=False, is_unfinished=False, layout="abc", num_leaves=4,
+    is_exact=True, torch="2", held=[], answers={}, is_agreeing=False,
 )  # fmt: skip
 
 
@@ -66,6 +66,12 @@ def test_one_that_leaves_makes_all_regroup_without_it() -> None:
 
 def test_a_parameter_is_used_if_anybody_used_it() -> None:
     assert decide_pulse([pulse(used=b"\0\1"), pulse(used=b"\0\0")], 2.0).used == b"\0\1"
+
+
+def test_a_member_of_another_job_is_no_peer() -> None:
+    for rank in (0, 1):
+        with pytest.raises(PeerLost, match="of job"):
+            check_fit([HELLO, replace(HELLO, worker="w1", job="another")], leader=0, rank=rank)
 
 
 def test_nothing_is_sent_where_all_stand_at_the_same_step() -> None:

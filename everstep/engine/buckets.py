@@ -43,9 +43,14 @@ class Layout:
         return all(bucket.device.type == "cpu" for bucket in self.buckets)
 
 
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What gradients of this type are summed in: weighted by a number of samples, many a float16 would overflow."""
+    return torch.float32 if dtype == torch.float16 else dtype
+
+
 def lay_out(parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES) -> Layout:
     """Fill buckets from the last parameter to the first: about the order in which backward makes gradients."""
-    bucket_bytes = max(bucket_bytes, sum(each.numel() * each.element_size() for each in parameters) // MANY)
+    bucket_bytes = max(bucket_bytes, sum(p.numel() * sum_dtype(p.dtype).itemsize for p in parameters) // MANY)
     buckets: list[Bucket] = []
     open_slots: dict[tuple[torch.dtype, torch.device], list[tuple[int, int]]] = {}
     open_numel: dict[tuple[torch.dtype, torch.device], int] = {}
@@ -63,9 +68,9 @@ def lay_out(parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES
 
     for number in reversed(range(len(parameters))):
         parameter = parameters[number]
-        kind = (parameter.dtype, parameter.device)
+        kind = (sum_dtype(parameter.dtype), parameter.device)
         offset = open_numel.get(kind, 0)
-        if offset and (offset + parameter.numel()) * parameter.element_size() > bucket_bytes:
+        if offset and (offset + parameter.numel()) * kind[0].itemsize > bucket_bytes:
             close(kind)
             offset = 0
         open_slots.setdefault(kind, []).append((number, offset))
@@ -82,7 +87,7 @@ def lay_out(parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES
 
 
 class Flats:
-    """One flat buffer per bucket, and a view into it for each parameter, shaped and strided like it.
+    """One flat buffer per bucket, and a view into it for each parameter, shaped and strided like it, of `sum_dtype`.
 
     On the host they lie in memory that neighbours can read, unless they are private."""
 

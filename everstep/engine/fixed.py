@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from everstep import env
-from everstep.engine.group import Group
+from everstep.engine.group import Group, check_size
 from everstep.engine.world import World
 from everstep.errors import PermanentError
 
@@ -93,8 +93,9 @@ class Fixed(Alone):
             store_port=port,
             reason="torchrun's world",
         )
+        check_size(world.size)
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        return Group.form(world, self._address, f"{self._purpose}/attempt{attempt}", form_s=300.0)
+        return Group.form(world, self._address, f"{self._purpose}/attempt{attempt}", timeout_s=300.0)
 
     def close(self) -> None:
         if self._formed is not None:

@@ -137,14 +137,14 @@ class ExactFold:
 
 
 class FastFold:
-    """One running sum; the tree is over ranks. The result depends on the number of workers in the last bits."""
+    """One running sum; the tree is over the ranks that have leaves. The last bits depend on their number."""
 
     is_exact = False
 
     def __init__(self, make: Callable[[], Flats]) -> None:
         self._sum = make()
         self._held: list[int] = []
-        self._size = 1  # workers
+        self._nodes: dict[int, Node] = {}  # by rank; one that works alone needs no tree
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -169,8 +169,11 @@ class FastFold:
         """One sum is enough, whatever happens."""
 
     def tree(self, plan: Plan) -> tuple[int, list[list[Node]]]:
-        size = self._size = len(plan.todo)
-        return size, [[lift(Node(0, rank), size)] for rank in range(size)]
+        ranks = [rank for rank in range(len(plan.todo)) if plan.leaves(rank)]
+        self._nodes = {rank: lift(Node(0, place), len(ranks)) for place, rank in enumerate(ranks)}
+        return len(ranks), [[self._nodes[rank]] if rank in self._nodes else [] for rank in range(len(plan.todo))]
 
     def sums(self, rank: int, target: Target | None) -> dict[Node, Flats]:
-        return {lift(Node(0, rank), self._size): self._sum}
+        if not self._held and target is None:
+            return {}  # what lies in the buffers is of another step, or nobody's
+        return {self._nodes.get(rank, Node(0, 0)): self._sum}

@@ -6,13 +6,16 @@ fills them; parameters that got no gradient count as zero, and as unused. Collec
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.autograd.function import BackwardCFunction
 
 from everstep.engine.buckets import Flats, Layout
 from everstep.engine.fold import Fold, Target
@@ -26,9 +29,11 @@ class _Leaf:
     weight: float
     is_last: bool
     seen: bytearray  # by parameter: it got a gradient in this leaf
+    counted: bytearray  # the same, in the backward that ends the leaf
     missing: list[int]  # by bucket: parameters without a gradient in this leaf
     is_bucket_done: list[bool] = field(default_factory=list)
     is_callback_queued: bool = False
+    is_nested: bool = False  # gradients came from a backward inside the backward, whose end is not the leaf's
     is_complete: bool = False
 
 
@@ -37,6 +42,7 @@ class _Ghost:
     """A body that is run for its optimizer.step() alone."""
 
     is_callback_queued: bool = False
+    is_nested: bool = False
 
 
 class Gradients:
@@ -77,6 +83,7 @@ class Gradients:
             weight=weight,
             is_last=is_last,
             seen=bytearray(len(self.parameters)),
+            counted=bytearray(len(self.parameters)),
             missing=[len(bucket.slots) for bucket in self.layout.buckets],
             is_bucket_done=[False] * len(self.layout.buckets),
         )
@@ -135,7 +142,7 @@ class Gradients:
 
     def give_user_gradients(self, result: Flats, used: Sequence[int | bool]) -> None:
         for number, parameter in enumerate(self.parameters):
-            parameter.grad = result.views[number] if used[number] else None
+            parameter.grad = result.views[number].to(parameter.dtype) if used[number] else None
 
     def used_parameters(self) -> bytes:
         """Which parameters any held leaf used."""
@@ -167,21 +174,45 @@ class Gradients:
         assert gradient is not None
         if gradient.is_sparse:
             raise UsageError("sparse gradients cannot be summed in fixed buckets", hint="use sparse=False")
+        bucket = self.layout.bucket_of[number]
+        if leaf.is_bucket_done[bucket]:
+            raise UsageError(
+                f"a parameter of shape {list(parameter.shape)} got a second gradient in one backward, after its first "
+                "was sent to the others: it is used by several segments of reentrant activation checkpointing",
+                hint="torch.utils.checkpoint.checkpoint(…, use_reentrant=False)",
+            )
         again = leaf.target.is_sum or bool(leaf.seen[number])
-        _put(leaf.target.flats.views[number], gradient.detach(), leaf.weight, again, self.fold.is_exact)
+        view = leaf.target.flats.views[number]
+        _put(view, gradient.detach().to(view.dtype), leaf.weight, again, self.fold.is_exact)
         leaf.seen[number] = 1
         if self.is_accumulating:
             return
         self._queue_callback(leaf)
-        bucket = self.layout.bucket_of[number]
-        leaf.missing[bucket] -= 1
+        leaf.missing[bucket] -= not leaf.counted[number]
+        leaf.counted[number] = 1
         if leaf.missing[bucket] == 0:
             self._finish_bucket(leaf, bucket)
 
     def _queue_callback(self, leaf: _Leaf | _Ghost) -> None:
-        if not leaf.is_callback_queued and not self.is_accumulating:
+        """At the end of the whole backward. A gradient from a backward inside it cannot tell where that is."""
+        if leaf.is_callback_queued or self.is_accumulating:
+            return
+        if _is_in_inner_backward():
+            leaf.is_nested = True
+        else:
             leaf.is_callback_queued = True
             Variable._execution_engine.queue_callback(self._backward_ended)
+
+    def check_ended(self) -> None:
+        """Before the sum is awaited by anything but the end of backward."""
+        leaf = self._leaf or self._ghost
+        if leaf is not None and leaf.is_nested and not leaf.is_callback_queued:
+            raise UsageError(
+                "all gradients came from segments of reentrant activation checkpointing, whose ends are not that of "
+                "backward: what you did with gradients since then, such as clipping, had no effect",
+                hint="torch.utils.checkpoint.checkpoint(…, use_reentrant=False), or for models of transformers "
+                'gradient_checkpointing_kwargs={"use_reentrant": False}',
+            )
 
     def _finish_bucket(self, leaf: _Leaf, bucket: int) -> None:
         if leaf.is_bucket_done[bucket]:
@@ -197,6 +228,14 @@ class Gradients:
             return
         self.complete()
         self._on_backward_end()
+
+
+def _is_in_inner_backward() -> bool:
+    """Whether a function's own backward has called backward(), which has called the hook that asks."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code is not BackwardCFunction.apply.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _put(view: Tensor, gradient: Tensor | None, weight: float, is_sum: bool, is_exact: bool) -> None:

@@ -28,9 +28,10 @@ from torch._C._distributed_c10d import ProcessGroupGloo
 from everstep.engine import behind, sockets
 from everstep.engine.neighbours import SMALL_BYTES, Neighbour, find_neighbours
 from everstep.engine.world import World
-from everstep.errors import PeerLost
+from everstep.errors import PeerLost, UsageError
 
-FORM_S = 10.0  # a group that is not formed by then is given up
+FORM_S = 10.0  # a small group that is not formed by then is given up
+LARGEST_WORLD = 64  # that was shown to work
 KNOCK_S = 1.0  # torch knocks for up to twice as long where nobody listens, and cannot be interrupted meanwhile
 WAIT_S = 24 * 3600.0  # who is alive is decided by the coordinator, not by gloo's time-out
 
@@ -49,6 +50,21 @@ TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER, TAG_TRANSFER, TAG_CHECKSUM, TAG_
 T = TypeVar("T")
 
 _PLACE = re.compile(r"\[\S+:\d+\] ")
+
+
+def form_s(size: int) -> float:
+    """For a group of this size: each member asks rank 0's store, which answers one after the other, for what each other
+    has told; then all connect to all. On two busy cores, 16 took 2 s, 64 took 13 s, 128 took 50 s."""
+    return FORM_S + size**2 / 100
+
+
+def check_size(size: int) -> None:
+    """All members of a generation are connected to each other, and rank 0's store serves all of them."""
+    if size > LARGEST_WORLD:
+        raise UsageError(
+            f"a generation of {size} workers: none larger than {LARGEST_WORLD} was ever shown to work",
+            hint=f"start at most {LARGEST_WORLD} workers, or set leaves={LARGEST_WORLD}: the others are then spares",
+        )
 
 
 class Attempt:
@@ -103,8 +119,8 @@ class Group:
     ) -> Group:
         """For a world that the coordinator made: rank 0's store is up, or rank 0 is dead."""
         if world.size > 1:
-            # TCPStore would knock for all of FORM_S where nobody listens.
-            socket.create_connection((world.store_address, world.store_port), FORM_S).close()
+            # TCPStore would knock all the time where nobody listens.
+            socket.create_connection((world.store_address, world.store_port), form_s(world.size)).close()
         return cls.form(world, address, purpose, attempt=attempt, has_neighbours=has_neighbours)
 
     @classmethod
@@ -113,7 +129,7 @@ class Group:
         world: World,
         address: str,
         purpose: str,
-        form_s: float = FORM_S,
+        timeout_s: float | None = None,
         attempt: Attempt | None = None,
         *,
         has_neighbours: bool = True,
@@ -125,15 +141,15 @@ class Group:
         attempt = attempt or Attempt()
         attempt.begin(world)
         try:
-            return cls._connect(world, address, purpose, form_s, attempt, has_neighbours)
+            return cls._connect(world, address, purpose, timeout_s or form_s(world.size), attempt, has_neighbours)
         finally:
             attempt.end()
 
     @classmethod
     def _connect(
-        cls, world: World, address: str, purpose: str, form_s: float, attempt: Attempt, has_neighbours: bool
+        cls, world: World, address: str, purpose: str, timeout_s: float, attempt: Attempt, has_neighbours: bool
     ) -> Group:
-        store = generation_store(world, purpose, form_s, attempt)
+        store = generation_store(world, purpose, timeout_s, attempt)
         before = sockets.listeners()
         device = ProcessGroupGloo.create_device(hostname=address)
         own = _new_listener(sockets.listeners() - before)
@@ -141,7 +157,7 @@ class Group:
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # missing in torch's stub, like send and recv
         options._devices = [device]
         options._threads = 1  # messages only: sent and received by gloo's event loop
-        options._timeout = timedelta(seconds=form_s)
+        options._timeout = timedelta(seconds=timeout_s)
         gloo = ProcessGroupGloo(store, world.rank, world.size, options)
         peers = {tuple(json.loads(store.get(f"listener/{rank}"))) for rank in world.peers}
         held = sockets.hold(own, peers)
@@ -309,14 +325,15 @@ class Swap:
 
 
 def generation_store(
-    world: World, purpose: str, timeout_s: float = FORM_S, attempt: Attempt | None = None
+    world: World, purpose: str, timeout_s: float | None = None, attempt: Attempt | None = None
 ) -> dist.Store:
-    """Keys of this generation and purpose alone, in rank 0's store; a key is never used twice."""
+    """Keys of this job, generation and purpose alone, in rank 0's store; a key is never used twice."""
     if world.size == 1:
         return dist.HashStore()
+    timeout_s = timeout_s or form_s(world.size)
     server = _knock(world, timeout_s, attempt or Attempt())
     server.set_timeout(timedelta(seconds=timeout_s))
-    return dist.PrefixStore(f"everstep/{world.generation}/{purpose}", server)
+    return dist.PrefixStore(f"everstep/{world.job}/{world.generation}/{purpose}", server)
 
 
 def _knock(world: World, timeout_s: float, attempt: Attempt) -> dist.TCPStore:

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from everstep import env, incarnation
 from everstep.board import Board
 from everstep.engine import behind
-from everstep.engine.group import Attempt, Group
+from everstep.engine.group import Attempt, Group, check_size
 from everstep.engine.world import World
 from everstep.errors import EverstepError, JobFinished, JobStopped, PermanentError
 from everstep.events import emit
@@ -336,6 +336,7 @@ class Membership:
             if arrived.is_stopped:
                 raise _over(arrived)
             if arrived.is_formed:
+                check_size(arrived.size)
                 return World(
                     generation=arrived.generation,
                     rank=arrived.rank,
@@ -343,6 +344,7 @@ class Membership:
                     continues=arrived.continues,
                     store_address=arrived.store_address,
                     store_port=arrived.store_port,
+                    job=self._client.job,
                     reason=arrived.reason,
                 )
             kind = re.sub(r"[0-9.]+", "", arrived.reason)  # the same again with another number is no news

@@ -1,26 +1,59 @@
-"""Model buffers such as batch-norm statistics: every leaf starts from the step's, and leaf 0's result is kept by all.
+"""Model buffers such as batch-norm statistics: every leaf starts from the step's, and what the first leaf with weight
+leaves behind is kept by all.
 
 So they depend neither on who computes a leaf nor on the order, and a retried step starts where the first try did. What
-the script itself changes between two steps, such as the count of an averaged model, is where the next one starts."""
+the script itself changes between two steps, such as the count of an averaged model, is where the next one starts. A
+buffer is looked up by its name each time: a module may put another tensor there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from everstep.engine.state import as_bytes
+from everstep.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Slot:
+    """Where a buffer is found, and what it must be."""
+
+    module: nn.Module
+    name: str
+    path: str  # for people
+    shape: torch.Size
+    dtype: torch.dtype
+
+    @property
+    def tensor(self) -> Tensor:
+        found = self.module._buffers.get(self.name)
+        if found is None or found.shape != self.shape or found.dtype != self.dtype:
+            now = "gone" if found is None else f"{_words(found.shape, found.dtype)} now"
+            raise UsageError(
+                f"buffer {self.path} was {_words(self.shape, self.dtype)} at the first step and is {now}: the workers "
+                "would not hold the same",
+                hint="keep the shape and type of registered buffers; what each worker may have for itself is a plain "
+                "attribute",
+            )
+        return found.detach()
 
 
 class ModuleBuffers:
     def __init__(self, modules: Sequence[nn.Module]) -> None:
-        unique = {id(b): b for module in modules for b in module.buffers() if b.numel()}
-        self._tensors = list(unique.values())
-        self._base = [tensor.clone() for tensor in self._tensors]
+        self._slots = list({(id(slot.module), slot.name): slot for slot in _slots(modules)}.values())
+        self._base = [tensor.clone() for tensor in self.tensors]
         self._is_in_step = False  # a leaf was begun since the last commit
-        size = sum(tensor.numel() * tensor.element_size() for tensor in self._tensors)
-        self.leaf_zero = torch.empty(size, dtype=torch.uint8) if size else None  # as bytes; None: no buffers
+        self._kept: int | None = None  # the leaf whose buffers are in `own`
+        size = sum(tensor.numel() * tensor.element_size() for tensor in self._base)
+        self.own = torch.empty(size, dtype=torch.uint8) if size else None  # as bytes; None: no buffers
+        self.room = torch.empty(size, dtype=torch.uint8) if size else None  # for a peer's
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [slot.tensor for slot in self._slots]
 
     def begin_leaf(self) -> None:
         """Before every leaf."""
@@ -32,33 +65,52 @@ class ModuleBuffers:
         if not self._is_in_step:
             self.rebase()
             return
-        for tensor, base in zip(self._tensors, self._base, strict=True):
+        for tensor, base in zip(self.tensors, self._base, strict=True):
             tensor.copy_(base)
 
     def commit(self) -> None:
         self._is_in_step = False
+        self._kept = None
 
-    def keep_leaf_zero(self) -> None:
-        """After leaf 0."""
-        if self.leaf_zero is not None:
-            torch.cat([as_bytes(tensor.cpu()) for tensor in self._tensors], out=self.leaf_zero)
-
-    def adopt_leaf_zero(self) -> None:
-        """Before the commit, on all workers."""
-        if self.leaf_zero is None:
+    def keep(self, leaf: int, held: Collection[int]) -> None:
+        """After a leaf with weight: all workers take those of the first one. `held`: leaves that this worker holds."""
+        if self.own is None or (self._kept in held and self._kept is not None and self._kept < leaf):
             return
+        self._kept = leaf
+        torch.cat([as_bytes(tensor.cpu()) for tensor in self.tensors], out=self.own)
+
+    def rename(self, names: Mapping[int, int]) -> None:
+        """The held leaves are called otherwise from now on."""
+        self._kept = names.get(self._kept) if self._kept is not None else None
+
+    def adopt(self, raw: Tensor) -> None:
+        """Before the commit, on all workers: their own, or what a peer has sent."""
         offset = 0
-        for tensor, base in zip(self._tensors, self._base, strict=True):
+        for tensor, base in zip(self.tensors, self._base, strict=True):
             size = tensor.numel() * tensor.element_size()
-            base.copy_(_from_bytes(self.leaf_zero[offset : offset + size], tensor))
+            base.copy_(_from_bytes(raw[offset : offset + size], tensor))
             tensor.copy_(base)
             offset += size
 
     def rebase(self) -> None:
         """After the whole state was loaded."""
         self._is_in_step = False
-        for tensor, base in zip(self._tensors, self._base, strict=True):
+        for tensor, base in zip(self.tensors, self._base, strict=True):
             base.copy_(tensor)
+
+
+def _slots(modules: Sequence[nn.Module]) -> list[_Slot]:
+    return [
+        _Slot(module=part, name=name, path=f"{path}.{name}".lstrip("."), shape=found.shape, dtype=found.dtype)
+        for module in modules
+        for path, part in module.named_modules()
+        for name, found in part._buffers.items()
+        if found is not None and found.numel()
+    ]
+
+
+def _words(shape: torch.Size, dtype: torch.dtype) -> str:
+    return f"{str(dtype).removeprefix('torch.')} {list(shape)}"
 
 
 def _from_bytes(raw: Tensor, like: Tensor) -> Tensor:

@@ -117,7 +117,8 @@ class Neighbour:
 
 def find_neighbours(world: World, store: dist.Store) -> dict[int, Neighbour]:
     """By rank. Everybody shows a block with a secret and a socket, and tells whose it could use."""
-    if not shared.is_available():
+    machine = shared.machine()
+    if not shared.is_available() or machine is None:
         store.set(f"card/{world.rank}", json.dumps(None))
         store.set(f"seen/{world.rank}", json.dumps([]))
         return {}
@@ -128,12 +129,14 @@ def find_neighbours(world: World, store: dist.Store) -> dict[int, Neighbour]:
         door.bind(b"\0everstep-" + os.urandom(16).hex().encode())  # in no folder: it goes with the socket
         door.listen(world.size)
         door.settimeout(_ANSWER_S)
-        card = [os.getpid(), block.descriptor, secret.hex(), door.getsockname().hex()]
+        card = [os.getpid(), block.descriptor, secret.hex(), door.getsockname().hex(), machine]
         store.set(f"card/{world.rank}", json.dumps(card))
         cards = {rank: card for rank in world.peers if (card := json.loads(store.get(f"card/{rank}"))) is not None}
         lines: dict[int, socket.socket] = {}
         seen = []
-        for rank, (pid, descriptor, content, name) in cards.items():
+        for rank, (pid, descriptor, content, name, where) in cards.items():
+            if where != machine:
+                continue  # there this process number is somebody else's
             if not shared.can_open(pid, descriptor, bytes.fromhex(content)):
                 continue
             if rank < world.rank:  # of two, the later one calls

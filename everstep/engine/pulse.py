@@ -88,6 +88,15 @@ def total_weight(headers: Sequence[Header]) -> float:
     return in_order(weights)
 
 
+def first_with_weight(headers: Sequence[Header]) -> int | None:
+    """The rank that has computed the first leaf with any weight; None: there is none."""
+    for leaf in range(len(headers[0].weights)):
+        for rank, header in enumerate(headers):
+            if header.weights[leaf] > 0:
+                return rank
+    return None
+
+
 def in_order(weights: Iterable[float]) -> float:
     """Their sum, each addition rounded: not by `sum`, which gives other bits from Python 3.12 on."""
     total = 0.0

@@ -23,7 +23,9 @@ from torch import Tensor
 
 from everstep.engine.buckets import Flats, Layout
 from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, Swap, gloo_words
-from everstep.engine.pulse import ENDS, Header, Pulse, header_bytes, pulse_bytes, total_weight
+from everstep.engine.mean import divide
+from everstep.engine.module_buffers import ModuleBuffers
+from everstep.engine.pulse import ENDS, Header, Pulse, first_with_weight, header_bytes, pulse_bytes, total_weight
 from everstep.engine.shared import Block, Shelf, cut, is_available, needed_bytes
 from everstep.engine.staging import Staging
 from everstep.engine.tree import Node, additions
@@ -48,8 +50,7 @@ class Task:
     sums: dict[Node, Flats]  # this rank's
     header: Header
     num_parameters: int
-    buffers: Tensor | None  # model buffers, as bytes: leaf 0's owner sends its own, the others receive them here
-    buffers_owner: int
+    buffers: ModuleBuffers  # the first leaf with weight decides: its owner sends what it has kept
     outbox: Outbox  # where neighbours read our slices of the result
     shelf: Shelf  # where we read theirs
 
@@ -108,6 +109,7 @@ class Reduction:
         self._is_left_behind = False
         self.is_done = False
         self.total = 0.0  # weight of all leaves
+        self.buffers: Tensor | None = None  # as bytes: what all take; None: no leaf has weight, or there are none
         world = task.group.world
         self._world = world
         self._neighbours = task.group.neighbours
@@ -263,17 +265,18 @@ class Reduction:
                 node: part.slice if part.slice is not None else self._look(part.peer, part.tag, bucket, rank)
                 for node, part in parts.items()
             }
-            *inner, last = self._additions
-            for left, right, name in inner:
+            for left, right, name in self._additions[:-1]:
                 into = scratch.pop(left, None)
                 if into is None:
                     into = scratch.pop(right, None)
                 if into is None:
                     into = self._scratch.take(out.numel(), out.dtype)
                 scratch[name] = values[name] = torch.add(values[left], values[right], out=into)
-            torch.add(values[last.left], values[last.right], out=out)
-            if total != 1:
-                out.div_(total)
+            if self._additions:
+                torch.add(values[self._additions[-1].left], values[self._additions[-1].right], out=out)
+            else:  # one rank brings it all
+                out.copy_(*values.values())
+            divide(out, total)
         for tensor in scratch.values():
             self._scratch.give(tensor)
 
@@ -332,12 +335,14 @@ class Reduction:
         sizes = [pulse_bytes(self.task.num_parameters, header.note_bytes) for header in headers]
         raws = self._swap(self._pulse.pack(), sizes, TAG_PULSE)
         works: list[dist.Work] = []
-        if (buffers := self.task.buffers) is not None:
-            if self.task.buffers_owner == self._world.rank:
+        owner, own, room = first_with_weight(headers), self.task.buffers.own, self.task.buffers.room
+        if owner is not None and own is not None and room is not None:
+            self.buffers = own if owner == self._world.rank else room
+            if owner == self._world.rank:
                 for peer in self._world.peers:
-                    self._send(buffers, peer, TAG_BUFFERS)
+                    self._send(own, peer, TAG_BUFFERS)
             else:
-                works.append(self._recv(buffers, self.task.buffers_owner, TAG_BUFFERS))
+                works.append(self._recv(room, owner, TAG_BUFFERS))
 
         def take() -> list[Pulse]:
             pulses = [Pulse.unpack(raw) for raw in raws()]

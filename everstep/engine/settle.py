@@ -1,7 +1,8 @@
 """After a group is formed: say hello, agree on who holds the newest state, bring everybody to it.
 
-The most advanced survivor leads: newest settled generation, then most steps; the lowest rank breaks ties. Where all
-stand at the same step and nobody is new, nothing is sent. `decide_leader` is pure; the hellos are all it knows."""
+The most advanced survivor leads: newest settled generation, then who came to the end of its last step, then most steps;
+the lowest rank breaks ties. Where all stand at the same step and nobody is new, nothing is sent. `decide_leader` is
+pure; the hellos are all it knows."""
 
 from __future__ import annotations
 
@@ -19,9 +20,11 @@ class Hello:
     """What a member tells the others when a generation begins."""
 
     worker: str
+    job: str
     settled: int  # the last generation in which it held the state; 0: never
     step: int  # committed steps
     is_dirty: bool  # its last update broke off half-way
+    is_unfinished: bool  # it committed its last step, but what its script does after that broke off
     layout: str  # digest of the bucket layout
     num_leaves: int
     is_exact: bool
@@ -47,7 +50,9 @@ def decide_leader(hellos: Sequence[Hello], continues: int) -> Leadership:
     clean = [rank for rank, hello in enumerate(hellos) if not hello.is_dirty]
     if not clean:
         raise PermanentError("no worker holds a whole state: every update broke off half-way")
-    leader = max(clean, key=lambda rank: (hellos[rank].settled, hellos[rank].step, -rank))
+    leader = max(
+        clean, key=lambda rank: (hellos[rank].settled, not hellos[rank].is_unfinished, hellos[rank].step, -rank)
+    )
     lead = hellos[leader]
     if lead.settled < continues:
         raise PermanentError(
@@ -56,7 +61,8 @@ def decide_leader(hellos: Sequence[Hello], continues: int) -> Leadership:
     behind = tuple(rank for rank, hello in enumerate(hellos) if rank != leader and not _is_current(hello, lead))
     for rank in behind:
         gap = lead.step - hellos[rank].step
-        if hellos[rank].settled == lead.settled > 0 and not 0 <= gap <= 1:
+        is_taken_back = hellos[rank].is_unfinished and gap == -1
+        if hellos[rank].settled == lead.settled > 0 and not 0 <= gap <= 1 and not is_taken_back:
             raise StateMismatch(
                 f"{lead.worker} is at step {lead.step}, {hellos[rank].worker} at {hellos[rank].step}: "
                 "survivors of one generation may differ by one step at most"
@@ -69,13 +75,20 @@ def decide_leader(hellos: Sequence[Hello], continues: int) -> Leadership:
     )
 
 
+def _progress(hello: Hello) -> tuple[int, bool, int]:
+    return hello.settled, not hello.is_unfinished, hello.step
+
+
 def _is_current(hello: Hello, lead: Hello) -> bool:
-    return lead.settled > 0 and hello.settled == lead.settled and hello.step == lead.step and not hello.is_dirty
+    is_good = not hello.is_dirty and not hello.is_unfinished
+    return lead.settled > 0 and hello.settled == lead.settled and hello.step == lead.step and is_good
 
 
 def check_fit(hellos: Sequence[Hello], leader: int, rank: int) -> None:
-    """Whoever is built differently from the leader has to go; the others wait for it to be gone."""
+    """All must be built like the leader, of one job."""
     lead = hellos[leader]
+    if strangers := [f"{each.worker} is of job {each.job!r}" for each in hellos if each.job != hellos[rank].job]:
+        raise PeerLost(f"{strangers[0]}, {hellos[rank].worker} of {hellos[rank].job!r}")
     for other, hello in enumerate(hellos):
         differences = [
             f"{name}: {getattr(hello, name)} against {getattr(lead, name)}"

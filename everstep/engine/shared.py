@@ -18,6 +18,7 @@ from torch import Tensor
 
 SMALL_BYTES = 256 << 20
 
+_NAME = "everstep"
 _ALIGN = 64
 _TOKEN = struct.Struct("<qq")
 
@@ -27,7 +28,7 @@ class Block:
     loss would make everybody wait."""
 
     def __init__(self, size_bytes: int) -> None:
-        self.descriptor = os.memfd_create("everstep", os.MFD_CLOEXEC)
+        self.descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
         size = max(size_bytes, 1)
         os.ftruncate(self.descriptor, size)
         flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if size <= SMALL_BYTES else 0)
@@ -61,11 +62,19 @@ class Shelf:
         self._blocks = {key: tensors for key, tensors in self._blocks.items() if key[0] in pids}
 
 
-def open_block(pid: int, descriptor: int, inode: int | None = None) -> Tensor:
-    """A neighbour's block, as bytes that must not be written to, all of them at hand."""
-    mine = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+def machine() -> str | None:
+    """Where a process number means the same process: one kernel, one namespace. None: it cannot be told."""
     try:
-        if inode is not None and os.fstat(mine).st_ino != inode:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return None
+
+
+def open_block(pid: int, descriptor: int, inode: int) -> Tensor:
+    """A neighbour's block, as bytes that must not be written to, all of them at hand."""
+    mine = _open(pid, descriptor)
+    try:
+        if os.fstat(mine).st_ino != inode:
             raise FileNotFoundError(f"descriptor {descriptor} of process {pid} is another file now")
         memory = mmap.mmap(mine, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ)
     finally:
@@ -76,11 +85,25 @@ def open_block(pid: int, descriptor: int, inode: int | None = None) -> Tensor:
 
 
 def can_open(pid: int, descriptor: int, content: bytes) -> bool:
-    """Whether this process reads these bytes in that block: the same machine, and allowed."""
+    """Whether this process reads these bytes, and nothing else, in that block: the same machine, and allowed."""
     try:
-        return bytes(open_block(pid, descriptor)[: len(content)].numpy()) == content
-    except (OSError, ValueError):
+        mine = _open(pid, descriptor)
+    except OSError:
         return False
+    try:
+        return os.fstat(mine).st_size == len(content) and os.pread(mine, len(content), 0) == content
+    except OSError:
+        return False
+    finally:
+        os.close(mine)
+
+
+def _open(pid: int, descriptor: int) -> int:
+    """What has not our name is not opened: to open a device may do something, to open a pipe may take for ever."""
+    path = f"/proc/{pid}/fd/{descriptor}"
+    if not os.readlink(path).startswith(f"/memfd:{_NAME} "):
+        raise FileNotFoundError(f"descriptor {descriptor} of process {pid} is not a block of ours")
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def cut(block: Tensor, shapes: list[tuple[int, torch.dtype]]) -> list[Tensor]:

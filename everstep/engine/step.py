@@ -21,7 +21,7 @@ import torch
 
 from everstep.board import Board
 from everstep.engine.agreed import Agreed, weighted_mean
-from everstep.engine.buckets import Flats, lay_out, trainable
+from everstep.engine.buckets import lay_out, trainable
 from everstep.engine.determinism import fix_kernels
 from everstep.engine.farewell import ASKED, Farewell, Leaving, on_sigterm
 from everstep.engine.fixed import Alone
@@ -47,7 +47,7 @@ from everstep.engine.registry import Registry
 from everstep.engine.seeds import leaf_seed, seed_everything
 from everstep.engine.settings import Settings
 from everstep.engine.settle import Hello, Leadership, check_fit, decide_leader, exchange
-from everstep.engine.summing import Sum
+from everstep.engine.summing import Sum, Summed
 from everstep.engine.transfer import receive_state, send_state
 from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, PermanentError, UsageError
@@ -95,6 +95,9 @@ class Engine:
         self._group: Group | None = None
         self._settled = 0
         self._is_dirty = False
+        self._is_committed = False  # the step of the leaf under way
+        self._is_unfinished = False  # the body broke off after a commit: its scheduler may not have been stepped
+        self._num_loads = 0  # of a peer's state
         self._gradients: Gradients | None = None
         self._leaves = 0  # of a step of this generation
         self._plan: Plan | None = None
@@ -226,7 +229,7 @@ class Engine:
         self._leaf, self._leaf_generation = leaf, self.world.generation
         self._membership.is_in_step = True
         self._decision = None
-        self._are_buffers_kept = False
+        self._are_buffers_kept = self._is_committed = False
         self._buffers.begin_leaf()
         seed_everything(leaf_seed(self.settings.seed, leaf.step, leaf.index))
         target = None
@@ -299,6 +302,7 @@ class Engine:
             self._leaf_done()
             self._build().end()
         elif self._decision is None:
+            self._build().check_ended()
             self._complete_last_leaf()
         self._leaf = None
         self._membership.is_in_step = False
@@ -311,8 +315,11 @@ class Engine:
         gradients = self._build()
         gradients.abandon()
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+        if self._is_committed:
+            self._break_off_after_commit(error)
+            return
         if self._plan is None or self.world.generation != self._leaf_generation:
-            return  # committed already, or regrouped meanwhile: a new plan has been made
+            return  # regrouped meanwhile: a new plan has been made
         is_summed = self._decision is not None
         must_tell = self._sum.is_under_way or is_summed or isinstance(error, PeerLost)
         self._sum.drop()
@@ -323,6 +330,14 @@ class Engine:
         elif is_summed:
             gradients.clear()
         self._refresh_todo()
+
+    def _break_off_after_commit(self, error: BaseException) -> None:
+        """What the others' scripts do after the update, such as a scheduler's step, this one may not have done: if it
+        goes on, it gets their state first. Alone, it is what there is."""
+        if self.world.size > 1:
+            self._is_unfinished = True
+            reason = f"{type(error).__name__} after the update of step {self.step - self._counts}"
+            self._membership.report_broken(self.world.generation, reason)
 
     def _refresh_todo(self) -> None:
         assert self._plan is not None
@@ -358,7 +373,7 @@ class Engine:
             weights=weights,
             note_bytes=len(self._note),
         )
-        self._sum.launch(self._group, self._plan, target, header, self._buffers.leaf_zero)
+        self._sum.launch(self._group, self._plan, target, header, self._buffers)
 
     def _backward_ended(self) -> None:
         self._keep_buffers()
@@ -370,35 +385,40 @@ class Engine:
     def _keep_buffers(self) -> None:
         """When a leaf's backward ends, whatever comes after it: so buffers do not depend on which leaf is the last."""
         leaf = self._leaf
-        if leaf is not None and leaf.index == 0 and not leaf.is_ghost and not self._are_buffers_kept:
+        if leaf is not None and not leaf.is_ghost and not self._are_buffers_kept and self._weights[leaf.index]:
             self._are_buffers_kept = True
-            self._buffers.keep_leaf_zero()
+            self._buffers.keep(leaf.index, self._build().fold.held)
 
     def _complete_last_leaf(self) -> None:
         """All leaves are computed: wait for the sum, and through regroupings as long as nothing is left to compute.
 
         If a loss has left more to compute, this leaf is kept and was not the last one after all."""
-        attempted = self.step
+        attempted, num_loads = self.step, self._num_loads
         self._leaf_done()
         self._pace.leaves_done(len(self._plan.todo[self.world.rank]) if self._plan is not None else 0)
         self._board.write(step=self.step, leaf=-1, phase=WAITING)
         while True:
             try:
-                pulses, total, means = self._finish_sum()
+                summed = self._finish_sum()
                 break
             except PeerLost as lost:
                 self._regroup(lost)
                 if self.step != attempted:
                     raise PeerLost(f"{lost.message}; step {self.step} is next") from lost
+                if self._num_loads != num_loads:
+                    raise PeerLost(f"{lost.message}; what was computed here was of a lost generation") from lost
                 if self._todo:
                     self._board.write(step=self.step, leaf=-1, phase=COMPUTING)
                     return
                 if self.world.size > 1:
                     self._launch(None)
-        self._decision = decide_pulse(pulses, total)
+        self._decision = decide_pulse(summed.pulses, summed.total)
         self._board.write(step=self.step, leaf=-1, phase=COMPUTING)  # the update: nobody waits for a peer in it
-        self._buffers.adopt_leaf_zero()
-        self._build().give_user_gradients(means, self._decision.used)
+        if summed.buffers is not None:
+            self._buffers.adopt(summed.buffers)
+        else:
+            self._buffers.restore()
+        self._build().give_user_gradients(summed.means, self._decision.used)
 
     def _pulse(self) -> Pulse:
         return Pulse(
@@ -411,14 +431,13 @@ class Engine:
             note=self.last_note(self._note),
         )
 
-    def _finish_sum(self) -> tuple[list[Pulse], float, Flats]:
+    def _finish_sum(self) -> Summed:
         if self.world.size == 1:
             self._note = self.note()
             total = in_order(self._weights[leaf] for leaf in range(self._leaves))
-            return [self._pulse()], total, self._sum.finish_alone(total)
+            return self._sum.finish_alone(self._pulse(), total, self._buffers)
         is_closed = self._membership.is_closed(self.world.generation)
-        pulses, total = self._sum.finish(self._pulse(), is_closed=is_closed)
-        return pulses, total, self._sum.result
+        return self._sum.finish(self._pulse(), is_closed=is_closed)
 
     # --- the update ---------------------------------------------------------------------------------------
 
@@ -426,6 +445,7 @@ class Engine:
         """In the last leaf: whether the gradients are the mean over all now. False: a peer was lost, and this leaf was
         not the last one after all."""
         if self._decision is None:
+            self._build().check_ended()
             self._complete_last_leaf()  # backward touched no parameter of ours
         return self._decision is not None
 
@@ -448,6 +468,7 @@ class Engine:
         decision = self._decision
         assert decision is not None
         self._is_dirty = self._membership.is_in_step = False
+        self._is_committed = True
         self.step += self._counts
         gradients = self._build()
         gradients.clear()
@@ -545,6 +566,7 @@ class Engine:
         if hellos[rank].settled == 0:
             self.came_late = hellos[leadership.leader].settled > 0
         self._settled = 0 if is_amid and hellos[rank].settled == 0 else self.world.generation
+        self._is_unfinished = False
         self._pace = Pace()
         self._membership.hold(self._settled, self.step, self._max_workers)
         self._membership.report_settled(self.world.generation, self.step)
@@ -568,15 +590,18 @@ class Engine:
         ]
         gradients, names = self._build(), hellos[self.world.rank].held
         self._weights = dict(zip(names, (self._weights[leaf] for leaf in gradients.fold.held), strict=True))
+        self._buffers.rename(dict(zip(gradients.fold.held, names, strict=True)))
         gradients.rename(names)
         return hellos
 
     def _hello(self) -> Hello:
         return Hello(
             worker=self._membership.worker,
+            job=self.world.job,
             settled=self._settled,
             step=self.step,
             is_dirty=self._is_dirty,
+            is_unfinished=self._is_unfinished,
             layout=self._sum.layout.digest,
             num_leaves=self.settings.num_leaves or 0,
             is_exact=self.settings.is_exact,
@@ -606,6 +631,7 @@ class Engine:
 
     def _load(self, state: dict[str, Any]) -> None:
         self._is_dirty = True
+        self._num_loads += 1
         self.registry.load(state["objects"])
         self.step = state["engine"]["step"]
         self._settings = replace(self.settings, seed=state["engine"]["seed"])

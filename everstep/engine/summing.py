@@ -6,6 +6,7 @@ failed is dropped; if its courier is stuck inside gloo it is left behind and ano
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
@@ -14,12 +15,24 @@ from everstep.engine.buckets import Flats, Layout
 from everstep.engine.courier import Courier
 from everstep.engine.fold import ExactFold, FastFold, Fold, Target
 from everstep.engine.group import Group
+from everstep.engine.mean import divide
+from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.plan import Plan
 from everstep.engine.pulse import Header, Pulse
 from everstep.engine.reduce import Outbox, Reduction, Scratch, Task
 from everstep.engine.shared import SMALL_BYTES, Shelf, needed_bytes
 from everstep.engine.staging import CudaStaging, HostStaging, Staging
 from everstep.errors import PeerLost, UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summed:
+    """What a step has come to, the same on all workers."""
+
+    pulses: Sequence[Pulse]  # by rank
+    total: float  # weight of all leaves
+    means: Flats
+    buffers: Tensor | None  # the model's, as bytes; None: they stay as they were before the step
 
 
 class Sum:
@@ -42,7 +55,7 @@ class Sum:
     def is_under_way(self) -> bool:
         return self._reduction is not None
 
-    def launch(self, group: Group, plan: Plan, target: Target | None, header: Header, buffers: Tensor | None) -> None:
+    def launch(self, group: Group, plan: Plan, target: Target | None, header: Header, buffers: ModuleBuffers) -> None:
         """Begin an attempt; `target` is the leaf that backward is about to fill, if any."""
         num_leaves, nodes = self.fold.tree(plan)
         task = Task(
@@ -54,7 +67,6 @@ class Sum:
             header=header,
             num_parameters=self._num_parameters,
             buffers=buffers,
-            buffers_owner=plan.owner(0),
             outbox=self._outbox,
             shelf=self._shelf,
         )
@@ -65,23 +77,21 @@ class Sum:
         if self._reduction is not None:
             self._reduction.ready(bucket)
 
-    def finish(self, pulse: Pulse, *, is_closed: bool) -> tuple[list[Pulse], float]:
-        """Wait until the mean is in `result`; everybody's pulses, and the weight of all leaves.
-
-        PeerLost if the generation is over before."""
+    def finish(self, pulse: Pulse, *, is_closed: bool) -> Summed:
+        """Wait until the mean is there; PeerLost if the generation is over before."""
         assert self._reduction is not None
         self._reduction.flush(pulse)
         if is_closed:
             self._reduction.abort()
-        return self._reduction.finish(), self._reduction.total
+        pulses = self._reduction.finish()
+        return Summed(pulses=pulses, total=self._reduction.total, means=self.result, buffers=self._reduction.buffers)
 
-    def finish_alone(self, total: float) -> Flats:
+    def finish_alone(self, pulse: Pulse, total: float, buffers: ModuleBuffers) -> Summed:
         """One worker holds the whole tree: divide in place."""
         (sums,) = self.fold.sums(0, None).values()
-        if total != 1:
-            for buffer in sums.buffers:
-                buffer.div_(total)
-        return sums
+        for buffer in sums.buffers:
+            divide(buffer, total)
+        return Summed(pulses=[pulse], total=total, means=sums, buffers=buffers.own if total else None)
 
     def abort(self, generation: int) -> None:
         """From any thread: whoever waits for the sum of this generation, or an earlier one, waits in vain."""

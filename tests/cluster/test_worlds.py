@@ -56,6 +56,30 @@ def test_leaves_of_different_sizes_give_the_mean_over_samples(
         assert len(set(ends)) == 1  # bit for bit
 
 
+def test_buffers_do_not_depend_on_the_number_of_workers(runs: dict[str, list[dict[str, Any]]]) -> None:
+    told = runs["buffers"]
+    assert [len(line["ends"]) for line in told] == [1, 2, 3, 5]
+    assert len({digest for line in told for digest in line["ends"]}) == 1
+
+
+def test_one_that_comes_back_into_the_same_step_computes_its_leaf_again(runs: dict[str, list[dict[str, Any]]]) -> None:
+    (told,) = runs["the same step"]
+    (first, weights), (second, same_weights) = told["ends"]
+    assert first == [[0, 0], [1, 0]]
+    assert second == [[0, 1], [0, 1], [1, 1]]
+    assert weights == same_weights
+
+
+def test_a_body_that_breaks_off_after_the_commit_does_not_make_workers_differ(
+    runs: dict[str, list[dict[str, Any]]],
+) -> None:
+    for told in runs["after the commit"]:
+        alone, *together = told["ends"]
+        assert together[0] == together[1]
+        if len(told["victims"]) == 1:  # its scheduler was not stepped: the other's state is the right one
+            assert together[0] == alone
+
+
 def test_what_one_has_to_say_reaches_all_however_long_it_is(runs: dict[str, list[dict[str, Any]]]) -> None:
     (told,) = runs["notes"]
     assert told["ends"] == [told["sizes"]] * 3

@@ -13,19 +13,25 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import product
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 import torch._dynamo  # optimizers import it at their first step: better once, here
+import torch.distributed as dist
 from torch import nn
 from train import batch, build, digest, make_optimizer, optimizer_state
 
 import everstep
+from everstep.board import Board
 from everstep.engine import current
+from everstep.engine.fixed import Alone
+from everstep.engine.group import Group
 from everstep.engine.reduce import QUICK_S, Reduction
+from everstep.engine.step import Engine
+from everstep.engine.world import World
 from everstep.errors import PermanentError
 from everstep.process import STOPPED, process_state
 
@@ -58,6 +64,33 @@ def train_weighted(leaves: int, dtype: str) -> list[float]:
             nn.functional.cross_entropy(model(inputs.to(model.weight.dtype)), targets).backward()
             optimizer.step()
     return model.weight.detach().flatten().tolist()
+
+
+class Averaging(nn.Module):
+    """Puts another tensor into its buffer each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.BatchNorm1d(16), nn.Linear(16, 4)
+        self.register_buffer("average", torch.zeros(16))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.average = 0.9 * self.average + 0.1 * inputs.mean(dim=0)
+        return self.linear(self.norm(inputs))
+
+
+def train_with_buffers(*weights: float) -> str:
+    """Leaves without weight in between; the second step has none at all. The digest of model and buffers."""
+    torch.manual_seed(0)
+    model = Averaging()
+    trainer = everstep.ElasticTrainer(model, leaves=len(weights))
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    for leaf in trainer.leaves(steps=3):
+        with trainer.step(weight=weights[leaf.index] * (leaf.step != 1)):
+            inputs, targets = batch(leaf.step, leaf.index)
+            nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+    return digest(model.state_dict())
 
 
 def full_batch(leaves: int) -> list[float]:
@@ -143,6 +176,81 @@ def come_back_too_late() -> int:
     return steps[0]
 
 
+class Planned(Alone):
+    """Generations as planned: by number, its ranks. A worker is in those that name it, and goes on when it must."""
+
+    def __init__(self, *generations: Sequence[int]) -> None:
+        self._me, port = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"])
+        self.worker = f"w{self._me}"
+        self._worlds = iter(
+            World(generation=n, rank=ranks.index(self._me), size=len(ranks), store_address="127.0.0.1", store_port=port)
+            for n, ranks in enumerate(generations, start=1)
+            if self._me in ranks
+        )
+        if self._me == 0:
+            self._store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        self._is_closed = False
+
+    def is_closed(self, generation: int) -> bool:
+        return self._is_closed
+
+    def report_broken(self, generation: int, reason: str, *, must_probe: bool = False) -> None:
+        self._is_closed = True
+        self._group.break_()
+
+    def next_group(self, after: int) -> Group:
+        self._is_closed = False
+        self._group = Group.form(next(self._worlds), "127.0.0.1", "engine")
+        return self._group
+
+
+def in_planned_world(leaves: int, *generations: Sequence[int]) -> tuple[Engine, everstep.ElasticTrainer, nn.Module]:
+    torch.manual_seed(0)
+    engine, model = Engine(lambda board, closed: Planned(*generations), Board()), nn.Linear(2, 1)
+    return engine, everstep.ElasticTrainer(model, leaves=leaves, engine=engine), model
+
+
+def come_back_into_the_same_step() -> list[Any]:
+    """Rank 1 waits in backward with its leaf; rank 0 goes through a generation without it, and both meet again before
+    the step is done: rank 1 gets the state, and the leaf once more. What rank 1 computed, and the weights."""
+    engine, trainer, model = in_planned_world(2, (0, 1), (0,), (0, 1))
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    computed: list[list[int]] = []
+    rank = os.environ["RANK"]
+    for leaf in trainer.leaves(steps=2):
+        if engine.world.generation == 2:
+            engine._membership.report_broken(2, "rank 1 is back")
+            continue
+        with trainer.step():
+            computed += [] if leaf.is_ghost else [[leaf.step, leaf.index]]
+            if rank == "0" and engine.world.generation == 1:
+                engine._membership.report_broken(1, "rank 1 is cut off")
+            model(torch.full((1, 2), 1.0 + leaf.step + leaf.index)).sum().backward()
+            optimizer.step()
+    engine.close()
+    return [computed, model.weight.tolist()]
+
+
+def fail_after_the_commit(*victims: int) -> list[Any]:
+    """The body of these ranks fails once, between optimizer.step() and scheduler.step(), and the script goes on."""
+    size = int(os.environ["WORLD_SIZE"])
+    engine, trainer, model = in_planned_world(2, *[range(size)] * 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    trainer.prepare(optimizer, scheduler)
+    victims = tuple(victims) if size > 1 else ()
+    for leaf in trainer.leaves(steps=5):
+        with suppress(ValueError), trainer.step():
+            model(torch.full((1, 2), 1.0 + leaf.step + leaf.index)).sum().backward()
+            optimizer.step()
+            if int(os.environ["RANK"]) in victims and leaf.step == 2 and trainer.is_last_leaf:
+                victims = ()
+                raise ValueError("the disk with the logs is full")
+            scheduler.step()
+    engine.close()
+    return [optimizer.param_groups[0]["lr"], model.weight.tolist()]
+
+
 Job = tuple[Callable[..., Any], tuple[Any, ...]]  # what to run, and its settings
 
 
@@ -196,6 +304,15 @@ def main() -> None:
     print(json.dumps({"run": "a lost peer", "ends": ends}), flush=True)
     (ends,) = in_world(2, (come_back_too_late, ()))
     print(json.dumps({"run": "too late", "ends": ends}), flush=True)
+    (ends,) = in_world(2, (come_back_into_the_same_step, ()))
+    print(json.dumps({"run": "the same step", "ends": ends}), flush=True)
+    for victims in ((1,), (0,), (0, 1)):
+        print(json.dumps({"run": "after the commit", "victims": victims, "ends": [
+            *in_world(1, (fail_after_the_commit, victims))[0], *in_world(2, (fail_after_the_commit, victims))[0],
+        ]}), flush=True)  # fmt: skip
+    for size in (1, 2, 3, 5):
+        (ends,) = in_world(size, (train_with_buffers, (0.0, 0.0, 3.0, 1.0, 0.0)))
+        print(json.dumps({"run": "buffers", "size": size, "ends": ends}), flush=True)
     small = list(product((5, 6, 7), ("sgd", "adam")))
     weighted = list(product((5, 7), ("float32", "float64")))
     for size in range(1, 6):

@@ -11,8 +11,8 @@ from everstep.engine.settle import Hello, check_fit, decide_leader
 from everstep.errors import PeerLost, PermanentError, StateMismatch
 
 HELLO = Hello(
-    worker="w0", settled=3, step=7, is_dirty=False, layout="abc", num_leaves=4, is_exact=True, torch="2", held=[],
-    answers={}, is_agreeing=False,
+    worker="w0", job="j", settled=3, step=7, is_dirty=False, is_unfinished=False, layout="abc", num_leaves=4,
+    is_exact=True, torch="2", held=[], answers={}, is_agreeing=False,
 )  # fmt: skip
 
 
@@ -68,6 +68,12 @@ def test_a_parameter_is_used_if_anybody_used_it() -> None:
     assert decide_pulse([pulse(used=b"\0\1"), pulse(used=b"\0\0")], 2.0).used == b"\0\1"
 
 
+def test_a_member_of_another_job_is_no_peer() -> None:
+    for rank in (0, 1):
+        with pytest.raises(PeerLost, match="of job"):
+            check_fit([HELLO, replace(HELLO, worker="w1", job="another")], leader=0, rank=rank)
+
+
 def test_nothing_is_sent_where_all_stand_at_the_same_step() -> None:
     assert decide_leader([HELLO, replace(HELLO, worker="w1")], continues=3).receivers == ()
 
@@ -88,6 +94,18 @@ def test_a_dirty_one_never_leads() -> None:
     assert decide_leader([replace(HELLO, is_dirty=True), HELLO], continues=3).leader == 1
     with pytest.raises(PermanentError, match="broke off"):
         decide_leader([replace(HELLO, is_dirty=True)], continues=3)
+
+
+def test_one_whose_body_broke_off_after_the_commit_gets_the_state_of_the_others() -> None:
+    unfinished = replace(HELLO, step=8, is_unfinished=True)
+    for step in (7, 8):  # it may be a step ahead of them: that one is done again
+        leadership = decide_leader([unfinished, replace(HELLO, worker="w1", step=step)], continues=3)
+        assert (leadership.leader, leadership.receivers) == (1, (0,))
+
+
+def test_where_every_body_broke_off_after_the_commit_one_state_is_everybodys() -> None:
+    leadership = decide_leader([replace(HELLO, is_unfinished=True)] * 2, continues=3)
+    assert (leadership.leader, leadership.receivers) == (0, (1,))
 
 
 def test_survivors_differ_by_one_step_at_most() -> None:

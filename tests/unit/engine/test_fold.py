@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from everstep.engine.buckets import Flats, lay_out
-from everstep.engine.fold import ExactFold, FastFold, Target
+from everstep.engine.fold import ExactFold, FastFold, Fold, Target
 from everstep.engine.plan import plan_step
 from everstep.engine.tree import Node, additions, cover, root
 
@@ -116,3 +117,30 @@ def test_a_fast_fold_forgets_everything_with_a_broken_leaf() -> None:
     compute(again, 0)
     fold.done(again)
     assert fold.sums(0, None)[Node(0, 0)].views[0].tolist() == pytest.approx(gradient(0).tolist())
+
+
+@pytest.mark.parametrize("make_fold", [lambda: ExactFold(3, make_flats), lambda: FastFold(make_flats)])
+def test_a_rank_without_a_leaf_adds_nothing(make_fold: Callable[[], Fold]) -> None:
+    """After a loss, newcomers may be more than the leaves that are missing."""
+    plan = plan_step(num_leaves=3, size=3, held=[[0, 1], [], []])
+    (idle,) = (rank for rank in range(3) if not plan.leaves(rank))
+    sums: dict[Node, torch.Tensor] = {}
+    for rank in range(3):
+        fold = make_fold()
+        earlier = fold.begin(0)
+        spoil(earlier)  # of an earlier step, or memory that nobody has written to yet
+        fold.done(earlier)
+        fold.clear()
+        for leaf in plan.leaves(rank):
+            target = fold.begin(leaf)
+            compute(target, leaf)
+            fold.done(target)
+        num_leaves, nodes = fold.tree(plan)
+        brought = fold.sums(rank, None)
+        assert set(brought) == set(nodes[rank])
+        assert bool(brought) == (rank != idle)
+        sums |= {node: flats.views[0] for node, flats in brought.items()}
+
+    for left, right, total in additions(sums, num_leaves)[0]:
+        sums[total] = sums[left] + sums[right]
+    assert sums[root(num_leaves)].tolist() == pytest.approx((gradient(0) + gradient(1) + gradient(2)).tolist())

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
+from everstep.engine import shared
 from everstep.engine.neighbours import SMALL_BYTES, Neighbour, find_neighbours
 from everstep.engine.world import World
 from everstep.packet import pair
@@ -157,6 +162,63 @@ def test_all_on_one_machine_find_each_other(beside: Callable[..., Future[object]
         for peer, neighbour in neighbours.items():
             assert neighbour.recv(1) == f"{peer} to {rank}".encode()
             neighbour.close()
+
+
+@pytest.fixture
+def stranger() -> Iterator[Callable[[int], int]]:
+    """Starts a process that has this file open, and nothing to do with us; its number."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(descriptor: int) -> int:
+        started.append(subprocess.Popen(["sleep", "600"], pass_fds=[descriptor]))
+        return started[-1].pid
+
+    yield start
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+def test_a_file_of_a_stranger_is_not_opened(
+    tmp_path: Path, stranger: Callable[[int], int], beside: Callable[..., Future[object]]
+) -> None:
+    """A pipe without a writer would never open; of a large file all would be read."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "data").write_bytes(b"secret")
+    for name in ("pipe", "data"):
+        descriptor = os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK)
+        told = beside(shared.can_open, stranger(descriptor), descriptor, b"secret")
+        try:
+            assert told.result(WAIT_S / 6) is False
+        finally:
+            os.close(os.open(tmp_path / name, os.O_WRONLY | os.O_NONBLOCK))  # sets free whoever waits for the pipe
+            os.close(descriptor)
+
+
+def test_a_block_is_opened_only_if_it_has_the_size_that_was_told() -> None:
+    block = shared.Block(6)
+    block.bytes.copy_(torch.frombuffer(bytearray(b"secret"), dtype=torch.uint8))
+    assert shared.can_open(os.getpid(), block.descriptor, b"secret")
+    assert not shared.can_open(os.getpid(), block.descriptor, b"secre")
+    assert not shared.can_open(os.getpid(), block.descriptor, b"another secret")
+
+
+def test_one_on_another_machine_is_not_looked_for_here(beside: Callable[..., Future[object]]) -> None:
+    store = _Elsewhere()
+    worlds = [World(generation=1, rank=r, size=3, store_address="", store_port=0) for r in range(3)]
+    found = [each.result(WAIT_S) for each in [beside(find_neighbours, world, store) for world in worlds]]
+    assert [sorted(neighbours) for neighbours in found] == [[1], [0], []]  # type: ignore[call-overload]
+    for neighbours in found:
+        for each in neighbours.values():  # type: ignore[attr-defined]
+            each.close()
+
+
+class _Elsewhere(dist.HashStore):
+    """As if rank 2 were on another machine, where the same numbers are in use."""
+
+    def set(self, key: str, value: str) -> None:
+        card = json.loads(value)
+        super().set(key, json.dumps([*card[:4], "elsewhere"]) if key == "card/2" else value)
 
 
 def test_a_stranger_at_the_door_is_sent_away(beside: Callable[..., Future[object]]) -> None:

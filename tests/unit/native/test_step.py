@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from everstep.data.loader import DataLoader
+from everstep.engine.buckets import lay_out
+from everstep.engine.settings import Settings
 from everstep.errors import UsageError
 from everstep.native import DistributedDataParallel, ElasticTrainer
 from lab.alone import make_engine, make_trainer
@@ -36,6 +39,20 @@ def test_the_gradient_is_the_mean_over_all_samples_also_of_uneven_and_empty_leav
 
     for parameter, gradient in zip(model.parameters(), wanted, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)
+
+
+@pytest.mark.parametrize("reduce", ["exact", "fast"])
+def test_float16_gradients_do_not_overflow_by_their_weight(reduce: str) -> None:
+    model = nn.Linear(3, 1, bias=False).half()
+    trainer = make_trainer(model, leaves=3, reduce=reduce)
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.0))
+    for leaf in trainer.leaves(steps=1):
+        with trainer.step(weight=64):
+            (3000.0 * model(torch.full((1, 3), 1.0 + leaf.index).half())).sum().backward()  # 64 times that is infinite
+            optimizer.step()
+
+    assert model.weight.grad.dtype == torch.float16
+    assert model.weight.grad.tolist() == [[6000.0] * 3]
 
 
 def test_a_parameter_that_nobody_used_has_no_gradient() -> None:
@@ -105,6 +122,125 @@ def test_a_leaf_that_is_computed_again_starts_from_the_buffers_of_the_step() -> 
 
     assert seen == [0, 0, 1]
     assert (model.running_mean, model.num_batches_tracked) == (1.0, 1)
+
+
+class Counting(nn.Module):
+    """Counts its batches in a buffer, and may put another tensor there each time."""
+
+    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.linear, self.change = nn.Linear(2, 1), change
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.seen = self.change(self.seen)
+        return self.linear(inputs)
+
+
+def train_counting(model: nn.Module, *weights: float, steps: int = 3) -> None:
+    trainer = make_trainer(model, leaves=len(weights))
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    for leaf in trainer.leaves(steps=steps):
+        with trainer.step(weights[leaf.index]):
+            model(torch.full((2, 2), 1.0 + leaf.index)).sum().backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("change", [lambda seen: seen + 1, lambda seen: seen.add_(1)])
+def test_a_buffer_that_is_another_tensor_each_time_follows_the_steps_like_any_other(
+    change: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    model = Counting(change)
+    train_counting(model, 1.0, 1.0, 1.0, 1.0)
+    assert model.seen.item() == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda seen: seen.double(), r"buffer seen was float32 \[1\] at the first step and is float64 \[1\] now"),
+        (lambda seen: torch.cat([seen, seen]), r"is float32 \[2\] now"),
+        (lambda seen: None, "is gone"),
+    ],
+)
+def test_a_buffer_that_changes_its_shape_or_type_is_refused(change: Callable[..., torch.Tensor], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        train_counting(Counting(change), 1.0, 1.0)
+
+
+def test_buffers_are_those_of_the_first_leaf_with_weight() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(2, momentum=1.0), nn.Linear(2, 1))
+    train_counting(model, 0.0, 0.0, 1.0, 1.0)
+    assert model[0].running_mean.tolist() == [3.0, 3.0]
+    assert model[0].num_batches_tracked == 3
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_step_without_weight_does_not_move_buffers(counts: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    before = {name: each.clone() for name, each in model.named_buffers()}
+    engine = make_engine()
+    engine.configure(Settings(leaves_per_worker=1, reduce="fast", counts_empty_steps=counts))
+    engine.registry.add("model", model)
+    for _ in range(3):
+        engine.begin_leaf(engine.next_leaf(), 0.0)
+        model(torch.randn(8, 4) + 100.0).sum().backward()
+        engine.update(lambda: None, is_final=True)
+        engine.end_leaf()
+        engine.after_commit()
+    assert all(torch.equal(before[name], each) for name, each in model.named_buffers())
+
+
+class Segments(nn.Module):
+    """First, middle and last layer; a frozen head. Some of them are checkpointed the reentrant way."""
+
+    def __init__(self, *checkpointed: str, shared: bool = False) -> None:
+        super().__init__()
+        self.first, self.middle, self.last, self.head = (nn.Linear(4, 4) for _ in range(4))
+        self.head.requires_grad_(False)
+        self.checkpointed = checkpointed
+        self.order = ["first", "middle", "middle", "last"] if shared else ["first", "middle", "last"]
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        x = inputs.requires_grad_()
+        for name in self.order:
+            part = getattr(self, name)
+            x = checkpoint(part, x, use_reentrant=True) if name in self.checkpointed else part(x)
+        return self.head(x)
+
+
+def train_segments(*checkpointed: str, shared: bool = False) -> list[list[float]]:
+    """The clipped gradients of the last step."""
+    torch.manual_seed(0)
+    model = Segments(*checkpointed, shared=shared)
+    trainer = make_trainer(model, leaves=2)
+    optimizer = trainer.prepare(torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1))
+    for leaf in trainer.leaves(steps=2):
+        with trainer.step():
+            model(torch.full((2, 4), 1.0 + leaf.index)).sum().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+    return [p.grad.flatten().tolist() for p in model.parameters() if p.requires_grad]
+
+
+@pytest.mark.parametrize("checkpointed", [("middle",), ("middle", "last"), ("first", "middle")])
+def test_reentrant_checkpointing_works_where_one_gradient_is_from_outside_of_it(checkpointed: tuple[str, ...]) -> None:
+    assert train_segments(*checkpointed) == train_segments()
+
+
+def test_reentrant_checkpointing_of_all_that_is_trained_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="reentrant activation checkpointing") as caught:
+        train_segments("first", "middle", "last")
+    assert "use_reentrant=False" in str(caught.value.hint)
+
+
+def test_a_parameter_of_two_reentrant_segments_is_refused_by_name_or_summed() -> None:
+    together, apart = train_segments("middle", shared=True), train_segments(shared=True)  # all are in one bucket
+    assert together == [pytest.approx(each) for each in apart]
+    with pytest.MonkeyPatch.context() as patch:  # to a bucket for each
+        patch.setattr("everstep.engine.step.lay_out", lambda parameters: lay_out(parameters, bucket_bytes=8))
+        with pytest.raises(UsageError, match="got a second gradient in one backward"):
+            train_segments("middle", shared=True)
 
 
 def backward_outside(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.optim.Optimizer) -> None:

@@ -1,0 +1,19 @@
+"""The one division of a step: the sum over all leaves by their weight, with the same bits wherever it is done."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_NARROW = (torch.float16, torch.bfloat16)
+
+
+def divide(sums: Tensor, weight: float) -> None:
+    """In place. By a tensor on the same device: by a number, torch's CUDA kernels multiply by the reciprocal, which
+    rounds differently from the CPU's division. Narrow types are divided as float32, into which the weight fits."""
+    if weight == 1:
+        return
+    wide = sums.float() if sums.dtype in _NARROW else sums
+    wide.div_(torch.tensor(weight, dtype=wide.dtype, device=wide.device))
+    if wide is not sums:
+        sums.copy_(wide)

@@ -1,5 +1,7 @@
 """A connection that is not waited for without end: a request must come in whole within `REQUEST_S` of its first byte.
 
+Who was served here last may ask to hear of its end (`WHEN_LOST` in a scope): that of an agent is news.
+
 One timer per connection looks twice in that time whether the same request is still on its way: requests that come in at
 once, which all do, pay nothing for it. A head without end is refused while it comes in; how many bytes a body may have
 is seen to by `bodies`."""
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -15,6 +18,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 REQUEST_S = 20.0
 MAX_HEAD_BYTES = 1 << 16
+
+WHEN_LOST = "everstep.when_lost"  # in a scope: called with what to do if the connection ends before its next request
 
 _NOTHING = object()  # is on its way
 
@@ -24,6 +29,15 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **settings)
         self._seen: object = _NOTHING  # what was on its way at the last look
         self._num_head_bytes = 0
+        self._when_lost: Callable[[], None] | None = None
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._when_lost = None
+        self.scope[WHEN_LOST] = self._keep_when_lost  # type: ignore[literal-required]
+
+    def _keep_when_lost(self, tell: Callable[[], None]) -> None:
+        self._when_lost = tell
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -32,6 +46,8 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         super().connection_lost(exc)
+        if self._when_lost is not None:
+            self._when_lost()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

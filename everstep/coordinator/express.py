@@ -13,6 +13,7 @@ from typing import Any
 
 from everstep import wire
 from everstep.coordinator.bodies import Receive, Scope, check_name, parse, read_body
+from everstep.coordinator.connection import WHEN_LOST
 from everstep.coordinator.door import UNKNOWN_CALLER
 from everstep.coordinator.job import Job
 from everstep.coordinator.service import Service
@@ -52,12 +53,18 @@ class Express:
 
     async def _serve(self, job: str, name: str, call: str, scope: Scope, receive: Receive, send: Send) -> None:
         kind, method = CALLS[call]
+        answer: Any
         try:
             service = self._find_service()
             check_name("agent" if call == REPORT else "worker", name)
             found = service.job_at_hand(job) or await service.job(job)
             message = parse(kind, await read_body(scope, receive))
-            answer = await (_report(found, name, message, receive) if call == REPORT else method(found, name, message))
+            if call == REPORT:
+                answer = await _report(found, name, message, receive)
+                if WHEN_LOST in scope:
+                    scope[WHEN_LOST](lambda: found.may_be_gone(name, message))
+            else:
+                answer = await method(found, name, message)
         except EverstepError as error:
             await send_error(send, error, scope)
         else:

@@ -147,6 +147,13 @@ class Job:
         is_news = orders.peers_seen and orders.peers_seen != report.peers_seen
         return replace(orders, peers=self._peers.all) if is_news else orders
 
+    def may_be_gone(self, agent: str, report: wire.AgentReport) -> None:
+        """An agent's connection ended between two of its reports: it ended, or opens another for the next one."""
+        node = self.roster.nodes.get(agent)
+        if node is not None and node.incarnation == report.incarnation and not self._was_away():
+            self._change(changes.suspect_node(self.roster, agent))
+            self._has_changed.set()
+
     def hung_up(self, agent: str, report: wire.AgentReport) -> None:
         """An agent closed its connection before it was answered: it ended, or calls again at once. Or it waited in vain
         for a coordinator that was away; then its lease decides."""

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from everstep import wire
-from everstep.client import ANSWER_S
+from everstep.client import ANSWER_S, Coordinator
 from everstep.errors import Refused
 
 HELD_S = 3 * ANSWER_S  # who is not answered because something happened hears nothing for longer than a caller waits
@@ -217,3 +217,29 @@ def test_an_earlier_process_of_a_worker_is_refused(play):
         with pytest.raises(Refused) as refused:
             call()
         assert refused.value.status == 409
+
+
+def test_workers_that_die_when_a_node_hangs_up_between_its_reports_have_not_failed(play):
+    """Those of a classic script die of a lost node before its lease is over."""
+    job = play(start_nodes=2, min_nodes=2, max_nodes=2)
+    nodes = {name: Coordinator(job.server.url, job.server.token, job.coordinator.job) for name in ("a0", "a1")}
+
+    def report(agent: str) -> wire.AgentOrders:
+        said = wire.AgentReport(incarnation=agent, node=agent, workers=[], wait_s=0.0, num_workers=1)
+        return nodes[agent].report(agent, said)
+
+    deadline = time.monotonic() + 60
+    while not all((here := report("a0"), report("a1").start)) or not here.start:
+        assert time.monotonic() < deadline
+    nodes["a1"].close()
+    job.view()  # once it has answered, it has seen that end too
+    (survivor,) = here.start[0].workers
+    job.coordinator.exited(survivor, wire.WorkerExit(exit_code=1))
+
+    assert "whether a1 is gone is not known yet" in job.view().reason
+    assert not job.view().is_stopped
+    nodes["a1"] = Coordinator(job.server.url, job.server.token, job.coordinator.job)
+    report("a1")
+    assert job.view().is_stopped  # it was not gone: then it was a failure, and no restart is allowed
+    for each in nodes.values():
+        each.close()

@@ -59,7 +59,8 @@ class ElasticTrainer:
         self._is_left_by_all = False
         self._progress = Progress(self.engine, self._loader, self._logged)
         self._parameters = {id(each) for each in model.parameters()}
-        self.must_learn = True  # by the first step: one without any gradient is a mistake of the script
+        self._is_handed_over = False
+        self._must_learn = True  # by the first step: one without any gradient is a mistake of the script
         self._is_unused = False
         self.register("model", model)
         self.engine.registry.add("logged", self._logged)
@@ -149,12 +150,19 @@ class ElasticTrainer:
         self._on_leave.append(act)
         return act
 
+    def hand_over(self, note: Callable[[], bytes]) -> None:
+        """To a door that is built on this one, with notes and metrics of its own; its batches need not all be trained
+        on."""
+        self.engine.note, self.engine.last_note, self._is_handed_over = note, bytes, True
+
     def _committed(self, decision: PulseDecision) -> None:
+        if self._is_handed_over:
+            return
         self._logged.hear(decision.notes, before_step=self.engine.step - 1)
         self._is_left_by_all = len(decision.leavers) == self.engine.world.size
         is_used = any(decision.used) or decision.is_empty or not self._parameters
-        self._is_unused = self.must_learn and not is_used
-        self.must_learn = self.must_learn and not any(decision.used)
+        self._is_unused = self._must_learn and not is_used
+        self._must_learn = self._must_learn and not any(decision.used)
         self._progress.tell()
 
     def _check_owner(self, optimizer: Any) -> None:

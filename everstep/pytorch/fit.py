@@ -61,8 +61,7 @@ class Loop:
         trainer.register("tally", self.tally)
         trainer.register("metrics", self.metrics)
         trainer.register("callbacks", callbacks)
-        self._engine.note, self._engine.last_note = self._note, bytes
-        trainer.must_learn = False  # a trial may leave out a batch
+        trainer.hand_over(self._note)
         self._engine.on_commit.append(self._committed)
         context.now = self._now
 

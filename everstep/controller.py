@@ -156,6 +156,9 @@ class AllReduceController:
             self._is_in_scope = True
             yield self
             self._engine.conclude()
+        except Exception as error:
+            self._engine.stop_job_for(error)
+            raise
         finally:
             self._is_in_scope, self._has_left = False, True
             self._engine.leave("it left its scope")

@@ -318,6 +318,7 @@ class Broken:
     generation: int
     reason: str
     must_probe: bool = False
+    is_fatal: bool = False  # the workers do not fit together: the job is stopped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

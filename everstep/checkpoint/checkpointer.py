@@ -46,6 +46,7 @@ from everstep.checkpoint.storage import open_storage
 from everstep.checkpoint.survey import Snapshot, take
 from everstep.checkpoint.write import Written, failure
 from everstep.checkpoint.writer import ThreadWriter
+from everstep.engine import current
 from everstep.errors import CheckpointBroken, CheckpointFailed, EverstepError, NoCheckpoint, UsageError
 from everstep.events import emit
 
@@ -118,6 +119,7 @@ class Checkpointer:
         due = decide_due(step, every=self._every, memory_every=self._memory_every, is_asked=wait)
         if not due.is_due:
             return False
+        current.compare_weights()
         snapshot = take(state)
         draft = self._draft(step, state, metrics)
         try:

@@ -283,6 +283,8 @@ def is_formed(roster: Roster, name: str, after: int) -> bool:
 def broken(roster: Roster, name: str, message: Broken, now: float) -> Roster:
     known(roster, name, message.incarnation)
     _refuse_if_newer(roster, message.generation)
+    if message.is_fatal and (roster.is_member(name) or roster.generation.number == 0):
+        return stop(roster, f"{name}: {message.reason}")
     if message.generation < roster.generation.number or roster.generation.is_broken:
         return roster
     if not roster.is_member(name):

@@ -118,6 +118,12 @@ def trainable(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
         for name, parameter in module.named_parameters():
             if not parameter.requires_grad:
                 continue
+            if hasattr(parameter, "device_mesh"):
+                raise UsageError(
+                    f"parameter {name} is sharded (fully_shard, DTensor): its parts cannot follow a world that changes",
+                    hint="use torch.distributed.init_process_group and your own loop: `everstep run` then restarts all "
+                    "workers together after a loss, and everstep.Checkpointer saves sharded states",
+                )
             if parameter.is_sparse or parameter.layout != torch.strided:
                 raise UsageError(f"parameter {name} is sparse", hint="use a dense parameter (sparse=False)")
             found.setdefault(id(parameter), parameter)

@@ -1,7 +1,8 @@
 """The engine of this process: made at its first use, ended with the script.
 
 A script that comes to its end leaves in good order: the others go on, or all end together. One that dies of an
-exception just breaks its connections, and the others learn it from its agent."""
+exception just breaks its connections, and the others learn it from its agent. Wrong use of us stops the job: what is
+wrong in one worker's script is wrong in all."""
 
 from __future__ import annotations
 
@@ -56,6 +57,12 @@ def is_default_group_ours() -> bool:
     return _default_group is not None
 
 
+def compare_weights() -> None:
+    """The script saves a checkpoint: all workers are to compare their weights with the next step."""
+    if _engine is not None:
+        _engine.comparison.is_wanted = True
+
+
 def close() -> None:
     """End the engine of this process; the next use makes a new one."""
     global _engine, _default_group
@@ -76,6 +83,8 @@ def _end() -> None:
     engine = _engine
     if engine is not None and not hasattr(sys, "last_type"):  # the script did not die of an exception
         engine.leave("its script ended")
+    elif engine is not None:
+        engine.stop_job_for(sys.last_value)
     close()
 
 

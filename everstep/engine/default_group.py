@@ -10,7 +10,7 @@ anew in the next (experimental: exercised with one worker only). Gradients never
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
@@ -92,6 +92,15 @@ class DefaultGroup(dist.ProcessGroup):
 
     def size(self) -> int:
         return self._world.size
+
+    @property
+    def group_name(self) -> str:
+        """Asked for by DeviceMesh, and by what is built on it."""
+        raise UsageError(
+            "fully_shard, DeviceMesh and tensor parallelism cannot follow the world when workers come and go",
+            hint="use torch.distributed.init_process_group instead of everstep's: `everstep run` then restarts all "
+            "workers together after a loss, and everstep.Checkpointer saves sharded states",
+        )
 
     def getBackendName(self) -> str:  # noqa: N802 (torch's name)
         return BACKEND
@@ -212,11 +221,6 @@ def install(address: str, waiting: Waiting, *, wants_nccl: bool = False) -> Defa
     made: list[DefaultGroup] = []
 
     def create(store: Any, rank: int, size: int, timeout: timedelta) -> DefaultGroup:
-        if made:
-            raise UsageError(
-                "subgroups do not follow the world when workers come and go",
-                hint="use the default group, or torch.distributed.init_process_group and the classic restart",
-            )
         made.append(DefaultGroup(address, waiting, wants_nccl=wants_nccl))
         return made[0]
 
@@ -225,7 +229,19 @@ def install(address: str, waiting: Waiting, *, wants_nccl: bool = False) -> Defa
     else:
         dist.Backend._plugins[BACKEND.upper()] = dist.Backend._BackendPlugin(create, False)
     dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
+    groups = dist.distributed_c10d._world.pg_map
+    groups[made[0]] = _Undivided(groups[made[0]])
     return made[0]
+
+
+class _Undivided(tuple[Any, ...]):
+    """Backend and store of the default group. torch takes both apart to make another group of them, of any backend."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise UsageError(
+            "subgroups do not follow the world when workers come and go",
+            hint="use the default group, or torch.distributed.init_process_group and the classic restart",
+        )
 
 
 def _tells_of_a_connection(error: RuntimeError) -> bool:

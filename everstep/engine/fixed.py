@@ -40,6 +40,8 @@ class Alone:
 
     def report_settled(self, generation: int, step: int) -> None: ...
 
+    def stop_job(self, reason: str) -> None: ...
+
     def may_leave(self, generation: int, step: int, reason: str, *, is_asked: bool = False) -> bool:
         return True
 

@@ -5,6 +5,7 @@ A scheduler may also be stepped once after each epoch. Bound in place: the scrip
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType, MethodType
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 
 from torch.amp import GradScaler, grad_scaler
 from torch.optim import Optimizer, lr_scheduler
+from torch.optim.lr_scheduler import LRScheduler
 
 from everstep.engine.step import Engine
 from everstep.errors import UsageError
@@ -38,14 +40,17 @@ class Gate:
     def __init__(self, engine: Engine, epochs: Epochs | None = None) -> None:
         self._engine = engine
         self._epochs = epochs
-        self._num_optimizers = 0
+        self._optimizers: list[Optimizer] = []
+        self._schedulers: list[Any] = []
         self._num_passed = 0
         self.has_scaler = False
         self.is_gathering: Callable[[], bool] = lambda: False  # this step only adds to gradients: no optimizer steps
+        engine.on_build.append(self._adopt_schedulers)
 
     def bind_optimizer(self, optimizer: Optimizer) -> None:
         """As a method: a scheduler that is made later wraps it once more, and takes it for one."""
-        self._num_optimizers += 1
+        number = len(self._optimizers)
+        self._optimizers.append(optimizer)
         original = optimizer.step
 
         def step(_: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -54,6 +59,8 @@ class Gate:
             if not self.is_open("optimizer.step()"):
                 return None
             self._check_known(optimizer)
+            if self._engine.await_sum():
+                self._engine.comparison.note_update(number, optimizer)
             return self.act(lambda: original(*args, **kwargs))
 
         step.__dict__.update(getattr(original, "__dict__", {}))  # schedulers leave marks on what they wrapped
@@ -65,6 +72,7 @@ class Gate:
         `name`: it is stepped in steps, or once after each epoch. None: between steps, at any time that all have in
         common."""
         gate, kind = self, type(scheduler)
+        self._schedulers.append(scheduler)
         if self._epochs is not None and name is not None:
             self._epochs.expect_after(name)
 
@@ -75,6 +83,22 @@ class Gate:
 
         _disguise(Bound, kind)
         scheduler.__class__ = Bound
+
+    def _adopt_schedulers(self) -> None:
+        """One that was not prepared would act in every leaf, on each worker as often as it has leaves."""
+        known = {id(part) for each in self._schedulers for part in (each, *getattr(each, "_schedulers", ()))}
+        for number, optimizer in enumerate(self._optimizers):
+            found = [each for each in _schedulers_of(optimizer) if id(each) not in known]
+            if len(found) > 1:
+                raise UsageError(
+                    f"{len(found)} schedulers of one optimizer were not prepared: "
+                    + ", ".join(sorted(type(each).__name__ for each in found)),
+                    hint="trainer.prepare(optimizer, [one, other]), or controller.set_broadcast_state(scheduler)",
+                )
+            for each in found:
+                name = f"scheduler of optimizer {number}"
+                self._engine.registry.add(name, each)
+                self.bind_scheduler(each, name if self._epochs is not None else None)
 
     def bind_scaler(self, scaler: GradScaler) -> None:
         gate, kind = self, type(scaler)
@@ -123,7 +147,7 @@ class Gate:
 
     def act(self, apply: Callable[[], Any]) -> Any:
         self._num_passed += 1
-        return self._engine.update(apply, is_final=self._num_passed == self._num_optimizers)
+        return self._engine.update(apply, is_final=self._num_passed == len(self._optimizers))
 
     def _check_known(self, optimizer: Optimizer) -> None:
         """A gradient that the engine has not summed would make this worker's weights differ from the others'."""
@@ -137,7 +161,7 @@ class Gate:
             )
 
     def check_ready(self) -> None:
-        if not self._num_optimizers:
+        if not len(self._optimizers):
             raise UsageError(
                 "step() before prepare(): no optimizer is known",
                 hint="first call trainer.prepare(optimizer), or controller.set_broadcast_optimizer(optimizer)",
@@ -155,10 +179,21 @@ class Gate:
                 "the body of the step's last leaf ended without optimizer.step()",
                 hint="call optimizer.step() in every pass of the body; it acts with the last leaf only",
             )
-        if engine.is_last_leaf and self._num_passed < self._num_optimizers:
+        if engine.is_last_leaf and self._num_passed < len(self._optimizers):
             engine.commit()
         engine.end_leaf()
         engine.after_commit()
+
+
+def _schedulers_of(optimizer: Optimizer) -> list[LRScheduler]:
+    """All that there are, whoever made them, but for those inside of others."""
+    holders = gc.get_referrers(optimizer)
+    attributes = [each for each in holders if type(each) is dict and each.get("optimizer") is optimizer]
+    if attributes:
+        holders += gc.get_referrers(*attributes)
+    found = {id(each): each for each in holders if isinstance(each, LRScheduler) and each.optimizer is optimizer}
+    inner = {id(part) for each in found.values() for part in getattr(each, "_schedulers", ())}
+    return [each for number, each in found.items() if number not in inner]
 
 
 def explain(error: BaseException) -> BaseException:

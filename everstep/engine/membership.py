@@ -150,6 +150,17 @@ class Membership:
         self._ask(lambda: self._client.broken(self.worker, message))
         self._close_generation(generation, reason, must_probe)
 
+    def stop_job(self, reason: str) -> None:
+        """Workers do not fit together, or this one uses us in a wrong way: that nobody survives. Of no effect unless it
+        is one of those that train."""
+        if self._store is None:
+            return  # not announced
+        with self._changed:
+            generation = self._generation
+        message = Broken(incarnation=self._incarnation, generation=generation, reason=reason, is_fatal=True)
+        with contextlib.suppress(EverstepError):  # it is over already, or the coordinator is away for good
+            self._ask(lambda: self._client.broken(self.worker, message))
+
     def report_settled(self, generation: int, step: int) -> None:
         message = Settled(incarnation=self._incarnation, generation=generation, step=step)
 

@@ -14,7 +14,9 @@ from typing import NamedTuple
 from everstep.errors import StateMismatch
 
 _HEADER = struct.Struct("<qqqqqqqq")  # generation, step, kind, epoch, position, samples, bytes of the note, leaves
-_PULSE = struct.Struct("<qqBBdq")  # generation, step, wants_regroup, is_leaving, leaf_s, bytes of used
+_PULSE = struct.Struct(
+    "<qqBBBQQdq"
+)  # generation, step, three flags, digests of settings and weights, leaf_s, bytes of used
 STEPS, ENDS = 0, 1
 
 
@@ -112,22 +114,30 @@ class Pulse:
     wants_regroup: bool  # newcomers wait to be let in
     is_leaving: bool  # this worker leaves in good order after the step
     used: bytes  # by parameter: 1 if one of this worker's leaves gave it a gradient
+    wants_check: bool = False  # after this step, all are to sum their weights
+    settings: int = 0  # digest of what this worker's last update used; 0: not known …
+    weights: int = 0  # … and of its weights
     leaf_s: float = 0.0  # how long this worker takes for a leaf; 0: not known
     note: bytes = b""  # what the door above has to say to all
 
     def pack(self) -> bytes:
-        flags = (self.wants_regroup, self.is_leaving)
-        return _PULSE.pack(self.generation, self.step, *flags, self.leaf_s, len(self.used)) + self.used + self.note
+        facts = (self.wants_regroup, self.is_leaving, self.wants_check, self.settings, self.weights, self.leaf_s)
+        return _PULSE.pack(self.generation, self.step, *facts, len(self.used)) + self.used + self.note
 
     @classmethod
     def unpack(cls, raw: bytes) -> Pulse:
-        generation, step, wants_regroup, is_leaving, leaf_s, num_used = _PULSE.unpack_from(raw)
+        generation, step, wants_regroup, is_leaving, wants_check, settings, weights, leaf_s, num_used = (
+            _PULSE.unpack_from(raw)
+        )
         note_at = _PULSE.size + num_used
         return cls(
             generation=generation,
             step=step,
             wants_regroup=bool(wants_regroup),
             is_leaving=bool(is_leaving),
+            wants_check=bool(wants_check),
+            settings=settings,
+            weights=weights,
             used=raw[_PULSE.size : note_at],
             leaf_s=leaf_s,
             note=raw[note_at:],
@@ -144,6 +154,8 @@ class PulseDecision:
     leavers: tuple[int, ...]  # ranks that will not be in it
     used: bytes  # by parameter: used by anybody
     is_empty: bool  # no leaf had any weight: there is nothing to apply
+    must_check: bool  # after the update, all sum their weights
+    is_differing: bool  # workers have updated by other settings, or hold other weights
     leaf_s: tuple[float, ...]  # by rank
     notes: tuple[bytes, ...]  # by rank
     reason: str
@@ -171,6 +183,11 @@ def decide_pulse(pulses: Sequence[Pulse], total_weight: float) -> PulseDecision:
         leavers=leavers,
         used=used,
         is_empty=total_weight == 0,
+        must_check=any(pulse.wants_check for pulse in pulses),
+        is_differing=any(
+            len({digest for digest in digests if digest}) > 1
+            for digests in ([pulse.settings for pulse in pulses], [pulse.weights for pulse in pulses])
+        ),
         leaf_s=tuple(pulse.leaf_s for pulse in pulses),
         notes=tuple(pulse.note for pulse in pulses),
         reason=reason,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import json
 import logging
 import signal
 import time
@@ -22,6 +23,7 @@ import torch
 from everstep.board import Board
 from everstep.engine.agreed import Agreed, weighted_mean
 from everstep.engine.buckets import lay_out, trainable
+from everstep.engine.comparison import Comparison, first_difference
 from everstep.engine.determinism import fix_kernels
 from everstep.engine.farewell import ASKED, Farewell, Leaving, on_sigterm
 from everstep.engine.fixed import Alone
@@ -50,7 +52,7 @@ from everstep.engine.settle import Hello, Leadership, check_fit, decide_leader, 
 from everstep.engine.summing import Sum, Summed
 from everstep.engine.transfer import receive_state, send_state
 from everstep.engine.world import ALONE, World
-from everstep.errors import PeerLost, PermanentError, UsageError
+from everstep.errors import PeerLost, PermanentError, StateMismatch, UsageError
 from everstep.events import emit
 from everstep.wire import COMPUTING, OUTSIDE, WAITING
 
@@ -114,6 +116,8 @@ class Engine:
         self._is_agreeing = False
         self._farewell: Farewell | None = None  # it has asked to leave
         self._agreed = Agreed()
+        self.comparison = Comparison()
+        self.on_build: list[Callable[[], None]] = []  # told before the state is fixed, and the first group settles
 
     def configure(self, settings: Settings) -> None:
         if self._gradients is not None:
@@ -161,6 +165,8 @@ class Engine:
     def _build(self) -> Gradients:
         """Fix what is to be summed; from here on no parameter may be added."""
         if self._gradients is None:
+            for tell in self.on_build:
+                tell()
             parameters = trainable(self.registry.modules)
             if not parameters:
                 raise UsageError(
@@ -312,6 +318,7 @@ class Engine:
         """The leaf's body broke off. Leaves computed before stay; the step is done again by all."""
         leaf, self._leaf = self._leaf, None
         self._membership.is_in_step = False
+        self.stop_job_for(error)
         gradients = self._build()
         gradients.abandon()
         self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
@@ -399,7 +406,8 @@ class Engine:
         self._board.write(step=self.step, leaf=-1, phase=WAITING)
         while True:
             try:
-                summed = self._finish_sum()
+                with self._stopping_all():
+                    summed = self._finish_sum()
                 break
             except PeerLost as lost:
                 self._regroup(lost)
@@ -412,7 +420,10 @@ class Engine:
                     return
                 if self.world.size > 1:
                     self._launch(None)
-        self._decision = decide_pulse(summed.pulses, summed.total)
+        decision = decide_pulse(summed.pulses, summed.total)
+        if decision.is_differing:
+            self._name_difference()
+        self._decision = decision
         self._board.write(step=self.step, leaf=-1, phase=COMPUTING)  # the update: nobody waits for a peer in it
         if summed.buffers is not None:
             self._buffers.adopt(summed.buffers)
@@ -426,10 +437,49 @@ class Engine:
             step=self.step,
             wants_regroup=self._membership.newcomers > 0,
             is_leaving=self.is_leaving,
+            wants_check=self.comparison.is_due(time.monotonic(), is_first=self.world.rank == 0),
+            settings=self.comparison.settings,
+            weights=self.comparison.weights,
             used=self._build().used_parameters(),
             leaf_s=self._pace.leaf_s,
             note=self.last_note(self._note),
         )
+
+    @contextlib.contextmanager
+    def _stopping_all(self) -> Iterator[None]:
+        """What does not fit together is nobody's loss: the others must not go on without this worker."""
+        try:
+            yield
+        except StateMismatch as mismatch:
+            self.stop_job(mismatch.message)
+            raise
+
+    def stop_job(self, reason: str) -> None:
+        """For all workers, with exit code 1."""
+        self._membership.stop_job(reason)
+
+    def stop_job_for(self, error: BaseException) -> None:
+        """If the script uses us in a wrong way: what is wrong in one worker's is wrong in all."""
+        if isinstance(error, UsageError | StateMismatch):
+            self.stop_job(f"{type(error).__name__}: {error.message}")
+
+    def _name_difference(self) -> None:
+        """All come here in the same step, or at the end. Returns if the digests differ and nothing else does."""
+        assert self._group is not None
+        names = {id(p): name for module in self.registry.modules for name, p in module.named_parameters()}
+        mine = self.comparison.facts([names.get(id(p), "?") for p in self._build().parameters])
+        with self._stopping_all():
+            try:
+                raws = self._group.gather(json.dumps([self._membership.worker, mine]).encode())
+                difference = first_difference([json.loads(raw) for raw in raws])
+            except PeerLost:  # one of them is gone already
+                difference = "the settings of their optimizers, or their weights"
+            if difference is not None:
+                raise StateMismatch(
+                    f"after {self.step} steps the workers are not the same: {difference}",
+                    hint="prepare each scheduler: trainer.prepare(optimizer, scheduler); change learning rates and "
+                    "weights on all workers alike, by trainer.num_steps and not by a worker's rank or its own batches",
+                )
 
     def _finish_sum(self) -> Summed:
         if self.world.size == 1:
@@ -477,6 +527,9 @@ class Engine:
         self._plan = None
         self._buffers.commit()
         self._sum.forget()
+        self.comparison.have_matched()
+        if decision.must_check and self.world.size > 1:
+            self.comparison.note_weights(gradients.parameters)
         self._pace.committed(decision.leaf_s)
         for advance in self.on_commit if self._counts else self.on_empty:
             advance(decision)
@@ -518,7 +571,9 @@ class Engine:
                 self._take_group()
             self._must_regroup = False
             try:
-                leadership = self._settle()
+                # Who joins a job under way and does not fit is turned away; where all begin, nobody is right.
+                with contextlib.nullcontext() if self.world.continues else self._stopping_all():
+                    leadership = self._settle()
                 break
             except PeerLost as again:
                 self._membership.report_broken(self.world.generation, again.message)
@@ -632,6 +687,7 @@ class Engine:
     def _load(self, state: dict[str, Any]) -> None:
         self._is_dirty = True
         self._num_loads += 1
+        self.comparison.forget()
         self.registry.load(state["objects"])
         self.step = state["engine"]["step"]
         self._settings = replace(self.settings, seed=state["engine"]["seed"])
@@ -679,7 +735,7 @@ class Engine:
                 if self._group.is_broken:
                     raise PeerLost(f"the group of generation {self.world.generation} is broken")
                 # A generation closed in good order serves until the next leaf: there all workers are at one place.
-                with self.in_phase(WAITING):
+                with self.in_phase(WAITING), self._stopping_all():
                     self._agreed.agree(name, value, self._group)
             except PeerLost as lost:
                 self._regroup(lost)
@@ -710,6 +766,7 @@ class Engine:
                 if self._must_regroup or self._must_settle or self._membership.is_closed(self.world.generation):
                     self._regroup()
                 self._swap_ends()
+                self._compare_ends()
                 return
             except PeerLost as lost:
                 self._regroup(lost)
@@ -719,6 +776,21 @@ class Engine:
         header = Header(generation=self.world.generation, step=self.step, kind=ENDS, weights=(-1.0,) * self._leaves)
         with self.in_phase(WAITING):
             self._group.swap(header.pack(), [header_bytes(self._leaves)] * self.world.size, TAG_HEADER)
+
+    def _compare_ends(self) -> None:
+        """Nobody ends with other weights, or after another step, than the others."""
+        assert self._group is not None
+        if self.world.size == 1:
+            return
+        self.comparison.note_weights(self._build().parameters)
+        mine = [self.step, self.comparison.settings, self.comparison.weights]
+        with self.in_phase(WAITING):
+            said = [json.loads(raw) for raw in self._group.gather(json.dumps(mine).encode())]
+        with self._stopping_all():
+            if len(steps := {step for step, _, _ in said}) > 1:
+                raise StateMismatch(f"workers end after different steps: {', '.join(map(str, sorted(steps)))}")
+        if any(len({digest for digest in digests if digest}) > 1 for digests in list(zip(*said, strict=True))[1:]):
+            self._name_difference()
 
     def leave(self, reason: str) -> None:
         """Wait until nobody needs this worker's state any more."""

@@ -62,6 +62,14 @@ def test_buffers_do_not_depend_on_the_number_of_workers(runs: dict[str, list[dic
     assert len({digest for line in told for digest in line["ends"]}) == 1
 
 
+def test_workers_that_are_not_the_same_any_more_are_told_so(runs: dict[str, list[dict[str, Any]]]) -> None:
+    (rates,), (weights,) = runs["other rate"], runs["other weights"]
+    sentence = "after 3 steps the workers are not the same: lr of optimizer 0, group 0 is 0.1 on w0 and 0.2 on w1"
+    assert rates["ends"] == [sentence] * 2
+    assert weights["ends"][0] == weights["ends"][1]
+    assert "after 4 steps the workers are not the same: the checksum of bias is" in weights["ends"][0]
+
+
 def test_one_that_comes_back_into_the_same_step_computes_its_leaf_again(runs: dict[str, list[dict[str, Any]]]) -> None:
     (told,) = runs["the same step"]
     (first, weights), (second, same_weights) = told["ends"]

@@ -32,7 +32,7 @@ from everstep.engine.group import Group
 from everstep.engine.reduce import QUICK_S, Reduction
 from everstep.engine.step import Engine
 from everstep.engine.world import World
-from everstep.errors import PermanentError
+from everstep.errors import PermanentError, StateMismatch
 from everstep.process import STOPPED, process_state
 
 SIZES = (3, 0, 5, 1, 2, 4, 1)  # samples of each leaf; one is empty
@@ -176,6 +176,26 @@ def come_back_too_late() -> int:
     return steps[0]
 
 
+def drift_apart(kind: str) -> str:
+    """Rank 1 does something else than rank 0; what each is told."""
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    trainer = everstep.ElasticTrainer(model, leaves=3)
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    try:
+        for leaf in trainer.leaves(steps=4):
+            with trainer.step():
+                model(torch.ones(1, 2)).sum().backward()
+                if kind == "rate" and trainer.rank == 1 and leaf.step == 2:
+                    optimizer.param_groups[0]["lr"] = 0.2
+                optimizer.step()
+            if kind == "weights" and trainer.rank == 1 and trainer.num_steps == 4:
+                model.bias.data += 1.0
+    except StateMismatch as mismatch:
+        return mismatch.message
+    return "nothing"
+
+
 class Planned(Alone):
     """Generations as planned: by number, its ranks. A worker is in those that name it, and goes on when it must."""
 
@@ -304,6 +324,10 @@ def main() -> None:
     print(json.dumps({"run": "a lost peer", "ends": ends}), flush=True)
     (ends,) = in_world(2, (come_back_too_late, ()))
     print(json.dumps({"run": "too late", "ends": ends}), flush=True)
+    for kind, ends in zip(
+        ("rate", "weights"), in_world(2, (drift_apart, ("rate",)), (drift_apart, ("weights",))), strict=True
+    ):
+        print(json.dumps({"run": f"other {kind}", "ends": ends}), flush=True)
     (ends,) = in_world(2, (come_back_into_the_same_step, ()))
     print(json.dumps({"run": "the same step", "ends": ends}), flush=True)
     for victims in ((1,), (0,), (0, 1)):

@@ -93,12 +93,15 @@ class Stage:
             self.hear(name)
             self._act(changes.leave(self.roster, name, message))
 
-    def break_(self, name: str, reason: str = "a socket broke", *, must_probe: bool = False) -> None:
+    def break_(
+        self, name: str, reason: str = "a socket broke", *, must_probe: bool = False, is_fatal: bool = False
+    ) -> None:
         message = Broken(
             incarnation=self._incarnation(name),
             generation=self.generation.number,
             reason=reason,
             must_probe=must_probe,
+            is_fatal=is_fatal,
         )
         self._act(changes.broken(self.roster, name, message, self.now))
 

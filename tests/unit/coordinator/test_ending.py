@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everstep.coordinator.ending import decide_end
+from everstep.errors import Refused
 
 
 @pytest.fixture
@@ -24,6 +25,22 @@ def test_all_leave_together_and_the_job_is_finished(trio):
     assert [trio.status(name) for name in ("w0", "w1", "w2")] == ["left"] * 3
     assert trio.roster.is_finished
     assert trio.roster.reason == "all 3 members left together at step 10"
+
+
+def test_a_member_that_finds_that_they_do_not_fit_together_stops_the_job(trio):
+    trio.break_("w1")  # others may have noticed that it went away before
+    trio.break_("w1", reason="lr is 0.1 on w0 and 0.2 on w1", is_fatal=True)
+
+    assert trio.roster.is_stopped
+    assert trio.roster.reason == "w1: lr is 0.1 on w0 and 0.2 on w1"
+
+
+def test_one_that_is_no_member_cannot_stop_the_job(trio):
+    (newcomer,) = trio.add(1)
+    with pytest.raises(Refused, match="no member"):
+        trio.break_(newcomer, is_fatal=True)
+
+    assert not trio.roster.is_over
 
 
 def test_all_are_asked_to_go_and_the_job_waits_for_others(trio):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
-from torch.optim.lr_scheduler import LambdaLR, LinearLR, ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import LambdaLR, LinearLR, ReduceLROnPlateau, SequentialLR, StepLR
 
 import everstep
 from everstep.errors import UsageError
@@ -137,14 +137,20 @@ def test_a_step_in_which_only_one_of_two_optimizers_acts_is_a_step() -> None:
 
 
 def train(
-    schedule: Callable[[torch.optim.Optimizer], Any], *, is_per_epoch: bool, epochs: int = 3, leaves: int = 2
+    schedule: Callable[[torch.optim.Optimizer], Any],
+    *,
+    is_per_epoch: bool,
+    epochs: int = 3,
+    leaves: int = 2,
+    is_prepared: bool = True,
 ) -> tuple[list[float], Any]:
     """The learning rate of each step, 4 to an epoch."""
     model = Slope()
     loader = everstep.DataLoader(Numbers(8 * leaves), batch_size=2)
     trainer = make_trainer(model, loader, leaves)
     optimizer = SGD(model.parameters(), lr=1.0)
-    optimizer, scheduler = trainer.prepare(optimizer, schedule(optimizer))
+    scheduler = schedule(optimizer)
+    trainer.prepare(optimizer, scheduler if is_prepared else None)
     rates = []
     for _ in trainer.epochs(epochs):
         for samples in loader:
@@ -167,6 +173,31 @@ def test_a_scheduler_per_step_steps_once_per_global_batch(leaves: int) -> None:
     rates, scheduler = train(lambda o: LambdaLR(o, lambda n: 1 / (1 + n)), is_per_epoch=False, leaves=leaves)
     assert rates == [1 / (1 + step) for step in range(12)]
     assert scheduler.last_epoch == 12
+
+
+@pytest.mark.parametrize("is_per_epoch", [False, True])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        lambda o: StepLR(o, 2, 0.5),
+        lambda o: SequentialLR(o, [LinearLR(o, total_iters=2), StepLR(o, 2, 0.5)], milestones=[3]),
+    ],
+)
+def test_a_scheduler_that_was_not_prepared_is_adopted(schedule: Callable[..., Any], is_per_epoch: bool) -> None:
+    adopted, _ = train(schedule, is_per_epoch=is_per_epoch, leaves=3, is_prepared=False)
+    prepared, _ = train(schedule, is_per_epoch=is_per_epoch, leaves=3)
+    assert adopted == prepared
+
+
+def test_several_schedulers_that_were_not_prepared_are_refused_by_name() -> None:
+    model = Slope()
+    optimizer = SGD(model.parameters(), lr=1.0)
+    schedulers = LinearLR(optimizer), StepLR(optimizer, 2)
+    trainer = make_trainer(model, everstep.DataLoader(Numbers(8), batch_size=2))
+    trainer.prepare(optimizer)
+    with pytest.raises(UsageError, match="2 schedulers of one optimizer were not prepared: LinearLR, StepLR"):
+        next(trainer.epochs(1))
+    assert all(each.optimizer is optimizer for each in schedulers)
 
 
 @pytest.mark.filterwarnings("error")

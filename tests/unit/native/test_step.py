@@ -124,6 +124,24 @@ def test_a_leaf_that_is_computed_again_starts_from_the_buffers_of_the_step() -> 
     assert (model.running_mean, model.num_batches_tracked) == (1.0, 1)
 
 
+def test_sparse_gradients_are_refused() -> None:
+    model = nn.Embedding(4, 2, sparse=True)
+    trainer = make_trainer(model)
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    next(iter(trainer.leaves(steps=1)))
+    with pytest.raises(UsageError, match="sparse gradients") as caught, trainer.step():
+        model(torch.tensor([1])).sum().backward()
+        optimizer.step()
+    assert caught.value.hint == "use sparse=False"
+
+
+def test_sparse_parameters_are_refused() -> None:
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.eye(2).to_sparse())
+    with pytest.raises(UsageError, match="parameter weight is sparse"):
+        make_trainer(model).engine.next_leaf()
+
+
 class Counting(nn.Module):
     """Counts its batches in a buffer, and may put another tensor there each time."""
 

@@ -1,0 +1,125 @@
+"""What the workers compare: the settings that their last update used, in each pulse, and their weights, now and then.
+
+Ordinary mistakes, such as a scheduler that one worker steps more often than another, make weights drift apart without
+an error. Digests travel; only where these differ is more said, to name what differs and between whom. A worker that was
+given a peer's state has nothing to compare until its next update."""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+UNKNOWN = 0
+PAUSE_S = 30.0  # between two checksums of all weights …
+SHARE = 0.001  # … or so long that they take no more of the time than this
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+Facts = Mapping[str, str]
+
+
+class Comparison:
+    """One worker's side."""
+
+    def __init__(self) -> None:
+        self._applied: dict[int, list[list[tuple[str, Any]]]] = {}  # by optimizer and group
+        self._sums: list[int] = []
+        self._due_at = 0.0
+        self.weights = UNKNOWN  # digest of the weights that are to be compared
+        self.is_wanted = False  # the script saves a checkpoint
+
+    def note_update(self, number: int, optimizer: Optimizer) -> None:
+        """Right before this optimizer's step."""
+        self._applied[number] = [_settings(group) for group in optimizer.param_groups]
+
+    def note_weights(self, parameters: Sequence[Tensor]) -> None:
+        """Right after an update that all have agreed to look at."""
+        began = time.monotonic()
+        self._sums = _sums(parameters)
+        self.weights, self.is_wanted = _digest(self._sums), False
+        now = time.monotonic()
+        self._due_at = now + max(PAUSE_S, (now - began) / SHARE)
+
+    def have_matched(self) -> None:
+        """All were told the same weights."""
+        self._sums, self.weights = [], UNKNOWN
+
+    def is_due(self, now: float, *, is_first: bool) -> bool:
+        """Whether all are to sum their weights; the first worker looks at the clock for all."""
+        return self.is_wanted or (is_first and now >= self._due_at)
+
+    def forget(self) -> None:
+        """The state is another's now."""
+        self._applied, self._sums, self.weights = {}, [], UNKNOWN
+
+    @property
+    def settings(self) -> int:
+        """Digest of what the last update used."""
+        return _digest(list(self._applied.values())) if self._applied else UNKNOWN
+
+    def facts(self, names: Sequence[str]) -> Facts:
+        """All that is compared, by name; `names`: of the parameters."""
+        told = {
+            f"{key} of optimizer {number}, group {place}": str(value)
+            for number, groups in self._applied.items()
+            for place, group in enumerate(groups)
+            for key, value in group
+        }
+        return told | {f"the checksum of {name}": f"{each:016x}" for name, each in zip(names, self._sums, strict=False)}
+
+
+def _sums(parameters: Sequence[Tensor]) -> list[int]:
+    """One for each, of its words: quick on any device, with one copy to the host."""
+    if not parameters:
+        return []
+    each = [p.detach().view(_WORDS[p.element_size()]).sum(dtype=torch.int64) for p in parameters]
+    return [int(total) & (2**64 - 1) for total in torch.stack(each).tolist()]
+
+
+def first_difference(said: Sequence[tuple[str, Facts]]) -> str | None:
+    """What differs, and between whom; `said`: by worker. Whoever says nothing of a thing does not count there."""
+    differing = []
+    for name in dict.fromkeys(name for _, facts in said for name in facts):
+        holders: dict[str, list[str]] = defaultdict(list)
+        for worker, facts in said:
+            if name in facts:
+                holders[facts[name]].append(worker)
+        if len(holders) > 1:
+            values = (f"{value} on {', '.join(workers)}" for value, workers in holders.items())
+            differing.append(f"{name} is {' and '.join(values)}")
+    if not differing:
+        return None
+    more = f"; so do {len(differing) - 1} more" if len(differing) > 1 else ""
+    return differing[0] + more
+
+
+def _settings(group: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(key, _plain(value)) for key, value in group.items() if key != "params" and not _is_away(value)]
+
+
+def _is_away(value: Any) -> bool:
+    """On a device: to look at it would make the host wait. The weights tell."""
+    return isinstance(value, Tensor) and value.device.type != "cpu"
+
+
+def _plain(value: Any) -> Any:
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return value.item() if hasattr(value, "item") else str(type(value))  # of numpy, or nothing to compare
+
+
+def _digest(plain: Any) -> int:
+    """Version 2 of marshal says the same for equal values, whoever else holds them."""
+    return int.from_bytes(hashlib.blake2b(marshal.dumps(plain, 2), digest_size=8).digest(), "little") or 1

@@ -1,0 +1,31 @@
+"""Ordinary mistakes in scripts end with an error and exit code 1, on all workers: never with other weights, nor with
+some of the workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from everstep.wire import Policy
+from lab.stage import Stage
+
+PATIENT = Policy(lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        ("learning-rate", "lr of optimizer 0, group 0 is 0.1 on w0 and 0.05 on w1"),
+        ("weights", "the checksum of bias is "),
+        ("break", "trains on samples "),
+        ("usage", "optimizer.step() outside of a step would change this worker alone"),
+    ],
+)
+def test_a_mistake_stops_the_job_with_a_sentence(mistake: str, sentence: str) -> None:
+    with Stage(mistake, script="mistakes.py", workers=2, policy=PATIENT) as cluster:
+        stopped = cluster.wait("job.stopped")
+        result = cluster.finish(check=False)
+        report = (cluster.directory / "node1.log").read_text()
+    assert sentence in stopped["reason"]
+    assert sentence in report
+    assert result.exit_codes == {"node1": 1}
+    assert not result.events("job.finished")

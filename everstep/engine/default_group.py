@@ -94,7 +94,7 @@ class DefaultGroup(dist.ProcessGroup):
         return self._world.size
 
     @property
-    def group_name(self) -> str:
+    def group_name(self) -> Any:
         """Asked for by DeviceMesh, and by what is built on it."""
         raise UsageError(
             "fully_shard, DeviceMesh and tensor parallelism cannot follow the world when workers come and go",

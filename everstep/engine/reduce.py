@@ -275,7 +275,8 @@ class Reduction:
             if self._additions:
                 torch.add(values[self._additions[-1].left], values[self._additions[-1].right], out=out)
             else:  # one rank brings it all
-                out.copy_(*values.values())
+                (only,) = values.values()
+                out.copy_(only)
             divide(out, total)
         for tensor in scratch.values():
             self._scratch.give(tensor)

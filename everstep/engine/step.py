@@ -458,7 +458,7 @@ class Engine:
         """For all workers, with exit code 1."""
         self._membership.stop_job(reason)
 
-    def stop_job_for(self, error: BaseException) -> None:
+    def stop_job_for(self, error: BaseException | None) -> None:
         """If the script uses us in a wrong way: what is wrong in one worker's is wrong in all."""
         if isinstance(error, UsageError | StateMismatch):
             self.stop_job(f"{type(error).__name__}: {error.message}")

@@ -1,10 +1,11 @@
 """How fast one coordinator tells thousands of workers of a loss and of the generation after it.
 
 One coordinator process on loopback; all workers are simulated by this process, each with a connection of its own and
-the calls that a real one makes: announce, arrive, watch, and after a loss arrive again. Prints a small table; the last
-line is JSON.
+the calls that a real one makes: announce, arrive, watch, and after a loss arrive again. Then nodes of 8 workers with
+their agents, which report, and keep a second connection warm: what does the coordinator do while nothing happens?
+Prints a small table; the last line is JSON.
 
-    python benchmarks/membership.py --workers 2000"""
+    python benchmarks/membership.py --workers 2000 --nodes 100"""
 
 from __future__ import annotations
 
@@ -29,6 +30,8 @@ from everstep import wire
 from everstep.env import read_token
 
 JOB = "benchmark"
+WORKERS_OF_A_NODE = 8
+WARM_S = 2.0  # as launcher/line.py
 NUM_LOSSES = 5
 CONCURRENT_SETUPS = 64
 POLICY = {"heartbeat_s": 0.5, "lease_s": 30.0, "arrive_s": 20.0, "start_s": 600.0}
@@ -90,7 +93,9 @@ class Connection(asyncio.Protocol):
 class Town:
     """All simulated workers, and what was measured of them."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, job: str = JOB) -> None:
+        self.job = job
+        self.lives: list[asyncio.Task[None]] = []
         self.address = urlsplit(url).hostname, urlsplit(url).port
         self._tail = f" HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\n"
         self.workers: list[Worker] = []
@@ -100,8 +105,20 @@ class Town:
         self.formed = asyncio.Event()
         self.size = 0
 
-    def head(self, method: str, path: str) -> bytes:
-        return f"{method} /v1/jobs/{JOB}{path}{self._tail}".encode()
+    def head(self, method: str, path: str, job: str | None = None) -> bytes:
+        root = f"/v1/jobs/{self.job}" if job is None else "/v1"
+        return f"{method} {root}{path}{self._tail}".encode()
+
+    def live(self, life: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(life)
+        task.add_done_callback(_raise)
+        self.lives.append(task)
+        return task
+
+    async def end(self) -> None:
+        for life in self.lives:
+            life.cancel()
+        await asyncio.gather(*self.lives, return_exceptions=True)
 
     async def connect(self) -> Connection:
         _, connection = await asyncio.get_running_loop().create_connection(Connection, *self.address)
@@ -131,10 +148,13 @@ class Worker:
         self.generation = self.settled = self.seen = 0
 
     async def begin(self) -> None:
-        self.connection = await self.town.connect()
         request = wire.SlotRequest(agent=f"a{self.number // 8}", request=str(self.number))
-        answer = await self.connection.call(self.town.head("POST", "/workers"), request)
-        self.name = json.loads(answer)["worker"]
+        answer = await self.town.ask("POST", "/workers", request)
+        await self.announce(json.loads(answer)["worker"])
+
+    async def announce(self, name: str) -> None:
+        self.name = name
+        self.connection = await self.town.connect()
         self.heads = {call: self.town.head("POST", f"/workers/{self.name}/{call}") for call in CALLS}
         await self.call(
             "announce",
@@ -176,6 +196,44 @@ class Worker:
 
 
 CALLS = ("announce", "arrive", "watch")
+
+
+class Agent:
+    """A node's agent, with the calls that launcher/line.py makes."""
+
+    def __init__(self, town: Town, number: int) -> None:
+        self.town, self.name, self.number = town, f"node-{number}", number
+        self.workers: list[Worker] = []
+        self.peers_seen = 0
+
+    def lives(self) -> list[Coroutine[Any, Any, None]]:
+        return [self.report(), self.keep_warm()]
+
+    async def report(self) -> None:
+        connection, head = await self.town.connect(), self.town.head("POST", f"/agents/{self.name}/report")
+        while True:
+            states = [wire.WorkerState(worker=each.name, is_running=True, step=1) for each in self.workers]
+            report = wire.AgentReport(
+                incarnation=self.name, node=self.name, workers=states, num_workers=WORKERS_OF_A_NODE,
+                address=f"10.0.{self.number // 256}.{self.number % 256}", probe_port=1, free_port=2,
+                peers_seen=self.peers_seen,
+            )  # fmt: skip
+            orders = json.loads(await connection.call(head, report))
+            self.peers_seen = orders["peers_seen"]
+            if orders["start"] and not self.workers:
+                self.workers = [await self.start(name) for name in orders["start"][0]["workers"]]
+
+    async def start(self, name: str) -> Worker:
+        worker = Worker(self.town, 0)
+        await worker.announce(name)
+        self.town.live(worker.live())
+        return worker
+
+    async def keep_warm(self) -> None:
+        connection, head = await self.town.connect(), self.town.head("GET", "/health", job="")
+        while True:
+            await connection.call(head, None)
+            await asyncio.sleep(WARM_S)
 
 
 async def gather_some(makers: list[Callable[[], Coroutine[Any, Any, None]]]) -> None:
@@ -226,6 +284,27 @@ async def measure(url: str, token: str, pid: int, num_workers: int, seconds: flo
     }
 
 
+async def measure_rest(url: str, token: str, pid: int, num_nodes: int, seconds: float) -> dict[str, float]:
+    """The coordinator's own processor time while nothing happens."""
+    town = Town(url, token, "rest")
+    num_workers = num_nodes * WORKERS_OF_A_NODE
+    policy = wire.Policy(
+        start_nodes=num_nodes, min_nodes=num_nodes, max_nodes=num_nodes, start_workers=num_workers,
+        lease_s=60.0, arrive_s=60.0, start_s=600.0, stall_s=600.0,
+    )  # fmt: skip
+    await town.ask("PUT", "", wire.JobSpec(policy=policy))
+    for number in range(num_nodes):
+        for life in Agent(town, number).lives():
+            town.live(life)
+    await town.all_formed()
+    await asyncio.sleep(2.0)  # until all have heard of it
+    before_s, started = cpu_s(pid), time.monotonic()
+    await asyncio.sleep(seconds)
+    cores = (cpu_s(pid) - before_s) / (time.monotonic() - started)
+    await town.end()
+    return {"nodes": num_nodes, "rest_cores": cores}
+
+
 async def _heartbeats(town: Town, seconds: float) -> float:
     town.is_measuring, started = True, time.monotonic()
     await asyncio.sleep(seconds)
@@ -269,6 +348,7 @@ def cpu_s(pid: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=2000)
+    parser.add_argument("--nodes", type=int, default=100, help="of 8 workers each, with their agents, at rest")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long heartbeats are counted")
     arguments = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -278,7 +358,11 @@ def main() -> None:
         process, url = start_coordinator(folder)
         try:
             token = read_token(folder / "token")
-            found = uvloop.run(measure(url, token, process.pid, arguments.workers, arguments.seconds))
+            found = dict[str, float]()
+            if arguments.workers:
+                found |= uvloop.run(measure(url, token, process.pid, arguments.workers, arguments.seconds))
+            if arguments.nodes:
+                found |= uvloop.run(measure_rest(url, token, process.pid, arguments.nodes, 2 * arguments.seconds))
         finally:
             process.terminate()
             process.wait()

@@ -351,10 +351,11 @@ class Job:
     def _decide(self, now: float) -> None:
         if self._examine_at is not None and self._examine_at <= now:
             self.roster, self._examine_at = examine(self.roster, self.signs, self.node_signs, now)
-        before, policy = self.roster.generation, self.roster.policy
+        before, policy = self.roster, self.roster.policy
         self.roster, reason, self._look_at = advance(self.roster, self.signs, now)
-        if self.roster.generation is not before or self._examine_at is None:
-            soon = now + min(policy.stall_s, policy.lease_s)
+        has_begun = self.roster.generation is not before.generation or self.roster.attempt is not before.attempt
+        if has_begun or self._examine_at is None:
+            soon = now + min(policy.stall_s, policy.lease_s, policy.silence_s or policy.lease_s)
             is_awaited = not self.roster.is_over or any(node.is_present for node in self.roster.nodes.values())
             self._examine_at = min(self._examine_at or soon, soon) if is_awaited else None
         if reason != self.reason:

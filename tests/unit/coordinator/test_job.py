@@ -32,10 +32,10 @@ class Disk:
         await self.save(None, None)
 
 
-def with_a_job(story):
+def with_a_job(story, **policy):
     async def run():
         disk = Disk()
-        job = Job(Roster(job="j", name="", policy=wire.Policy()), disk.save, disk.keep)
+        job = Job(Roster(job="j", name="", policy=wire.Policy(**policy)), disk.save, disk.keep)
         try:
             await asyncio.wait_for(story(job, disk), 60)
         finally:
@@ -148,5 +148,36 @@ def test_it_ends_also_when_something_changes_at_that_moment(num_turns):
             await asyncio.sleep(0)
         await job.close()
         reserving.cancel()
+
+    with_a_job(story)
+
+
+def test_silence_is_noticed_when_its_time_is_over_and_not_a_lease_later():
+    async def story(job, disk):
+        report = wire.AgentReport(incarnation="i", node="a", workers=[], num_workers=1, address="h", wait_s=0.0)
+        await job.report("a", report)  # the attempt begins
+        while not job.kept.attempt.is_closed:
+            await asyncio.sleep(0.01)
+        assert "no worker printed or did anything" in job.kept.attempt.reason
+
+    with_a_job(story, silence_s=0.1, lease_s=600.0, stall_s=600.0, max_nodes=1, max_restarts=1)
+
+
+def test_a_view_is_made_once_for_all_who_ask_until_something_changes():
+    async def story(job, disk):
+        await begin(job)
+        first = job.view_json()
+        assert job.view_json() is first
+        brief = job.view_json(is_brief=True)
+        assert json.loads(brief)["workers"] == []
+
+        watch = wire.Watch(incarnation="w0", generation=0, seen=0, step=7, phase=wire.OUTSIDE, phase_s=0.0,
+                           longest_step_s=0.0, longest_wait_s=0.0)  # fmt: skip
+        await job.watch("w0", watch)
+        assert json.loads(job.view_json())["workers"][0]["step"] == 7
+        assert job.view_json(is_brief=True) is brief
+
+        await begin(job, "w1")
+        assert len(json.loads(job.view_json())["workers"]) == 2
 
     with_a_job(story)

@@ -65,8 +65,8 @@ def test_the_checksum_covers_skeleton_and_shape() -> None:
 
 
 def test_a_neighbour_reads_a_block() -> None:
-    block = shared.Block(100)
-    block.bytes[:4] = torch.tensor([1, 2, 3, 4], dtype=torch.uint8)
+    block = shared.Block(4)
+    block.bytes[:] = torch.tensor([1, 2, 3, 4], dtype=torch.uint8)
 
     assert shared.can_open(os.getpid(), block.descriptor, bytes([1, 2, 3, 4]))
     assert not shared.can_open(os.getpid(), block.descriptor, bytes([9, 9]))

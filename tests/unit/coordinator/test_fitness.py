@@ -5,7 +5,7 @@ from __future__ import annotations
 from everstep.coordinator import changes
 from everstep.coordinator.advance import advance
 from everstep.coordinator.fitness import Fit, decide_fit
-from everstep.coordinator.replies import agent_orders
+from everstep.coordinator.replies import Orders, Peers
 from everstep.coordinator.roster import Node, Roster
 from everstep.wire import AgentReport, Fitness, Policy, WorkerExit
 
@@ -79,9 +79,10 @@ def test_a_slow_node_is_left_out_of_the_attempt_and_all_are_told() -> None:
     for agent, gflops in {"a": 100, "b": 100, "c": 10}.items():
         job.report(agent, speed(gflops))
     assert job.seated == {"a", "b"}, "at once: all who were to come have come"
-    (start,) = agent_orders(job.roster, "a", "i", [], "").start
+    orders = Orders(job.roster, Peers(seen=0, all=[]))
+    (start,) = orders.of("a", "i", []).start
     assert start.notes == ["c is left out: 10 GFLOP/s, the median is 100"]
-    assert agent_orders(job.roster, "c", "i", [], "").why.startswith("left out, a spare from now on: 10 GFLOP/s")
+    assert orders.of("c", "i", []).why.startswith("left out, a spare from now on: 10 GFLOP/s")
 
 
 def test_a_slow_spare_comes_in_when_too_few_are_left() -> None:

@@ -221,7 +221,7 @@ class SlotRequest:
 class Slot:
     worker: str  # "w0", "w1", …: never given twice in a job; empty: no restart is left
     num_restarts: int = 0  # of the whole job so far
-    is_restart: bool = True  # it counts as one
+    is_restart: bool = False  # it counts as one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -78,12 +78,17 @@ def reserve(roster: Roster, request: SlotRequest) -> tuple[Roster, str]:
     if known := roster.slots.get(key):
         return roster, known
     _refuse_if_over(roster)
-    ended = roster.workers.get(request.replaces)
-    is_restart = bool(request.replaces) and not (ended and ended.is_stale)
+    is_restart = counts(roster, request)
     if is_restart and roster.num_restarts >= roster.policy.max_restarts:
         return roster, ""
     roster, (name,) = _add_workers(roster, request.agent, [request.request])
     return replace(roster, num_restarts=roster.num_restarts + is_restart), name
+
+
+def counts(roster: Roster, request: SlotRequest) -> bool:
+    """Whether it asks for a restart: one that the loss of the state asks for is none."""
+    ended = roster.workers.get(request.replaces)
+    return bool(request.replaces) and not (ended and ended.is_stale)
 
 
 def _add_workers(roster: Roster, agent: str, requests: Sequence[str]) -> tuple[Roster, tuple[str, ...]]:

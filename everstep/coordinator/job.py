@@ -124,7 +124,7 @@ class Job:
     async def reserve(self, request: wire.SlotRequest) -> wire.Slot:
         roster, name = changes.reserve(self.roster, request)
         check_workers(len(roster.workers))
-        is_restart = roster.num_restarts > self.roster.num_restarts
+        is_restart = changes.counts(roster, request)
         await self._keep(roster)
         return wire.Slot(worker=name, num_restarts=roster.num_restarts, is_restart=is_restart)
 

@@ -24,6 +24,22 @@ def test_a_job_grows_from_one_to_four_and_shrinks_again() -> None:
     assert {event["worker"] for event in result.outputs} == {"w0", substitute}
 
 
+def test_a_spare_is_started_again_when_all_who_held_the_state_are_lost() -> None:
+    """What it loaded when it came may be old by now. Its second start is no restart: none is allowed here."""
+    with Stage("--steps", 12, "--leaves", 1, gates=[5], workers=1) as cluster:
+        cluster.wait_at_gate(5)
+        (spare,) = cluster.add()
+        cluster.wait_ready(spare)
+        cluster.kill("w0")
+        killed = cluster.wait("worker.killed", worker=spare)
+        formed = cluster.wait("generation.formed", worker="w2")
+        cluster.open_gate(5)
+        result = cluster.finish()
+    assert "started before all who held the state of generation 1 were lost" in killed["reason"]
+    assert formed["reason"].startswith("NO LIVE WORKER HOLDS THE STATE")
+    assert [event["worker"] for event in result.outputs] == ["w2"]
+
+
 def test_a_worker_that_gets_sigterm_leaves_after_the_step_and_nobody_loses_one() -> None:
     with Stage("--steps", 20, "--leaves", 6, gates=[5], workers=3) as cluster:
         cluster.wait_at_gate(5, "w0", "w1", "w2")

@@ -46,3 +46,20 @@ def test_leaves_that_use_different_parameters_agree() -> None:
         cluster.kill("w1")
         cluster.open_gate(15)
         cluster.finish_undisturbed()
+
+
+@pytest.mark.parametrize(("rank", "exit_code"), [(0, 1), (1, 0)])
+def test_a_worker_killed_after_the_last_step_fails_the_run_only_as_rank_0(rank: int, exit_code: int) -> None:
+    settings = {"script": "trouble.py", "gates": ["after"], "workers": 2, "policy": PATIENT}
+    with Stage("--steps", 3, "--leaves", 4, "--kind", "none", **settings) as cluster:
+        cluster.wait_at_gate("after", "w0", "w1")
+        victim = cluster.rank(rank)
+        cluster.kill(victim)
+        cluster.wait("worker.exited", worker=victim)
+        cluster.open_gate("after")
+        result = cluster.finish(check=False)
+        report = (cluster.directory / "node1.log").read_text()
+    assert result.exit_codes == {"node1": exit_code}
+    assert len(result.outputs) == 1  # the other came to its script's end
+    told = f"{victim} was killed as rank 0 after the last step" if exit_code else f"{victim} killed after the last step"
+    assert told in report

@@ -5,7 +5,8 @@ slow-transfer    whoever receives a state waits at the gate transfer-N when its 
 deadly-leaf      whoever computes the leaf dies
 end-early        the script breaks out of its loop
 raise-forward, raise-backward, raise-after   an exception at that point of the leaf, once, caught by the script
-raise-uncaught   the same as raise-backward, but the script dies of it"""
+raise-uncaught   the same as raise-backward, but the script dies of it
+none             all wait at the gate "after", between the last step and the script's end, if there is one"""
 
 from __future__ import annotations
 
@@ -113,6 +114,7 @@ def main() -> None:
         if trainer.num_steps > leaf.step:
             trace(trainer, model.module, optimizer)
 
+    pass_gate("after")
     tell(model.module, optimizer, trainer)
 
 

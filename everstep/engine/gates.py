@@ -161,7 +161,7 @@ class Gate:
             )
 
     def check_ready(self) -> None:
-        if not len(self._optimizers):
+        if not self._optimizers:
             raise UsageError(
                 "step() before prepare(): no optimizer is known",
                 hint="first call trainer.prepare(optimizer), or controller.set_broadcast_optimizer(optimizer)",

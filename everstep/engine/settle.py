@@ -75,10 +75,6 @@ def decide_leader(hellos: Sequence[Hello], continues: int) -> Leadership:
     )
 
 
-def _progress(hello: Hello) -> tuple[int, bool, int]:
-    return hello.settled, not hello.is_unfinished, hello.step
-
-
 def _is_current(hello: Hello, lead: Hello) -> bool:
     is_good = not hello.is_dirty and not hello.is_unfinished
     return lead.settled > 0 and hello.settled == lead.settled and hello.step == lead.step and is_good

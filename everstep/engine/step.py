@@ -765,17 +765,19 @@ class Engine:
             try:
                 if self._must_regroup or self._must_settle or self._membership.is_closed(self.world.generation):
                     self._regroup()
-                self._swap_ends()
-                self._compare_ends()
+                if self._swap_ends():
+                    self._compare_ends()
                 return
             except PeerLost as lost:
                 self._regroup(lost)
 
-    def _swap_ends(self) -> None:
+    def _swap_ends(self) -> bool:
+        """Whether all others end, too; else those who go on have heard that this worker does not."""
         assert self._group is not None
         header = Header(generation=self.world.generation, step=self.step, kind=ENDS, weights=(-1.0,) * self._leaves)
         with self.in_phase(WAITING):
-            self._group.swap(header.pack(), [header_bytes(self._leaves)] * self.world.size, TAG_HEADER)
+            raws = self._group.swap(header.pack(), [header_bytes(self._leaves)] * self.world.size, TAG_HEADER)
+        return all(Header.unpack(raw).kind == ENDS for raw in raws)
 
     def _compare_ends(self) -> None:
         """Nobody ends with other weights, or after another step, than the others."""

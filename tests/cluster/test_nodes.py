@@ -244,7 +244,7 @@ def test_a_job_with_a_name_goes_on_when_the_host_of_its_coordinator_is_started_a
 
 
 def test_the_engine_grows_with_its_nodes_and_shrinks_with_its_agents() -> None:
-    with engine("--nnodes=2:4", *PATIENT, hosts=4, gates=[10, 20, 30]) as nodes:
+    with engine("--nnodes=2:4", *WAITING, hosts=4, gates=[10, 20, 30]) as nodes:
         nodes.run(1, 2)
         nodes.wait_at_gate(10)
         nodes.run(3, 4)

@@ -73,7 +73,7 @@ class PlatformContract:
         assert "hunter2" not in said + job.type("show-config", job.id) + (tmp_path / "info.yaml").read_text()
         assert f"{job.id}" in job.type("list", "--json")
         one = re.findall(r"\[w(\d+)\] digest", said)[0]
-        only = job.type("logs", job.id, "--rank", one)
+        only = job.type("logs", job.id, "--worker", f"w{one}")
         assert only and all(line.startswith(f"[w{one}] ") for line in only.splitlines())
         until(lambda: not processes_of(job.id), lambda: f"left behind: {processes_of(job.id)}")
 

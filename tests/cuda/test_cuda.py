@@ -16,6 +16,8 @@ SCRIPT = Path(__file__).parent / "scripts" / "train_on_gpu.py"
 NCCL_SCRIPT = SCRIPT.with_name("nccl_follows.py")
 LOADER = ["--leaves", "6", "--batch-size", "32"]  # a global batch weighs 192, the short last one 50
 
+torch.cuda.init()  # here, since the driver's sockets stay open: no test has left them behind
+
 
 @pytest.fixture(scope="module")
 def undisturbed_digest() -> str:

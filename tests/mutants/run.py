@@ -28,7 +28,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
-AT_ONCE = 2  # stories share nothing but the machine
+AT_ONCE = os.cpu_count() or 2  # stories share nothing but the machine
 LIMIT_S = 300.0  # for the tests of one mutant, also on a busy machine
 ALL_S = 1800.0  # for all named tests without a fault
 PASSED, FAILED = 0, 1  # of pytest's exit codes

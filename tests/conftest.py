@@ -30,6 +30,12 @@ settings.load_profile("busy machine")
 collect_ignore = [] if Path("/dev/nvidiactl").exists() else ["cuda"]  # stories that need a GPU
 
 
+def pytest_collection_finish() -> None:
+    """All modules are imported by now. What they hold is no garbage, and need not be looked at again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def runtime_folder() -> Iterator[None]:
     """Where nurseries stay warm: those of this test process, which end with it, and nobody else's. A socket's name may
@@ -50,8 +56,10 @@ def nothing_left_behind() -> Iterator[None]:
     }
     before = {what: look() for what, look in probes.items()}
     began = time.clock_gettime(time.CLOCK_BOOTTIME)
+    savers_before = _num_savers()
     yield
-    _collect_savers()
+    if _num_savers() > savers_before:  # nobody closed them: as garbage, they start a thread at anybody's first step
+        gc.collect()
     found = []
     for what, look in probes.items():
         leaked = _leaked(look, before[what], began)
@@ -60,11 +68,9 @@ def nothing_left_behind() -> Iterator[None]:
         pytest.fail("the test left behind\n  " + "\n  ".join(found), pytrace=False)
 
 
-def _collect_savers() -> None:
-    """Those that nobody closed are garbage now. Until it is collected, they start a thread at anybody's first step."""
+def _num_savers() -> int:
     saver = sys.modules.get("everstep.checkpoint.saver")
-    if saver is not None and len(saver._savers):
-        gc.collect()
+    return len(saver._savers) if saver is not None else 0
 
 
 def _leaked(look: Callable[[], dict[str, str]], before: dict[str, str], began: float) -> dict[str, str]:

@@ -455,8 +455,10 @@ class Engine:
             raise
 
     def stop_job(self, reason: str) -> None:
-        """For all workers, with exit code 1."""
-        self._membership.stop_job(reason)
+        """For all workers, with exit code 1. Not by one that joins a job under way and does not fit: it is turned away.
+        Where all begin, nobody is right."""
+        if self._settled > 0 or self.world.continues == 0:
+            self._membership.stop_job(reason)
 
     def stop_job_for(self, error: BaseException | None) -> None:
         """If the script uses us in a wrong way: what is wrong in one worker's is wrong in all."""
@@ -571,8 +573,7 @@ class Engine:
                 self._take_group()
             self._must_regroup = False
             try:
-                # Who joins a job under way and does not fit is turned away; where all begin, nobody is right.
-                with contextlib.nullcontext() if self.world.continues else self._stopping_all():
+                with self._stopping_all():
                     leadership = self._settle()
                 break
             except PeerLost as again:

@@ -23,7 +23,7 @@ import torch
 from everstep.board import Board
 from everstep.engine.agreed import Agreed, weighted_mean
 from everstep.engine.buckets import lay_out, trainable
-from everstep.engine.comparison import Comparison, first_difference
+from everstep.engine.comparison import Comparison, first_difference, way_out
 from everstep.engine.determinism import fix_kernels
 from everstep.engine.farewell import ASKED, Farewell, Leaving, on_sigterm
 from everstep.engine.fixed import Alone
@@ -479,8 +479,7 @@ class Engine:
             if difference is not None:
                 raise StateMismatch(
                     f"after {self.step} steps the workers are not the same: {difference}",
-                    hint="prepare each scheduler: trainer.prepare(optimizer, scheduler); change learning rates and "
-                    "weights on all workers alike, by trainer.num_steps and not by a worker's rank or its own batches",
+                    hint=way_out(difference),
                 )
 
     def _finish_sum(self) -> Summed:
@@ -529,7 +528,7 @@ class Engine:
         self._plan = None
         self._buffers.commit()
         self._sum.forget()
-        self.comparison.have_matched()
+        self.comparison.committed()
         if decision.must_check and self.world.size > 1:
             self.comparison.note_weights(gradients.parameters)
         self._pace.committed(decision.leaf_s)

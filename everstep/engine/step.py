@@ -52,7 +52,7 @@ from everstep.engine.settle import Hello, Leadership, check_fit, decide_leader, 
 from everstep.engine.summing import Sum, Summed
 from everstep.engine.transfer import receive_state, send_state
 from everstep.engine.world import ALONE, World
-from everstep.errors import PeerLost, PermanentError, StateMismatch, UsageError
+from everstep.errors import EverstepError, PeerLost, PermanentError, StateMismatch, UsageError
 from everstep.events import emit
 from everstep.wire import COMPUTING, OUTSIDE, WAITING
 
@@ -464,6 +464,12 @@ class Engine:
         """If the script uses us in a wrong way: what is wrong in one worker's is wrong in all."""
         if isinstance(error, UsageError | StateMismatch):
             self.stop_job(f"{type(error).__name__}: {error.message}")
+
+    def died_of(self, error: BaseException) -> None:
+        """The script has not handled it: tell the others if it concerns them, and the agent if it is not of ours."""
+        self.stop_job_for(error)
+        if isinstance(error, Exception) and not isinstance(error, EverstepError):
+            self._board.note_raised()
 
     def _name_difference(self) -> None:
         """All come here in the same step, or at the end. Returns if the digests differ and nothing else does."""

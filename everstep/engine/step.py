@@ -29,7 +29,7 @@ from everstep.engine.farewell import ASKED, Farewell, Leaving, on_sigterm
 from everstep.engine.fixed import Alone
 from everstep.engine.fold import Target
 from everstep.engine.gradients import Gradients
-from everstep.engine.group import TAG_HEADER, Group
+from everstep.engine.group import LARGEST_WORLD, TAG_HEADER, Group
 from everstep.engine.membership import Membership
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.pace import Pace
@@ -132,7 +132,10 @@ class Engine:
 
     @property
     def _max_workers(self) -> int | None:
-        return self._settings.num_leaves if self._settings is not None else None
+        """How many can train together. Who begins with too many is refused; more that come later are spares."""
+        most = self._settings.num_leaves if self._settings is not None else None
+        is_beginning = self._settled == 0 and not self._membership.is_newcomer
+        return most if is_beginning else min(most or LARGEST_WORLD, LARGEST_WORLD)
 
     def resume(self, step: int) -> None:
         """Count on from a checkpoint's step."""

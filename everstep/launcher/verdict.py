@@ -106,7 +106,8 @@ def _why_failed(end: WorkerEnd, good: Sequence[WorkerEnd], job: JobEnd) -> str:
 
 def _is_late(end: WorkerEnd) -> bool:
     """Whoever came too late to do a step of a finished job was turned away: no failure, and no death."""
-    return not end.exit.is_good and end.step == 0 and (end.was_asked or not end.exit.signal)
+    is_sent = end.was_asked or not (end.exit.signal or end.has_raised)
+    return not end.exit.is_good and end.step == 0 and is_sent
 
 
 def _is_survived(end: WorkerEnd, good: Sequence[WorkerEnd], job: JobEnd) -> bool:

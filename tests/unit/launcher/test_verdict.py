@@ -86,6 +86,7 @@ def test_an_exception_of_the_script_is_no_success_unless_a_restart_was_allowed_f
     assert verdict.reason == (
         "w1 died of an exception in its script, with no restart left; the others finished without it"
     )
+    assert in_any_order(finished, replace(raised, step=0)).reason == verdict.reason  # in its first step
     elsewhere = JobEnd(is_finished=True, released=frozenset({"w0"}))  # this node has no other worker
     assert decide_verdict([raised], elsewhere, signal_number=None).reason == verdict.reason
     assert in_any_order(finished, replace(raised, is_replaceable=True)).exit_code == 0

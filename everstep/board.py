@@ -18,7 +18,8 @@ from everstep.wire import COMPUTING, OUTSIDE, WAITING
 
 _LAYOUT = struct.Struct("<QqQddd")  # step, leaf, phase, since, longest step, longest wait
 _LIFELINE, _IS_HELD = 64, 128  # where the lock is, and the byte that says that it is held
-_SIZE = _IS_HELD + 1
+_HAS_RAISED = _IS_HELD + 1  # the byte that says that the script died of an exception of its own
+_SIZE = _HAS_RAISED + 1
 _PHASES = (OUTSIDE, COMPUTING, WAITING)
 
 
@@ -37,7 +38,7 @@ class Board:
 
     def __init__(self, path: str | Path | None = None) -> None:
         if path is None:
-            self._memory = mmap.mmap(-1, _LAYOUT.size)
+            self._memory = mmap.mmap(-1, _SIZE)
         else:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.ftruncate(descriptor, _SIZE)
@@ -74,6 +75,10 @@ class Board:
             longest_wait_s=self._longest_wait_s,
         )
 
+    def note_raised(self) -> None:
+        """The script dies of an exception that is not ours."""
+        self._memory[_HAS_RAISED] = 1
+
     @property
     def progress(self) -> Progress:
         return self._now
@@ -90,8 +95,17 @@ def await_end(path: str | Path) -> bool:
 
 
 def has_lifeline(path: str | Path) -> bool:
+    return _flag(path, _IS_HELD)
+
+
+def has_raised(path: str | Path) -> bool:
+    """Whether the worker's script died of an exception of its own."""
+    return _flag(path, _HAS_RAISED)
+
+
+def _flag(path: str | Path, place: int) -> bool:
     try:
-        return Path(path).read_bytes()[_IS_HELD:] == b"\x01"
+        return Path(path).read_bytes()[place : place + 1] == b"\x01"
     except OSError:
         return False
 

@@ -101,7 +101,8 @@ def find_code(folder: Path, *, ignore_file: str = IGNORE_FILE, also_ignored: Ite
     rules = _Rules(folder, ignore_file, also_ignored)
     private: list[str] = []
     taken = list(_below(folder, "", rules, private))
-    readable = [name for name in taken if name not in set(private)]
+    hidden = set(private)
+    readable = [name for name in taken if name not in hidden]
     # Where all are private, or new files would be, a mode says nothing of the one file.
     if not private or _hides_new_files() or not any((folder / name).is_file() for name in readable):
         return CodeFiles(taken=tuple(taken), secret=tuple(rules.secret))

@@ -119,7 +119,8 @@ class Checkpointer:
         due = decide_due(step, every=self._every, memory_every=self._memory_every, is_asked=wait)
         if not due.is_due:
             return False
-        current.compare_weights()
+        if not due.is_in_memory:  # those may be as many as there are steps
+            current.compare_weights()
         snapshot = take(state)
         draft = self._draft(step, state, metrics)
         try:

@@ -21,16 +21,19 @@ UNKNOWN = 0
 PAUSE_S = 30.0  # between two checksums of all weights …
 SHARE = 0.001  # … or so long that they take no more of the time than this
 
+_SUM = "the checksum of "
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Facts = Mapping[str, str]
+_Noted = dict[int, list[list[tuple[str, Any]]]]
 
 
 class Comparison:
     """One worker's side."""
 
     def __init__(self) -> None:
-        self._applied: dict[int, list[list[tuple[str, Any]]]] = {}  # by optimizer and group
+        self._noted: _Noted = {}  # by optimizer and group, in the step under way …
+        self._applied: _Noted = {}  # … and in the last one: an optimizer need not act in each
         self._sums: list[int] = []
         self._due_at = 0.0
         self.weights = UNKNOWN  # digest of the weights that are to be compared
@@ -38,7 +41,7 @@ class Comparison:
 
     def note_update(self, number: int, optimizer: Optimizer) -> None:
         """Right before this optimizer's step."""
-        self._applied[number] = [_settings(group) for group in optimizer.param_groups]
+        self._noted[number] = [_settings(group) for group in optimizer.param_groups]
 
     def note_weights(self, parameters: Sequence[Tensor]) -> None:
         """Right after an update that all have agreed to look at."""
@@ -48,8 +51,9 @@ class Comparison:
         now = time.monotonic()
         self._due_at = now + max(PAUSE_S, (now - began) / SHARE)
 
-    def have_matched(self) -> None:
-        """All were told the same weights."""
+    def committed(self) -> None:
+        """With the step: what was to be compared has matched, and what this update used comes next."""
+        self._applied, self._noted = self._noted, {}
         self._sums, self.weights = [], UNKNOWN
 
     def is_due(self, now: float, *, is_first: bool) -> bool:
@@ -58,12 +62,13 @@ class Comparison:
 
     def forget(self) -> None:
         """The state is another's now."""
-        self._applied, self._sums, self.weights = {}, [], UNKNOWN
+        self._applied, self._noted, self._sums, self.weights = {}, {}, [], UNKNOWN
 
     @property
     def settings(self) -> int:
         """Digest of what the last update used."""
-        return _digest(list(self._applied.values())) if self._applied else UNKNOWN
+        plain = [[number, [sorted(group) for group in groups]] for number, groups in sorted(self._applied.items())]
+        return _digest(plain) if plain else UNKNOWN
 
     def facts(self, names: Sequence[str]) -> Facts:
         """All that is compared, by name; `names`: of the parameters."""
@@ -73,15 +78,28 @@ class Comparison:
             for place, group in enumerate(groups)
             for key, value in group
         }
-        return told | {f"the checksum of {name}": f"{each:016x}" for name, each in zip(names, self._sums, strict=False)}
+        if self._applied:
+            told["the list of optimizers that acted"] = str(sorted(self._applied))
+        return told | {f"{_SUM}{name}": f"{each:016x}" for name, each in zip(names, self._sums, strict=False)}
 
 
 def _sums(parameters: Sequence[Tensor]) -> list[int]:
     """One for each, of its words: quick on any device, with one copy to the host."""
     if not parameters:
         return []
-    each = [p.detach().view(_WORDS[p.element_size()]).sum(dtype=torch.int64) for p in parameters]
+    plain = [torch.view_as_real(p.detach()) if p.is_complex() else p.detach() for p in parameters]
+    each = [tensor.view(_WORDS[tensor.element_size()]).sum(dtype=torch.int64) for tensor in plain]
     return [int(total) & (2**64 - 1) for total in torch.stack(each).tolist()]
+
+
+def way_out(difference: str) -> str:
+    same = (
+        "change learning rates and weights on all workers alike, by trainer.num_steps and not by a worker's rank or "
+        "its own batches"
+    )
+    if difference.startswith(_SUM):
+        return f"{same}; use machines of one kind, with as many threads: others round differently"
+    return f"prepare each scheduler: trainer.prepare(optimizer, scheduler); {same}"
 
 
 def first_difference(said: Sequence[tuple[str, Facts]]) -> str | None:

@@ -84,7 +84,7 @@ def _end() -> None:
     if engine is not None and not hasattr(sys, "last_type"):  # the script did not die of an exception
         engine.leave("its script ended")
     elif engine is not None and sys.last_value is not None:
-        engine.stop_job_for(sys.last_value)
+        engine.died_of(sys.last_value)
     close()
 
 

@@ -176,7 +176,7 @@ class _Following(dist.Work):
                 self._work, timeout if timeout.total_seconds() > 0 else timedelta(seconds=WAIT_S)
             )
         except RuntimeError as error:
-            raise self._group.explain(error) from error
+            raise self._group.explain(error) from None
 
     def is_completed(self) -> bool:
         return self._work.is_completed()
@@ -196,7 +196,7 @@ def _forward(name: str) -> Any:
         try:
             return _Following(getattr(self._inner(args), name)(*args, **kwargs), self)
         except RuntimeError as error:
-            raise self.explain(error) from error
+            raise self.explain(error) from None
 
     call.__name__ = name
     return call

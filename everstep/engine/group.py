@@ -170,14 +170,14 @@ class Group:
         try:
             return self.gloo.send([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
         except RuntimeError as error:
-            raise self._lost(error) from error
+            raise self._lost(error) from None
 
     def recv(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         assert self.gloo is not None
         try:
             return self.gloo.recv([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
         except RuntimeError as error:
-            raise self._lost(error) from error
+            raise self._lost(error) from None
 
     def swap(self, own: bytes, sizes: Sequence[int], tag: int) -> list[bytes]:
         """For the script's thread: everybody's message, by rank. The sizes are known; PeerLost as in `wait`."""
@@ -193,7 +193,7 @@ class Group:
             return self.unless_broken(finish)
         except OSError as error:  # a neighbour's end
             self.still()
-            raise self._lost(error) from error
+            raise self._lost(error) from None
         except PeerLost:
             self.still()
             raise
@@ -252,7 +252,7 @@ class Group:
                 work.wait(timedelta(seconds=WAIT_S))
         except RuntimeError as error:
             self.still()
-            raise self._lost(error) from error
+            raise self._lost(error) from None
 
     def _lost(self, error: RuntimeError | OSError) -> PeerLost:
         return PeerLost(f"generation {self.world.generation} is broken: {gloo_words(error)}")
@@ -351,8 +351,8 @@ def _knock(world: World, timeout_s: float, attempt: Attempt) -> dist.TCPStore:
 
 
 def gloo_words(error: Exception) -> str:
-    """What gloo has to say, without the place in its source before it and the advice after it."""
-    return _PLACE.sub("", str(error)).split(". ", 1)[0]
+    """What gloo, or a store, has to say: without the place in its source before it, and the advice and frames after."""
+    return _PLACE.sub("", str(error)).split("\n", 1)[0].split(". ", 1)[0]
 
 
 def _new_listener(found: set[sockets.Endpoint]) -> sockets.Endpoint:

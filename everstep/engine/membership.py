@@ -27,7 +27,7 @@ import torch.distributed as dist
 from everstep import env, incarnation
 from everstep.board import Board
 from everstep.engine import behind
-from everstep.engine.group import Attempt, Group, check_size
+from everstep.engine.group import Attempt, Group, check_size, gloo_words
 from everstep.engine.world import World
 from everstep.errors import EverstepError, JobFinished, JobStopped, PermanentError
 from everstep.events import emit
@@ -390,7 +390,9 @@ class Membership:
         if not outcome:
             attempt.give_up()
         if outcome and isinstance(outcome[0], Exception):
-            reason = f"{self.worker} could not form the group of generation {world.generation}: {outcome[0]}"
+            reason = (
+                f"{self.worker} could not form the group of generation {world.generation}: {gloo_words(outcome[0])}"
+            )
             log.warning("%s", reason)
             self.report_broken(world.generation, reason, must_probe=True)
 

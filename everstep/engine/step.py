@@ -23,13 +23,13 @@ import torch
 from everstep.board import Board
 from everstep.engine.agreed import Agreed, weighted_mean
 from everstep.engine.buckets import lay_out, trainable
-from everstep.engine.comparison import Comparison, first_difference
+from everstep.engine.comparison import Comparison, first_difference, way_out
 from everstep.engine.determinism import fix_kernels
 from everstep.engine.farewell import ASKED, Farewell, Leaving, on_sigterm
 from everstep.engine.fixed import Alone
 from everstep.engine.fold import Target
 from everstep.engine.gradients import Gradients
-from everstep.engine.group import TAG_HEADER, Group
+from everstep.engine.group import LARGEST_WORLD, TAG_HEADER, Group
 from everstep.engine.membership import Membership
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.pace import Pace
@@ -52,7 +52,7 @@ from everstep.engine.settle import Hello, Leadership, check_fit, decide_leader, 
 from everstep.engine.summing import Sum, Summed
 from everstep.engine.transfer import receive_state, send_state
 from everstep.engine.world import ALONE, World
-from everstep.errors import PeerLost, PermanentError, StateMismatch, UsageError
+from everstep.errors import EverstepError, PeerLost, PermanentError, StateMismatch, UsageError
 from everstep.events import emit
 from everstep.wire import COMPUTING, OUTSIDE, WAITING
 
@@ -132,7 +132,10 @@ class Engine:
 
     @property
     def _max_workers(self) -> int | None:
-        return self._settings.num_leaves if self._settings is not None else None
+        """How many can train together. Who begins with too many is refused; more that come later are spares."""
+        most = self._settings.num_leaves if self._settings is not None else None
+        is_beginning = self._settled == 0 and not self._membership.is_newcomer
+        return most if is_beginning else min(most or LARGEST_WORLD, LARGEST_WORLD)
 
     def resume(self, step: int) -> None:
         """Count on from a checkpoint's step."""
@@ -455,13 +458,21 @@ class Engine:
             raise
 
     def stop_job(self, reason: str) -> None:
-        """For all workers, with exit code 1."""
-        self._membership.stop_job(reason)
+        """For all workers, with exit code 1. Not by one that joins a job under way and does not fit: it is turned away.
+        Where all begin, nobody is right."""
+        if self._settled > 0 or self.world.continues == 0:
+            self._membership.stop_job(reason)
 
     def stop_job_for(self, error: BaseException | None) -> None:
         """If the script uses us in a wrong way: what is wrong in one worker's is wrong in all."""
         if isinstance(error, UsageError | StateMismatch):
             self.stop_job(f"{type(error).__name__}: {error.message}")
+
+    def died_of(self, error: BaseException) -> None:
+        """The script has not handled it: tell the others if it concerns them, and the agent if it is not of ours."""
+        self.stop_job_for(error)
+        if isinstance(error, Exception) and not isinstance(error, EverstepError):
+            self._board.note_raised()
 
     def _name_difference(self) -> None:
         """All come here in the same step, or at the end. Returns if the digests differ and nothing else does."""
@@ -477,8 +488,7 @@ class Engine:
             if difference is not None:
                 raise StateMismatch(
                     f"after {self.step} steps the workers are not the same: {difference}",
-                    hint="prepare each scheduler: trainer.prepare(optimizer, scheduler); change learning rates and "
-                    "weights on all workers alike, by trainer.num_steps and not by a worker's rank or its own batches",
+                    hint=way_out(difference),
                 )
 
     def _finish_sum(self) -> Summed:
@@ -527,7 +537,7 @@ class Engine:
         self._plan = None
         self._buffers.commit()
         self._sum.forget()
-        self.comparison.have_matched()
+        self.comparison.committed()
         if decision.must_check and self.world.size > 1:
             self.comparison.note_weights(gradients.parameters)
         self._pace.committed(decision.leaf_s)
@@ -571,8 +581,7 @@ class Engine:
                 self._take_group()
             self._must_regroup = False
             try:
-                # Who joins a job under way and does not fit is turned away; where all begin, nobody is right.
-                with contextlib.nullcontext() if self.world.continues else self._stopping_all():
+                with self._stopping_all():
                     leadership = self._settle()
                 break
             except PeerLost as again:

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from everstep import env
-from everstep.board import await_end, has_lifeline, read_board
+from everstep.board import await_end, has_lifeline, has_raised, read_board
 from everstep.client import Coordinator
 from everstep.errors import EverstepError, UsageError
 from everstep.events import emit
@@ -99,6 +99,7 @@ class Agent:
         self._workers: dict[str, Worker] = {}
         self._ends: list[WorkerEnd] = []
         self._awaited: dict[str, Place] = {}  # slot requests under way: the place that each is for
+        self._refused: set[str] = set()  # workers for which no restart was left
         self._attempt = -1  # the latest whose workers were started here …
         self._due: AttemptOrder | None = None  # … and the one to be started when they are gone
         self._is_ending_attempt = False
@@ -139,7 +140,8 @@ class Agent:
                 self._probe.close()
                 if self._reserved is not None:
                     self._reserved.close()
-        verdict = decide_verdict(self._ends, self._job_end(), signal_number=self._signal_number)
+        ends = [replace(end, is_replaceable=end.worker not in self._refused) for end in self._ends]
+        verdict = decide_verdict(ends, self._job_end(), signal_number=self._signal_number)
         emit("agent.ended", agent=self._node.agent, exit_code=verdict.exit_code, reason=verdict.reason)
         return verdict
 
@@ -259,6 +261,7 @@ class Agent:
             return
         used, allowed = slot.num_restarts, place.max_restarts
         if not slot.worker:
+            self._refused.add(place.worker)
             budget = f"{used} of {allowed} restarts are used" if allowed else "no restart is allowed (--max-restarts)"
             self._say(f"{place.worker} is not replaced: {budget}")
             return
@@ -311,8 +314,11 @@ class Agent:
             leaf=progress.leaf,
             attempt=attempt,
             was_asked=name in self._asked,
+            has_raised=has_raised(worker.board),
         )
         self._ends.append(end)
+        if worker.place.max_restarts == 0:
+            self._refused.add(name)
         emit(
             "worker.exited",
             worker=name,

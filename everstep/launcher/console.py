@@ -1,7 +1,8 @@
 """Where a person looks: stdout, stderr, and a progress line at the bottom if stderr is a terminal.
 
 Both streams may be the same terminal: the progress line is wiped before anything is printed and drawn again after it.
-A character that the terminal's encoding lacks is replaced; a reader that went away (`| head`) ends nothing.
+A character that the terminal's encoding lacks is replaced; a reader that went away (`| head`), or a full disk, ends
+nothing: what cannot be written is dropped.
 For one thread."""
 
 from __future__ import annotations
@@ -63,10 +64,19 @@ def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(_fitting(text, stream))
         stream.flush()
-    except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())  # what is still in the stream's buffer goes there too
-        os.close(nowhere)
+    except OSError as error:
+        _drain(stream, is_for_good=isinstance(error, BrokenPipeError))
+
+
+def _drain(stream: TextIO, *, is_for_good: bool) -> None:
+    """What is still in the stream's buffer would be tried again, at the latest when the process ends."""
+    there, nowhere = os.dup(stream.fileno()), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    stream.flush()
+    if not is_for_good:
+        os.dup2(there, stream.fileno())
+    os.close(there)
+    os.close(nowhere)
 
 
 def _fitting(text: str, stream: TextIO) -> str:

@@ -6,6 +6,7 @@ terminal holds up neither the agent nor the workers."""
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections import deque
@@ -31,6 +32,8 @@ from everstep.launcher.progress import (
 )
 from everstep.launcher.streams import STDERR, STDOUT, Shown
 from everstep.launcher.worker_files import WorkerFiles
+
+log = logging.getLogger("everstep")
 
 _TICK_S = 0.05
 _DRAW_S = 0.2  # numbers that change faster cannot be read
@@ -133,23 +136,26 @@ class Display:
     def _print(self) -> None:
         while not self._is_closing.wait(_TICK_S):
             asked = [self._flushes.popleft() for _ in range(len(self._flushes))]
-            self._tick(ended=[worker for worker, is_alive in list(self._is_alive.items()) if not is_alive()])
+            try:
+                self._tick(ended=[worker for worker, is_alive in list(self._is_alive.items()) if not is_alive()])
+            except Exception as error:  # one line of many; the next ones are shown again
+                log.warning("something cannot be shown", exc_info=error)
             for is_printed in asked:
                 is_printed.set()
         self._tick(ended=list(self._is_alive))
         self._console.draw("")
 
     def _tick(self, *, ended: list[str]) -> None:
+        for worker in ended:
+            del self._is_alive[worker]
         self._hear()
         said = [self._said.popleft() for _ in range(len(self._said))]
         lines: dict[int, list[str]] = {STDOUT: [], STDERR: []}
         for stream in list(self._streams):
             is_over = stream.worker in ended
-            lines[stream.number] += self._lines_of(stream, is_over=is_over)
             if is_over:
                 self._streams.remove(stream)
-        for worker in ended:
-            del self._is_alive[worker]
+            lines[stream.number] += self._lines_of(stream, is_over=is_over)
         self._console.print(out=lines[STDOUT], err=lines[STDERR] + said)  # a worker's last words, then that it ended
         if self._console.is_terminal and self._is_alive and time.monotonic() - self._drawn_at > _DRAW_S:
             self._draw()

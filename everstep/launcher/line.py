@@ -33,6 +33,7 @@ _ABSENCE_S = 2.0  # a shorter one is not worth a word
 _IS_OVER = 409  # the job needs no more workers
 _STANDSTILL_S = 1.0  # an answer that took so much longer than it was held: we were not running
 _COMEBACK_S = 1.0  # workers that stood still with us have this long to tell that they are back, before any is killed
+_AGAIN_S = 0.5  # before a duty that failed begins again
 _WARM_S = 2.0  # a connection idle for longer may be closed by either side
 
 
@@ -97,13 +98,20 @@ class Line:
             self._telling.notify_all()
 
     def _guarded(self, duty: Callable[[Coordinator], None]) -> None:
-        try:
-            with closing(self._connect()) as coordinator:
-                duty(coordinator)
-        except Abandoned:  # the line was closed
-            pass
-        except EverstepError as error:  # refused (unknown job, wrong token), or away for too long
-            self._on_failure(error)
+        """Begin again after any error but those that say that it is in vain."""
+        while not self._is_closed.is_set():
+            try:
+                with closing(self._connect()) as coordinator:
+                    duty(coordinator)
+                return
+            except Abandoned:  # the line was closed
+                return
+            except EverstepError as error:  # refused (unknown job, wrong token), or away for too long
+                self._on_failure(error)
+                return
+            except Exception as error:
+                self._notice_trouble(error)
+                self._is_closed.wait(_AGAIN_S)
 
     def _report(self, coordinator: Coordinator) -> None:
         woke_at = float("-inf")

@@ -4,6 +4,7 @@ Workers write to their files themselves, so neither a slow terminal nor a dead a
 
 from __future__ import annotations
 
+import contextlib
 import locale
 import os
 from collections.abc import Sequence
@@ -35,7 +36,10 @@ class Follower:
 
     def new_lines(self) -> list[str]:
         """Some of them, where there are very many: no more is held in memory than can be shown."""
-        data = self._file.read(_READ_BYTES)
+        try:
+            data = self._file.read(_READ_BYTES)
+        except OSError:  # of a file system that does not answer now
+            return []
         if not data:
             return []
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -60,8 +64,11 @@ class FilteredCopy:
 
     def add(self, lines: Sequence[str]) -> None:
         chosen = [line for line in lines if any(text in line for text in self._texts)]
-        if chosen:
-            with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "a") as file:
+        if not chosen:
+            return
+        with contextlib.suppress(OSError):  # no room for it
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "a") as file:
                 file.write("".join(f"{line}\n" for line in chosen))
 
 

@@ -6,6 +6,7 @@ starts the same job again goes on in its folder, with the same store, token and 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +19,8 @@ from everstep.process import is_zombie, started_at
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
 LEFT = "left"  # interrupted, but other nodes hold the state and wait for the coordinator to come back
 _NAME = "run.json"
+
+log = logging.getLogger("everstep")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,9 +58,12 @@ def begin(directory: Path, job: str, *, is_host: bool) -> None:
 
 
 def update(directory: Path, **changes: Any) -> None:
-    """By the process that began it, and by nobody else."""
+    """By the process that began it, and by nobody else. A run does not fail because this cannot be written."""
     if (record := read(directory)) is not None and record.pid == os.getpid():
-        write(directory, replace(record, **changes))
+        try:
+            write(directory, replace(record, **changes))
+        except OSError as error:  # a full disk, or one that became read-only
+            log.warning("%s cannot be written: %s", directory / _NAME, error)
 
 
 def write(directory: Path, record: RunRecord) -> None:

@@ -80,12 +80,23 @@ class Vault:
         self._loop.forget(self._listener)
         self._num_starts += 1
         self._line, theirs = pair()
+        try:
+            self._pid = self._start_process(theirs)
+        except OSError as problem:  # a disk that became read-only, no process left: this node's workers go on
+            self._line.close()
+            self._line = None
+            self._say(f"the vault cannot be started, checkpoints are written by the workers themselves: {problem}")
+            self._close_listener()
+            return
+        emit("vault.opened", vault=self._pid)
+        self._loop.watch(self._line, self._hear)
+
+    def _start_process(self, theirs: socket.socket) -> int:
+        assert self._listener is not None
         with theirs, open(os.open(f"{self._path}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
             files = [self._listener.fileno(), theirs.fileno()]
             command = [sys.executable, "-u", "-c", _PROGRAM, *(str(file) for file in files)]
-            self._pid = start_detached(command, env=os.environ, output=output, descriptors=files)
-        emit("vault.opened", vault=self._pid)
-        self._loop.watch(self._line, self._hear)
+            return start_detached(command, env=os.environ, output=output, descriptors=files)
 
     def _hear(self) -> None:
         assert self._line is not None and self._listener is not None

@@ -21,6 +21,8 @@ class WorkerEnd:
     leaf: int = -1
     attempt: int = 0
     was_asked: bool = False  # by its agent: no failure of its own
+    has_raised: bool = False  # its script died of an exception of its own: no loss, but a mistake, or so it seems
+    is_replaceable: bool = False  # a restart was left for it, needed or not
 
     def __str__(self) -> str:
         leaf = f" in leaf {self.leaf}" if self.leaf >= 0 else ""
@@ -76,7 +78,7 @@ def decide_verdict(ends: Sequence[WorkerEnd], job: JobEnd, *, signal_number: int
         reason = f"stopped by {signal.Signals(signal_number).name}"
         return Verdict(exit_code=128 + signal_number, reason=reason, was_interrupted=True)
     if job.stop_reason:
-        return Verdict(exit_code=1, reason=job.stop_reason, first_failure=_first_failure(ends))
+        return Verdict(exit_code=1, reason=job.stop_reason, first_failure=_first_failure(ends, job.stop_reason))
     num_restarts = max((end.attempt for end in ends), default=0)
     ends = [end for end in ends if end.attempt == num_restarts and not (job.is_finished and _is_late(end))]
     good, bad = [end for end in ends if end.exit.is_good], [end for end in ends if not end.exit.is_good]
@@ -84,15 +86,19 @@ def decide_verdict(ends: Sequence[WorkerEnd], job: JobEnd, *, signal_number: int
         return Verdict(exit_code=1, reason="no worker is left", first_failure=_first_failure(ends))
     failed = [end for end in bad if not _is_survived(end, good, job)]
     if failed:
-        reason = _why_failed(failed[0]) if job.is_finished else "no worker is left"
-        return Verdict(exit_code=1, reason=reason, first_failure=failed[0])
+        return Verdict(exit_code=1, reason=_why_failed(failed[0], good, job), first_failure=failed[0])
     reason = "finished" if job.is_finished else "left in good order, the job goes on elsewhere"
     last_step = _last_step(good)
     unfinished = tuple(sorted(end.worker for end in bad if end.step >= last_step)) if job.is_finished else ()
     return Verdict(exit_code=0, reason=reason, num_survived=len(bad), num_restarts=num_restarts, unfinished=unfinished)
 
 
-def _why_failed(end: WorkerEnd) -> str:
+def _why_failed(end: WorkerEnd, good: Sequence[WorkerEnd], job: JobEnd) -> str:
+    if _is_mistake(end) and (not good or end.step < _last_step(good)):
+        others = "finished" if job.is_finished else "went on"
+        return f"{end.worker} died of an exception in its script, with no restart left; the others {others} without it"
+    if not job.is_finished:
+        return "no worker is left"
     if not end.exit.signal:
         return f"{end.worker} failed after the last step"
     return f"{end.worker} was killed as rank 0 after the last step: what it does then may be missing"
@@ -100,25 +106,34 @@ def _why_failed(end: WorkerEnd) -> str:
 
 def _is_late(end: WorkerEnd) -> bool:
     """Whoever came too late to do a step of a finished job was turned away: no failure, and no death."""
-    return not end.exit.is_good and end.step == 0 and (end.was_asked or not end.exit.signal)
+    is_sent = end.was_asked or not (end.exit.signal or end.has_raised)
+    return not end.exit.is_good and end.step == 0 and is_sent
 
 
 def _is_survived(end: WorkerEnd, good: Sequence[WorkerEnd], job: JobEnd) -> bool:
-    """Whether the others did what was left to do. They did if they took steps after its last one. What a script does
+    """Whether the others did what was left to do. They did if they took steps after its last one; but an exception of
+    the script that no restart was allowed for is never passed over in silence. What a script does
     after its last step, such as saving the model, nobody does in its place: an error there is the job's. One that was
     killed there is survived if its script had come to its end, or if it was not rank 0: what all do, others did."""
+    if _is_mistake(end):
+        return False
     if end.step < _last_step(good):
         return True
     has_ended = job.is_finished and end.worker in job.released
     return bool(end.exit.signal) and (has_ended or (end.worker in job.outlived and end.worker not in job.chiefs))
 
 
+def _is_mistake(end: WorkerEnd) -> bool:
+    return end.has_raised and not end.is_replaceable and not end.was_asked
+
+
 def _last_step(good: Sequence[WorkerEnd]) -> int:
     return max((end.step for end in good), default=1)
 
 
-def _first_failure(ends: Sequence[WorkerEnd]) -> WorkerEnd | None:
-    """The first of those that ended the job: whoever died steps before the others' end was survived."""
+def _first_failure(ends: Sequence[WorkerEnd], stop_reason: str = "") -> WorkerEnd | None:
+    """The first of those that ended the job: whoever died steps before the others' end was survived. Ends are seen in
+    any order, so the one that the reason names is it, or one whose own script failed; others may only have followed."""
     last_attempt = max((end.attempt for end in ends), default=0)
     last_step = max((end.step for end in ends), default=0)
     failures = [
@@ -126,4 +141,6 @@ def _first_failure(ends: Sequence[WorkerEnd]) -> WorkerEnd | None:
         for end in ends
         if not end.exit.is_good and not end.was_asked and end.step >= last_step - 1 and end.attempt == last_attempt
     ]
-    return failures[0] if failures else None
+    named = [end for end in failures if stop_reason.startswith(f"{end.worker}: ")]
+    raised = [end for end in failures if end.has_raised]
+    return next(iter([*named, *raised, *failures]), None)

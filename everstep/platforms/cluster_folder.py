@@ -6,12 +6,13 @@ Only its owner can read it. For clusters with a queue: Slurm and PBS."""
 from __future__ import annotations
 
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from everstep import env, private_file
-from everstep.errors import PermanentError
+from everstep.errors import PermanentError, UsageError
 from everstep.job.order import Order, order_of
 from everstep.job.schema import Job
 from everstep.platforms import last_word
@@ -27,6 +28,7 @@ _QUEUE_S = 30 * 86_400.0  # a node may stand in the queue for long: others wait
 
 def order_for_queue(job: Job, ticket: Ticket) -> Order:
     """The queue keeps the time, and nodes come when it lets them."""
+    _check_name(ticket.folder)
     order = order_of(
         job,
         ticket.id,
@@ -35,6 +37,15 @@ def order_for_queue(job: Job, ticket: Ticket) -> Order:
         workdir=str(ticket.workdir),
     )
     return replace(order, time_limit_s=None, policy={"join_s": _QUEUE_S, **order.policy})
+
+
+def _check_name(folder: Path) -> None:
+    """It is in the options of a batch script, which are read line by line."""
+    if any(unicodedata.category(letter) == "Cc" for letter in str(folder)):
+        raise UsageError(
+            f"{str(folder)!r} has a line break or control character in its name",
+            hint="rename the folder, or set workdir to another one",
+        )
 
 
 @dataclass(frozen=True, slots=True)

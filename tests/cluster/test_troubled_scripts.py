@@ -19,13 +19,19 @@ def test_an_exception_that_the_script_catches_costs_a_retry_and_nothing_else(kin
     assert result.events("worker.killed") == []
 
 
-def test_a_script_that_dies_of_its_exception_is_lost_and_named() -> None:
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_a_script_that_dies_of_its_exception_is_lost_and_named(max_restarts: int) -> None:
+    """The others finish all the same; but it is no success, unless a restart was allowed for it."""
     trouble = ["--kind", "raise-uncaught", "--at-step", 3, "--worker", "w1"]
-    with Stage("--steps", 8, "--leaves", 4, *trouble, script="trouble.py", workers=2, policy=PATIENT) as cluster:
-        result = cluster.finish_undisturbed()
+    settings = {"script": "trouble.py", "workers": 2, "policy": PATIENT, "max_restarts": max_restarts}
+    with Stage("--steps", 8, "--leaves", 4, *trouble, **settings) as cluster:
+        result = cluster.finish_undisturbed(check=False)
         assert "Trouble: in backward" in cluster.log("w1")
+        report = (cluster.directory / "node1.log").read_text()
     assert result.events("worker.exited", worker="w1")[0]["exit_code"] == 1
-    assert len(result.outputs) == 1
+    assert len(result.events("job.finished")) == 1
+    assert result.exit_codes == {"node1": 0 if max_restarts else 1}
+    assert ("w1 died of an exception in its script, with no restart left" in report) == (max_restarts == 0)
 
 
 def test_a_leaf_that_kills_every_worker_stops_the_job_and_is_named() -> None:

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +93,14 @@ def described(platform: dict[str, Any], path: tuple[str, ...] = (), value: str =
     return dump(job)
 
 
-def rendered(text: str) -> str | None:
+def rendered(text: str, ticket: Ticket = TICKET) -> str | None:
     """None: it was refused."""
     try:
         job = load(text).job
-        script = platform_of(job.platform.chosen).render(job, TICKET).text
+        script = platform_of(job.platform.chosen).render(job, ticket).text
     except UsageError:
         return None
-    return script.replace(shlex.quote(order_for_queue(job, TICKET).to_json()), "ORDER")  # quoted as one word
+    return script.replace(shlex.quote(order_for_queue(job, ticket).to_json()), "ORDER")  # quoted as one word
 
 
 def program(script: str) -> list[str]:
@@ -120,6 +121,22 @@ def test_no_value_becomes_a_line_of_a_batch_script(queue: str, data: st.DataObje
     assume(plain is not None)
 
     assert program(script) == program(plain)
+
+
+@pytest.mark.parametrize("queue", ["slurm", "pbs ssh"])
+@settings(EXAMPLES, max_examples=15)
+@given(name=hostile.map(lambda text: text.replace("\0", "").replace("/", "")))
+def test_no_folder_becomes_an_option_or_a_command_of_a_batch_script(queue: str, name: str) -> None:
+    folder = Path("/work", name or "x", "runs", "mnist-1")
+    script = rendered(described(QUEUES[queue]), replace(TICKET, folder=folder, workdir=folder.parents[1]))
+    assume(script is not None)
+
+    program(script)
+    options, _, rest = script.partition("\numask 077\n")
+    assert all(line.startswith("#") for line in options.split("\n") if line)
+    plain, *_ = rendered(described(QUEUES[queue])).partition("\numask 077\n")
+    assert len(options.split("\n")) == len(plain.split("\n"))
+    assert f"\nfolder={shlex.quote(str(folder))}\n" in f"\n{rest}"
 
 
 @pytest.mark.parametrize("platform", MANIFESTS)

@@ -20,11 +20,15 @@ import pytest
 import torch
 
 import everstep
+from everstep.board import Board
 from everstep.checkpoint import agreement
 from everstep.checkpoint import checkpointer as module
 from everstep.checkpoint.agreement import Place
 from everstep.checkpoint.code import take_snapshot
 from everstep.checkpoint.local import Local
+from everstep.engine import current
+from everstep.engine.fixed import Alone
+from everstep.engine.step import Engine
 from everstep.errors import CheckpointFailed, NoCheckpoint, UsageError
 
 
@@ -406,3 +410,18 @@ def test_workers_of_a_plain_world_load_the_same_although_one_cannot_read_the_new
     store.set("load/1/came/1", "1")  # both are there from the beginning
     with ThreadPoolExecutor(2) as pool:
         assert [each.result(60) for each in (pool.submit(load, 0), pool.submit(load, 1))] == [{"step": 100}] * 2
+
+
+def test_a_save_that_is_written_has_the_workers_compare_their_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one that is kept in memory: there may be as many as steps, and a sum over all weights takes time."""
+    engine = Engine(lambda board, closed: Alone(), Board())
+    monkeypatch.setattr(current, "_engine", engine)
+    monkeypatch.setattr(module, "place_now", lambda: Place(generation=0, rank=0, size=1))
+    with everstep.Checkpointer(tmp_path, every=2, memory_every=1) as checkpointer:
+        wanted = []
+        for step in (1, 2):
+            checkpointer.save(step, {"weight": torch.ones(1)})
+            wanted.append(engine.comparison.is_wanted)
+    assert wanted == [False, True]

@@ -392,6 +392,19 @@ def test_one_that_was_left_out_is_not_counted_as_a_newcomer(stage):
     assert why_waiting(play.roster, w2) == "w2 cannot reach, or be reached by, all of generation 1"
 
 
+def test_newcomers_for_whom_there_is_no_room_are_spares(stage):
+    play = stage(start_workers=2)
+    play.arrive(*play.add(2))
+    play.settle("w0", "w1")
+    play.arrive(*play.add(2), max_workers=2)
+    assert num_newcomers(play.roster) == 0
+    assert "a spare waits" in why_waiting(play.roster, "w2")
+
+    play.exit("w1")
+    play.arrive("w0", max_workers=2)
+    assert play.members == ["w0", "w2"]
+
+
 # --- nobody holds the state any more ---
 
 

@@ -8,7 +8,7 @@ import numpy
 import torch
 from torch import nn
 
-from everstep.engine.comparison import PAUSE_S, UNKNOWN, Comparison, first_difference
+from everstep.engine.comparison import PAUSE_S, UNKNOWN, Comparison, first_difference, way_out
 from everstep.engine.pulse import Pulse, decide_pulse
 
 PULSE = Pulse(generation=1, step=1, wants_regroup=False, is_leaving=False, used=b"")
@@ -18,6 +18,7 @@ def updated(**settings: object) -> Comparison:
     comparison = Comparison()
     model = nn.Linear(2, 1)
     comparison.note_update(0, torch.optim.Adam(model.parameters(), **settings))  # type: ignore[arg-type]
+    comparison.committed()
     return comparison
 
 
@@ -37,8 +38,29 @@ def test_one_that_was_given_a_state_has_nothing_to_compare() -> None:
     assert (comparison.settings, comparison.weights) == (UNKNOWN, UNKNOWN)
 
 
+def test_an_optimizer_that_acts_now_and_then_is_compared_when_it_has_acted() -> None:
+    """One that was given a state meanwhile has seen it act never, or in another order."""
+    first, second = (torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=rate) for rate in (0.1, 0.2))
+    old, new = Comparison(), Comparison()
+
+    def update(comparison: Comparison, *optimizers: int) -> int:
+        for number in optimizers:
+            comparison.note_update(number, (first, second)[number])
+        comparison.committed()
+        return comparison.settings
+
+    update(old, 0, 1)
+    assert update(old, 0) == update(new, 0) != UNKNOWN
+    assert update(old, 0, 1) == update(new, 1, 0)
+    assert update(old, 0) != update(new, 0, 1)
+    assert first_difference([("w0", old.facts([])), ("w1", new.facts([]))]) == (
+        "the list of optimizers that acted is [0] on w0 and [0, 1] on w1"
+    )
+
+
 def test_one_changed_bit_changes_the_digest_of_all_weights() -> None:
     parameters = [torch.randn(5, 3), torch.ones(7, dtype=torch.bfloat16), torch.randn(4, dtype=torch.float64).t()]
+    parameters += [torch.randn(2, dtype=torch.complex64), torch.randn(2, dtype=torch.complex128), torch.tensor(1.0)]
     one, other = Comparison(), Comparison()
     one.note_weights(parameters)
     other.note_weights([each.clone() for each in parameters])
@@ -62,6 +84,11 @@ def test_the_sentence_says_what_differs_and_between_whom() -> None:
     said = [("w0", updated(lr=0.1).facts([])), ("w1", updated(lr=0.05).facts([])), ("w2", updated(lr=0.1).facts([]))]
     assert first_difference(said) == "lr of optimizer 0, group 0 is 0.1 on w0, w2 and 0.05 on w1"
     assert first_difference([said[0], said[2], ("w3", {})]) is None
+
+
+def test_the_way_out_is_that_of_what_differs() -> None:
+    assert way_out("lr of optimizer 0, group 0 is …").startswith("prepare each scheduler")
+    assert "machines of one kind" in way_out("the checksum of bias is …")
 
 
 def test_pulses_tell_of_a_difference_but_not_with_one_that_knows_nothing() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch.distributed as dist
 
-from everstep.engine.group import FORM_S, LARGEST_WORLD, Attempt, check_size, form_s, generation_store
+from everstep.engine.group import FORM_S, LARGEST_WORLD, Attempt, check_size, form_s, generation_store, gloo_words
 from everstep.engine.world import World
 from everstep.errors import UsageError
 
@@ -58,3 +58,15 @@ def test_another_jobs_keys_of_the_same_generation_are_not_ours() -> None:
     ours.set("listener/0", "here")
     assert same.check(["listener/0"])
     assert not theirs.check(["listener/0"])
+
+
+def test_of_an_error_of_torch_its_words_are_told_and_not_its_frames() -> None:
+    frames = "Exception raised from doWait at TCPStore.cpp:570 (most recent call first):\nframe #0: c10::Error"
+    told = RuntimeError(
+        f"[/pytorch/gloo/transport/tcp/pair.cc:537] Connection closed by peer [127.0.0.1]:1. See\n{frames}"
+    )
+    assert gloo_words(told) == "Connection closed by peer [127.0.0.1]:1"
+    assert (
+        gloo_words(RuntimeError(f"wait timeout after 10000ms, keys: /a\n{frames}"))
+        == "wait timeout after 10000ms, keys: /a"
+    )

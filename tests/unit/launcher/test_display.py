@@ -205,3 +205,37 @@ def test_a_reader_that_went_away_ends_nothing() -> None:
         console = Console(gone, Terminal())
         console.print(out=["one"])
         console.print(out=["two"])
+
+
+def test_a_full_disk_ends_nothing(tmp_path: Path) -> None:
+    """Under the output of `nohup everstep run`, and under the copy of what the workers print."""
+    with open("/dev/full", "w") as full:
+        with Display(Console(full, Terminal()), copies={STDOUT: FilteredCopy(Path("/dev/full"), ["o"])}) as display:
+            display.follow("w0", 0, files_with(tmp_path / "w0", stdout="one\n"), lambda: True)
+            display.flush()
+            assert display._thread.is_alive()
+            display.say("two")
+        Console(full, full).print(out=["three"])
+
+
+def test_what_was_dropped_for_want_of_room_does_not_come_later(tmp_path: Path) -> None:
+    with open(tmp_path / "log", "w") as out:
+        there, full = os.dup(out.fileno()), os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, out.fileno())
+        Console(out, Terminal()).print(out=["dropped"])
+        os.dup2(there, out.fileno())
+        Console(out, Terminal()).print(out=["written"])
+        for each in (there, full):
+            os.close(each)
+    assert (tmp_path / "log").read_text() == "written\n"
+
+
+def test_an_event_that_nobody_can_read_ends_nothing(tmp_path: Path) -> None:
+    events, err = tmp_path / "events", Terminal(is_terminal=False)
+    events.touch()
+    with Display(Console(Terminal(is_terminal=False), err)) as display:
+        display.follow_events(events)
+        write_events(events, {"no": "event"})
+        display.flush()
+        display.say("that is all")
+    assert err.text == "everstep: that is all\n"

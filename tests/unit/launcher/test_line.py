@@ -57,8 +57,9 @@ def begin():
 
     def begin(listener, look=lambda: REPORT, **more):
         said, failures, orders = [], [], queue.Queue()
+        more = {"on_orders": orders.put} | more
         line = Line(
-            lambda: listener, agent="a", incarnation="i", heartbeat_s=0.05, look=look, on_orders=orders.put,
+            lambda: listener, agent="a", incarnation="i", heartbeat_s=0.05, look=look,
             on_slot=lambda request, slot: None, on_failure=failures.append, say=said.append, **more,
         )  # fmt: skip
         line.open()
@@ -83,6 +84,22 @@ def test_an_agent_reports_on_after_any_error_of_its_own(begin):
 
     assert listener.reports.get(timeout=WAIT_S) == REPORT
     assert ["Stale file handle" in each for each in line.said] == [True, False]
+    assert not line.failures
+
+
+def test_an_agent_reports_on_when_it_cannot_do_what_it_is_told(begin):
+    heard = queue.Queue()
+
+    def on_orders(orders):
+        heard.put(orders)
+        if heard.qsize() == 1:
+            raise OSError(24, "Too many open files")
+
+    line = begin(Listener(), on_orders=on_orders)
+
+    for _ in range(2):
+        heard.get(timeout=WAIT_S)
+    assert "Too many open files" in line.said[0]
     assert not line.failures
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from everstep import private_file
 from everstep.launcher import run_record
 from everstep.launcher.run_record import FINISHED, INTERRUPTED, LEFT, RUNNING, RunRecord
 from everstep.process import started_at
@@ -41,6 +43,18 @@ def test_only_the_newest_run_of_a_job_counts(tmp_path: Path) -> None:
         os.utime(tmp_path / f"j-{number}" / "run.json", (number, number))
     assert run_record.unfinished(tmp_path, "j") is None
     assert [path.name for path, _ in run_record.newest_first(tmp_path, "j")] == ["j-1", "j-0"]
+
+
+def test_a_run_does_not_fail_because_its_end_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    run_record.write(tmp_path, HERE)
+    monkeypatch.setattr(private_file, "write", full)
+    run_record.update(tmp_path, state=FINISHED)
+    assert "No space left on device" in caplog.text
 
 
 def test_an_agent_in_the_folder_of_a_run_does_not_speak_for_it(tmp_path: Path) -> None:

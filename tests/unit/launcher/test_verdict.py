@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -75,6 +76,38 @@ def test_who_failed_before_the_others_last_step_was_survived() -> None:
     for exit in (BAD, KILLED):
         failed = WorkerEnd(worker="w1", exit=exit, step=8)
         assert in_any_order(failed, *finished) == Verdict(exit_code=0, reason="finished", num_survived=1)
+
+
+def test_an_exception_of_the_script_is_no_success_unless_a_restart_was_allowed_for_it() -> None:
+    finished = WorkerEnd(worker="w0", exit=GOOD, step=9)
+    raised = WorkerEnd(worker="w1", exit=BAD, step=8, has_raised=True)
+    verdict = in_any_order(finished, raised)
+    assert (verdict.exit_code, verdict.first_failure) == (1, raised)
+    assert verdict.reason == (
+        "w1 died of an exception in its script, with no restart left; the others finished without it"
+    )
+    assert in_any_order(finished, replace(raised, step=0)).reason == verdict.reason  # in its first step
+    elsewhere = JobEnd(is_finished=True, released=frozenset({"w0"}))  # this node has no other worker
+    assert decide_verdict([raised], elsewhere, signal_number=None).reason == verdict.reason
+    assert in_any_order(finished, replace(raised, is_replaceable=True)).exit_code == 0
+    assert "went on without it" in decide_verdict([finished, raised], JobEnd(), signal_number=None).reason
+
+
+def test_the_first_to_fail_is_the_one_that_the_reason_names_or_whose_own_script_failed() -> None:
+    followed, raised, named = (WorkerEnd(worker=f"w{number}", exit=BAD, step=5) for number in (3, 2, 0))
+    raised = replace(raised, has_raised=True)
+
+    def first(reason: str) -> str:
+        order = itertools.permutations([followed, raised, named])
+        (worker,) = {_first(ends, reason) for ends in order}
+        return worker
+
+    def _first(ends: Sequence[WorkerEnd], reason: str) -> str:
+        failure = decide_verdict(ends, JobEnd(stop_reason=reason), signal_number=None).first_failure
+        return failure.worker if failure else ""
+
+    assert first("w0: UsageError: wrong") == "w0"
+    assert first("leaf 2 of step 3 killed 3 workers") == "w2"
 
 
 def test_who_failed_after_the_last_step_did_fail() -> None:

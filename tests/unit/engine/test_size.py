@@ -1,0 +1,34 @@
+"""How many workers train together, as each of them says when it arrives."""
+
+from __future__ import annotations
+
+import pytest
+
+from everstep.board import Board
+from everstep.engine.fixed import Alone
+from everstep.engine.group import LARGEST_WORLD
+from everstep.engine.settings import Settings
+from everstep.engine.step import Engine
+
+
+@pytest.mark.parametrize(
+    ("leaves", "settled", "is_newcomer", "told"),
+    [
+        (8, 0, False, 8),
+        (8, 3, False, 8),
+        (2 * LARGEST_WORLD, 0, False, 2 * LARGEST_WORLD),  # all begin: too many are refused, with the number
+        (2 * LARGEST_WORLD, 3, False, LARGEST_WORLD),  # a job that trains does not end because more come
+        (2 * LARGEST_WORLD, 0, True, LARGEST_WORLD),
+        (None, 0, False, None),
+        (None, 0, True, LARGEST_WORLD),
+    ],
+)
+def test_more_workers_than_were_shown_to_work_are_spares_of_a_job_that_trains(
+    leaves: int | None, settled: int, is_newcomer: bool, told: int | None
+) -> None:
+    membership = Alone()
+    membership.is_newcomer = is_newcomer
+    engine = Engine(lambda board, closed: membership, Board())
+    engine.configure(Settings(num_leaves=leaves, leaves_per_worker=None if leaves else 1, reduce="fast"))
+    engine._settled = settled
+    assert engine._max_workers == told

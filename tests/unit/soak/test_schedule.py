@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from soak.faults import ACTS
-from soak.schedule import BETWEEN_HOSTS, CONTROLLER, EXACT, FAST, NATIVE, TRIAL, decide
+from soak.schedule import BETWEEN_HOSTS, CONTROLLER, EXACT, FAST, NATIVE, TRIAL, Schedule, decide
 
 MANY = [decide(seed) for seed in range(400)]
 
@@ -29,7 +29,7 @@ def test_every_door_has_the_modes_that_it_can_have() -> None:
 
 
 @pytest.mark.parametrize("schedule", MANY, ids=lambda schedule: str(schedule.seed))
-def test_no_schedule_asks_for_what_its_job_cannot_do(schedule) -> None:
+def test_no_schedule_asks_for_what_its_job_cannot_do(schedule: Schedule) -> None:
     kinds = {fault.kind for fault in schedule.faults}
     assert 3 <= len(schedule.faults) <= 8
     assert schedule.max_restarts or "kill-all" not in kinds, "nobody would come back"

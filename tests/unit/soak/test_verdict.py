@@ -1,4 +1,4 @@
-"""What the soak would see: other weights, records that were trained on twice, a checkpoint that is not that of the end."""
+"""What the soak would see: other weights, records trained on twice, a newest checkpoint that is not of the end."""
 
 from __future__ import annotations
 

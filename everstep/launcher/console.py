@@ -1,7 +1,8 @@
 """Where a person looks: stdout, stderr, and a progress line at the bottom if stderr is a terminal.
 
 Both streams may be the same terminal: the progress line is wiped before anything is printed and drawn again after it.
-A character that the terminal's encoding lacks is replaced; a reader that went away (`| head`) ends nothing.
+A character that the terminal's encoding lacks is replaced; neither a reader that went away (`| head`) nor a full disk
+(`> run.log`) ends anything.
 For one thread."""
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ def _write(stream: TextIO, text: str) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())  # what is still in the stream's buffer goes there too
         os.close(nowhere)
+    except OSError:  # a full disk, one that became read-only: what people are told is not worth a job
+        pass
 
 
 def _fitting(text: str, stream: TextIO) -> str:

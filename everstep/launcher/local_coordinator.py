@@ -144,7 +144,7 @@ class LocalCoordinator:
         self._files, self._say, self._host, self._port, self._start = files, say, host, port, start
         self._child: Child | None = None
         self._url = ""
-        self._error: EverstepError | None = None
+        self._error: EverstepError | OSError | None = None
         self._is_ready, self._is_closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._keep, name="local coordinator", daemon=True)
 
@@ -172,7 +172,7 @@ class LocalCoordinator:
         # In this thread, because the kernel ends a child with the thread that started it.
         try:
             self._child, self._url = start_coordinator(self._files, host=self._host, port=self._port, start=self._start)
-        except EverstepError as error:
+        except (EverstepError, OSError) as error:
             self._error = error
             return
         finally:
@@ -188,6 +188,6 @@ class LocalCoordinator:
     def _start_again(self, port: int) -> None:
         try:
             self._child, _ = start_coordinator(self._files, host=self._host, port=port)
-        except EverstepError as error:
-            self._say(str(error))
+        except (EverstepError, OSError) as error:  # OSError: a full or read-only disk, no process left
+            self._say(f"the coordinator cannot be started, trying again: {error}")
             self._is_closing.wait(1.0)

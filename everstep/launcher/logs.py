@@ -7,6 +7,7 @@ from __future__ import annotations
 import locale
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _TAIL_BYTES = 64 * 1024
@@ -61,8 +62,12 @@ class FilteredCopy:
     def add(self, lines: Sequence[str]) -> None:
         chosen = [line for line in lines if any(text in line for text in self._texts)]
         if chosen:
-            with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "a") as file:
-                file.write("".join(f"{line}\n" for line in chosen))
+            with suppress(OSError):  # a full disk: the workers' own files have all lines that could be written
+                self._write("".join(f"{line}\n" for line in chosen))
+
+    def _write(self, text: str) -> None:
+        with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "a") as file:
+            file.write(text)
 
 
 def _shown(line: bytes) -> str:

@@ -17,6 +17,7 @@ class Disk:
         self.folder = folder
         self._size_mb = size_mb
         self._filler = folder / "filler"
+        self.is_read_only = False
         self._read_only = folder.with_name(f"{folder.name}-read-only")
 
     def mount(self) -> None:
@@ -43,10 +44,12 @@ class Disk:
         self._filler.unlink(missing_ok=True)
 
     def forbid_writing(self) -> None:
+        self.is_read_only = True
         _mount("--bind", self._read_only, self.folder)
 
     def allow_writing(self) -> None:
         subprocess.run(["umount", "--lazy", self.folder], check=True)
+        self.is_read_only = False
 
 
 def _mount(*arguments: object) -> None:

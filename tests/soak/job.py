@@ -80,6 +80,19 @@ class DisturbedJob(Stage):
             disk.unmount()
         shutil.rmtree(self.directory)
 
+    def start_coordinator(self) -> None:
+        self._open_logs()
+        super().start_coordinator()
+
+    def _start_node(self, num_workers: int, host: int | None) -> str:
+        self._open_logs()
+        return super()._start_node(num_workers, host)
+
+    def _open_logs(self) -> None:
+        """What we start writes to a log that we open."""
+        if self._disks["logs"].is_read_only:
+            self.undo("logs")
+
     # --- who is there -----------------------------------------------------------------------------------
 
     def living(self) -> list[str]:

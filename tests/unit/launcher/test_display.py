@@ -205,3 +205,14 @@ def test_a_reader_that_went_away_ends_nothing() -> None:
         console = Console(gone, Terminal())
         console.print(out=["one"])
         console.print(out=["two"])
+
+
+def test_a_full_disk_under_what_is_printed_ends_nothing() -> None:
+    with open("/dev/full", "wb", buffering=0) as full:
+        console = Console(*[io.TextIOWrapper(full, write_through=True)] * 2)
+        with Display(console) as display:
+            display.say("somebody died")
+            display.flush()
+            assert display._thread.is_alive()
+        display.say("the end")
+    FilteredCopy(Path("/dev/full"), ["error"]).add(["an error"])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
 from soak.faults import ACTS
-from soak.schedule import BETWEEN_HOSTS, CONTROLLER, EXACT, FAST, NATIVE, TRIAL, Schedule, decide
+from soak.schedule import BETWEEN_HOSTS, CONTROLLER, EXACT, FAST, NATIVE, TRIAL, decide
 
 MANY = [decide(seed) for seed in range(400)]
 
@@ -28,13 +26,13 @@ def test_every_door_has_the_modes_that_it_can_have() -> None:
     assert modes == {(NATIVE, EXACT), (NATIVE, FAST), (TRIAL, EXACT), (TRIAL, FAST), (CONTROLLER, FAST)}
 
 
-@pytest.mark.parametrize("schedule", MANY, ids=lambda schedule: str(schedule.seed))
-def test_no_schedule_asks_for_what_its_job_cannot_do(schedule: Schedule) -> None:
-    kinds = {fault.kind for fault in schedule.faults}
-    assert 3 <= len(schedule.faults) <= 8
-    assert schedule.max_restarts or "kill-all" not in kinds, "nobody would come back"
-    assert schedule.num_hosts or not kinds & BETWEEN_HOSTS.keys(), "there is no cable"
-    assert not schedule.num_hosts or schedule.num_workers % schedule.num_hosts == 0
+def test_no_schedule_asks_for_what_its_job_cannot_do() -> None:
+    for schedule in MANY:
+        kinds = {fault.kind for fault in schedule.faults}
+        assert 3 <= len(schedule.faults) <= 8
+        assert schedule.max_restarts or "kill-all" not in kinds, "nobody would come back"
+        assert schedule.num_hosts or not kinds & BETWEEN_HOSTS.keys(), "there is no cable"
+        assert not schedule.num_hosts or schedule.num_workers % schedule.num_hosts == 0
 
 
 def test_some_faults_last_longer_than_a_lease_and_most_do_not() -> None:

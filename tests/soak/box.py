@@ -46,10 +46,10 @@ def enter() -> None:
 @contextmanager
 def furnished() -> Iterator[None]:
     """A folder for temporary files, and the nurseries that all schedules share."""
-    with tempfile.TemporaryDirectory(prefix="everstep-soak-") as folder:
-        for name, variable in (("run", "XDG_RUNTIME_DIR"), ("tmp", "TMPDIR")):
-            (Path(folder) / name).mkdir()
-            os.environ[variable] = str(Path(folder) / name)
+    with tempfile.TemporaryDirectory(dir=_PLACES[0], prefix="soak-") as folder:  # which ends with the box
+        for variable in ("TMPDIR", "XDG_RUNTIME_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+            os.environ[variable] = str(Path(folder) / variable.partition("_")[0].lower())
+            Path(os.environ[variable]).mkdir()
         tempfile.tempdir = None  # so that it is asked for again
         try:
             for kind in (nest.WORKERS, nest.CONTROL):

@@ -27,6 +27,7 @@ mount --make-rshared /
 "$@"
 exit $?
 """
+_PYTHONS = "pymp-"  # the multiprocessing module's, of a script's loaders that were killed: not ours
 _GONE_S = 60.0  # for what ends by itself, on a busy machine
 
 
@@ -63,7 +64,8 @@ def contents() -> set[str]:
     """All that a schedule might leave behind."""
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*") if path.is_dir()]
     processes = {f"process {pid}: {_command(pid)}" for pid in pids if not is_zombie(pid)}
-    files = {str(path) for place in (*_PLACES, tempfile.gettempdir()) for path in Path(place).iterdir()}
+    places = (*_PLACES, tempfile.gettempdir())
+    files = {str(path) for place in places for path in Path(place).iterdir() if not path.name.startswith(_PYTHONS)}
     mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
     return processes | files | {f"mount {place}" for place in mounts}
 

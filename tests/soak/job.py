@@ -23,7 +23,6 @@ from soak.schedule import LEASE_S, Schedule
 # Leaves die as often as chance wills.
 POLICY = Policy(heartbeat_s=0.3, lease_s=LEASE_S, arrive_s=20.0, stall_s=6.0, leaf_deaths=1000)
 DISKS_MB = {"events": 4, "logs": 2, "checkpoints": 2}
-_MOST_NODES = 60
 _LAST_CALL = 0.9  # of the training: what is done to it later may meet its end, where other rules hold
 _BEGIN_S, _HOLDER_S = 240.0, 240.0  # on a busy machine
 _LOOK_S = 0.02
@@ -63,8 +62,7 @@ class DisturbedJob(Stage):
         self._lay("events", "events.jsonl")
         self._lay("checkpoints", "checkpoints", is_folder=True)
         self._lay("logs", JOB, is_folder=True)
-        for name in ("coordinator.log", *(f"node{number}.log" for number in range(1, _MOST_NODES))):
-            self._lay("logs", name)
+        self._lay("logs", "coordinator.log")
         return super().__enter__()
 
     def _lay(self, disk: str, name: str, *, is_folder: bool = False) -> None:
@@ -86,6 +84,7 @@ class DisturbedJob(Stage):
 
     def _start_node(self, num_workers: int, host: int | None) -> str:
         self._open_logs()
+        self._lay("logs", f"node{len(self._nodes) + 1}.log")
         return super()._start_node(num_workers, host)
 
     def _open_logs(self) -> None:
@@ -129,7 +128,9 @@ class DisturbedJob(Stage):
     # --- whom it meets: somebody else will still hold the state -----------------------------------------
 
     def victims(self, number: int, pick: int) -> list[str]:
-        self.until(lambda: self.is_too_late() or bool(self.living()), "anybody", _HOLDER_S)
+        if not self.living():
+            self.undo_all()
+            self.until(lambda: self.is_too_late() or bool(self.living()), "anybody", _HOLDER_S)
         self.check_time()
         chosen = _chosen(self.living(), number, pick)
         self._keep_holder(chosen)

@@ -53,7 +53,7 @@ def carry_out(schedule: Schedule, keep: Path | None = None) -> Outcome:
             job.finish(_END_S)
         except EverstepError as error:
             outcome.problems.append(Problem(HUNG, str(error)))
-        outcome.problems += judge(schedule, job.facts, job.checkpoints)
+        outcome.problems += judge(schedule, outcome.faults, job.facts, job.checkpoints)
         if outcome.problems and keep is not None:
             with suppress(shutil.Error):  # sockets, and what goes away meanwhile
                 shutil.copytree(job.directory, keep / f"seed-{schedule.seed}", dirs_exist_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -50,12 +50,13 @@ def expectation(schedule: Schedule) -> dict[int, str]:
     return {fact["step"]: fact["digest"] for fact in undisturbed(script_of(schedule), *arguments(schedule))}
 
 
-def judge(schedule: Schedule, facts: Facts, checkpoints: Path) -> list[Problem]:
+def judge(schedule: Schedule, faults: Collection[str], facts: Facts, checkpoints: Path) -> list[Problem]:
     expected = expectation(schedule)
     results = facts.of("result")
     if not results:
         return [Problem(HUNG, "no worker came to the end of the script")]
-    return [*bits(facts, expected), *records(results), *checkpoint(checkpoints, results[-1])]
+    back = [] if "kill-all" in faults else went_back(facts)
+    return [*bits(facts, expected), *back, *records(results), *checkpoint(checkpoints, results[-1])]
 
 
 def bits(facts: Facts, expected: dict[int, str]) -> list[Problem]:
@@ -68,6 +69,18 @@ def bits(facts: Facts, expected: dict[int, str]) -> list[Problem]:
     last = max(fact["step"] for fact in facts.of("result"))
     if expected and last != max(expected):
         found.append(Problem(BITS, f"ended at step {last}, not {max(expected)}"))
+    return found
+
+
+def went_back(facts: Facts) -> list[Problem]:
+    """Somebody always held the state: nobody does a step twice, or an earlier one."""
+    latest: dict[str, int] = {}
+    found: list[Problem] = []
+    for fact in facts.of("step"):
+        before = latest.get(fact["worker"], 0)
+        if fact["step"] <= before:
+            found.append(Problem(BITS, f"{fact['worker']} went back from step {before} to {fact['step']}"))
+        latest[fact["worker"]] = fact["step"]
     return found
 
 

@@ -132,7 +132,7 @@ def digest(state: dict[str, Tensor]) -> str:
 
 
 def tell_step(net: Net, step: int, epochs: int) -> None:
-    tell("step", step=step, digest=digest(net.state_dict()), done=float(net.tally.sum()) / (RECORDS * epochs))
+    tell("step", step=step, digest=digest(net.state_dict()), done=net.tally.sum().item() / (RECORDS * epochs))
 
 
 def tell_result(net: Net, step: int, epochs: int) -> None:

@@ -11,7 +11,7 @@ import torch
 import everstep
 from soak.facts import Facts
 from soak.scripts.task import RECORDS, Net, digest, optimizers
-from soak.verdict import BITS, CHECKPOINTS, Problem, bits, checkpoint, records
+from soak.verdict import BITS, CHECKPOINTS, Problem, bits, checkpoint, records, went_back
 
 
 def told(folder: Path, *facts: dict[str, Any]) -> Facts:
@@ -45,6 +45,11 @@ def test_without_an_expectation_workers_must_still_agree_at_the_end(tmp_path: Pa
 
 def test_an_end_at_another_step_is_wrong(tmp_path: Path) -> None:
     assert bits(told(tmp_path, result(2, "b")), {2: "b", 3: "c"}) == [Problem(BITS, "ended at step 2, not 3")]
+
+
+def test_a_worker_that_goes_back_has_lost_its_state(tmp_path: Path) -> None:
+    facts = told(tmp_path, step(5, "a"), step(6, "b"), step(6, "b", worker="w1"), step(5, "a"))
+    assert went_back(facts) == [Problem(BITS, "w0 went back from step 6 to 5")]
 
 
 def test_the_state_itself_knows_how_often_each_record_was_trained_on() -> None:

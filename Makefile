@@ -11,11 +11,13 @@ PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.everstep-ready
 TESTS ?= tests
 LANES ?= 3
+FAULTS ?= 1000
+SEED ?= 1
 # Hundreds of short processes are started: none of them should compile what another has compiled already.
 unexport PYTHONDONTWRITEBYTECODE
 SYSTEM_PACKAGES := iproute2 nftables openssl postgresql slurmctld slurmd slurm-client munge docker.io docker-compose debootstrap
 
-.PHONY: help setup system labs demo quick test test-long mutants check lint types contracts bench peers clean
+.PHONY: help setup system labs demo quick test test-long soak mutants check lint types contracts bench peers clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -59,6 +61,9 @@ test: setup check  ## lint, types, import contracts, then all tests, several sid
 
 test-long: setup check  ## the same with all repetitions, seeds, kills and sizes
 	EVERSTEP_TEST_LONG=1 $(BIN)/python -m pytest -n $(LANES) $(TESTS)
+
+soak: setup  ## random faults at random times on every door (FAULTS=how many SEED=the first schedule KEEP=a folder for what fails)
+	PYTHONPATH=tests $(BIN)/python -m soak --faults $(FAULTS) --seed $(SEED) $(if $(KEEP),--keep $(KEEP))
 
 mutants: $(STAMP)  ## which test catches which deliberate fault (ONLY="name ..." for some)
 	$(BIN)/python tests/mutants/run.py $(ONLY)

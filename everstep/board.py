@@ -40,8 +40,7 @@ class Board:
         if path is None:
             self._memory = mmap.mmap(-1, _SIZE)
         else:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.ftruncate(descriptor, _SIZE)
+            descriptor = _allocated(path)
             self._memory = mmap.mmap(descriptor, _SIZE)
             # The main thread's end is the process's; any other's is nothing.
             is_main = threading.current_thread() is threading.main_thread()
@@ -85,6 +84,21 @@ class Board:
 
     def close(self) -> None:
         self._memory.close()
+
+
+def allocate(path: str | Path) -> None:
+    """Before the worker is started: OSError if the disk has no room for it, which would kill the worker."""
+    os.close(_allocated(path))
+
+
+def _allocated(path: str | Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, _SIZE)  # memory that the disk has no room for is SIGBUS
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def await_end(path: str | Path) -> bool:

@@ -12,6 +12,7 @@ import secrets
 import socket
 import sys
 from pathlib import Path
+from typing import TextIO
 
 import uvicorn
 
@@ -49,7 +50,7 @@ def serve(
     with contextlib.closing(_bind(host, port)) as listener:
         url = _url(listener, "http" if tls is None else "https")
         if tls is None and not is_loopback(listener.getsockname()[0]):
-            print(plain_warning(url), file=sys.stderr, flush=True)
+            _tell(plain_warning(url), sys.stderr)
 
         def on_ready() -> None:
             _say_ready(url, ready_fd, ready_file)
@@ -109,7 +110,7 @@ def _url(listener: socket.socket, scheme: str) -> str:
 
 
 def _say_ready(url: str, ready_fd: int | None, ready_file: str | Path | None) -> None:
-    print(f"everstep coordinator at {url}", flush=True)
+    _tell(f"everstep coordinator at {url}", sys.stdout)
     if ready_fd is not None:
         os.write(ready_fd, f"{url}\n".encode())
         os.close(ready_fd)
@@ -118,6 +119,12 @@ def _say_ready(url: str, ready_fd: int | None, ready_file: str | Path | None) ->
         with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
             file.write(f"{url}\n")
         aside.replace(ready_file)  # whoever waits for the file finds it whole
+
+
+def _tell(line: str, stream: TextIO) -> None:
+    """To its log, which may be on a full disk: no reason not to serve."""
+    with contextlib.suppress(OSError):
+        print(line, file=stream, flush=True)
 
 
 def _raise_file_limit() -> None:

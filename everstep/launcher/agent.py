@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from everstep import env
-from everstep.board import await_end, has_lifeline, has_raised, read_board
+from everstep.board import allocate, await_end, has_lifeline, has_raised, read_board
 from everstep.client import Coordinator
 from everstep.errors import EverstepError, UsageError
 from everstep.events import emit
@@ -47,6 +47,7 @@ _STACKS_S = 0.5  # how long workers have to print their stacks
 _RESTART_GRACE_S = 5.0  # from SIGTERM to SIGKILL when all workers are restarted: most of them are stuck anyway
 _SURVIVORS_FIRST_S = 0.5  # a replacement is started so long after a death …
 _FORK_SOON_S = 0.1  # … and sooner if it is a fork of the nursery, which takes little of the survivors' cores
+_NO_ROOM_S = 5.0  # one that a full disk did not let start is tried again so much later
 _STOP_GRACE_S = 2.0  # a stopped job's workers hear it from the coordinator and end by themselves
 _ANSWER_S = 4.0
 _REAP_S = 5.0  # loader processes of killed workers come to process 1
@@ -275,12 +276,17 @@ class Agent:
         environment = worker_environment(self._node, place, os.environ, vault=self._vault.path)
         try:
             files.make(attempt=place.num_restarts, local_rank=place.local_rank)
+            allocate(files.board)
             with open_log(files.stdout) as output, open_log(files.stderr) as errors:
                 child = self._starter.start(self._node.command, env=environment, output=output, errors=errors)
         except OSError as error:  # a full disk, no process left: the other workers of this node go on
             self._say(f"{worker} cannot be started: {error}")
             self._line.tell_exit(worker, WorkerExit(exit_code=1))
             self._ends.append(WorkerEnd(worker=worker, exit=Exit(code=1), attempt=place.attempt))
+            if decide_replacement(
+                Exit(code=1), is_ending=self._is_ending, is_regrouping=self._is_regrouping
+            ).is_replaced:
+                self._ask_replacement(place, delay_s=_NO_ROOM_S)
             return
         self._broom.watch(child.pid)
         started = Worker(place=place, child=child, board=files.board, files=files)

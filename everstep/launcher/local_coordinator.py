@@ -188,6 +188,6 @@ class LocalCoordinator:
     def _start_again(self, port: int) -> None:
         try:
             self._child, _ = start_coordinator(self._files, host=self._host, port=port)
-        except (EverstepError, OSError) as error:  # no process left, no file for its log: it may go better next time
-            self._say(str(error))
+        except (EverstepError, OSError) as error:  # OSError: a full or read-only disk, no process left
+            self._say(f"the coordinator cannot be started, trying again: {error}")
             self._is_closing.wait(1.0)

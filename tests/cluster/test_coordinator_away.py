@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator
+from lab import nest
+from lab.command import until
 from lab.stage import Stage
 
 
@@ -25,3 +30,21 @@ def test_deaths_after_and_during_an_absence_of_the_coordinator_are_survived() ->
         cluster.wait("regroup.settled", size=2)
         result = cluster.finish_undisturbed()
     assert len(result.outputs) == 2
+
+
+def test_a_coordinator_whose_log_is_on_a_full_disk_serves(tmp_path: Path) -> None:
+    (tmp_path / "coordinator.log").symlink_to("/dev/full")
+    with Stage(directory=tmp_path) as cluster:
+        cluster.restart_coordinator()
+
+
+def test_a_coordinator_that_the_disk_does_not_let_start_is_started_once_it_does(tmp_path: Path) -> None:
+    files, said = CoordinatorFiles(directory=tmp_path), list[str]()
+    with LocalCoordinator(files, say=said.append, start=nest.start_service) as coordinator:
+        files.log.unlink()
+        files.log.mkdir()  # cannot be written to
+        assert coordinator._child is not None
+        coordinator._child.kill()
+        until(lambda: any("cannot be started, trying again" in line for line in said), lambda: str(said))
+        files.log.rmdir()
+        until(files.ready.exists)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from everstep.testing.cluster import JOB
 from lab.stage import Stage
 
 
@@ -103,3 +104,13 @@ def test_one_dies_while_another_is_in_the_update() -> None:
         cluster.open_gate("update")
         result = cluster.finish_undisturbed()
     assert [event["step"] for event in result.events("regroup.settled", generation=2)] == [6, 6]
+
+
+def test_a_replacement_that_the_disk_does_not_let_start_is_tried_again() -> None:
+    with Stage("--steps", 12, gates=[5], workers=1, max_restarts=2) as cluster:
+        cluster.wait_at_gate(5)
+        (cluster.directory / JOB / "w1").touch()  # its folder cannot be made
+        cluster.kill("w0")
+        cluster.open_gate(5)
+        result = cluster.finish_undisturbed()
+    assert [event["worker"] for event in result.outputs] == ["w2"]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from everstep import board
-from everstep.board import Board, Progress, read_board
+from everstep.board import Board, Progress, allocate, read_board
 from everstep.wire import COMPUTING, OUTSIDE, WAITING
+from lab.command import run
 
 
 @pytest.fixture
@@ -30,6 +34,21 @@ def test_what_is_written_is_read(tmp_path: Path, clock: list[float]) -> None:
 
 def test_a_board_that_was_never_written_reads_as_nothing_done(tmp_path: Path) -> None:
     assert read_board(tmp_path / "none") == Progress()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+def test_a_disk_without_room_for_it_is_an_error_and_not_a_death(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", tmp_path], check=True)
+    try:
+        allocate(tmp_path / "early")
+        code = "import sys; from everstep.board import *; Board(sys.argv[1]).write(step=3, leaf=2, phase=OUTSIDE)"
+        done = run(sys.executable, "-c", code, tmp_path / "late", folder=Path("/"))
+        assert done.returncode == 1 and "No space left on device" in done.stderr
+        assert run(sys.executable, "-c", code, tmp_path / "early", folder=Path("/")).returncode == 0
+        assert read_board(tmp_path / "early").step == 3
+    finally:
+        subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
 def test_only_the_wait_for_the_sum_counts_as_a_usual_wait(clock: list[float]) -> None:

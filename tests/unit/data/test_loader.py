@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils import data
@@ -20,6 +20,7 @@ from everstep.data.permutation import Permutation
 from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
 from lab.alone import make_trainer
+from lab.length import usual
 from lab.samples import Numbers, as_they_are
 
 
@@ -65,6 +66,7 @@ def test_each_batch_is_a_leaf_and_len_counts_steps() -> None:
     assert len(loop.loader) == loop.trainer.num_steps == 4
 
 
+@settings(max_examples=usual(40, long=100))
 @given(
     size=st.integers(1, 60),
     batch_size=st.integers(1, 6),

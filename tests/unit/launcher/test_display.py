@@ -239,3 +239,16 @@ def test_an_event_that_nobody_can_read_ends_nothing(tmp_path: Path) -> None:
         display.flush()
         display.say("that is all")
     assert err.text == "everstep: that is all\n"
+
+
+def test_a_run_that_goes_on_counts_the_steps_that_it_has_done_itself(tmp_path: Path) -> None:
+    files, events = files_with(tmp_path / "w0"), tmp_path / "events"
+    board = Board(files.board)
+    board.write(step=13, leaf=-1, phase=OUTSIDE)
+    with Display(Console(Terminal(is_terminal=False), Terminal(is_terminal=False))) as display:
+        display.follow_events(events)
+        display.follow("w0", 0, files, lambda: True)
+        write_events(events, {"event": "regroup.settled", "generation": 2, "rank": 0, "size": 1, "step": 10})
+        display.flush()
+        assert (display.num_steps, display.num_steps_done) == (13, 3)
+    board.close()

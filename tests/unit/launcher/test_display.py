@@ -211,6 +211,7 @@ def test_a_full_disk_under_what_is_printed_ends_nothing() -> None:
     with open("/dev/full", "wb", buffering=0) as full:
         console = Console(*[io.TextIOWrapper(full, write_through=True)] * 2)
         with Display(console) as display:
+            display.follow_events(Path("/proc/events.jsonl"))  # where no file can be made
             display.say("somebody died")
             display.flush()
             assert display._thread.is_alive()

@@ -133,6 +133,8 @@ def read_board(path: str | Path) -> Progress:
     if len(raw) < _LAYOUT.size:
         return Progress()
     step, leaf, phase, since, longest_step_s, longest_wait_s = _LAYOUT.unpack(raw[: _LAYOUT.size])
+    if not since:  # allocated, and nobody has written on it: a script without an engine never does
+        return Progress()
     return Progress(
         step=step,
         leaf=leaf,

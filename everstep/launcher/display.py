@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -112,8 +113,10 @@ class Display:
 
     def follow_events(self, path: Path) -> None:
         """A line for each of the events from now on that people want to know about."""
-        path.touch(mode=0o600)
-        self._events = Follower(path, is_from_end=True)
+        with suppress(OSError):  # a read-only disk: no event is worth the node, and the file may be there
+            path.touch(mode=0o600)
+        with suppress(OSError):
+            self._events = Follower(path, is_from_end=True)
 
     @property
     def num_steps(self) -> int:

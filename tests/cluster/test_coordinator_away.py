@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator
@@ -44,7 +45,7 @@ def test_a_coordinator_that_the_disk_does_not_let_start_is_started_once_it_does(
         files.log.unlink()
         files.log.mkdir()  # cannot be written to
         assert coordinator._child is not None
-        coordinator._child.kill()
+        coordinator._child.signal(signal.SIGKILL)
         until(lambda: any("cannot be started, trying again" in line for line in said), lambda: str(said))
         files.log.rmdir()
         until(files.ready.exists)

@@ -16,7 +16,16 @@ class Facts:
         self._position = 0
         self._told: defaultdict[str, list[Fact]] = defaultdict(list)
 
+    @property
+    def num_told(self) -> int:
+        self._read()
+        return sum(len(told) for told in self._told.values())
+
     def of(self, kind: str) -> list[Fact]:
+        self._read()
+        return self._told[kind]
+
+    def _read(self) -> None:
         if self.path.exists():
             with self.path.open("rb") as file:
                 file.seek(self._position)
@@ -25,4 +34,3 @@ class Facts:
             for line in whole.splitlines():
                 fact = json.loads(line)
                 self._told[fact["fact"]].append(fact)
-        return self._told[kind]

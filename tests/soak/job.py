@@ -9,11 +9,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from everstep.process import ENDED, Child, process_state
-from everstep.testing.cluster import JOB, Cluster
+from everstep.testing.cluster import JOB, Cluster, ClusterError
 from everstep.wire import Policy
 from lab.stage import Stage
 from soak.disks import Disk
@@ -24,7 +25,7 @@ from soak.schedule import LEASE_S, Schedule
 POLICY = Policy(heartbeat_s=0.3, lease_s=LEASE_S, arrive_s=20.0, stall_s=6.0, leaf_deaths=1000)
 DISKS_MB = {"events": 4, "logs": 2, "checkpoints": 2}
 _LAST_CALL = 0.9  # of the training: what is done to it later may meet its end, where other rules hold
-_BEGIN_S, _HOLDER_S = 240.0, 240.0  # on a busy machine
+_SILENCE_S, _END_S = 300.0, 3000.0  # without a word of any worker, and in all: it hangs, however busy the machine is
 _LOOK_S = 0.02
 
 
@@ -130,7 +131,7 @@ class DisturbedJob(Stage):
     def victims(self, number: int, pick: int) -> list[str]:
         if not self.living():
             self.undo_all()
-            self.until(lambda: self.is_too_late() or bool(self.living()), "anybody", _HOLDER_S)
+            self.until(lambda: self.is_too_late() or bool(self.living()), "anybody")
         self.check_time()
         chosen = _chosen(self.living(), number, pick)
         self._keep_holder(chosen)
@@ -156,7 +157,7 @@ class DisturbedJob(Stage):
             self.note("another holder is needed first")
             self.undo_all()
             self.add_node(0, hosts)
-            self.until(lambda: self.is_too_late() or bool(self.holders() - others), "another holder", _HOLDER_S)
+            self.until(lambda: self.is_too_late() or bool(self.holders() - others), "another holder")
         self.check_time()
 
     def add_node(self, pick: int, not_on: Collection[int] = ()) -> None:
@@ -203,7 +204,22 @@ class DisturbedJob(Stage):
     # --- the course of it -------------------------------------------------------------------------------
 
     def await_training(self) -> None:
-        self.until(lambda: bool(self.facts.of("step")), "the first step", _BEGIN_S)
+        self.until(lambda: bool(self.facts.of("step")), "the first step")
+
+    def until(self, condition: Callable[[], bool], wanted: str, timeout_s: float = _END_S) -> None:
+        """As long as workers tell something, they get on."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            num_told = self.facts.num_told
+            self._until(partial(self._is_news, condition, num_told), _SILENCE_S, wanted)
+            if time.monotonic() > deadline:
+                raise ClusterError(f"not within {timeout_s:.0f} s: {wanted}\n{self._story()}")
+
+    def _is_news(self, condition: Callable[[], bool], num_told: int) -> bool:
+        return self.facts.num_told > num_told or condition()
+
+    def await_end(self) -> None:
+        self.until(lambda: all(node.agent.wait(0) is not None for node in self._nodes), "the end of all nodes")
 
     def pass_until(self, moment: float) -> None:
         while (now := time.monotonic()) < moment:

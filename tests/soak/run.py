@@ -17,8 +17,6 @@ from soak.job import DisturbedJob
 from soak.schedule import Schedule, decide
 from soak.verdict import HUNG, KINDS, LEFT, Problem, expectation, judge
 
-_END_S = 240.0  # from the last fault to the end of the job, on a busy machine
-
 
 @dataclass(slots=True)
 class Outcome:
@@ -50,7 +48,8 @@ def carry_out(schedule: Schedule, keep: Path | None = None) -> Outcome:
             job.await_training()
             outcome.faults = disturb(job, schedule)
             job.let_go()
-            job.finish(_END_S)
+            job.await_end()
+            job.finish()
         except EverstepError as error:
             outcome.problems.append(Problem(HUNG, str(error)))
         outcome.problems += judge(schedule, outcome.faults, job.facts, job.checkpoints)

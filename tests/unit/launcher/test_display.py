@@ -212,6 +212,7 @@ def test_a_full_disk_ends_nothing(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         with Display(Console(full, Terminal()), copies={STDOUT: FilteredCopy(Path("/dev/full"), ["o"])}) as display:
             display.follow("w0", 0, files_with(tmp_path / "w0", stdout="one\n"), lambda: True)
+            display.follow_events(Path("/proc/events.jsonl"))  # where no file can be made
             display.flush()
             assert display._thread.is_alive()
             display.say("two")

@@ -34,6 +34,8 @@ def test_what_is_written_is_read(tmp_path: Path, clock: list[float]) -> None:
 
 def test_a_board_that_was_never_written_reads_as_nothing_done(tmp_path: Path) -> None:
     assert read_board(tmp_path / "none") == Progress()
+    allocate(tmp_path / "blank")
+    assert read_board(tmp_path / "blank") == Progress()
 
 
 @pytest.mark.root

@@ -19,7 +19,8 @@ from everstep.wire import COMPUTING, OUTSIDE, WAITING
 _LAYOUT = struct.Struct("<QqQddd")  # step, leaf, phase, since, longest step, longest wait
 _LIFELINE, _IS_HELD = 64, 128  # where the lock is, and the byte that says that it is held
 _HAS_RAISED = _IS_HELD + 1  # the byte that says that the script died of an exception of its own
-_SIZE = _HAS_RAISED + 1
+_IS_SHARED = _HAS_RAISED + 1  # the byte that says that any other worker would do what this one does now
+_SIZE = _IS_SHARED + 1
 _PHASES = (OUTSIDE, COMPUTING, WAITING)
 
 
@@ -78,6 +79,10 @@ class Board:
         """The script dies of an exception that is not ours."""
         self._memory[_HAS_RAISED] = 1
 
+    def note_shared(self, is_shared: bool) -> None:
+        """What this worker does, also as rank 0, another does if it dies now."""
+        self._memory[_IS_SHARED] = is_shared
+
     @property
     def progress(self) -> Progress:
         return self._now
@@ -115,6 +120,11 @@ def has_lifeline(path: str | Path) -> bool:
 def has_raised(path: str | Path) -> bool:
     """Whether the worker's script died of an exception of its own."""
     return _flag(path, _HAS_RAISED)
+
+
+def is_shared(path: str | Path) -> bool:
+    """Whether the worker was last at what another does if it dies."""
+    return _flag(path, _IS_SHARED)
 
 
 def _flag(path: str | Path, place: int) -> bool:

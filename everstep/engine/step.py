@@ -296,6 +296,15 @@ class Engine:
             self._board.write(step=self.step, leaf=before.leaf, phase=before.phase)
 
     @contextlib.contextmanager
+    def sharing(self) -> Iterator[None]:
+        """Around what whoever is left does to its end, as rank 0 too: a death in it leaves nothing undone."""
+        self._board.note_shared(True)
+        try:
+            yield
+        finally:
+            self._board.note_shared(False)
+
+    @contextlib.contextmanager
     def accumulating(self) -> Iterator[None]:
         """A backward inside adds to the leaf without ending it."""
         gradients = self._build()

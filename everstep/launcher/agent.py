@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from everstep import env
-from everstep.board import allocate, await_end, has_lifeline, has_raised, read_board
+from everstep.board import allocate, await_end, has_lifeline, has_raised, is_shared, read_board
 from everstep.client import Coordinator
 from everstep.errors import EverstepError, UsageError
 from everstep.events import emit
@@ -321,6 +321,7 @@ class Agent:
             attempt=attempt,
             was_asked=name in self._asked,
             has_raised=has_raised(worker.board),
+            is_shared=is_shared(worker.board),
         )
         self._ends.append(end)
         if worker.place.max_restarts == 0:

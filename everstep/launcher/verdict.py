@@ -22,6 +22,7 @@ class WorkerEnd:
     attempt: int = 0
     was_asked: bool = False  # by its agent: no failure of its own
     has_raised: bool = False  # its script died of an exception of its own: no loss, but a mistake, or so it seems
+    is_shared: bool = False  # it was at what another does if it dies
     is_replaceable: bool = False  # a restart was left for it, needed or not
 
     def __str__(self) -> str:
@@ -114,13 +115,15 @@ def _is_survived(end: WorkerEnd, good: Sequence[WorkerEnd], job: JobEnd) -> bool
     """Whether the others did what was left to do. They did if they took steps after its last one; but an exception of
     the script that no restart was allowed for is never passed over in silence. What a script does
     after its last step, such as saving the model, nobody does in its place: an error there is the job's. One that was
-    killed there is survived if its script had come to its end, or if it was not rank 0: what all do, others did."""
+    killed there is survived if its script had come to its end, or if others did what it was at: what all do, or what
+    a trial's fit shares out."""
     if _is_mistake(end):
         return False
     if end.step < _last_step(good):
         return True
     has_ended = job.is_finished and end.worker in job.released
-    return bool(end.exit.signal) and (has_ended or (end.worker in job.outlived and end.worker not in job.chiefs))
+    is_done_by_others = end.worker in job.outlived and (end.is_shared or end.worker not in job.chiefs)
+    return bool(end.exit.signal) and (has_ended or is_done_by_others)
 
 
 def _is_mistake(end: WorkerEnd) -> bool:

@@ -154,9 +154,12 @@ class Trainer:
             stack.enter_context(self._telling(loop))
             reporter.began(loop.tally.now, uuid)
             profiler.step(first)
-            reason = loop.run(plan, reporter, self._checkpoints, profiler, first=first, validates_first=validates_first)
-            self._mark(place, plan, loop)
-            loop.conclude()
+            with context.engine.sharing():
+                reason = loop.run(
+                    plan, reporter, self._checkpoints, profiler, first=first, validates_first=validates_first
+                )
+                self._mark(place, plan, loop)
+                loop.conclude()
             self._mark(place, plan, loop)  # who did it may have been lost, and another is the chief
             tally = loop.tally
             best_uuid = self._checkpoints.uuid(tally.best_at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -133,6 +134,8 @@ def test_rank_0_killed_after_the_last_step_may_leave_something_undone() -> None:
     verdict = decide_verdict([finished, killed], job, signal_number=None)
     assert (verdict.exit_code, verdict.first_failure) == (1, killed)
     assert verdict.reason == "w0 was killed as rank 0 after the last step: what it does then may be missing"
+    shared = dataclasses.replace(killed, is_shared=True)  # as in a trial's fit: the others do it again
+    assert decide_verdict([finished, shared], job, signal_number=None).exit_code == 0
 
 
 @pytest.mark.parametrize("worker", ["w0", "w1"])

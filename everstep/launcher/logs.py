@@ -20,7 +20,7 @@ def tail(path: Path, num_lines: int = 20) -> list[str]:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _TAIL_BYTES))
-            return [_shown(line) for line in file.read().splitlines()[-num_lines:]]
+            return [_shown(line) for line in file.read(_TAIL_BYTES).splitlines()[-num_lines:]]
     except FileNotFoundError:
         return []
 

@@ -33,12 +33,6 @@ def test_deaths_after_and_during_an_absence_of_the_coordinator_are_survived() ->
     assert len(result.outputs) == 2
 
 
-def test_a_coordinator_whose_log_is_on_a_full_disk_serves(tmp_path: Path) -> None:
-    (tmp_path / "coordinator.log").symlink_to("/dev/full")
-    with Stage(directory=tmp_path) as cluster:
-        cluster.restart_coordinator()
-
-
 def test_a_coordinator_that_the_disk_does_not_let_start_is_started_once_it_does(tmp_path: Path) -> None:
     files, said = CoordinatorFiles(directory=tmp_path), list[str]()
     with LocalCoordinator(files, say=said.append, start=nest.start_service) as coordinator:

@@ -53,15 +53,19 @@ def furnished() -> Iterator[None]:
             Path(os.environ[variable]).mkdir()
         tempfile.tempdir = None  # so that it is asked for again
         try:
-            for kind in (nest.WORKERS, nest.CONTROL):
-                nest._find(kind).close()
             yield
         finally:
             nest.close()
 
 
 def contents() -> set[str]:
-    """All that a schedule might leave behind."""
+    """All that a schedule might leave behind. Nurseries that have ended, since none was needed, are started first."""
+    for kind in (nest.WORKERS, nest.CONTROL):
+        nest._find(kind).close()
+    return _contents()
+
+
+def _contents() -> set[str]:
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*") if path.is_dir()]
     processes = {f"process {pid}: {_command(pid)}" for pid in pids if not is_zombie(pid)}
     places = (*_PLACES, tempfile.gettempdir())
@@ -73,9 +77,9 @@ def contents() -> set[str]:
 def left_behind(before: set[str]) -> list[str]:
     """What is there and was not before, once all had the time to end."""
     try:
-        until(lambda: contents() <= before, timeout_s=_GONE_S)
+        until(lambda: _contents() <= before, timeout_s=_GONE_S)
     except AssertionError:
-        return sorted(contents() - before)
+        return sorted(_contents() - before)
     return []
 
 

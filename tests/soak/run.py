@@ -28,17 +28,22 @@ def soak(num_faults: int, seed: int, keep: Path | None) -> int:
     """The exit code. The last line is for machines."""
     found: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
     faults = schedules = 0
-    while faults < num_faults:
-        schedule = decide(seed + schedules)
-        expectation(schedule)  # now, so that it is not in the schedule's time
-        began = time.monotonic()
-        outcome = carry_out(schedule, keep)
-        schedules += 1
-        faults += len(outcome.faults)
-        found.update({problem.kind for problem in outcome.problems})
-        _tell(schedule, outcome, faults, time.monotonic() - began)
+    is_interrupted = False
+    try:
+        while faults < num_faults:
+            schedule = decide(seed + schedules)
+            expectation(schedule)  # now, so that it is not in the schedule's time
+            began = time.monotonic()
+            outcome = carry_out(schedule, keep)
+            schedules += 1
+            faults += len(outcome.faults)
+            found.update({problem.kind for problem in outcome.problems})
+            _tell(schedule, outcome, faults, time.monotonic() - began)
+    except KeyboardInterrupt:
+        print("interrupted; the unfinished schedule is not counted", flush=True)
+        is_interrupted = True
     print(json.dumps({"faults": faults, "schedules": schedules, **found}), flush=True)
-    return 1 if any(found.values()) else 0
+    return 1 if any(found.values()) else 130 if is_interrupted else 0
 
 
 def carry_out(schedule: Schedule, keep: Path | None = None) -> Outcome:

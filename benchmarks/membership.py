@@ -31,7 +31,7 @@ from everstep.env import read_token
 
 JOB = "benchmark"
 WORKERS_OF_A_NODE = 8
-WARM_S = 2.0  # as launcher/line.py
+WARM_S = 20.0  # as launcher/line.py
 NUM_LOSSES = 5
 CONCURRENT_SETUPS = 64
 POLICY = {"heartbeat_s": 0.5, "lease_s": 30.0, "arrive_s": 20.0, "start_s": 600.0}

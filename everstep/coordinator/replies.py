@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from everstep.coordinator.roster import (
     ALIVE,
@@ -133,9 +134,8 @@ class Orders:
     def __init__(self, roster: Roster, peers: Peers) -> None:
         self.roster, self._peers = roster, peers
         self._seats = {(each.agent, each.incarnation): (rank, each) for rank, each in enumerate(roster.attempt.seats)}
-        self._size, self._notes = roster.attempt.size, fit_nodes(roster).notes
+        self._size, self._fit = roster.attempt.size, fit_nodes(roster)
         self._is_regrouping = roster.is_regrouping
-        self._why_idle: dict[str, str] = {}
 
     def of(self, agent: str, incarnation: str, workers: Iterable[Worker]) -> AgentOrders:
         """All but the peers themselves."""
@@ -158,14 +158,17 @@ class Orders:
             start=[self._attempt_order(*seat)] if seat is not None and has_part and not roster.is_over else [],
             past=[each.worker for each in unended_ if attempt.is_closed or each.attempt < attempt.number],
             is_regrouping=self._is_regrouping,
-            why=attempt.reason if has_part or attempt.is_closed else self._why(agent),
+            why=attempt.reason if has_part or attempt.is_closed else self._why_idle(agent),
             peers_seen=self._peers.seen if has_part else 0,
         )
 
-    def _why(self, agent: str) -> str:
-        if agent not in self._why_idle:
-            self._why_idle[agent] = why_idle(self.roster, agent)
-        return self._why_idle[agent]
+    def _why_idle(self, agent: str) -> str:
+        why = self._fit.left_out.get(agent)
+        return f"left out, a spare from now on: {why}" if why else self._why_all_idle
+
+    @cached_property
+    def _why_all_idle(self) -> str:
+        return why_idle(self.roster)
 
     def _attempt_order(self, node_rank: int, seat: Seat) -> AttemptOrder:
         roster, attempt = self.roster, self.roster.attempt
@@ -181,7 +184,7 @@ class Orders:
             num_restarts=roster.num_restarts,
             max_restarts=roster.policy.max_restarts,
             max_workers=attempt.max_workers,
-            notes=self._notes,
+            notes=self._fit.notes,
         )
 
 

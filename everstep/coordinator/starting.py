@@ -239,10 +239,8 @@ def _names(seats: Iterable[Seat]) -> list[str]:
     return [name for seat in seats for name in seat.workers]
 
 
-def why_idle(roster: Roster, agent: str) -> str:
-    """Why a node has no part in the open attempt."""
-    if why := fit_nodes(roster).left_out.get(agent):
-        return f"left out, a spare from now on: {why}"
+def why_idle(roster: Roster) -> str:
+    """Why a fit node has no part in the open attempt."""
     limit = roster.policy.max_nodes
     if limit is not None and _room(roster) == 0:
         return f"{limit} of {limit} nodes take part; this one is a spare"

@@ -34,7 +34,8 @@ _IS_OVER = 409  # the job needs no more workers
 _STANDSTILL_S = 1.0  # an answer that took so much longer than it was held: we were not running
 _COMEBACK_S = 1.0  # workers that stood still with us have this long to tell that they are back, before any is killed
 _AGAIN_S = 0.5  # before a duty that failed begins again
-_WARM_S = 2.0  # a connection idle for longer may be closed by either side
+_LOOK_S = 2.0  # between two views, while these are wanted
+_WARM_S = 20.0  # a connection idle for a minute is closed by either side
 
 
 class Line:
@@ -139,23 +140,23 @@ class Line:
 
     def _tell_deaths(self, coordinator: Coordinator) -> None:
         self._ask(coordinator.check)  # opens the connection before it is needed
+        asked_at = time.monotonic()
         while True:
             with self._telling:
-                self._telling.wait_for(lambda: self._untold, _WARM_S)
+                self._telling.wait_for(lambda: self._untold, _LOOK_S)
                 call = self._untold[0] if self._untold else None
-            if call is None:
-                self._keep_warm(coordinator)
+            if call is not None:
+                self._ask(partial(call, coordinator))
+                with self._telling:
+                    self._untold.popleft()
+                    self._telling.notify_all()
+            elif self._wants_view():
+                self._on_view(self._ask(coordinator.view))
+            elif time.monotonic() > asked_at + _WARM_S:
+                self._ask(coordinator.check)
+            else:
                 continue
-            self._ask(partial(call, coordinator))
-            with self._telling:
-                self._untold.popleft()
-                self._telling.notify_all()
-
-    def _keep_warm(self, coordinator: Coordinator) -> None:
-        if self._wants_view():
-            self._on_view(self._ask(coordinator.view))
-        else:
-            self._ask(coordinator.check)
+            asked_at = time.monotonic()
 
     def _reserve_slots(self, coordinator: Coordinator) -> None:
         while True:

@@ -31,14 +31,14 @@ from everstep.env import read_token
 
 JOB = "benchmark"
 WORKERS_OF_A_NODE = 8
-WARM_S = 20.0  # as launcher/line.py
+WARM_S = 20.0  # as launcher/reporting.py
 NUM_LOSSES = 5
 CONCURRENT_SETUPS = 64
 POLICY = {"heartbeat_s": 0.5, "lease_s": 30.0, "arrive_s": 20.0, "start_s": 600.0}
 
 SERVE = """
 import sys
-from everstep.coordinator.server import serve
+from everstep.coordinator.edge.server import serve
 store, token_file, ready_fd = sys.argv[1:]
 serve("127.0.0.1", 0, store, token_file, ready_fd=int(ready_fd))
 """
@@ -199,7 +199,7 @@ CALLS = ("announce", "arrive", "watch")
 
 
 class Agent:
-    """A node's agent, with the calls that launcher/line.py makes."""
+    """A node's agent, with the calls that launcher/reporting.py makes."""
 
     def __init__(self, town: Town, number: int) -> None:
         self.town, self.name, self.number = town, f"node-{number}", number

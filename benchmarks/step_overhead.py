@@ -26,9 +26,9 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.statistics_of_ratios import paired_ratio
-from everstep.board import Board
-from everstep.engine.fixed import Fixed
+from everstep.engine.fixed_world import Fixed
 from everstep.engine.step import Engine
+from everstep.ipc.progress_page import Board
 from everstep.native import ElasticTrainer
 
 WORKERS = 2

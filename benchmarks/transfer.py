@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from everstep.engine.fixed import Fixed
+from everstep.engine.fixed_world import Fixed
 from everstep.engine.transfer import receive_state, send_state
 
 ROUNDS = 7

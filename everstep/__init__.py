@@ -14,13 +14,13 @@ LOG_FORMAT = "%(asctime)s %(levelname)s: %(name)s: %(message)s"  # for logging.b
 if TYPE_CHECKING:
     from everstep import core, experimental, pytorch
     from everstep.checkpoint.checkpointer import Checkpointer
-    from everstep.cluster_info import get_cluster_info
     from everstep.controller import AllReduceController, PyTorchAllReduceController
+    from everstep.core.cluster_info import get_cluster_info
+    from everstep.core.import_path import import_from_path
     from everstep.data.loader import DataLoader  # type: ignore[import-not-found,unused-ignore]
     from everstep.data.record_index import RecordIndexService  # type: ignore[import-not-found,unused-ignore]
     from everstep.data.sampler import ElasticDistributedSampler  # type: ignore[import-not-found,unused-ignore]
     from everstep.data.shard_dataset import ShardDataset  # type: ignore[import-not-found,unused-ignore]
-    from everstep.import_path import import_from_path
     from everstep.native import (  # type: ignore[import-not-found,unused-ignore]
         DistributedDataParallel,
         ElasticTrainer,
@@ -39,8 +39,8 @@ _HOMES = {  # public name: the module that defines it
     "PyTorchAllReduceController": "everstep.controller",
     "RecordIndexService": "everstep.data.record_index",
     "ShardDataset": "everstep.data.shard_dataset",
-    "get_cluster_info": "everstep.cluster_info",
-    "import_from_path": "everstep.import_path",
+    "get_cluster_info": "everstep.core.cluster_info",
+    "import_from_path": "everstep.core.import_path",
     "init_process_group": "everstep.native",
     "reduce": "everstep.native",
     "weights_digest": "everstep.native",

@@ -27,10 +27,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from everstep.data.record_index import Batch, RecordIndexService
-from everstep.data.usage import Note, Usage
-from everstep.engine import current
+from everstep.data.used_samples import Note, Usage
+from everstep.engine import process_engine
 from everstep.engine.data_parallel import unwrap
-from everstep.engine.gates import Gate, explain
+from everstep.engine.optimizer_gates import Gate, explain
 from everstep.engine.pulse import PulseDecision
 from everstep.engine.settings import Settings
 from everstep.errors import PeerLost, UsageError
@@ -74,7 +74,7 @@ class AllReduceController:
     ) -> None:
         _check(data_shard_service, backward_passes_per_step, global_batch_num_per_step)
         is_global = global_batch_num_per_step is not None
-        self._engine = current.current()
+        self._engine = process_engine.current()
         settings = Settings(
             num_leaves=global_batch_num_per_step,
             leaves_per_worker=None if is_global else backward_passes_per_step,

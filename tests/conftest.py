@@ -69,7 +69,7 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 def _num_savers() -> int:
-    saver = sys.modules.get("everstep.checkpoint.saver")
+    saver = sys.modules.get("everstep.checkpoint.save")
     return len(saver._savers) if saver is not None else 0
 
 

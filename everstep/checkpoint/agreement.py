@@ -28,7 +28,7 @@ from typing import Any
 import torch.distributed as dist
 
 from everstep import env
-from everstep.engine import current
+from everstep.engine import process_engine
 from everstep.engine.group import generation_store
 from everstep.errors import CheckpointBroken, CheckpointFailed
 
@@ -75,7 +75,7 @@ class Word:
 
 def place_now() -> Place:
     job = env.job() if env.coordinator_url() else ""
-    if (world := current.joined_world()) is not None:
+    if (world := process_engine.joined_world()) is not None:
         return Place(generation=world.generation, rank=world.rank, size=world.size, job=job, is_elastic=True)
     if dist.is_available() and dist.is_initialized():
         return Place(generation=0, rank=dist.get_rank(), size=dist.get_world_size(), job=job)
@@ -237,7 +237,7 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def _open_store(place: Place, uri: str) -> Any:
-    world = current.joined_world()
+    world = process_engine.joined_world()
     if world is not None:
         store = generation_store(world, "checkpoint", CONNECT_S)
     else:

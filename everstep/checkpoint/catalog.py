@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from everstep.checkpoint import strict
+from everstep.checkpoint import strict_json
 from everstep.checkpoint.manifest import (
     MANIFEST,
     FileRecord,
@@ -21,8 +21,8 @@ from everstep.checkpoint.manifest import (
     parse_manifest,
 )
 from everstep.checkpoint.retention import Retention, Standing, decide_retention
-from everstep.checkpoint.storage import Storage
 from everstep.errors import CheckpointBroken
+from everstep.storage.base import Storage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ def look(storage: Storage, key: Key) -> Found:
     try:
         manifest = parse_manifest(storage.read(where), f"{storage.uri}/{where}")
         if manifest.key != key:
-            strict.broken(f"{storage.uri}/{where}", f"it is the manifest of {manifest.key.folder}")
+            strict_json.broken(f"{storage.uri}/{where}", f"it is the manifest of {manifest.key.folder}")
     except FileNotFoundError:
         return Found(key=key, problem="incomplete: it has no manifest; it is being written, or its writer died")
     except CheckpointBroken as error:

@@ -31,24 +31,24 @@ from everstep import env
 from everstep.checkpoint import catalog
 from everstep.checkpoint.agreement import Agreement, Mark, Place, Word, place_now
 from everstep.checkpoint.catalog import Found
-from everstep.checkpoint.code import Snapshot as CodeSnapshot
-from everstep.checkpoint.code import take_snapshot
+from everstep.checkpoint.code_snapshot import Snapshot as CodeSnapshot
+from everstep.checkpoint.code_snapshot import take_snapshot
+from everstep.checkpoint.collect import Snapshot, take
 from everstep.checkpoint.contents import position_of, take_apart
-from everstep.checkpoint.held import HeldStates
+from everstep.checkpoint.failed_saves import Ledger
 from everstep.checkpoint.image import WHOLE, Share, lay_out
-from everstep.checkpoint.ledger import Ledger
-from everstep.checkpoint.lineage import decide_due, decide_lineage
 from everstep.checkpoint.load import read_state
 from everstep.checkpoint.manifest import Key, Manifest, Policy, parse_folder
 from everstep.checkpoint.retention import best_first
-from everstep.checkpoint.saver import Saver
-from everstep.checkpoint.storage import open_storage
-from everstep.checkpoint.survey import Snapshot, take
+from everstep.checkpoint.save import Saver
+from everstep.checkpoint.saver.held_states import HeldStates
+from everstep.checkpoint.schedule import decide_due, decide_lineage
 from everstep.checkpoint.write import Written, failure
 from everstep.checkpoint.writer import ThreadWriter
-from everstep.engine import current
+from everstep.engine import process_engine
 from everstep.errors import CheckpointBroken, CheckpointFailed, EverstepError, NoCheckpoint, UsageError
 from everstep.events import emit
+from everstep.storage.base import open_storage
 
 log = logging.getLogger("everstep.checkpoint")
 
@@ -120,7 +120,7 @@ class Checkpointer:
         if not due.is_due:
             return False
         if not due.is_in_memory:  # those may be as many as there are steps
-            current.compare_weights()
+            process_engine.compare_weights()
         snapshot = take(state)
         draft = self._draft(step, state, metrics)
         try:

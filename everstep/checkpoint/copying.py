@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everstep.checkpoint.gate import GATE
-from everstep.checkpoint.survey import Snapshot
+from everstep.checkpoint.collect import Snapshot
+from everstep.checkpoint.copy_gate import GATE
 
 log = logging.getLogger("everstep")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from everstep.checkpoint import strict
+from everstep.checkpoint import strict_json
 from everstep.checkpoint.catalog import Found, verify
 from everstep.checkpoint.header import (
     LENGTH_BYTES,
@@ -24,8 +24,8 @@ from everstep.checkpoint.header import (
 )
 from everstep.checkpoint.image import ITEM_BYTES, Piece, TensorMeta, safetensors_head
 from everstep.checkpoint.manifest import Manifest
-from everstep.checkpoint.storage import Storage
 from everstep.errors import UsageError
+from everstep.storage.base import Storage
 
 _COPY_BYTES = 16 << 20
 
@@ -35,7 +35,7 @@ _Entries = dict[tuple[str, bool], list[tuple[str, Entry]]]  # name of a tensor, 
 def export_safetensors(storage: Storage, found: Found, target: Path, *, only: str = "") -> int:
     """Returns the number of tensors. `only`: those whose names begin with it, without it."""
     for problem in verify(storage, found):
-        strict.broken_text(problem)
+        strict_json.broken_text(problem)
     assert found.manifest is not None
     chosen = _choose(read_metas(storage, found.manifest), only)
     head = safetensors_head([replace(meta, name=name, is_sharded=False) for name, meta in chosen])

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import torch
 
-from everstep.checkpoint import strict
+from everstep.checkpoint import strict_json
 from everstep.checkpoint.catalog import Found
 from everstep.checkpoint.load import read_state
-from everstep.checkpoint.storage import Storage
 from everstep.errors import UsageError
+from everstep.storage.base import Storage
 
 
 def export_pt(storage: Storage, found: Found, target: Path, *, only: str = "") -> None:
     """`only`: this entry of the state alone."""
     if found.manifest is None or found.problem:
-        strict.broken_text(found.problem)
+        strict_json.broken_text(found.problem)
     state = read_state(storage, found.manifest)
     for key in only.split(".") if only else ():
         if not isinstance(state, dict) or key not in state:

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from everstep.checkpoint import strict
+from everstep.checkpoint import strict_json
 from everstep.checkpoint.image import FORMAT, ITEM_BYTES, Piece, TensorMeta
 
 LENGTH_BYTES = 8
@@ -30,10 +30,12 @@ class Entry:
 def parse_length(first: bytes, size_bytes: int, where: str) -> int:
     """The number of bytes of the JSON that follows the first eight."""
     if len(first) < LENGTH_BYTES:
-        strict.broken(where, f"expected 8 bytes that give the header's length, the file has {len(first)}", offset=0)
+        strict_json.broken(
+            where, f"expected 8 bytes that give the header's length, the file has {len(first)}", offset=0
+        )
     length = int.from_bytes(first[:LENGTH_BYTES], "little")
     if length > min(_MOST_HEAD_BYTES, size_bytes - LENGTH_BYTES):
-        strict.broken(
+        strict_json.broken(
             where, f"expected a header within the file's {size_bytes:,} bytes, found length {length:,}", offset=0
         )
     return length
@@ -41,36 +43,36 @@ def parse_length(first: bytes, size_bytes: int, where: str) -> int:
 
 def parse_header(text: bytes, size_bytes: int, where: str) -> list[Entry]:
     """The file's tensors, in the order of their bytes: without gaps, without overlaps, up to the file's end."""
-    record = strict.parse_json(text, where, offset=LENGTH_BYTES)
+    record = strict_json.parse_json(text, where, offset=LENGTH_BYTES)
     if not isinstance(record, dict):
-        strict.broken(where, f"expected an object, found {strict.shown(record)}", offset=LENGTH_BYTES)
+        strict_json.broken(where, f"expected an object, found {strict_json.shown(record)}", offset=LENGTH_BYTES)
     data = LENGTH_BYTES + len(text)
     entries = [_entry(name, each, data, where) for name, each in record.items() if name != "__metadata__"]
     entries.sort(key=lambda entry: (entry.start, entry.end))
     at = data
     for entry in entries:
         if entry.start != at:
-            strict.broken(
+            strict_json.broken(
                 where, f"expected tensor {entry.name[:80]!r} to begin at {at:,}, not {entry.start:,}", offset=at
             )
         at = entry.end
     if at != size_bytes:
-        strict.broken(where, f"expected the end of the file, which has {size_bytes:,} bytes", offset=at)
+        strict_json.broken(where, f"expected the end of the file, which has {size_bytes:,} bytes", offset=at)
     return entries
 
 
 def _entry(name: str, record: Any, data: int, where: str) -> Entry:
     its = f"{where}: tensor {name[:80]!r}"
-    dtype = strict.field(record, "dtype", str, its)
+    dtype = strict_json.field(record, "dtype", str, its)
     if dtype not in ITEM_BYTES:
-        strict.broken(its, f"type {strict.shown(dtype)} is unknown")
-    shape = parse_shape(strict.field(record, "shape", list, its), its)
-    offsets = strict.field(record, "data_offsets", list, its)
+        strict_json.broken(its, f"type {strict_json.shown(dtype)} is unknown")
+    shape = parse_shape(strict_json.field(record, "shape", list, its), its)
+    offsets = strict_json.field(record, "data_offsets", list, its)
     if len(offsets) != 2 or not all(type(each) is int and each >= 0 for each in offsets):
-        strict.broken(its, f"data_offsets must be two numbers, found {strict.shown(offsets)}")
+        strict_json.broken(its, f"data_offsets must be two numbers, found {strict_json.shown(offsets)}")
     start, end = offsets
     if end - start != math.prod(shape) * ITEM_BYTES[dtype]:
-        strict.broken(
+        strict_json.broken(
             its, f"expected {math.prod(shape) * ITEM_BYTES[dtype]:,} bytes, data_offsets give {end - start:,}"
         )
     return Entry(name=name, dtype=dtype, shape=shape, start=data + start, end=data + end)
@@ -78,30 +80,32 @@ def _entry(name: str, record: Any, data: int, where: str) -> Entry:
 
 def parse_shape(value: Any, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
-        strict.broken(where, f"a shape is a list of numbers, found {strict.shown(value)}")
+        strict_json.broken(where, f"a shape is a list of numbers, found {strict_json.shown(value)}")
     if len(value) > 64 or math.prod(each or 1 for each in value) > _MOST_ELEMENTS:
-        strict.broken(where, f"no tensor has the shape {strict.shown(value)}")
+        strict_json.broken(where, f"no tensor has the shape {strict_json.shown(value)}")
     return tuple(value)
 
 
 def parse_state(text: bytes, where: str) -> tuple[Any, list[TensorMeta]]:
     """`state.json`: the skeleton, and what tensors there must be."""
-    record = strict.parse_json(text, where)
-    version = strict.natural(record, "format", where)
+    record = strict_json.parse_json(text, where)
+    version = strict_json.natural(record, "format", where)
     if version > FORMAT:
-        strict.broken(where, f"format {version} is newer than {FORMAT}, the newest that this version reads")
-    metas = [_meta(row, where) for row in strict.field(record, "tensors", list, where)]
+        strict_json.broken(where, f"format {version} is newer than {FORMAT}, the newest that this version reads")
+    metas = [_meta(row, where) for row in strict_json.field(record, "tensors", list, where)]
     if "skeleton" not in record:
-        strict.broken(where, "'skeleton' is missing")
+        strict_json.broken(where, "'skeleton' is missing")
     return record["skeleton"], metas
 
 
 def _meta(row: Any, where: str) -> TensorMeta:
     if not isinstance(row, list) or len(row) != 5 or [type(each) for each in row] != [str, str, list, bool, bool]:
-        strict.broken(where, f"expected [name, type, shape, is pairs, is sharded], found {strict.shown(row)}")
+        strict_json.broken(where, f"expected [name, type, shape, is pairs, is sharded], found {strict_json.shown(row)}")
     name, dtype, shape, is_pairs, is_sharded = row
     if dtype not in ITEM_BYTES or (is_pairs and (dtype != "F64" or shape[-1:] != [2])):
-        strict.broken(where, f"tensor {name[:80]!r} cannot be {strict.shown(dtype)} of shape {strict.shown(shape)}")
+        strict_json.broken(
+            where, f"tensor {name[:80]!r} cannot be {strict_json.shown(dtype)} of shape {strict_json.shown(shape)}"
+        )
     return TensorMeta(
         name=name, dtype=dtype, shape=parse_shape(shape, where), is_complex_pairs=is_pairs, is_sharded=is_sharded
     )
@@ -115,11 +119,11 @@ def parse_piece(entry: Entry, meta: TensorMeta, where: str) -> Piece:
         ranges = [tuple(int(each) for each in part.split(":")) for part in text[1:-1].split(",") if part]
         piece = Piece(start=tuple(a for a, _ in ranges), shape=tuple(b - a for a, b in ranges))
     except ValueError:
-        strict.broken(its, f"expected a block such as [0:4,0:8] of {meta.name[:80]!r}")
+        strict_json.broken(its, f"expected a block such as [0:4,0:8] of {meta.name[:80]!r}")
     inside = zip(piece.start, piece.shape, meta.shape, strict=False)
     is_inside = len(ranges) == len(meta.shape) and all(at >= 0 and 0 <= size <= of - at for at, size, of in inside)
     if piece.suffix != text or piece.shape != entry.shape or not is_inside:
-        strict.broken(its, f"expected a block of shape {list(entry.shape)} inside {list(meta.shape)}")
+        strict_json.broken(its, f"expected a block of shape {list(entry.shape)} inside {list(meta.shape)}")
     return piece
 
 
@@ -127,9 +131,9 @@ def check_tiling(pieces: list[Piece], meta: TensorMeta, where: str) -> None:
     """All elements are there, each once."""
     there, expected = sum(math.prod(piece.shape) for piece in pieces), math.prod(meta.shape)
     if there != expected:
-        strict.broken(where, f"tensor {meta.name[:80]!r} has {there:,} of {expected:,} elements")
+        strict_json.broken(where, f"tensor {meta.name[:80]!r} has {there:,} of {expected:,} elements")
     for number, one in enumerate(pieces):
         for other in pieces[:number]:
             spans = zip(one.start, one.shape, other.start, other.shape, strict=True)
             if all(a < b + of_b and b < a + of_a for a, of_a, b, of_b in spans):
-                strict.broken(where, f"blocks {one.suffix} and {other.suffix} of {meta.name[:80]!r} overlap")
+                strict_json.broken(where, f"blocks {one.suffix} and {other.suffix} of {meta.name[:80]!r} overlap")

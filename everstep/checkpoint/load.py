@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everstep.checkpoint import strict
+from everstep.checkpoint import strict_json
 from everstep.checkpoint.catalog import wrong_block
 from everstep.checkpoint.contents import DTYPES
 from everstep.checkpoint.header import (
@@ -28,8 +28,8 @@ from everstep.checkpoint.header import (
 )
 from everstep.checkpoint.image import Piece, TensorMeta
 from everstep.checkpoint.manifest import MANIFEST, FileRecord, Manifest
-from everstep.checkpoint.storage import Readable
 from everstep.engine.state import decode
+from everstep.storage.base import Readable
 
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 _NUM_THREADS = min(4, os.cpu_count() or 1)
@@ -55,15 +55,15 @@ def read_state(storage: Readable, manifest: Manifest) -> Any:
         _check_numbers(skeleton, len(tensors))
         return decode(skeleton, tensors)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, StopIteration, RecursionError) as error:
-        strict.broken(where, f"the skeleton is not ours: {type(error).__name__}: {error}")
+        strict_json.broken(where, f"the skeleton is not ours: {type(error).__name__}: {error}")
 
 
 def read_tensors(storage: Readable, manifest: Manifest) -> tuple[Any, list[Tensor]]:
     state = next((file for file in manifest.files if file.name == manifest.state), None)
     if state is None:
         where = f"{storage.uri}/{manifest.key.folder}/{MANIFEST}"
-        strict.broken(
-            where, f"the file of the state, {strict.shown(manifest.state)}, is none of its {len(manifest.files)}"
+        strict_json.broken(
+            where, f"the file of the state, {strict_json.shown(manifest.state)}, is none of its {len(manifest.files)}"
         )
     text = _read_small(storage, manifest, state)
     skeleton, metas = parse_state(text, f"{storage.uri}/{manifest.key.folder}/{state.name}")
@@ -103,7 +103,7 @@ def _make_room(
         found = by_name.pop(meta.name, [])
         for file, entry in found:
             if entry.dtype != meta.dtype:
-                strict.broken(file.path, f"{entry.name[:80]!r} has type {entry.dtype}, expected {meta.dtype}")
+                strict_json.broken(file.path, f"{entry.name[:80]!r} has type {entry.dtype}, expected {meta.dtype}")
         if meta.is_sharded:
             blocks = [(parse_piece(entry, meta, file.path), file, entry) for file, entry in found]
             check_tiling([piece for piece, _, _ in blocks], meta, uri)
@@ -113,14 +113,16 @@ def _make_room(
                 pieces.append((tensors[-1], piece, part))
             continue
         if len(found) != 1:
-            strict.broken(uri, f"tensor {meta.name[:80]!r} is in {len(found)} files, expected 1")
+            strict_json.broken(uri, f"tensor {meta.name[:80]!r} is in {len(found)} files, expected 1")
         ((file, entry),) = found
         if entry.shape != meta.shape:
-            strict.broken(file.path, f"{meta.name[:80]!r} has shape {list(entry.shape)}, expected {list(meta.shape)}")
+            strict_json.broken(
+                file.path, f"{meta.name[:80]!r} has shape {list(entry.shape)}, expected {list(meta.shape)}"
+            )
         tensors.append(torch.empty(meta.shape, dtype=_TORCH[meta.dtype]))
         file.targets[entry.name] = tensors[-1]
     for name, ((file, _), *_) in by_name.items():
-        strict.broken(file.path, f"tensor {name[:80]!r} is not part of the state")
+        strict_json.broken(file.path, f"tensor {name[:80]!r} is not part of the state")
     return tensors, pieces
 
 
@@ -130,7 +132,7 @@ def _open(storage: Readable, manifest: Manifest, file: FileRecord) -> _Open:
     length = parse_length(storage.read(name, 0, LENGTH_BYTES), file.size_bytes, path)
     head = bytearray(storage.read(name, 0, LENGTH_BYTES + length))
     if len(head) != LENGTH_BYTES + length:
-        strict.broken(path, f"expected {LENGTH_BYTES + length:,} bytes of header", offset=len(head))
+        strict_json.broken(path, f"expected {LENGTH_BYTES + length:,} bytes of header", offset=len(head))
     entries = parse_header(bytes(head[LENGTH_BYTES:]), file.size_bytes, path)
     return _Open(file=file, path=path, head=head, entries=entries)
 
@@ -142,9 +144,9 @@ def _read_small(storage: Readable, manifest: Manifest, file: FileRecord) -> byte
         start = number * file.block_bytes
         actual = zlib.crc32(data[start : start + file.block_bytes])
         if actual != file.crc32[number]:
-            strict.broken_text(wrong_block(f"{storage.uri}/{name}", file, number, actual))
+            strict_json.broken_text(wrong_block(f"{storage.uri}/{name}", file, number, actual))
     if len(data) != file.size_bytes:
-        strict.broken(f"{storage.uri}/{name}", f"expected {file.size_bytes:,} bytes, found {len(data):,}")
+        strict_json.broken(f"{storage.uri}/{name}", f"expected {file.size_bytes:,} bytes, found {len(data):,}")
     return data
 
 
@@ -160,9 +162,9 @@ def _read_block(storage: Readable, opened: _Open, number: int) -> None:
         for at in range(0, len(buffer), _CHECK_BYTES):
             crc = zlib.crc32(buffer[at : at + _CHECK_BYTES], crc)
     if got != end - start:
-        strict.broken(opened.path, f"expected {file.size_bytes:,} bytes", offset=start + got)
+        strict_json.broken(opened.path, f"expected {file.size_bytes:,} bytes", offset=start + got)
     if crc != file.crc32[number]:
-        strict.broken_text(wrong_block(opened.path, file, number, crc))
+        strict_json.broken_text(wrong_block(opened.path, file, number, crc))
 
 
 def _buffers(opened: _Open, start: int, end: int) -> list[memoryview]:
@@ -185,4 +187,4 @@ def _check_numbers(skeleton: Any, count: int) -> None:
         if tag not in ("tensor", "ndarray"):
             _check_numbers(content, count)
         elif type(content) is not int or not 0 <= content < count:
-            raise ValueError(f"there is no tensor {strict.shown(content)} of {count}")
+            raise ValueError(f"there is no tensor {strict_json.shown(content)} of {count}")

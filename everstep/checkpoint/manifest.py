@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from everstep.checkpoint import strict
+from everstep.checkpoint import strict_json
 from everstep.errors import CheckpointBroken, UsageError
 
 FORMAT = 1
@@ -125,69 +125,71 @@ def to_json(manifest: Manifest) -> bytes:
 
 def parse_manifest(text: bytes, where: str) -> Manifest:
     """The manifest, or CheckpointBroken with the reason."""
-    record = strict.parse_json(text, where)
-    version = strict.natural(record, "format", where)
+    record = strict_json.parse_json(text, where)
+    version = strict_json.natural(record, "format", where)
     if version > FORMAT:
         raise NewerFormat(
             f"{where}: format {version} is newer than {FORMAT}, the newest that this version reads",
             hint="load it with the version of Everstep that saved it; it is not deleted",
         )
-    check = strict.field(record, "check", str, where)
+    check = strict_json.field(record, "check", str, where)
     body = {name: value for name, value in record.items() if name != "check"}
     if (own := _check(body)) != check:
-        strict.broken(where, f"its own checksum is {check[:16]}, its content gives {own[:16]}")
+        strict_json.broken(where, f"its own checksum is {check[:16]}, its content gives {own[:16]}")
     return from_record(body, where)
 
 
 def from_record(record: Any, where: str) -> Manifest:
     optional = (dict, type(None))
-    metrics = strict.field(record, "metrics", dict, where)
-    versions = strict.field(record, "versions", dict, where)
-    files = [parse_file(each, where) for each in strict.field(record, "files", list, where)]
-    state = strict.field(record, "state", str, where)
+    metrics = strict_json.field(record, "metrics", dict, where)
+    versions = strict_json.field(record, "versions", dict, where)
+    files = [parse_file(each, where) for each in strict_json.field(record, "files", list, where)]
+    state = strict_json.field(record, "state", str, where)
     if files and state not in {file.name for file in files}:
-        strict.broken(where, f"state {strict.shown(state)} is none of its files")
+        strict_json.broken(where, f"state {strict_json.shown(state)} is none of its files")
     return Manifest(
-        key=Key(generation=strict.natural(record, "generation", where), step=strict.natural(record, "step", where)),
-        save=strict.field(record, "save", str, where),
-        time=float(strict.field(record, "time", (int, float), where)),
-        world_size=strict.natural(record, "world_size", where),
-        world_generation=strict.natural(record, "world_generation", where),
-        job=strict.field(record, "job", str, where),
+        key=Key(
+            generation=strict_json.natural(record, "generation", where), step=strict_json.natural(record, "step", where)
+        ),
+        save=strict_json.field(record, "save", str, where),
+        time=float(strict_json.field(record, "time", (int, float), where)),
+        world_size=strict_json.natural(record, "world_size", where),
+        world_generation=strict_json.natural(record, "world_generation", where),
+        job=strict_json.field(record, "job", str, where),
         metrics={name: _parse_float(value, name, where) for name, value in metrics.items()},
         hparams=record.get("hparams"),
         data=record.get("data"),
         versions={name: str(value) for name, value in versions.items()},
-        code=strict.field(record, "code", optional, where),
-        policy=parse_policy(strict.field(record, "policy", dict, where), where),
+        code=strict_json.field(record, "code", optional, where),
+        policy=parse_policy(strict_json.field(record, "policy", dict, where), where),
         state=state,
         files=tuple(files),
     )
 
 
 def parse_file(record: Any, where: str) -> FileRecord:
-    name = strict.field(record, "name", str, where)
+    name = strict_json.field(record, "name", str, where)
     if not _PLAIN_NAME.fullmatch(name):
-        strict.broken(where, f"{strict.shown(name)} is no file of a checkpoint")
-    size, block = strict.natural(record, "size_bytes", where), strict.natural(record, "block_bytes", where)
-    sums = strict.field(record, "crc32", list, where)
+        strict_json.broken(where, f"{strict_json.shown(name)} is no file of a checkpoint")
+    size, block = strict_json.natural(record, "size_bytes", where), strict_json.natural(record, "block_bytes", where)
+    sums = strict_json.field(record, "crc32", list, where)
     if not 0 < block <= _MOST_BYTES or size > _MOST_BYTES or len(sums) != -(-size // block):
-        strict.broken(where, f"{name}: {len(sums)} checksums for {size:,} bytes in blocks of {block:,}")
+        strict_json.broken(where, f"{name}: {len(sums)} checksums for {size:,} bytes in blocks of {block:,}")
     if not all(isinstance(each, str) and re.fullmatch("[0-9a-f]{8}", each) for each in sums):
-        strict.broken(where, f"{name}: a checksum is not 8 hexadecimal digits")
+        strict_json.broken(where, f"{name}: a checksum is not 8 hexadecimal digits")
     return FileRecord(name=name, size_bytes=size, block_bytes=block, crc32=tuple(int(each, 16) for each in sums))
 
 
 def parse_policy(record: Any, where: str) -> Policy:
     try:
         return Policy(
-            keep_latest=strict.field(record, "keep_latest", (int, type(None)), where),
-            keep_best=strict.natural(record, "keep_best", where),
-            metric=strict.field(record, "metric", (str, type(None)), where),
-            mode=strict.field(record, "mode", str, where),
+            keep_latest=strict_json.field(record, "keep_latest", (int, type(None)), where),
+            keep_best=strict_json.natural(record, "keep_best", where),
+            metric=strict_json.field(record, "metric", (str, type(None)), where),
+            mode=strict_json.field(record, "mode", str, where),
         )
     except UsageError as error:
-        strict.broken(where, error.message)
+        strict_json.broken(where, error.message)
 
 
 def _check(record: dict[str, Any]) -> str:
@@ -201,5 +203,5 @@ def _plain_float(value: float) -> float | str:
 def _parse_float(value: Any, name: str, where: str) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number and value not in ("nan", "inf", "-inf"):
-        strict.broken(where, f"metric {name!r} must be a number, found {strict.shown(value)}")
+        strict_json.broken(where, f"metric {name!r} must be a number, found {strict_json.shown(value)}")
     return float(value)

@@ -8,7 +8,7 @@ import logging
 
 import torch
 
-from everstep.checkpoint.memory import Block
+from everstep.checkpoint.memory_blocks import Block
 
 log = logging.getLogger("everstep")
 

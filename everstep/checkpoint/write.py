@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from everstep.checkpoint import strict
+from everstep.checkpoint import strict_json
 from everstep.checkpoint.image import STATE_FILE, FileLayout, Layout
 from everstep.checkpoint.manifest import BLOCK_BYTES, MANIFEST, FileRecord, Manifest, parse_file, to_json
-from everstep.checkpoint.storage import Storage
 from everstep.errors import CheckpointFailed, EverstepError
+from everstep.storage.base import Storage
 
 PARTS_S = 600.0  # so long may the other workers' shares come after ours
 LONGEST_LOOK_S = 1.0
@@ -157,15 +157,15 @@ def _other_parts(
 
 def _read_part(storage: Storage, layout: Layout, manifest: Manifest, rank: int) -> list[FileRecord]:
     name = _part_name(rank, layout.share.size, manifest)
-    record: Any = strict.parse_json(storage.read(name), name)
-    if strict.field(record, "is_skipped", bool, name):
+    record: Any = strict_json.parse_json(storage.read(name), name)
+    if strict_json.field(record, "is_skipped", bool, name):
         raise CheckpointFailed(f"rank {rank} has skipped its share: its last one was still being written")
-    if strict.field(record, "digest", str, name) != layout.digest:
+    if strict_json.field(record, "digest", str, name) != layout.digest:
         raise CheckpointFailed(
             f"rank {rank} saves other tensors than rank 0: their names, types or shapes differ",
             hint="a replicated state must have the same tensors on all workers",
         )
-    return [parse_file(each, name) for each in strict.field(record, "files", list, name)]
+    return [parse_file(each, name) for each in strict_json.field(record, "files", list, name)]
 
 
 def _part_file(rank: int, size: int) -> str:

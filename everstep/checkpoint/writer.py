@@ -17,9 +17,9 @@ from everstep.checkpoint.catalog import retire, sweep, wrong_size
 from everstep.checkpoint.image import Layout
 from everstep.checkpoint.manifest import Key, Manifest
 from everstep.checkpoint.retention import Retention
-from everstep.checkpoint.storage import Storage
 from everstep.checkpoint.write import Written, failure, put_part, write_image
 from everstep.errors import CheckpointFailed
+from everstep.storage.base import Storage
 
 log = logging.getLogger("everstep.checkpoint")
 

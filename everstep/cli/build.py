@@ -11,8 +11,8 @@ from pathlib import Path
 import typer
 
 from everstep.errors import PermanentError, UsageError
-from everstep.job.load import load_file
-from everstep.job.schema import Job
+from everstep.job_file.load import load_file
+from everstep.job_file.schema import Job
 from everstep.platforms.image import found_dockerfile, plan_build
 from everstep.process import Child
 

@@ -17,11 +17,11 @@ from rich.table import Table
 from everstep.checkpoint.catalog import Found, find, prune, standing, verify
 from everstep.checkpoint.export import export_safetensors, read_metas
 from everstep.checkpoint.image import TensorMeta
+from everstep.checkpoint.index import checkpoint_uuid
 from everstep.checkpoint.manifest import Policy, to_record
 from everstep.checkpoint.retention import Retention, best_first, decide_retention
-from everstep.checkpoint.storage import Storage, open_storage
-from everstep.checkpoint_index import checkpoint_uuid
 from everstep.errors import CheckpointBroken, NoCheckpoint, UsageError
+from everstep.storage.base import Storage, open_storage
 
 _WIDE = 200  # columns, where the output is no terminal
 

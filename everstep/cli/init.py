@@ -10,8 +10,8 @@ from pathlib import Path
 import typer
 
 from everstep.errors import UsageError
-from everstep.job.platform_options import check_platform
-from everstep.job.schema import Job
+from everstep.job_file.platform_options import check_platform
+from everstep.job_file.schema import Job
 
 FRAMEWORKS = ("pytorch",)
 _TEMPLATES = Path(__file__).parents[1] / "templates"

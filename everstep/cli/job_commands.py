@@ -16,7 +16,7 @@ _COMMAND_LAST: dict[str, Any] = {"allow_interspersed_args": False}
 @jobs.command(no_args_is_help=True)
 def convert(source: opt.JobSource, changes: opt.Changes = None) -> None:
     """Print a job file of ADS, Determined or DLRover, or a command of ElasticDL, as a job file of Everstep."""
-    from everstep.cli.job import convert
+    from everstep.cli.job_file_commands import convert
 
     raise typer.Exit(convert(source, changes or []))
 
@@ -24,7 +24,7 @@ def convert(source: opt.JobSource, changes: opt.Changes = None) -> None:
 @jobs.command()
 def schema() -> None:
     """Print the JSON schema of the job file."""
-    from everstep.cli.job import print_schema
+    from everstep.cli.job_file_commands import print_schema
 
     raise typer.Exit(print_schema())
 
@@ -42,7 +42,7 @@ def node(
     deadline: opt.Deadline = None,
 ) -> None:
     """Be one node of a submitted job: fetch its code, run its setup lines, start its workers. Platforms call it."""
-    from everstep.cli.order import NodeRequest, run_node
+    from everstep.jobs.node import NodeRequest, run_node
 
     request = NodeRequest(
         order=order,
@@ -70,7 +70,7 @@ def entry(
     deadline: opt.Deadline = None,
 ) -> None:
     """Be the node that this container's environment speaks of, or run COMMAND. Our image's entry point."""
-    from everstep.cli.entry import EntryRequest, run_entry
+    from everstep.jobs.entry import EntryRequest, run_entry
 
     request = EntryRequest(
         command=tuple(command or ()),
@@ -95,7 +95,7 @@ def coordinate(
     fleet: opt.FleetName = "none",
 ) -> None:
     """Be the coordinator of a submitted job, from its creation to its end. Platforms call it."""
-    from everstep.cli.coordinate import CoordinateRequest, run_coordinate
+    from everstep.jobs.coordinate import CoordinateRequest, run_coordinate
 
     request = CoordinateRequest(order=order, folder=folder, host=host, port=port, token_file=token_file, fleet=fleet)
     raise typer.Exit(run_coordinate(request, lambda line: typer.echo(f"everstep: {line}", err=True)))
@@ -136,7 +136,7 @@ def build(
 @jobs.command(no_args_is_help=True)
 def watch(job: opt.SubmittedJob) -> None:
     """Follow a submitted job until its end. Exit code 0 if it succeeds. Ctrl-C stops watching, not the job."""
-    from everstep.cli.submit import leave, watch
+    from everstep.jobs.submit import leave, watch
 
     leave(watch(job))
 
@@ -146,7 +146,7 @@ def logs(
     job: opt.SubmittedJob, rank: opt.LogRank = None, worker: opt.LogWorker = None, follow: opt.IsFollowed = False
 ) -> None:
     """Print what a submitted job has printed."""
-    from everstep.cli.submit import leave, print_logs
+    from everstep.jobs.submit import leave, print_logs
 
     leave(print_logs(job, rank=rank, worker=worker, follows=follow))
 
@@ -154,7 +154,7 @@ def logs(
 @jobs.command("list")
 def list_jobs(json: opt.IsJson = False) -> None:
     """List the jobs that you have submitted, newest first."""
-    from everstep.cli.submit import list_jobs
+    from everstep.jobs.submit import list_jobs
 
     raise typer.Exit(list_jobs(is_json=json))
 
@@ -162,7 +162,7 @@ def list_jobs(json: opt.IsJson = False) -> None:
 @jobs.command("show-config", no_args_is_help=True)
 def show_config(job: opt.OptionalSubmittedJob = None, file: opt.InfoFile = None) -> None:
     """Show a submitted job as a job file, and where its parts are; by its id, or by what `run` printed (-f)."""
-    from everstep.cli.submit import show_config
+    from everstep.jobs.submit import show_config
 
     raise typer.Exit(show_config(job, file))
 
@@ -170,7 +170,7 @@ def show_config(job: opt.OptionalSubmittedJob = None, file: opt.InfoFile = None)
 @jobs.command(no_args_is_help=True)
 def scale(job: opt.SubmittedJob, nodes: opt.NumNodes) -> None:
     """Change the number of nodes of a running job."""
-    from everstep.cli.submit import scale
+    from everstep.jobs.submit import scale
 
     raise typer.Exit(scale(job, nodes))
 
@@ -178,6 +178,6 @@ def scale(job: opt.SubmittedJob, nodes: opt.NumNodes) -> None:
 @jobs.command(no_args_is_help=True)
 def cancel(job: opt.SubmittedJob) -> None:
     """End a submitted job, and clean up what is left of it."""
-    from everstep.cli.submit import cancel
+    from everstep.jobs.submit import cancel
 
     raise typer.Exit(cancel(job))

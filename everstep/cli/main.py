@@ -121,7 +121,7 @@ def run(
 
     Options stand before SCRIPT; what follows is the script's own."""
     if file is not None:
-        from everstep.cli.submit import leave, submit_file
+        from everstep.jobs.submit import leave, submit_file
 
         opt.refuse_others(ctx, ("file", "platform", "changes", "dry_run", "follow"), because="-f FILE says it all")
         leave(submit_file(file, changes or [], platform=platform, is_dry=dry_run, follows=follow))
@@ -129,11 +129,11 @@ def run(
         raise typer.BadParameter("give SCRIPT, or a job file with -f", ctx=ctx)
     opt.refuse(ctx, ("platform", "changes", "dry_run", "follow"), because="it goes with a job file: -f FILE")
     from everstep.cli import torchrun_options as torchrun
-    from everstep.cli.script import check_script
+    from everstep.jobs.script import check_script
     from everstep.launcher.machine import count_cpus, count_gpus
     from everstep.launcher.node import worker_command
+    from everstep.launcher.shown_streams import STDERR, STDOUT, Shown
     from everstep.launcher.starter import Starter
-    from everstep.launcher.streams import STDERR, STDOUT, Shown
 
     is_program = no_python and not run_path
     told = check_script(script, args or [], is_module=module, is_program=is_program)
@@ -181,7 +181,7 @@ def run(
     }
     # First of all: what it starts in the background takes longer than all that there is to do meanwhile.
     with Starter.open(command, num_workers=num_workers, outer=os.environ, keep_warm_s=keep_warm) as starter:
-        from everstep.cli.run import RunRequest, run_job
+        from everstep.jobs.run import RunRequest, run_job
 
         if nproc_per_node in ("gpu", "auto") and (num_gpus := starter.num_gpus()) is not None:
             num_workers = torchrun.parse_num_workers(nproc_per_node, num_gpus=num_gpus, num_cpus=count_cpus())
@@ -236,13 +236,13 @@ def agent(
 ) -> None:
     """Add this node to a job that exists: start workers of SCRIPT here and watch them."""
     from everstep.launcher.node import worker_command
+    from everstep.launcher.shown_streams import Shown
     from everstep.launcher.starter import Starter
-    from everstep.launcher.streams import Shown
 
     command = tuple(worker_command(script, args or [], is_module=module, is_program=no_python))
     starter = Starter.open(command, num_workers=workers, outer=os.environ, keep_warm_s=keep_warm)
-    from everstep.cli.node import AgentRequest
-    from everstep.cli.run import run_agent
+    from everstep.jobs.node_spec import AgentRequest
+    from everstep.jobs.run import run_agent
 
     request = AgentRequest(
         command=command,
@@ -346,7 +346,7 @@ def status(
     """Show a job: its workers and the coordinator's last decision, or how it ended. Without options: the newest of
     this folder."""
     if submitted is not None:
-        from everstep.cli.submit import print_submitted
+        from everstep.jobs.submit import print_submitted
 
         raise typer.Exit(print_submitted(submitted, is_json=json))
     from everstep.cli.status import print_status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everstep.coordinator.server import serve
+from everstep.coordinator.edge.server import serve
 from everstep.launcher.local_coordinator import write_token
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from everstep.cli.node import find_token
-from everstep.client import Coordinator
+from everstep.client.calls import Coordinator
 from everstep.errors import CoordinatorUnreachable, Refused, UsageError
+from everstep.jobs.node_spec import find_token
 from everstep.launcher import run_record
 from everstep.launcher.progress import clock
 from everstep.launcher.run_record import RunRecord

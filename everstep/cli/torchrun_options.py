@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from everstep.errors import UsageError
 from everstep.launcher.endpoint import Endpoint
-from everstep.launcher.streams import BOTH, Streams
+from everstep.launcher.shown_streams import BOTH, Streams
 
 C10D_PORT, STATIC_PORT = 29400, 29500
 _STATIC = "static"

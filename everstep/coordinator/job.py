@@ -15,15 +15,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from everstep import wire
-from everstep.coordinator import changes
-from everstep.coordinator.advance import advance, examine
-from everstep.coordinator.bell import Bell
 from everstep.coordinator.clock import Now
-from everstep.coordinator.health import CUT_S
-from everstep.coordinator.ledger import Rows
 from everstep.coordinator.limits import check_nodes, check_workers
-from everstep.coordinator.replies import Notice, Orders, Peers, Seats, job_view, next_peers, notice_of, why_waiting
-from everstep.coordinator.roster import (
+from everstep.coordinator.roster import changes
+from everstep.coordinator.roster.advance import advance, examine
+from everstep.coordinator.roster.facts import (
     ALIVE,
     CONFLICT,
     GONE,
@@ -37,9 +33,22 @@ from everstep.coordinator.roster import (
     Worker,
     has_same_facts,
 )
-from everstep.coordinator.shards import Keep, Shards
-from everstep.coordinator.store import StoreError
-from everstep.coordinator.vital import die_if_failed
+from everstep.coordinator.roster.health import CUT_S
+from everstep.coordinator.roster.replies import (
+    Notice,
+    Orders,
+    Peers,
+    Seats,
+    job_view,
+    next_peers,
+    notice_of,
+    why_waiting,
+)
+from everstep.coordinator.shards.datasets import Keep, Shards
+from everstep.coordinator.shards.ledger import Rows
+from everstep.coordinator.store.store import StoreError
+from everstep.coordinator.vital_tasks import die_if_failed
+from everstep.coordinator.waiters import Bell
 from everstep.errors import Refused
 from everstep.events import emit
 

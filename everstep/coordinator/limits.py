@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everstep.coordinator.roster import CONFLICT
+from everstep.coordinator.roster.facts import CONFLICT
 from everstep.errors import Refused
 
 MAX_JOBS = 10_000  # that are not over

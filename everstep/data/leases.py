@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from everstep import wire
-from everstep.data.desk import Desk
-from everstep.data.outbox import Message, Outbox
-from everstep.data.stock import Cut, Stock
+from everstep.data.held_leases import Cut, Stock
+from everstep.data.lease_reports import Message, Outbox
+from everstep.data.lease_source import Desk
 from everstep.errors import Abandoned, EverstepError, JobStopped, Refused, TemporaryError
 from everstep.events import emit
 

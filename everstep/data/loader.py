@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils import data
 
-from everstep.data.order import Key, Order, Schedule
+from everstep.data.epoch_order import Key, Order, Schedule
 from everstep.data.position import Position
 from everstep.data.randomness import KeyedDataset, as_it_is, sample_seed
 from everstep.data.reader import Here, LeafReader, Requests

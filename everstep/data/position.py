@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everstep.data.order import Order
+from everstep.data.epoch_order import Order
 from everstep.data.sampler import resume_point
 from everstep.engine.pulse import Place
 from everstep.errors import UsageError

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from everstep.data.order import Key, Order, Schedule
+from everstep.data.epoch_order import Key, Order, Schedule
 from everstep.data.randomness import KeyedDataset, Request
 
 

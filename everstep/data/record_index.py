@@ -18,12 +18,12 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from everstep import env, wire
-from everstep.data.desk import Desk, open_desk
-from everstep.data.handout import Batch, Handout, Key
-from everstep.data.hatch import Answer, Hatch, HatchClient, Remote, hello_of_this_process
+from everstep.data.batches import Batch, Handout, Key
+from everstep.data.index_iterator import Batches, Obtained, Taker
+from everstep.data.lease_source import Desk, open_desk
 from everstep.data.leases import Leases, LeftOut
-from everstep.data.records import Records
-from everstep.data.taker import Batches, Obtained, Taker
+from everstep.data.loader_server import Answer, Hatch, HatchClient, Remote, hello_of_this_process
+from everstep.data.record_numbers import Records
 from everstep.errors import UsageError
 from everstep.ranges import merged
 

@@ -16,9 +16,9 @@ from torch.utils.data import IterableDataset, default_collate
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 
 from everstep import wire
-from everstep.data.lines import Lines
+from everstep.data.index_iterator import Batches, Obtained
 from everstep.data.record_index import RecordIndexService
-from everstep.data.taker import Batches, Obtained
+from everstep.data.text_lines import Lines
 from everstep.errors import UsageError
 
 REASON_LENGTH = 300  # of what is told of a record that cannot be read

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from everstep import env
-from everstep.client import Coordinator
+from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError
 from everstep.launcher.endpoint import Endpoint
 from everstep.launcher.machine import count_cpus, count_gpus

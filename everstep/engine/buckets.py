@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from everstep.engine.shared import Block, cut, is_available, needed_bytes
+from everstep.engine.shared_memory import Block, cut, is_available, needed_bytes
 from everstep.errors import UsageError
 
 BUCKET_BYTES = 4 << 20  # measured on loopback: 1 MiB costs a quarter more, above 4 MiB nothing is gained

@@ -18,7 +18,7 @@ from torch.autograd import Variable
 from torch.autograd.function import BackwardCFunction
 
 from everstep.engine.buckets import Flats, Layout
-from everstep.engine.fold import Fold, Target
+from everstep.engine.leaf_sums import Fold, Target
 from everstep.engine.pulse import union
 from everstep.errors import UsageError
 

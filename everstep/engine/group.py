@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
-from everstep.engine import behind, sockets
+from everstep.engine import background, sockets
 from everstep.engine.neighbours import SMALL_BYTES, Neighbour, find_neighbours
 from everstep.engine.world import World
 from everstep.errors import PeerLost, UsageError
@@ -289,7 +289,7 @@ class Group:
         if gloo is not None:
             box = [gloo]
             del gloo
-            behind.start("everstep-destroy", box.clear)
+            background.start("everstep-destroy", box.clear)
 
 
 class Swap:

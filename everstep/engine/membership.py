@@ -24,13 +24,13 @@ from urllib.parse import urlsplit
 
 import torch.distributed as dist
 
-from everstep import env, incarnation
-from everstep.board import Board
-from everstep.engine import behind
+from everstep import env
+from everstep.engine import background, incarnation
 from everstep.engine.group import Attempt, Group, check_size, gloo_words
 from everstep.engine.world import World
 from everstep.errors import EverstepError, JobFinished, JobStopped, PermanentError
 from everstep.events import emit
+from everstep.ipc.progress_page import Board
 from everstep.retry import patiently
 from everstep.wire import (
     Announce,
@@ -45,7 +45,7 @@ from everstep.wire import (
 )
 
 if TYPE_CHECKING:
-    from everstep.client import Coordinator  # httpx: not needed by a worker that is alone
+    from everstep.client.calls import Coordinator  # httpx: not needed by a worker that is alone
 
 log = logging.getLogger("everstep")
 
@@ -383,7 +383,7 @@ class Membership:
             if is_late and isinstance(group, Group):
                 group.close()
 
-        behind.start("everstep-form", form, attempt.give_up)
+        background.start("everstep-form", form, attempt.give_up)
         with self._changed:
             while not outcome and not self._is_closed and not self._stop.is_set():
                 self._changed.wait()

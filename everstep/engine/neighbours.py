@@ -18,9 +18,9 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from everstep.engine import shared
+from everstep.engine import shared_memory
 from everstep.engine.world import World
-from everstep.packet import peer_user
+from everstep.ipc.local_socket import peer_user
 
 SMALL_BYTES = 16 << 10  # what is larger goes by gloo, which needs no room for it
 
@@ -117,13 +117,13 @@ class Neighbour:
 
 def find_neighbours(world: World, store: dist.Store) -> dict[int, Neighbour]:
     """By rank. Everybody shows a block with a secret and a socket, and tells whose it could use."""
-    machine = shared.machine()
-    if not shared.is_available() or machine is None:
+    machine = shared_memory.machine()
+    if not shared_memory.is_available() or machine is None:
         store.set(f"card/{world.rank}", json.dumps(None))
         store.set(f"seen/{world.rank}", json.dumps([]))
         return {}
     secret = os.urandom(16)
-    block = shared.Block(len(secret))
+    block = shared_memory.Block(len(secret))
     block.bytes.copy_(torch.frombuffer(bytearray(secret), dtype=torch.uint8))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
         door.bind(b"\0everstep-" + os.urandom(16).hex().encode())  # in no folder: it goes with the socket
@@ -137,7 +137,7 @@ def find_neighbours(world: World, store: dist.Store) -> dict[int, Neighbour]:
         for rank, (pid, descriptor, content, name, where) in cards.items():
             if where != machine:
                 continue  # there this process number is somebody else's
-            if not shared.can_open(pid, descriptor, bytes.fromhex(content)):
+            if not shared_memory.can_open(pid, descriptor, bytes.fromhex(content)):
                 continue
             if rank < world.rank:  # of two, the later one calls
                 line = _call(bytes.fromhex(name), _HELLO.pack(world.rank, bytes.fromhex(content)))

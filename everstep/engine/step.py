@@ -20,19 +20,18 @@ from typing import Any
 
 import torch
 
-from everstep.board import Board
-from everstep.engine.agreed import Agreed, weighted_mean
+from everstep.engine.agreed_values import Agreed, weighted_mean
 from everstep.engine.buckets import lay_out, trainable
-from everstep.engine.comparison import Comparison, first_difference, way_out
 from everstep.engine.determinism import fix_kernels
-from everstep.engine.farewell import ASKED, Farewell, Leaving, on_sigterm
-from everstep.engine.fixed import Alone
-from everstep.engine.fold import Target
+from everstep.engine.fixed_world import Alone
 from everstep.engine.gradients import Gradients
 from everstep.engine.group import LARGEST_WORLD, TAG_HEADER, Group
+from everstep.engine.leadership import Hello, Leadership, check_fit, decide_leader, exchange
+from everstep.engine.leaf_pace import Pace
+from everstep.engine.leaf_sums import Target
+from everstep.engine.leaving import ASKED, Farewell, Leaving, on_sigterm
 from everstep.engine.membership import Membership
 from everstep.engine.module_buffers import ModuleBuffers
-from everstep.engine.pace import Pace
 from everstep.engine.plan import Plan, plan_step
 from everstep.engine.pulse import (
     ENDS,
@@ -48,12 +47,13 @@ from everstep.engine.pulse import (
 from everstep.engine.registry import Registry
 from everstep.engine.seeds import leaf_seed, seed_everything
 from everstep.engine.settings import Settings
-from everstep.engine.settle import Hello, Leadership, check_fit, decide_leader, exchange
-from everstep.engine.summing import Sum, Summed
+from everstep.engine.step_sum import Sum, Summed
 from everstep.engine.transfer import receive_state, send_state
+from everstep.engine.worker_comparison import Comparison, first_difference, way_out
 from everstep.engine.world import ALONE, World
 from everstep.errors import EverstepError, PeerLost, PermanentError, StateMismatch, UsageError
 from everstep.events import emit
+from everstep.ipc.progress_page import Board
 from everstep.wire import COMPUTING, OUTSIDE, WAITING
 
 log = logging.getLogger("everstep")

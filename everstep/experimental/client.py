@@ -17,10 +17,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from everstep import checkpoint_index, env, private_file
-from everstep.checkpoint import code
-from everstep.checkpoint.storage import Storage, open_storage
+from everstep import env
+from everstep.checkpoint import code_snapshot, index
 from everstep.errors import CheckpointBroken
+from everstep.storage import private_file
+from everstep.storage.base import Storage, open_storage
 
 DESCRIPTION = "checkpoint.json"
 
@@ -49,11 +50,11 @@ class CheckpointPath(str):
 
 def get_checkpoint(uuid: str) -> CheckpointPath:
     """The checkpoint of that uuid, which the training has printed; NoCheckpoint if it is not known or there no more."""
-    uuid = checkpoint_index.check_uuid(uuid)
-    uri, step = checkpoint_index.find(uuid)
+    uuid = index.check_uuid(uuid)
+    uri, step = index.find(uuid)
     storage = open_storage(uri)
     try:
-        manifest = checkpoint_index.newest_of_step(storage, step, uuid).manifest
+        manifest = index.newest_of_step(storage, step, uuid).manifest
         assert manifest is not None
         wanted = {"uuid": uuid, "uri": uri, "step": step, "code": (manifest.code or {}).get("sha256")}
         folder = env.home() / "cache" / uuid
@@ -75,11 +76,11 @@ def _materialise(folder: Path, wanted: dict[str, Any], storage: Storage, record:
     aside = private_file.make_folder(folder.parent) / f".{folder.name}.{os.getpid()}-{os.urandom(4).hex()}"
     aside.mkdir(mode=0o700)
     try:
-        (aside / code.FOLDER).mkdir(mode=0o700)
+        (aside / code_snapshot.FOLDER).mkdir(mode=0o700)
         if record is None:
             log.warning("checkpoint %s was saved without code: its code/ is empty", wanted["uuid"])
         else:
-            _unpack(aside / code.FOLDER, storage, record)
+            _unpack(aside / code_snapshot.FOLDER, storage, record)
         private_file.write_json(aside / DESCRIPTION, wanted)
         with private_file.locked(folder.parent / "lock"):
             if _description(folder) != wanted:  # else another was quicker
@@ -89,7 +90,7 @@ def _materialise(folder: Path, wanted: dict[str, Any], storage: Storage, record:
 
 
 def _unpack(folder: Path, storage: Storage, record: dict[str, Any]) -> None:
-    name = code.archive_name(record, f"{storage.uri}: the record of its code")
+    name = code_snapshot.archive_name(record, f"{storage.uri}: the record of its code")
     where = f"{storage.uri}/{name}"
     try:
         archive = storage.read(name)
@@ -97,7 +98,7 @@ def _unpack(folder: Path, storage: Storage, record: dict[str, Any]) -> None:
         raise CheckpointBroken(
             f"{where} is missing: the checkpoint's code is lost", hint="its state can still be loaded"
         ) from None
-    code.unpack(archive, folder, sha256=record["sha256"], where=where)
+    code_snapshot.unpack(archive, folder, sha256=record["sha256"], where=where)
 
 
 def _put_in_place(aside: Path, folder: Path) -> None:

@@ -23,20 +23,20 @@ from pathlib import Path
 from types import FrameType
 
 from everstep import env
-from everstep.board import allocate, await_end, has_lifeline, has_raised, is_shared, read_board
-from everstep.client import Coordinator
+from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, UsageError
 from everstep.events import emit
-from everstep.launcher.broom import Broom
-from everstep.launcher.line import Line
-from everstep.launcher.loop import Loop
+from everstep.ipc.progress_page import allocate, await_end, has_lifeline, has_raised, is_shared, read_board
+from everstep.launcher.cleanup import Broom
+from everstep.launcher.decisions import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
+from everstep.launcher.event_loop import Loop
 from everstep.launcher.node import NodeSpec, Place, worker_environment
 from everstep.launcher.probe import Probe
+from everstep.launcher.reporting import Line
+from everstep.launcher.saver_process import Vault
 from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
-from everstep.launcher.vault import Vault
-from everstep.launcher.verdict import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
-from everstep.launcher.waiting import TOLD_AFTER_S, whom_we_wait_for
+from everstep.launcher.wait_messages import TOLD_AFTER_S, whom_we_wait_for
 from everstep.launcher.worker_files import WorkerFiles, open_log
 from everstep.process import RUNNING, STOPPED, Child, Exit, Orphans, ending_code
 from everstep.wire import AgentOrders, AgentReport, AttemptOrder, JobView, KillOrder, Slot, WorkerExit, WorkerState

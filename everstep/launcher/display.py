@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from everstep.board import read_board
+from everstep.ipc.progress_page import read_board
 from everstep.launcher.console import Console
 from everstep.launcher.logs import FilteredCopy, Follower
 from everstep.launcher.progress import (
@@ -31,7 +31,7 @@ from everstep.launcher.progress import (
     event_line,
     progress_line,
 )
-from everstep.launcher.streams import STDERR, STDOUT, Shown
+from everstep.launcher.shown_streams import STDERR, STDOUT, Shown
 from everstep.launcher.worker_files import WorkerFiles
 
 log = logging.getLogger("everstep")

@@ -21,7 +21,7 @@ from everstep.launcher import run_record
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, write_token
 
 if TYPE_CHECKING:
-    from everstep.client import Coordinator
+    from everstep.client.calls import Coordinator
 
 _PAUSE_S = 0.25
 _UNAUTHORISED = 401
@@ -180,7 +180,7 @@ def join(endpoint: Endpoint, job: str, token_file: Path | None, patience_s: floa
 
 
 def _connect(endpoint: Endpoint, token: str, job: str) -> Coordinator:
-    from everstep.client import Coordinator  # late: the command line is read before there is time to import HTTP
+    from everstep.client.calls import Coordinator  # late: the command line is read before there is time to import HTTP
 
     return Coordinator(endpoint.url, token, job)
 
@@ -196,7 +196,7 @@ def _try(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | Non
 
 
 def _is_foreign(endpoint: Endpoint) -> bool:
-    from everstep.client import is_foreign
+    from everstep.client.calls import is_foreign
 
     return is_foreign(endpoint.url)
 

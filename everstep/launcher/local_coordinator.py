@@ -17,7 +17,7 @@ from types import TracebackType
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.launcher.logs import tail
 from everstep.process import Child, own_command
-from everstep.tokens import new_tokens
+from everstep.wire.tokens import new_tokens
 
 Start = Callable[..., Child]
 

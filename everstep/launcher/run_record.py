@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from everstep import private_file
 from everstep.process import is_zombie, started_at
+from everstep.storage import private_file
 
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
 LEFT = "left"  # interrupted, but other nodes hold the state and wait for the coordinator to come back

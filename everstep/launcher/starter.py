@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import IO
 
 from everstep import env as names
-from everstep.launcher.loop import Loop
+from everstep.launcher.event_loop import Loop
 from everstep.launcher.machine import count_gpus
 from everstep.launcher.node import common_environment
-from everstep.launcher.nursery import CONTROL, WORKERS, Nursery, NurseryGone
-from everstep.launcher.program import python_program
-from everstep.launcher.warm import warm_nursery
+from everstep.nursery.client import CONTROL, WORKERS, Nursery, NurseryGone
+from everstep.nursery.programs import python_program
+from everstep.nursery.warm import warm_nursery
 from everstep.process import Child
 
 COMING_S = 60.0  # a nursery that is not ready by then is not waited for

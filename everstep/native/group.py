@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from everstep.engine import current
+from everstep.engine import process_engine
 from everstep.errors import UsageError
 
 
@@ -17,9 +17,9 @@ def init_process_group(backend: str | None = None, **torch_arguments: Any) -> No
     needed and not used. Without `everstep run` the world is this process alone."""
     if backend not in (None, "gloo", "nccl", "cpu:gloo", "cpu:gloo,cuda:gloo", "cpu:gloo,cuda:nccl"):
         raise UsageError(f"backend={backend!r} cannot follow the world", hint='use backend="gloo" or "nccl"')
-    current.follow_world(wants_nccl=backend is not None and backend.endswith("nccl"))
+    process_engine.follow_world(wants_nccl=backend is not None and backend.endswith("nccl"))
 
 
 def reduce(value: float | torch.Tensor, *, weight: float = 1.0) -> float:
     """The weighted mean of a value over all workers, the same on all of them; a peer's death is no error."""
-    return current.current().reduce(float(value), weight)
+    return process_engine.current().reduce(float(value), weight)

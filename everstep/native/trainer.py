@@ -12,9 +12,9 @@ from torch.utils import data
 
 from everstep import env
 from everstep.data.loader import DataLoader
-from everstep.engine import current
+from everstep.engine import process_engine
 from everstep.engine.data_parallel import is_classic, unwrap
-from everstep.engine.gates import Gate, explain
+from everstep.engine.optimizer_gates import Gate, explain
 from everstep.engine.pulse import PulseDecision
 from everstep.engine.settings import Settings
 from everstep.engine.step import Engine, Leaf
@@ -46,7 +46,7 @@ class ElasticTrainer:
     ) -> None:
         _check_arguments(model, dataloader, leaves)
         _check_device(model)
-        self.engine = engine or current.current(is_fixed=is_classic(model))
+        self.engine = engine or process_engine.current(is_fixed=is_classic(model))
         self._are_leaves_given = leaves is not None
         self._settings = Settings(reduce=reduce, seed=seed, threads=threads)
         self._loader = DataLoader.adopt(dataloader) if dataloader is not None else None

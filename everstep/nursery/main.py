@@ -13,23 +13,23 @@ import os
 import socket
 import sys
 
-from everstep.launcher.program import read_early
-from everstep.nursery import ending, interrupted
+from everstep.nursery import exit, interrupt
+from everstep.nursery.programs import read_early
 
 
 def main() -> None:
-    interrupted.prepare()
-    ending.prepare()
+    interrupt.prepare()
+    exit.prepare()
     gc.disable()  # nothing that an import makes is garbage
     line = socket.socket(fileno=int(sys.argv[1]))
     line.set_inheritable(False)
     from everstep.nursery.preload import preload
-    from everstep.nursery.serve import Nursery
+    from everstep.nursery.server import Nursery
     from everstep.nursery.worker import become
 
     environment = read_early(os.environ)
     problem = preload(sys.argv[2])
-    ending.spare_modules()
+    exit.spare_modules()
     gc.freeze()  # or the garbage collector of every fork would write to, and so copy, every page
     birth = Nursery(line, problem=problem).serve()
     if birth is None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from everstep.launcher.nursery import CONTROL
+from everstep.nursery.client import CONTROL
 
 # What makes up nearly all of it, so that the rehearsal is short.
 _FOR_WORKERS = (
@@ -26,7 +26,7 @@ _FOR_WORKERS = (
     "torch.optim",
     "torch._dynamo",
     "everstep.native",
-    "everstep.client",
+    "everstep.client.calls",
     "runpy",
     "multiprocessing.popen_fork",
 )

@@ -21,10 +21,10 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from everstep import env
-from everstep.launcher.program import PythonProgram, python_program, read_early
-from everstep.nursery import ending, interrupted
-from everstep.nursery.serve import Birth
-from everstep.nursery.title import set_title
+from everstep.nursery import exit, interrupt
+from everstep.nursery.process_title import set_title
+from everstep.nursery.programs import PythonProgram, python_program, read_early
+from everstep.nursery.server import Birth
 
 _STACKS_SIGNAL = signal.SIGUSR2  # the agent asks for the stacks of all threads with it
 
@@ -41,7 +41,7 @@ def become(birth: Birth, *, environment: Mapping[str, str]) -> None:
     gc.enable()
     faulthandler.register(_STACKS_SIGNAL, file=2, all_threads=True)
     sys.orig_argv = list(order.command)
-    ending.spare_libraries()
+    exit.spare_libraries()
     set_title(order.environment.get(env.WORKER, "worker"), [program.name, *program.args])
     _run(program)
 
@@ -145,7 +145,7 @@ def _as_top_level(run: Callable[[], None]) -> None:
             sys.last_exc = error
         sys.excepthook(type(error), error, trace)
         if isinstance(error, KeyboardInterrupt):
-            interrupted.note()
+            interrupt.note()
         sys.exit(1)
 
 

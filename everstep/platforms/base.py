@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from everstep.job.schema import Job
-from everstep.platforms.code import Code
-from everstep.platforms.records import Record
+from everstep.job_file.schema import Job
+from everstep.platforms.code_tarball import Code
+from everstep.platforms.job_records import Record
 
 State = Literal["pending", "running", "suspended", "succeeded", "failed", "cancelled", "unknown"]
 OVER: tuple[State, ...] = ("succeeded", "failed", "cancelled")

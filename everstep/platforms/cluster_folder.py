@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from everstep import env, private_file
+from everstep import env
 from everstep.errors import PermanentError, UsageError
-from everstep.job.order import Order, order_of
-from everstep.job.schema import Job
-from everstep.platforms import last_word
+from everstep.job_file.order import Order, order_of
+from everstep.job_file.schema import Job
+from everstep.platforms import status_file
 from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, State, Ticket
-from everstep.platforms.follow import LogFile, follow_files
+from everstep.platforms.follow_logs import LogFile, follow_files
 from everstep.platforms.queue_watch import QueueWatch
-from everstep.tokens import new_tokens
+from everstep.storage import private_file
+from everstep.wire.tokens import new_tokens
 
 JOB_LOG = "job.log"
 _LOOK_S = 0.5
@@ -73,7 +74,7 @@ class ClusterFolder:
 
     def told(self) -> tuple[State, str]:
         """What the coordinator, or the script around it, said last."""
-        return last_word.read(self.path) or ("unknown", "its coordinator was not started yet")
+        return status_file.read(self.path) or ("unknown", "its coordinator was not started yet")
 
     def status(self, look: Look, *, main: str) -> JobStatus:
         """Asks the queue only where its jobs have not said how it went. They say their last word, and then end."""

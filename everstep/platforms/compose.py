@@ -12,17 +12,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from everstep import env, private_file
+from everstep import env
 from everstep.errors import UsageError
-from everstep.job.schema import Job
-from everstep.job.tree import dump
+from everstep.job_file.schema import Job
+from everstep.job_file.tree import dump
 from everstep.platforms import compose_file as written
-from everstep.platforms import docker, last_word
+from everstep.platforms import docker, status_file
 from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Rendering, Say, State, Submitted, Ticket
 from everstep.platforms.docker import Container, Look, Project
-from everstep.platforms.records import Record
+from everstep.platforms.job_records import Record
 from everstep.platforms.secrets import refuse_foreign
-from everstep.tokens import new_tokens, only_for_workers
+from everstep.storage import private_file
+from everstep.wire.tokens import new_tokens, only_for_workers
 
 _UP_S = 600.0  # an image may have to be pulled
 _SHORT_S = 60.0
@@ -104,7 +105,7 @@ class ComposePlatform:
             project.run("stop", written.COORDINATOR, timeout_s=patience_s)
         project.run("down", "--volumes", "--remove-orphans", timeout_s=patience_s)
         if (state := _told(Path(record.folder))[0]) not in OVER:  # its coordinator did not live to say it
-            last_word.write(Path(record.folder), "cancelled", f"cancelled while {state}")
+            status_file.write(Path(record.folder), "cancelled", f"cancelled while {state}")
         for name in (written.SECRETS, written.WORKER_TOKEN, "token"):
             (Path(record.folder) / name).unlink(missing_ok=True)
 
@@ -171,4 +172,4 @@ def all_ended(nodes: list[Container], *, now: float) -> str:
 
 
 def _told(folder: Path) -> tuple[State, str]:
-    return last_word.read(folder) or ("pending", "the coordinator is not up yet")
+    return status_file.read(folder) or ("pending", "the coordinator is not up yet")

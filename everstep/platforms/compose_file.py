@@ -12,10 +12,10 @@ from typing import Any
 
 from everstep import env
 from everstep.errors import UsageError
-from everstep.job.order import Order, order_of
-from everstep.job.schema import Job, NodeResources, Volume
+from everstep.job_file.order import Order, order_of
+from everstep.job_file.schema import Job, NodeResources, Volume
 from everstep.platforms.base import Ticket
-from everstep.platforms.overlay import lay_over
+from everstep.platforms.raw_overlay import lay_over
 
 COORDINATOR, PORT = "coordinator", 7070
 WORKER_TOKEN, SECRETS = "worker-token", "secrets.json"  # of the job's folder
@@ -126,7 +126,7 @@ def _common(job: Job, ticket: Ticket, name: str, user: User, *, probed: str) -> 
         "init": True,  # reaps what workers leave behind, and passes signals on
         **({"user": f"{user.uid}:{user.gid}"} if user.uid != 0 else {}),
         "networks": ["job"],
-        "labels": {**job.labels, "everstep.job": ticket.id},
+        "labels": {**job.labels, "everstep.job_file": ticket.id},
         "healthcheck": {
             "test": ["CMD", "python3", "-c", _PROBE.format(host=probed, port=PORT)],
             "interval": "10s",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from everstep.job.schema import Build, Job
+from everstep.job_file.schema import Build, Job
 
 ADS_DOCKERFILE = "oci_dist_training_artifacts/pytorch/v1/Dockerfile"
 # Docker passes the value of a variable that is only named, and does not keep these in the image.

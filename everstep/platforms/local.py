@@ -11,19 +11,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from everstep import env, private_file
+from everstep import env
 from everstep.errors import PermanentError
-from everstep.job.order import order_of
-from everstep.job.schema import Job
-from everstep.job.tree import dump
-from everstep.platforms import background, last_word
+from everstep.job_file.order import order_of
+from everstep.job_file.schema import Job
+from everstep.job_file.tree import dump
+from everstep.platforms import background_process, status_file
 from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Rendering, Say, State, Submitted, Ticket
-from everstep.platforms.follow import LogFile, follow_files
+from everstep.platforms.follow_logs import LogFile, follow_files
+from everstep.platforms.job_records import Record
 from everstep.platforms.local_fleet import wanted_path
-from everstep.platforms.records import Record
 from everstep.platforms.secrets import refuse_foreign
 from everstep.process import ENDED, own_command, process_state, reap_detached
-from everstep.tokens import new_tokens
+from everstep.storage import private_file
+from everstep.wire.tokens import new_tokens
 
 _READY_S = 120.0  # of which two are used, unless the machine has much else to do
 
@@ -56,7 +57,7 @@ class LocalPlatform:
         private_file.write(folder / "token", new_tokens().encode())
         if secrets:
             private_file.write_json(folder / "secrets.json", dict(secrets))
-        pid = background.start(_command(folder), {**os.environ, env.ORDER: order.to_json()}, _log(folder))
+        pid = background_process.start(_command(folder), {**os.environ, env.ORDER: order.to_json()}, _log(folder))
         try:
             _await_ready(pid, folder)
         except BaseException:  # also Ctrl-C: nobody would know of it
@@ -69,13 +70,13 @@ class LocalPlatform:
             job_id=ticket.id,
             runs=runs,
             work_dir=str(folder),
-            natives=background.describe(pid, order.grace_s),
+            natives=background_process.describe(pid, order.grace_s),
         )
 
     def status(self, record: Record) -> JobStatus:
-        is_alive = background.is_alive(record.natives)  # first: it says its last word, and then ends
+        is_alive = background_process.is_alive(record.natives)  # first: it says its last word, and then ends
         state, reason = _told(Path(record.folder))
-        if state == "running" and (host := background.other_host(record.natives)):
+        if state == "running" and (host := background_process.other_host(record.natives)):
             return JobStatus(state="unknown", reason=f"{reason}; it runs on {host}: ask there")
         if state == "running" and not is_alive:
             state, reason = "failed", f"its coordinator (pid {record.natives['pid']}) is gone"
@@ -95,18 +96,18 @@ class LocalPlatform:
 
     def cancel(self, record: Record, say: Say) -> None:
         if _told(Path(record.folder))[0] not in OVER:
-            background.end(record.natives, say)
+            background_process.end(record.natives, say)
 
     @contextmanager
     def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
         folder = Path(record.folder)
-        if not background.is_alive(record.natives):
+        if not background_process.is_alive(record.natives):
             yield None
         else:
             yield (folder / "coordinator.url").read_text().strip(), env.read_token(folder / "token")
 
     def _nodes(self, record: Record) -> Iterator[NodeStatus]:
-        from everstep.client import Coordinator
+        from everstep.client.calls import Coordinator
         from everstep.errors import EverstepError
 
         with self.coordinator(record) as found:
@@ -143,4 +144,4 @@ def _await_ready(pid: int, folder: Path) -> None:
 
 
 def _told(folder: Path) -> tuple[State, str]:
-    return last_word.read(folder) or ("unknown", f"nothing in {folder} says how it went")
+    return status_file.read(folder) or ("unknown", f"nothing in {folder} says how it went")

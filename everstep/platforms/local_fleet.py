@@ -12,7 +12,7 @@ from types import TracebackType
 
 from everstep import env
 from everstep.errors import PermanentError
-from everstep.job.order import Order
+from everstep.job_file.order import Order
 from everstep.platforms.fleet import FleetNode
 from everstep.process import Child, Exit, own_command
 

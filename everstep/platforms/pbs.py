@@ -13,14 +13,14 @@ from typing import Any
 
 from everstep import env
 from everstep.errors import PermanentError, UsageError
-from everstep.job.platform_options import Pbs
-from everstep.job.schema import Job
-from everstep.platforms import inside
+from everstep.job_file.platform_options import Pbs
+from everstep.job_file.schema import Job
+from everstep.platforms import inside_allocation
 from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, State, Submitted, Ticket
 from everstep.platforms.cluster_folder import ClusterFolder, Queued, await_gone
-from everstep.platforms.command import ask
+from everstep.platforms.job_records import Record
+from everstep.platforms.native_command import ask
 from everstep.platforms.pbs_script import JOB, NODE, job_script, node_script
-from everstep.platforms.records import Record
 from everstep.platforms.secrets import refuse_foreign
 
 _CANCEL_S = 120.0  # more than the server's kill delay, of 10 s
@@ -58,7 +58,7 @@ class PbsPlatform:
         ClusterFolder(ticket.folder).fill(ticket, secrets, _scripts(job, ticket, options))
         if options.mode == "allocation":
             say(f"{ticket.id} runs inside {env.pbs_job()}; logs in {ticket.folder}")
-            return inside.start(ticket, ticket.folder / JOB, job.checkpoint.grace)
+            return inside_allocation.start(ticket, ticket.folder / JOB, job.checkpoint.grace)
         try:
             hint = "see platform.pbs in the job file, and `qstat -Q`"
             native = ask(["qsub", str(ticket.folder / JOB)], hint=hint).strip().splitlines()[-1]
@@ -70,8 +70,8 @@ class PbsPlatform:
 
     def status(self, record: Record) -> JobStatus:
         folder = ClusterFolder(Path(record.folder))
-        if inside.is_inside(record):
-            return inside.status(record, folder)
+        if inside_allocation.is_inside(record):
+            return inside_allocation.status(record, folder)
         return folder.status(lambda: _look(record), main="job")
 
     def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
@@ -89,8 +89,8 @@ class PbsPlatform:
         folder = ClusterFolder(Path(record.folder))
         if not self.status(record).is_over:
             folder.mark_cancelled()
-        if inside.is_inside(record):
-            inside.cancel(record, say)
+        if inside_allocation.is_inside(record):
+            inside_allocation.cancel(record, say)
             return
         if any(each.is_live for each in _look(record)):
             ask(["qdel", record.job_id])
@@ -134,8 +134,8 @@ def _look(record: Record) -> list[Queued]:
 
 
 def _is_there(record: Record) -> bool:
-    if inside.is_inside(record):
-        return inside.is_alive(record)
+    if inside_allocation.is_inside(record):
+        return inside_allocation.is_alive(record)
     return any(each.is_live for each in _look(record))
 
 

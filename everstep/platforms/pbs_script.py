@@ -10,10 +10,10 @@ import sys
 from math import ceil
 
 from everstep import env
-from everstep.job.platform_options import Pbs
-from everstep.job.schema import Job
+from everstep.job_file.platform_options import Pbs
+from everstep.job_file.schema import Job
 from everstep.platforms.base import Ticket
-from everstep.platforms.batch import ENDING, WAITING
+from everstep.platforms.batch_script import ENDING, WAITING
 from everstep.platforms.cluster_folder import JOB_LOG, order_for_queue
 
 JOB, NODE = "job.sh", "node.sh"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from everstep.errors import UsageError
-from everstep.job.secret import Secret
+from everstep.job_file.secret import Secret
 
 
 def resolve(secrets: Mapping[str, Secret]) -> dict[str, str]:

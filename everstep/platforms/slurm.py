@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from everstep import env, private_file
+from everstep import env
 from everstep.errors import UsageError
-from everstep.job.platform_options import Slurm
-from everstep.job.schema import Job
-from everstep.platforms import inside
+from everstep.job_file.platform_options import Slurm
+from everstep.job_file.schema import Job
+from everstep.platforms import inside_allocation
 from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
 from everstep.platforms.cluster_folder import ClusterFolder, Queued, await_gone
-from everstep.platforms.command import ask
-from everstep.platforms.records import Record
+from everstep.platforms.job_records import Record
+from everstep.platforms.native_command import ask
 from everstep.platforms.secrets import refuse_foreign
 from everstep.platforms.slurm_queue import look
 from everstep.platforms.slurm_script import (
@@ -32,6 +32,7 @@ from everstep.platforms.slurm_script import (
     node_script,
     single_script,
 )
+from everstep.storage import private_file
 
 _CANCEL_S = 150.0  # more than Slurm's KillWait, of 30 s, and what it needs to clean up
 _REFUSED = "see platform.slurm in the job file, and `sinfo`"
@@ -67,7 +68,7 @@ class SlurmPlatform:
         folder.fill(ticket, secrets, _scripts(job, ticket, options))
         if options.mode == "allocation":
             say(f"{ticket.id} runs inside allocation {env.slurm_job()}; logs in {ticket.folder}")
-            return inside.start(ticket, ticket.folder / JOB, job.checkpoint.grace)
+            return inside_allocation.start(ticket, ticket.folder / JOB, job.checkpoint.grace)
         if env.slurm_job():
             say(f"platform.slurm.mode=allocation would run it inside this allocation, {env.slurm_job()}")
         try:
@@ -80,8 +81,8 @@ class SlurmPlatform:
 
     def status(self, record: Record) -> JobStatus:
         folder = ClusterFolder(Path(record.folder))
-        if inside.is_inside(record):
-            return inside.status(record, folder)
+        if inside_allocation.is_inside(record):
+            return inside_allocation.status(record, folder)
         return folder.status(lambda: _look(record), main=_main(record))
 
     def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
@@ -109,8 +110,8 @@ class SlurmPlatform:
         folder = ClusterFolder(Path(record.folder))
         if not self.status(record).is_over:
             folder.mark_cancelled()
-        if inside.is_inside(record):
-            inside.cancel(record, say)
+        if inside_allocation.is_inside(record):
+            inside_allocation.cancel(record, say)
             return
         for name in _names(record):
             ask(["scancel", f"--user={getpass.getuser()}", f"--name={name}"])
@@ -123,8 +124,8 @@ class SlurmPlatform:
 
 
 def _is_there(record: Record) -> bool:
-    if inside.is_inside(record):
-        return inside.is_alive(record)
+    if inside_allocation.is_inside(record):
+        return inside_allocation.is_alive(record)
     return any(each.is_live for each in _look(record))
 
 

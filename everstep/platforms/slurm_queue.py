@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from everstep.errors import EverstepError
 from everstep.platforms.base import State
 from everstep.platforms.cluster_folder import Queued
-from everstep.platforms.command import ask
+from everstep.platforms.native_command import ask
 
 _COLUMNS = "%i|%j|%T|%N|%r"  # the reason last: it may hold anything
 _STATES: dict[State, tuple[str, ...]] = {

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from math import ceil
 
 from everstep import env
-from everstep.job.platform_options import Slurm
-from everstep.job.schema import Job, NodeResources, Resources
+from everstep.job_file.platform_options import Slurm
+from everstep.job_file.schema import Job, NodeResources, Resources
 from everstep.platforms.base import Ticket
-from everstep.platforms.batch import ENDING, WAITING
+from everstep.platforms.batch_script import ENDING, WAITING
 from everstep.platforms.cluster_folder import JOB_LOG, order_for_queue
 
 JOB, COORDINATOR, NODES = "job.sh", "coordinator.sh", "nodes.sh"

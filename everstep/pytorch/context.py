@@ -19,7 +19,7 @@ from everstep.engine.step import Engine
 from everstep.engine.world import ALONE
 from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
-from everstep.pytorch.aggregation import Gathered
+from everstep.pytorch.gradient_aggregation import Gathered
 from everstep.pytorch.profiling import ProfilerSettings, profiler_arguments
 from everstep.pytorch.reducers import MetricReducer, Reducers
 from everstep.pytorch.schedulers import LRScheduler, StepMode

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from everstep.pytorch.status import Status, parts_of
+from everstep.pytorch.fit_status import Status, parts_of
 
 if TYPE_CHECKING:
     from rich.live import Live

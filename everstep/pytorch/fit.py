@@ -19,14 +19,14 @@ from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
 from everstep.pytorch.callbacks import Callbacks
 from everstep.pytorch.context import Now, PyTorchTrialContext
+from everstep.pytorch.due_actions import Due, FitPlan, decide_due, is_done
 from everstep.pytorch.metrics import TrainingMetrics
-from everstep.pytorch.plain import listed
-from everstep.pytorch.plan import Due, FitPlan, decide_due, is_done
+from everstep.pytorch.plain_data import listed
 from everstep.pytorch.profiling import Profiler
 from everstep.pytorch.reporting import Reporter
 from everstep.pytorch.saving import TrialCheckpoints, contents
-from everstep.pytorch.tally import Tally
 from everstep.pytorch.trial import PyTorchTrial
+from everstep.pytorch.trial_progress import Tally
 from everstep.pytorch.units import Progress, Seconds
 from everstep.pytorch.validation import Overtaken, Sharing, Validation
 

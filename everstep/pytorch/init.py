@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 
 from everstep import env
-from everstep.cluster_info import experiment_config
 from everstep.core import DistributedContext
-from everstep.engine import current
+from everstep.core.cluster_info import experiment_config
+from everstep.engine import process_engine
 from everstep.engine.seeds import seed_everything
 from everstep.errors import UsageError
 from everstep.pytorch.context import PyTorchTrialContext
-from everstep.pytorch.ours import EngineSource
+from everstep.pytorch.engine_world import EngineSource
 
 
 @contextlib.contextmanager
@@ -45,10 +45,10 @@ def init(
     if seed is None:
         seed = int((exp_conf.get("reproducibility") or {}).get("experiment_seed") or 0)
     is_several = env.coordinator_url() is not None or env.torchrun_size() > 1
-    has_torchs_group = dist.is_available() and dist.is_initialized() and not current.is_default_group_ours()
-    engine = current.current(is_fixed=has_torchs_group)
+    has_torchs_group = dist.is_available() and dist.is_initialized() and not process_engine.is_default_group_ours()
+    engine = process_engine.current(is_fixed=has_torchs_group)
     if is_several and not has_torchs_group:
-        current.follow_world()
+        process_engine.follow_world()
     else:
         engine.join()
     seed_everything(seed)
@@ -70,7 +70,7 @@ def init(
         yield context
     finally:
         if not is_several:
-            current.close()  # the next context of this process has an engine of its own
+            process_engine.close()  # the next context of this process has an engine of its own
 
 
 def _leaves(given: int | None, exp_conf: Mapping[str, Any]) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everstep import env
-from everstep.client import Coordinator
+from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, TemporaryError
 from everstep.retry import decide_pause
 from everstep.wire import MetricReport

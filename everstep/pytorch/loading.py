@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from everstep.board import Board
 from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.core import DistributedContext
-from everstep.engine.fixed import Alone
+from everstep.core.import_path import import_from_path
+from everstep.engine.fixed_world import Alone
 from everstep.engine.step import Engine
 from everstep.errors import UsageError
-from everstep.import_path import import_from_path
+from everstep.ipc.progress_page import Board
 from everstep.pytorch.context import PyTorchTrialContext
-from everstep.pytorch.ours import EngineSource
+from everstep.pytorch.engine_world import EngineSource
 from everstep.pytorch.saving import check_format, restore
 from everstep.pytorch.trial import PyTorchTrial
 

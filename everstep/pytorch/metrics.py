@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from everstep.errors import UsageError
-from everstep.pytorch.plain import Number, listed, mean, number
+from everstep.pytorch.plain_data import Number, listed, mean, number
 from everstep.pytorch.reducers import Reducers
 
 log = logging.getLogger("everstep")

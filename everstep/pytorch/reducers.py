@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 
 from everstep.errors import UsageError
-from everstep.pytorch.plain import Number, mean, pack, unpack
+from everstep.pytorch.plain_data import Number, mean, pack, unpack
 
 
 class Reducer(enum.Enum):

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from everstep.pytorch.display import Display, open_display
-from everstep.pytorch.pace import Pace, remaining_s
+from everstep.pytorch.fit_status import Status, clock, number, shown_loss, shown_metrics
 from everstep.pytorch.records import FILE, RecordFile, make_record
-from everstep.pytorch.status import Status, clock, number, shown_loss, shown_metrics
+from everstep.pytorch.speed import Pace, remaining_s
 from everstep.pytorch.tensorboard import FOLDER, TensorBoard, Writer
 from everstep.pytorch.units import Progress, TrainUnit
 

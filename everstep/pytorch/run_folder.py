@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from everstep import private_file
 from everstep.errors import UsageError
 from everstep.pytorch.units import Progress, TrainUnit
+from everstep.storage import private_file
 
 FINISH = "run.json"
 _IN_USE = ".in-use"

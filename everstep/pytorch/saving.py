@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from everstep import checkpoint_index
+from everstep.checkpoint import index
 from everstep.checkpoint.checkpointer import Checkpointer
-from everstep.checkpoint.code import take_snapshot
+from everstep.checkpoint.code_snapshot import take_snapshot
 from everstep.errors import CheckpointFailed, StateMismatch, UsageError
 from everstep.pytorch import run_folder
 from everstep.pytorch.context import PyTorchTrialContext
@@ -59,7 +59,7 @@ class TrialCheckpoints:
         self._pending: int | None = None  # step of a save that nobody was told of yet
 
     def uuid(self, step: int) -> str:
-        return checkpoint_index.checkpoint_uuid(self.uri, step)
+        return index.checkpoint_uuid(self.uri, step)
 
     def load(self, step: int | str = "latest") -> dict[str, Any] | None:
         state: dict[str, Any] | None = self._checkpointer.load(step)
@@ -120,7 +120,7 @@ class TrialCheckpoints:
 
     def record(self, step: int) -> None:
         """So that it is found by its uuid; for the chief."""
-        checkpoint_index.record(self.uuid(step), self.uri, step)
+        index.record(self.uuid(step), self.uri, step)
 
     def close(self) -> None:
         self._checkpointer.close()

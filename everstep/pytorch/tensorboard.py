@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from everstep.pytorch.status import is_number
+from everstep.pytorch.fit_status import is_number
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -7,19 +7,19 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from everstep import checkpoint_index
+from everstep.checkpoint import index
 from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.data.loader import DataLoader
 from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
 from everstep.pytorch.callbacks import Callbacks
 from everstep.pytorch.context import PyTorchTrialContext
+from everstep.pytorch.due_actions import FitPlan, check_policy, configured_length, is_done, length_in_batches
 from everstep.pytorch.fit import Loop
 from everstep.pytorch.job_metrics import job_metrics
-from everstep.pytorch.place import Place, decide_place
-from everstep.pytorch.plan import FitPlan, check_policy, configured_length, is_done, length_in_batches
 from everstep.pytorch.profiling import Profiler, configure_profiler
 from everstep.pytorch.reporting import Reporter
+from everstep.pytorch.run_paths import Place, decide_place
 from everstep.pytorch.saving import TrialCheckpoints, check_format, restore
 from everstep.pytorch.system import SystemSampler
 from everstep.pytorch.tensorboard import FOLDER as TENSORBOARD
@@ -191,7 +191,7 @@ class Trainer:
     def _find(self, plan: FitPlan, latest_checkpoint: str | None) -> tuple[dict[str, Any] | None, str | None]:
         """The state to go on from, and its uuid."""
         if latest_checkpoint is not None:
-            uri, step = checkpoint_index.find(latest_checkpoint)
+            uri, step = index.find(latest_checkpoint)
             with Checkpointer(uri) as checkpointer:
                 state: dict[str, Any] = checkpointer.load(step)
             check_format(state, f"checkpoint {latest_checkpoint}")

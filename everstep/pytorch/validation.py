@@ -19,7 +19,7 @@ from everstep.data.loader import WorkerInit
 from everstep.data.randomness import KeyedDataset, as_it_is, sample_seed
 from everstep.engine.seeds import seed_everything
 from everstep.errors import UsageError
-from everstep.pytorch.plain import listed, number, pack, unpack
+from everstep.pytorch.plain_data import listed, number, pack, unpack
 from everstep.pytorch.reducers import Reducers, check_reducers, reduce_metric
 from everstep.pytorch.trial import PyTorchTrial, overrides
 

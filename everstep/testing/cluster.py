@@ -19,7 +19,7 @@ from typing import IO, Any, TypeVar
 
 import everstep
 from everstep import env as names
-from everstep.client import Coordinator
+from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, UsageError
 from everstep.launcher.local_coordinator import CoordinatorFiles, private_directory, start_coordinator
 from everstep.launcher.logs import tail

@@ -30,11 +30,11 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from everstep import env
-from everstep.client import Coordinator
+from everstep.client.calls import Coordinator
 from everstep.errors import CoordinatorUnreachable, EverstepError, PeerLost
 from everstep.launcher.agent import node_address
 from everstep.launcher.endpoint import host_or_join, join, private_file
-from everstep.launcher.guest import Guest, Part
+from everstep.launcher.external_node import Guest, Part
 from everstep.torchrun.parameters import Meeting, read_parameters
 from everstep.wire import JobSpec, Policy
 

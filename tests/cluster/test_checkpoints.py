@@ -17,8 +17,8 @@ import torch
 
 import everstep
 from everstep.checkpoint.catalog import find, verify
-from everstep.checkpoint.ledger import EXIT_CODE
-from everstep.checkpoint.local import Local
+from everstep.checkpoint.failed_saves import EXIT_CODE
+from everstep.storage.local import Local
 from lab import command, nest
 from lab.command import Command, keyboard, run
 from lab.stage import SCRIPTS, Stage

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.tokens import ROLES, parse_tokens
+from everstep.wire.tokens import ROLES, parse_tokens
 from lab.certificates import Authority
 from lab.command import CALM_OPTIONS, EVERSTEP, Command, everstep
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from everstep.launcher.loop import Loop
-from everstep.launcher.nursery import Nursery
-from everstep.launcher.parcel import Hello, receive
+from everstep.launcher.event_loop import Loop
 from everstep.launcher.starter import Starter, nursery_environment
+from everstep.nursery.client import Nursery
+from everstep.nursery.messages import Hello, receive
 from everstep.process import Child, Exit, wait_for_end
 from everstep.testing import Cluster
 from everstep.wire import Policy
@@ -351,7 +351,7 @@ def test_workers_die_with_the_nursery(tmp_path: Path) -> None:
 
 AGENT = """
 import os, sys, time
-from everstep.launcher.nursery import Nursery
+from everstep.nursery.client import Nursery
 nursery = Nursery.start(dict(os.environ))
 assert nursery.await_ready(60)
 child = nursery.start_worker([sys.executable, "-u", "parent.py"], env=dict(os.environ), output=None, cwd=None)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from torch import nn
 
-from everstep.board import Board
-from everstep.engine.fixed import Alone
+from everstep.engine.fixed_world import Alone
 from everstep.engine.step import Engine
+from everstep.ipc.progress_page import Board
 from everstep.native import ElasticTrainer
 
 _engines: list[Engine] = []

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from everstep.launcher.nursery import CONTROL, WORKERS, Nursery, NurseryGone
-from everstep.launcher.warm import connect
+from everstep.nursery.client import CONTROL, WORKERS, Nursery, NurseryGone
+from everstep.nursery.warm import connect
 from everstep.process import Child
 from lab.command import DEADLINE_S, environment, until
 

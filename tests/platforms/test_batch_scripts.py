@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from everstep.errors import PermanentError, UsageError
-from everstep.job.load import load
-from everstep.platforms import last_word
+from everstep.job_file.load import load
+from everstep.platforms import status_file
 from everstep.platforms.base import Ticket
-from everstep.platforms.choose import platform_of
 from everstep.platforms.cluster_folder import ClusterFolder, Queued, await_gone, decide_status
-from everstep.platforms.code import Code
+from everstep.platforms.code_tarball import Code
 from everstep.platforms.pbs import parse_qstat
 from everstep.platforms.queue_watch import QueueWatch
+from everstep.platforms.registry import platform_of
 from everstep.platforms.slurm_queue import parse_sacct, parse_squeue
 
 EXPECTED = Path(__file__).parent / "expected"
@@ -213,7 +213,7 @@ def test_a_job_that_has_said_its_last_word_needs_no_queue(tmp_path: Path) -> Non
     def look() -> list[Queued]:
         raise UsageError("squeue: Unable to contact slurm controller")
 
-    last_word.write(tmp_path, "succeeded", "all done")
+    status_file.write(tmp_path, "succeeded", "all done")
     assert ClusterFolder(tmp_path).status(look, main="job").state == "succeeded"
 
 
@@ -224,9 +224,9 @@ def test_jobs_that_do_not_go_are_named() -> None:
 
 
 def test_half_a_last_word_is_not_taken_for_one(tmp_path: Path) -> None:
-    assert last_word.read(tmp_path) is None
+    assert status_file.read(tmp_path) is None
     (tmp_path / "status.json").write_text('{"state": "fail')
-    assert last_word.read(tmp_path) == ("unknown", "its last word cannot be read")
+    assert status_file.read(tmp_path) == ("unknown", "its last word cannot be read")
 
 
 def test_ssh_starts_a_node_of_each_host_whatever_the_folder_is_called(tmp_path: Path) -> None:

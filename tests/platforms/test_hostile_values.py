@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from everstep.errors import UsageError
-from everstep.job.load import load
-from everstep.job.schema import TEXT_PATHS
-from everstep.job.tree import dump
+from everstep.job_file.load import load
+from everstep.job_file.schema import TEXT_PATHS
+from everstep.job_file.tree import dump
 from everstep.platforms.base import Ticket
-from everstep.platforms.choose import platform_of
 from everstep.platforms.cluster_folder import order_for_queue
-from everstep.platforms.code import Code
+from everstep.platforms.code_tarball import Code
+from everstep.platforms.registry import platform_of
 
 TICKET = Ticket(
     id="mnist-1", folder=Path("/work/runs/mnist-1"), workdir=Path("/work"), code=Code(sha256="c0de" * 16, data=b"")

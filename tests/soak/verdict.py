@@ -11,8 +11,8 @@ from pathlib import Path
 
 import everstep
 from everstep.checkpoint.catalog import find, verify
-from everstep.checkpoint.local import Local
 from everstep.errors import EverstepError
+from everstep.storage.local import Local
 from lab import nest
 from lab.command import Command
 from soak.facts import Fact, Facts

@@ -21,14 +21,14 @@ from typing import Any, TypeVar
 
 from everstep import env
 from everstep.errors import PermanentError, TemporaryError, UsageError
-from everstep.job.order import Order
+from everstep.job_file.order import Order
 from everstep.platforms.fleet import FleetNode, NoFleet
 from everstep.platforms.kubernetes.cluster import CONFLICT, FORBIDDEN, Cluster, Denied, Object, import_client
 from everstep.platforms.kubernetes.facts import fleet_node
 from everstep.platforms.kubernetes.names import NODES, NUMBER, WORKER, Names
 from everstep.platforms.kubernetes.pods import ALL_TOKENS, TEMPLATE, WORKER_TOKEN
 from everstep.retry import patiently
-from everstep.tokens import only_for_workers
+from everstep.wire.tokens import only_for_workers
 
 log = logging.getLogger("everstep")
 

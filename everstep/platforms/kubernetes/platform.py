@@ -9,8 +9,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from everstep.errors import EverstepError, UsageError
-from everstep.job.schema import Job
+from everstep.job_file.schema import Job
 from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
+from everstep.platforms.job_records import Record
 from everstep.platforms.kubernetes import submission
 from everstep.platforms.kubernetes.cluster import Cluster, Object
 from everstep.platforms.kubernetes.facts import job_status, node_status
@@ -19,7 +20,6 @@ from everstep.platforms.kubernetes.forward import forwarded
 from everstep.platforms.kubernetes.names import COORDINATOR, NODES, PORT, WORKER, Names
 from everstep.platforms.kubernetes.pods import ALL_TOKENS
 from everstep.platforms.kubernetes.render import render
-from everstep.platforms.records import Record
 
 _LOOK_S = 0.2
 _ANSWER_S = 10.0
@@ -89,7 +89,7 @@ class KubernetesPlatform:
 
 
 def _stop(url: str, token: str, job_id: str) -> None:
-    from everstep.client import Coordinator
+    from everstep.client.calls import Coordinator
 
     with Coordinator(url, token, job_id, answer_s=_ANSWER_S) as coordinator:
         coordinator.stop("cancelled")

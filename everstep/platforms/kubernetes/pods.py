@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 from everstep import env
-from everstep.job.platform_options import Kubernetes
-from everstep.job.schema import Job, NodeResources
+from everstep.job_file.platform_options import Kubernetes
+from everstep.job_file.schema import Job, NodeResources
 from everstep.platforms.kubernetes.names import COORDINATOR, ID, MAIN, PORT, WORKER, Names, is_label
 from everstep.platforms.kubernetes.security import container_security, pod_security
 from everstep.platforms.kubernetes.volumes import WORK, pod_volumes
-from everstep.platforms.overlay import lay_over
+from everstep.platforms.raw_overlay import lay_over
 
 STORE = "/var/lib/everstep"  # what coordinators keep: store, token, code of each job
 PARTS = "/etc/everstep/code"  # the code's tarball, in parts that sort

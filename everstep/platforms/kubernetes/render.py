@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstep.errors import UsageError
-from everstep.job.order import order_of
-from everstep.job.platform_options import Kubernetes
-from everstep.job.schema import Job
-from everstep.job.tree import dump
+from everstep.job_file.order import order_of
+from everstep.job_file.platform_options import Kubernetes
+from everstep.job_file.schema import Job
+from everstep.job_file.tree import dump
 from everstep.platforms.base import Rendering, Ticket
-from everstep.platforms.code import Code
+from everstep.platforms.code_tarball import Code
 from everstep.platforms.kubernetes.names import COORDINATOR, ID, PORT, WORKER, Names, is_label
 from everstep.platforms.kubernetes.pods import ORDER_KEY, WORKER_KEY, coordinator_pod, worker_pod
 from everstep.platforms.kubernetes.rbac import rbac

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from everstep.job.schema import Job
+from everstep.job_file.schema import Job
 
 USER = 1000
 

@@ -9,15 +9,15 @@ from contextlib import suppress
 from typing import Any
 
 from everstep.errors import EverstepError, PermanentError, UsageError
-from everstep.job.platform_options import Kubernetes
-from everstep.job.schema import Job
+from everstep.job_file.platform_options import Kubernetes
+from everstep.job_file.schema import Job
 from everstep.platforms.base import OVER, Say, Submitted, Ticket
 from everstep.platforms.kubernetes.cluster import CONFLICT, NOT_FOUND, Cluster, Denied, Object
 from everstep.platforms.kubernetes.facts import is_out_of_reach, job_status
 from everstep.platforms.kubernetes.names import Names
 from everstep.platforms.kubernetes.pods import ALL_TOKENS, WORKER_TOKEN
 from everstep.platforms.kubernetes.render import objects_of
-from everstep.tokens import new_tokens, only_for_workers
+from everstep.wire.tokens import new_tokens, only_for_workers
 
 _LOOK_S = 0.2
 _END_S = 60.0  # more than a pod's grace, for all of a job to go

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from everstep.errors import UsageError
-from everstep.job.schema import Job, Volume
+from everstep.job_file.schema import Job, Volume
 
 SHM = "/dev/shm"
 WORK = "/everstep"  # the pod's own folder: home, code, logs of workers

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from everstep import env
 from everstep.errors import UsageError
-from everstep.job.order import Order
-from everstep.job.platform_options import Oci
-from everstep.job.schema import Job
+from everstep.job_file.order import Order
+from everstep.job_file.platform_options import Oci
+from everstep.job_file.schema import Job
 
 MAX_CHARACTERS = 20_000  # of all names and values together, by the service's rules
 

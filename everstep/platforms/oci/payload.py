@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from everstep.errors import UsageError
-from everstep.job.platform_options import Oci
-from everstep.job.schema import Job, Volume
+from everstep.job_file.platform_options import Oci
+from everstep.job_file.schema import Job, Volume
 from everstep.platforms.oci.environment import node_environment
 
 NODE_GROUP = "nodes"

@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from typing import Any
 
 from everstep.errors import EverstepError, PermanentError, UsageError
-from everstep.job.order import order_of
-from everstep.job.platform_options import Oci
-from everstep.job.schema import Job
-from everstep.job.tree import dump
+from everstep.job_file.order import order_of
+from everstep.job_file.platform_options import Oci
+from everstep.job_file.schema import Job
+from everstep.job_file.tree import dump
 from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
+from everstep.platforms.job_records import Record
 from everstep.platforms.oci import access, environment, payload, search
-from everstep.platforms.oci.place import Place, place_of, recall
+from everstep.platforms.oci.job_record import Place, place_of, recall
 from everstep.platforms.oci.runs import Run, decide_end, decide_scale, decide_status
 from everstep.platforms.oci.service import Jobs, Logs, cidr_of
-from everstep.platforms.overlay import lay_over
-from everstep.platforms.records import Record
+from everstep.platforms.raw_overlay import lay_over
 from everstep.platforms.secrets import refuse_foreign
-from everstep.shared_folder import SharedFolder, below
+from everstep.storage.shared_folder import SharedFolder, below
 
 _JOB_ID, _NETWORK = "<the job's OCID>", "<the subnet's CIDR>"  # known when it is submitted
 _END_S = 120.0  # beyond the grace, for the service to end a run that is cancelled

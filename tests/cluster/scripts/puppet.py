@@ -15,10 +15,10 @@ import uuid
 from gates import pass_gate
 
 from everstep import env
-from everstep.board import Board
-from everstep.client import Coordinator
+from everstep.client.calls import Coordinator
 from everstep.errors import JobStopped
 from everstep.events import emit
+from everstep.ipc.progress_page import Board
 from everstep.retry import patiently
 from everstep.wire import COMPUTING, OUTSIDE, WAITING, Announce, Arrive, Arrived, Broken, Leave, Settled, Watch
 

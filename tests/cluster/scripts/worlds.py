@@ -25,14 +25,14 @@ from torch import nn
 from train import batch, build, digest, make_optimizer, optimizer_state
 
 import everstep
-from everstep.board import Board
-from everstep.engine import current
-from everstep.engine.fixed import Alone
+from everstep.engine import process_engine
+from everstep.engine.fixed_world import Alone
 from everstep.engine.group import Group
-from everstep.engine.reduce import QUICK_S, Reduction
+from everstep.engine.reduction import QUICK_S, Reduction
 from everstep.engine.step import Engine
 from everstep.engine.world import World
 from everstep.errors import PermanentError, StateMismatch
+from everstep.ipc.progress_page import Board
 from everstep.process import STOPPED, process_state
 
 SIZES = (3, 0, 5, 1, 2, 4, 1)  # samples of each leaf; one is empty
@@ -109,7 +109,7 @@ def exchange_notes(*sizes: int) -> list[int]:
     trainer = everstep.ElasticTrainer(model, leaves=len(sizes))
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
     heard: list[bytes] = []
-    engine = current.current()
+    engine = process_engine.current()
     rank = int(os.environ["RANK"])
     trainer.hand_over(lambda: bytes([rank]) * sizes[rank])
     engine.on_commit.append(lambda decision: heard.extend(decision.notes))
@@ -126,7 +126,7 @@ def lose_a_peer_at_the_end() -> str:
     trainer = everstep.ElasticTrainer(model, leaves=3)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
     if os.environ["RANK"] == "1":
-        current.current().on_commit.append(lambda decision: os._exit(1))
+        process_engine.current().on_commit.append(lambda decision: os._exit(1))
     try:
         for _ in trainer.leaves(steps=1):
             with trainer.step():
@@ -143,7 +143,7 @@ def come_back_too_late() -> int:
     model = nn.Linear(1, 1)
     trainer = everstep.ElasticTrainer(model, leaves=2)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
-    engine, rank, steps = current.current(), os.environ["RANK"], [0]
+    engine, rank, steps = process_engine.current(), os.environ["RANK"], [0]
     take_result = Reduction._take_result
 
     def freeze_first(reduction: Reduction, *args: Any) -> None:
@@ -279,7 +279,7 @@ def worker(rank: int, size: int, ports: list[int], jobs: Sequence[Job], out: Con
     for port, (run, settings) in zip(ports, jobs, strict=True):
         os.environ["MASTER_PORT"] = str(port)
         out.send(run(*settings))
-        current.close()
+        process_engine.close()
 
 
 def in_world(size: int, *jobs: Job) -> list[list[Any]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.checkpoint.storage import Storage, open_storage
+from everstep.storage.base import Storage, open_storage
 
 MOTO = """
 import sys

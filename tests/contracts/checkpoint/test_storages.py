@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import everstep
-from everstep.checkpoint.remote import Remote
-from everstep.checkpoint.storage import Storage, open_storage
 from everstep.errors import CheckpointFailed, StorageUnreachable
+from everstep.storage.base import Storage, open_storage
+from everstep.storage.remote import Remote
 from lab.command import until
 
 

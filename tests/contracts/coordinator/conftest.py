@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 
 from everstep import wire
-from everstep.client import Coordinator
+from everstep.client.calls import Coordinator
 from everstep.env import read_token
 
 SERVE = """
 import sys
 from pathlib import Path
-from everstep.coordinator.server import serve
+from everstep.coordinator.edge.server import serve
 port, store, token_file, ready_fd, *tls = sys.argv[1:]
 tls = dict(zip(("tls_cert", "tls_key"), map(Path, tls)))
 serve("127.0.0.1", int(port), store, token_file, ready_fd=int(ready_fd), **tls)

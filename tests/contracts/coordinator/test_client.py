@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from everstep import wire
-from everstep.client import Coordinator, is_foreign
+from everstep.client.calls import Coordinator, is_foreign
 from everstep.errors import Abandoned, CoordinatorUnreachable, Refused, UsageError
 from everstep.retry import patiently
 

@@ -15,7 +15,7 @@ from collections import Counter
 import pytest
 
 from everstep import wire
-from everstep.client import Coordinator
+from everstep.client.calls import Coordinator
 from everstep.env import read_token
 from everstep.ranges import merged, size, within, without
 from everstep.retry import patiently
@@ -28,7 +28,7 @@ SPEC = wire.DatasetSpec(size=12_000, batch_size=4, minibatches_per_shard=2)
 # A coordinator is a fork of a process that has imported everything: a start takes some hundredth of a second.
 NURSERY = """
 import os, signal, sys
-from everstep.coordinator.server import serve
+from everstep.coordinator.edge.server import serve
 store, token_file, log = sys.argv[1:]
 pid = 0
 for line in sys.stdin:

@@ -8,21 +8,21 @@ import httpx
 import pytest
 
 from everstep import wire
-from everstep.client import Coordinator
+from everstep.client.calls import Coordinator
 from everstep.errors import CoordinatorUnreachable, Refused
 from everstep.retry import patiently
 
 TIGHT = """
-import everstep.coordinator.connection as connection, everstep.coordinator.limits as limits
+import everstep.coordinator.edge.connection as connection, everstep.coordinator.limits as limits
 connection.REQUEST_S, limits.MAX_JOBS, limits.MAX_WORKERS, limits.MAX_NODES = 1.0, 2, 3, 2
 limits.MAX_DATASETS = 2
 """
 FEW_FILES = """
-import everstep.coordinator.server as server, resource
+import everstep.coordinator.edge.server as server, resource
 server.RESERVED_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 64
 """
 GUARD = """
-import everstep.coordinator.guard as guard
+import everstep.coordinator.edge.guard as guard
 guard.FAILURES_PER_S, guard.FAILURES_AT_ONCE = 2.0, 5
 """
 

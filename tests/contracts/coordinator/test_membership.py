@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from everstep import wire
-from everstep.client import ANSWER_S, Coordinator
+from everstep.client.calls import ANSWER_S, Coordinator
 from everstep.errors import Refused
 
 HELD_S = 3 * ANSWER_S  # who is not answered because something happened hears nothing for longer than a caller waits

@@ -13,7 +13,7 @@ import pytest
 
 from everstep import wire
 from everstep.cli.status import newest_line
-from everstep.client import Coordinator
+from everstep.client.calls import Coordinator
 from everstep.errors import Refused
 from everstep.pytorch import job_metrics
 from everstep.pytorch.job_metrics import JobMetrics

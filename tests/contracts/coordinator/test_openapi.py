@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from everstep import wire
-from everstep.client import Coordinator
-from everstep.coordinator.express import CALLS, REPORT
-from everstep.coordinator.openapi import OPERATIONS, document
-from everstep.coordinator.routes import router
+from everstep.client.calls import Coordinator
+from everstep.coordinator.edge.hot_calls import CALLS, REPORT
+from everstep.coordinator.edge.openapi import OPERATIONS, document
+from everstep.coordinator.edge.routes import router
 
 CHECKS = (
     "not_a_server_error",

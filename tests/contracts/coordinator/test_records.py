@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from everstep import env, incarnation, wire
-from everstep.client import Coordinator
-from everstep.data.desk import RemoteDesk
+from everstep import env, wire
+from everstep.client.calls import Coordinator
+from everstep.data.lease_source import RemoteDesk
 from everstep.data.record_index import RecordIndexService
+from everstep.engine import incarnation
 
 SCRIPT = """
 import json, os, sys, time

@@ -11,8 +11,8 @@ from contextlib import closing, contextmanager
 import pytest
 from sqlalchemy import create_engine, text
 
-from everstep.client import Coordinator
-from everstep.coordinator.store import ADVISORY_LOCK
+from everstep.client.calls import Coordinator
+from everstep.coordinator.store.store import ADVISORY_LOCK
 from everstep.errors import CoordinatorUnreachable, UsageError
 
 
@@ -118,7 +118,7 @@ def test_the_token_is_made_for_its_owner_alone_and_shown_nowhere(frail):
 
 
 def test_a_token_file_that_others_may_read_is_refused(tmp_path):
-    from everstep.coordinator.server import read_or_create_token
+    from everstep.coordinator.edge.server import read_or_create_token
 
     (tmp_path / "token").write_text("secret")
     (tmp_path / "token").chmod(0o644)
@@ -127,5 +127,5 @@ def test_a_token_file_that_others_may_read_is_refused(tmp_path):
 
 
 def test_importing_the_coordinator_does_not_import_torch():
-    code = "import sys, everstep.coordinator.server, everstep.client; sys.exit('torch' in sys.modules)"
+    code = "import sys, everstep.coordinator.edge.server, everstep.client.calls; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=True)

@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from everstep import wire
-from everstep.client import Coordinator
-from everstep.coordinator.door import needed_role
+from everstep.client.calls import Coordinator
+from everstep.coordinator.edge.access import needed_role
 from everstep.errors import CoordinatorUnreachable, Refused, UsageError
 from everstep.retry import patiently
-from everstep.tokens import ALL, READ_ONLY, ROLES, USER, WORKER, choose, new_tokens, only_for_workers, parse_tokens
+from everstep.wire.tokens import ALL, READ_ONLY, ROLES, USER, WORKER, choose, new_tokens, only_for_workers, parse_tokens
 
 TOKENS = "# three people\nworker:wwww\nuser:uuuu\nread-only:rrrr\n"
 

@@ -12,8 +12,8 @@ import time
 import pytest
 
 from everstep import env
-from everstep.client import Coordinator
-from everstep.coordinator.tls import server_context
+from everstep.client.calls import Coordinator
+from everstep.coordinator.edge.certificate import server_context
 from everstep.errors import CoordinatorUnreachable, UsageError
 from everstep.retry import patiently
 from lab.certificates import Authority

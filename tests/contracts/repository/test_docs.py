@@ -18,8 +18,8 @@ import typer
 import everstep
 from everstep import env
 from everstep.cli.main import app
-from everstep.coordinator.express import CALLS, REPORT
-from everstep.coordinator.routes import router
+from everstep.coordinator.edge.hot_calls import CALLS, REPORT
+from everstep.coordinator.edge.routes import router
 from everstep.wire import Policy
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from everstep.job.load import load
+from everstep.job_file.load import load
 from everstep.platforms.docker import compose
 from lab.docker.engine import IMAGE, ROOT, docker, job_here, leftovers
 from lab.guide import blocks, type_in

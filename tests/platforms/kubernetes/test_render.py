@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from everstep.errors import UsageError
-from everstep.job.load import load
-from everstep.job.order import Order
-from everstep.job.tree import dump
+from everstep.job_file.load import load
+from everstep.job_file.order import Order
+from everstep.job_file.tree import dump
 from everstep.platforms.base import Rendering, Ticket
-from everstep.platforms.code import Code
+from everstep.platforms.code_tarball import Code
 from everstep.platforms.kubernetes.facts import fleet_node, job_status
 from everstep.platforms.kubernetes.fleet import Owner, pod_of, token_secret
 from everstep.platforms.kubernetes.names import Names

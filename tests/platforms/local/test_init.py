@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from everstep import Checkpointer
-from everstep.job.load import load_file
-from everstep.job.platform_options import PLATFORMS
+from everstep.job_file.load import load_file
+from everstep.job_file.platform_options import PLATFORMS
 from lab.command import everstep
 
 

@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from everstep.errors import UsageError
-from everstep.job.load import load_file
+from everstep.job_file.load import load_file
 from everstep.platforms.base import Rendering, Ticket
-from everstep.platforms.code import Code
+from everstep.platforms.code_tarball import Code
 from everstep.platforms.oci import OciPlatform
 from everstep.platforms.oci.runs import Names, Run, decide_end, decide_scale, decide_status
 from everstep.platforms.oci.search import LAST_LINE, LATE_S, MAX_RECORDS, LogRecord, TooLarge, Watched, Window, follow
-from everstep.platforms.overlay import lay_over
+from everstep.platforms.raw_overlay import lay_over
 from lab.oci.tenancy import ROOT
 
 HERE = Path(__file__).parent

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from everstep.checkpoint import slot
-from everstep.checkpoint.arena import Arena, Filling
-from everstep.checkpoint.memory import Block, shared_file
-from everstep.checkpoint.room import Memory, decide_room, look_for_memory
+from everstep.checkpoint import state_block
+from everstep.checkpoint.double_buffer import Arena, Filling
+from everstep.checkpoint.memory_blocks import Block, shared_file
+from everstep.checkpoint.memory_limit import Memory, decide_room, look_for_memory
 
 MB = 1 << 20
 PLENTY = Memory(free_bytes=1 << 40)
@@ -110,14 +110,14 @@ def test_no_memory_gives_a_file(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_slot_that_was_never_ended_reads_as_nothing() -> None:
     block = Block()
-    slot.begin(block, sequence=3, generation=0, step=1, description=b"d" * 5000, image_bytes=10)
-    assert slot.read(block.view) is None
-    slot.commit(block.view)
-    state = slot.read(block.view)
+    state_block.begin(block, sequence=3, generation=0, step=1, description=b"d" * 5000, image_bytes=10)
+    assert state_block.read(block.view) is None
+    state_block.commit(block.view)
+    state = state_block.read(block.view)
     assert state is not None and (state.sequence, state.description) == (3, b"d" * 5000)
-    slot.begin(block, sequence=4, generation=0, step=2, description=b"", image_bytes=10)
-    assert slot.read(block.view) is None
-    assert not slot.is_still(block.view, state)
+    state_block.begin(block, sequence=4, generation=0, step=2, description=b"", image_bytes=10)
+    assert state_block.read(block.view) is None
+    assert not state_block.is_still(block.view, state)
 
 
 @pytest.mark.parametrize(("free_mb", "held_mb", "num_slots"), [(1000, 0, 2), (200, 0, 1), (50, 0, 0), (150, 100, 2)])

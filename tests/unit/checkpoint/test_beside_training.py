@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import everstep
+from everstep.checkpoint.collect import CLONED_BYTES, take
+from everstep.checkpoint.copy_gate import GATE
 from everstep.checkpoint.copying import Copier, Copy
-from everstep.checkpoint.gate import GATE
-from everstep.checkpoint.survey import CLONED_BYTES, take
 from everstep.errors import CheckpointFailed
 
 

@@ -20,16 +20,16 @@ import pytest
 import torch
 
 import everstep
-from everstep.board import Board
 from everstep.checkpoint import agreement
 from everstep.checkpoint import checkpointer as module
 from everstep.checkpoint.agreement import Place
-from everstep.checkpoint.code import take_snapshot
-from everstep.checkpoint.local import Local
-from everstep.engine import current
-from everstep.engine.fixed import Alone
+from everstep.checkpoint.code_snapshot import take_snapshot
+from everstep.engine import process_engine
+from everstep.engine.fixed_world import Alone
 from everstep.engine.step import Engine
 from everstep.errors import CheckpointFailed, NoCheckpoint, UsageError
+from everstep.ipc.progress_page import Board
+from everstep.storage.local import Local
 
 
 def steps(checkpointer: everstep.Checkpointer) -> list[int]:
@@ -417,7 +417,7 @@ def test_a_save_that_is_written_has_the_workers_compare_their_weights(
 ) -> None:
     """Not one that is kept in memory: there may be as many as steps, and a sum over all weights takes time."""
     engine = Engine(lambda board, closed: Alone(), Board())
-    monkeypatch.setattr(current, "_engine", engine)
+    monkeypatch.setattr(process_engine, "_engine", engine)
     monkeypatch.setattr(module, "place_now", lambda: Place(generation=0, rank=0, size=1))
     with everstep.Checkpointer(tmp_path, every=2, memory_every=1) as checkpointer:
         wanted = []

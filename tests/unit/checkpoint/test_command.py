@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import everstep
-from everstep.checkpoint_index import checkpoint_uuid
+from everstep.checkpoint.index import checkpoint_uuid
 from everstep.cli.main import app
 from everstep.errors import CheckpointBroken, EverstepError, UsageError
 

@@ -19,9 +19,9 @@ from everstep.checkpoint import manifest as manifests
 from everstep.checkpoint.catalog import find, look, verify
 from everstep.checkpoint.header import parse_header, parse_length, parse_state
 from everstep.checkpoint.load import read_state
-from everstep.checkpoint.local import Local
 from everstep.checkpoint.write import checksums
 from everstep.errors import CheckpointBroken
+from everstep.storage.local import Local
 
 STATE = {"w": torch.arange(50, dtype=torch.float32), "b": torch.ones(3, dtype=torch.bfloat16), "step": 7, "name": "x"}
 

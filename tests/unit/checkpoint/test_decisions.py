@@ -7,9 +7,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.checkpoint.lineage import decide_due, decide_lineage
 from everstep.checkpoint.manifest import Key, Manifest, Policy, parse_folder
 from everstep.checkpoint.retention import Standing, best_first, decide_retention
+from everstep.checkpoint.schedule import decide_due, decide_lineage
 
 
 def at(step: int, metric: float | None = None, *, generation: int = 0, is_whole: bool = True) -> Standing:

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 import everstep
-from everstep import checkpoint_index, env
-from everstep.checkpoint import code
-from everstep.checkpoint.storage import full_uri, open_storage
-from everstep.checkpoint_index import checkpoint_uuid, find, record
+from everstep import env
+from everstep.checkpoint import code_snapshot, index
+from everstep.checkpoint.index import checkpoint_uuid, find, record
 from everstep.errors import CheckpointBroken, NoCheckpoint, UsageError
 from everstep.experimental import client
+from everstep.storage.base import full_uri, open_storage
 
 
 @pytest.fixture(autouse=True)
@@ -262,14 +262,14 @@ def test_an_archive_that_leads_out_of_its_folder_is_refused(
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
     with pytest.raises(CheckpointBroken, match=says):
-        code.unpack(archive((entry, b"/etc/passwd")), folder, sha256="0" * 64, where="x.zip")
+        code_snapshot.unpack(archive((entry, b"/etc/passwd")), folder, sha256="0" * 64, where="x.zip")
     assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []
 
 
 def test_an_archive_that_grows_beyond_all_measure_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(code_snapshot, "MOST_BYTES", 1 << 20)
     with pytest.raises(CheckpointBroken, match="more than 1 MB, counted up to b"):
-        code.unpack(archive(("a", bytes(1 << 19)), ("b", bytes(1 << 30))), tmp_path, sha256="", where="x.zip")
+        code_snapshot.unpack(archive(("a", bytes(1 << 19)), ("b", bytes(1 << 30))), tmp_path, sha256="", where="x.zip")
 
 
 @pytest.mark.parametrize(
@@ -283,26 +283,26 @@ def test_an_archive_that_grows_beyond_all_measure_is_refused(tmp_path: Path, mon
 )
 def test_an_archive_that_is_not_what_was_taken_is_refused(tmp_path: Path, data: bytes, says: str) -> None:
     with pytest.raises(CheckpointBroken, match=says):
-        code.unpack(data, tmp_path, sha256="0" * 64, where="x.zip")
+        code_snapshot.unpack(data, tmp_path, sha256="0" * 64, where="x.zip")
 
 
 def test_what_was_taken_is_what_comes_out(tmp_path: Path, source: Path) -> None:
-    snapshot = code.take_snapshot(source)
+    snapshot = code_snapshot.take_snapshot(source)
     (tmp_path / "out").mkdir()
 
-    code.unpack(snapshot.archive, tmp_path / "out", sha256=snapshot.sha256, where="x.zip")
+    code_snapshot.unpack(snapshot.archive, tmp_path / "out", sha256=snapshot.sha256, where="x.zip")
 
-    assert code.take_snapshot(tmp_path / "out").sha256 == snapshot.sha256
+    assert code_snapshot.take_snapshot(tmp_path / "out").sha256 == snapshot.sha256
 
 
 @pytest.mark.parametrize("name", ["code/../../x.zip", "code/0000000000000000.zip", "/etc/passwd", 3])
 def test_a_record_that_names_another_file_is_refused(name: Any) -> None:
     sha256 = hashlib.sha256(b"x").hexdigest()
     with pytest.raises(CheckpointBroken):
-        code.archive_name({"sha256": sha256, "archive": name}, "manifest.json")
+        code_snapshot.archive_name({"sha256": sha256, "archive": name}, "manifest.json")
 
 
 def test_outside_a_job_nothing_is_noted_of_one(tmp_path: Path, home: Path) -> None:
     save(tmp_path / "ckpt", 5)
     assert not (home / "jobs").exists()
-    assert checkpoint_index.latest() is None
+    assert index.latest() is None

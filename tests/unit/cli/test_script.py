@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.cli.script import check_script
 from everstep.errors import UsageError
+from everstep.jobs.script import check_script
 
 
 def test_a_script_that_is_there_is_taken(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from everstep.cli.main import app
-from everstep.client import Coordinator
+from everstep.client.calls import Coordinator
 from everstep.errors import Refused, UsageError
 
 

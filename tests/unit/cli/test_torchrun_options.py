@@ -21,7 +21,7 @@ from everstep.cli.torchrun_options import (
     parse_texts,
 )
 from everstep.errors import UsageError
-from everstep.launcher.streams import BOTH, STDERR, Streams
+from everstep.launcher.shown_streams import BOTH, STDERR, Streams
 
 
 def test_nodes() -> None:

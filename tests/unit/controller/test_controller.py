@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import everstep
 from everstep import AllReduceController, RecordIndexService
-from everstep.engine import current
+from everstep.engine import process_engine
 from everstep.errors import PeerLost, PermanentError, UsageError
 from everstep.wire import Part
 
@@ -30,7 +30,7 @@ def ended() -> Iterator[None]:
     yield
     while _services:
         _services.pop().close()
-    current.close()
+    process_engine.close()
 
 
 def serve(size: int, batch_size: int = 4, **more: Any) -> RecordIndexService:
@@ -406,7 +406,7 @@ def test_any_object_with_a_state_is_part_of_what_newcomers_get() -> None:
 
     job, counter = Job().broadcast(), Counter()
     job.controller.set_broadcast_state(counter)
-    assert {"value": 7} in current.current().registry.state().values()
+    assert {"value": 7} in process_engine.current().registry.state().values()
 
 
 # --- wrapped models ---------------------------------------------------------------------------------------
@@ -426,7 +426,7 @@ def test_torchs_wrapper_around_the_model() -> None:
         job.model = TorchDDP(job.model)
         assert job.broadcast().run().moved == pytest.approx(sum(range(12)) / 4)
     finally:
-        current.close()
+        process_engine.close()
         del job
         gc.collect()  # the wrapper may hang when it goes after its group
         dist.destroy_process_group()
@@ -449,7 +449,7 @@ def test_who_goes_on_from_a_checkpoint_trains_on_the_other_records(batches: int,
             first.train(inputs)
     saved = {name: part.state_dict() for name, part in parts(first).items()}
     saved = {name: state if name == "model" else dict(state) for name, state in saved.items()}
-    current.close()
+    process_engine.close()
 
     second = Job(serve(16, num_epochs=2, shuffle=True, dataset_name="numbers"), backward_passes_per_step=passes)
     for name, part in parts(second.broadcast()).items():
@@ -468,7 +468,7 @@ def test_an_empty_state_is_a_fresh_start() -> None:
 
 def test_a_state_of_other_data_is_refused() -> None:
     saved = Job(serve(16, dataset_name="numbers")).broadcast().run().controller.state_dict()
-    current.close()
+    process_engine.close()
     job = Job(serve(20, dataset_name="numbers")).broadcast()
     job.controller.load_state_dict(saved)
     with pytest.raises(UsageError, match="size=20, the checkpoint 16"):

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.coordinator import changes
-from everstep.coordinator.advance import advance, examine
-from everstep.coordinator.roster import Generation, Roster, Sign
+from everstep.coordinator.roster import changes
+from everstep.coordinator.roster.advance import advance, examine
+from everstep.coordinator.roster.facts import Generation, Roster, Sign
 from everstep.wire import (
     OUTSIDE,
     Announce,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.coordinator.bodies import check_name, parse
+from everstep.coordinator.edge.bodies import check_name, parse
 from everstep.errors import Refused
 from everstep.wire import Stop, to_json
 

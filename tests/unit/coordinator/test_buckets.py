@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.coordinator.buckets import Buckets
+from everstep.coordinator.edge.rate_limit import Buckets
 
 
 def test_it_is_emptied_and_fills_again():

@@ -12,9 +12,9 @@ import pytest
 
 from everstep import wire
 from everstep.coordinator.clock import LONGEST_GAP_S, TICK_S, Clock
-from everstep.coordinator.health import CUT_S
+from everstep.coordinator.roster.health import CUT_S
 from everstep.coordinator.service import Service
-from everstep.coordinator.store import Store
+from everstep.coordinator.store.store import Store
 from everstep.retry import LONGEST_PAUSE_S
 
 

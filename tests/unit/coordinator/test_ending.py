@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.coordinator.ending import decide_end
+from everstep.coordinator.roster.ending import decide_end
 from everstep.errors import Refused
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from everstep.coordinator import changes
-from everstep.coordinator.advance import advance
-from everstep.coordinator.fitness import Fit, decide_fit
-from everstep.coordinator.replies import Orders, Peers
-from everstep.coordinator.roster import Node, Roster
+from everstep.coordinator.roster import changes
+from everstep.coordinator.roster.advance import advance
+from everstep.coordinator.roster.facts import Node, Roster
+from everstep.coordinator.roster.fitness import Fit, decide_fit
+from everstep.coordinator.roster.replies import Orders, Peers
 from everstep.wire import AgentReport, Fitness, Policy, WorkerExit
 
 

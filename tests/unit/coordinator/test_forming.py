@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.coordinator.forming import LAST_CALL_S
-from everstep.coordinator.replies import why_waiting
-from everstep.coordinator.roster import num_newcomers
+from everstep.coordinator.roster.facts import num_newcomers
+from everstep.coordinator.roster.forming import LAST_CALL_S
+from everstep.coordinator.roster.replies import why_waiting
 from everstep.errors import Refused
 from everstep.wire import COMPUTING
 

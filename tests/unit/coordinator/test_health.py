@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.coordinator.health import decide_hang, decide_health, decide_stall
+from everstep.coordinator.roster.health import decide_hang, decide_health, decide_stall
 from everstep.wire import COMPUTING, WAITING
 
 

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from everstep.coordinator.roster import Generation
+from everstep.coordinator.roster.facts import Generation
 
 FENCE_S = 60.0
 MAX_WORKERS = 6

@@ -9,8 +9,8 @@ import pytest
 
 from everstep import wire
 from everstep.coordinator.job import Job
-from everstep.coordinator.roster import Roster
-from everstep.coordinator.store import StoreError
+from everstep.coordinator.roster.facts import Roster
+from everstep.coordinator.store.store import StoreError
 
 
 class Disk:

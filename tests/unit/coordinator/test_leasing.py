@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.coordinator.leasing import Holder, Lease, LeaseFacts, decide_lease, decide_release
+from everstep.coordinator.shards.leasing import Holder, Lease, LeaseFacts, decide_lease, decide_release
 
 W0, W1, W2 = ("w0", "w0-1"), ("w1", "w1-1"), ("w2", "w2-1")
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from everstep import wire
-from everstep.coordinator.leasing import decide_lease
-from everstep.coordinator.ledger import Ledger, Mark, Rows, check_same
-from everstep.coordinator.store import Store
+from everstep.coordinator.shards.leasing import decide_lease
+from everstep.coordinator.shards.ledger import Ledger, Mark, Rows, check_same
+from everstep.coordinator.store.store import Store
 from everstep.errors import Refused
 
 WORKERS = [("w0", "a"), ("w1", "b"), ("w2", "c")]

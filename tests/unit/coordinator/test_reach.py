@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.coordinator.reach import MAX_EXACT, largest_mutual
+from everstep.coordinator.roster.reachability import MAX_EXACT, largest_mutual
 
 
 def is_mutual(names, unreachable):

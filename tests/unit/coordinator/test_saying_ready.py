@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.coordinator.server import _say_ready
+from everstep.coordinator.edge.server import _say_ready
 
 
 def test_a_full_disk_under_its_log_keeps_no_coordinator_from_serving(

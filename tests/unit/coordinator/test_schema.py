@@ -11,10 +11,10 @@ from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
 
-from everstep.coordinator import schema
-from everstep.coordinator.migrations.versions import r0001_membership
-from everstep.coordinator.store import Store
-from everstep.coordinator.tables import TABLES
+from everstep.coordinator.store import migrate
+from everstep.coordinator.store.migrations.versions import r0001_membership
+from everstep.coordinator.store.store import Store
+from everstep.coordinator.store.tables import TABLES
 from everstep.errors import UsageError
 
 
@@ -55,7 +55,7 @@ def test_a_migrated_database_is_the_same_as_a_new_one(path, tmp_path):
     Store(str(path)).close()
     Store(str(tmp_path / "new.db")).close()
 
-    assert differences(path) == differences(tmp_path / "new.db") == ([], schema.NEWEST)
+    assert differences(path) == differences(tmp_path / "new.db") == ([], migrate.NEWEST)
 
 
 def test_what_was_in_it_is_still_there(path):
@@ -89,7 +89,7 @@ def test_a_migration_that_breaks_off_leaves_the_database_as_it_was(path):
 def test_an_up_to_date_store_is_opened_without_alembic(path):
     code = f"""
 import sys
-from everstep.coordinator.store import Store
+from everstep.coordinator.store.store import Store
 Store({str(path)!r}).close()
 Store({str(path)!r}).close()
 print("alembic" in sys.modules)

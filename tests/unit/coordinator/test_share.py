@@ -7,9 +7,9 @@ import heapq
 import pytest
 
 from everstep import wire
-from everstep.coordinator.leasing import decide_lease
-from everstep.coordinator.ledger import Ledger, Mark, Rows
-from everstep.coordinator.share import Load, Pace, decide_share, is_expected
+from everstep.coordinator.shards.fair_share import Load, Pace, decide_share, is_expected
+from everstep.coordinator.shards.leasing import decide_lease
+from everstep.coordinator.shards.ledger import Ledger, Mark, Rows
 
 SIZES = {"batch_size": 10, "shard_size": 80}
 

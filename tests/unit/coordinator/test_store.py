@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.coordinator.store import Store, StoreTaken, restored
+from everstep.coordinator.store.store import Store, StoreTaken, restored
 from everstep.errors import UsageError
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import everstep
-from everstep import checkpoint_index, env
-from everstep.cluster_info import ClusterInfo, experiment_config, get_cluster_info
+from everstep import env
+from everstep.checkpoint import index
+from everstep.core.cluster_info import ClusterInfo, experiment_config, get_cluster_info
 from everstep.errors import UsageError
 
 
@@ -100,9 +101,9 @@ def test_the_latest_checkpoint_is_that_of_this_job(job: Path, monkeypatch: pytes
     with everstep.Checkpointer(job / "ckpt") as checkpointer:
         for step in (5, 10):
             checkpointer.save(step, {"weight": 1.0}, wait=True)
-            checkpoint_index.record(checkpoint_index.checkpoint_uuid("ckpt", step), "ckpt", step)
+            index.record(index.checkpoint_uuid("ckpt", step), "ckpt", step)
 
-    assert info().latest_checkpoint == checkpoint_index.checkpoint_uuid(job / "ckpt", 10)
+    assert info().latest_checkpoint == index.checkpoint_uuid(job / "ckpt", 10)
 
     monkeypatch.setenv(env.JOB, "job-8")
     assert info().latest_checkpoint is None

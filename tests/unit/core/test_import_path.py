@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import everstep
+from everstep.core.import_path import import_from_path
 from everstep.errors import UsageError
-from everstep.import_path import import_from_path
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 
 from everstep.data.leases import Leases
-from everstep.data.local_desk import LocalDesk
+from everstep.data.local_lease_source import LocalDesk
 from everstep.wire import DatasetSpec, Leased, LeaseRequest
 
 SPEC = DatasetSpec(size=64, batch_size=8, epochs=1, shuffle=False, seed=0, minibatches_per_shard=1)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from everstep import wire
-from everstep.data.local_desk import LocalDesk
-from everstep.data.outbox import joined
+from everstep.data.lease_reports import joined
+from everstep.data.local_lease_source import LocalDesk
 from everstep.errors import UsageError
 
 SPEC = wire.DatasetSpec(size=10, batch_size=2, epochs=2, minibatches_per_shard=2)

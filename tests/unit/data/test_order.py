@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.data.order import Key, Order, Schedule
+from everstep.data.epoch_order import Key, Order, Schedule
 from everstep.data.permutation import Permutation
 from everstep.engine.plan import plan_step
 

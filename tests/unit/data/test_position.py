@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.data.order import Order
+from everstep.data.epoch_order import Order
 from everstep.data.position import Position
 from everstep.errors import UsageError
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset, default_collate
 
-from everstep.board import Board
 from everstep.data.loader import DataLoader
-from everstep.engine.fixed import Alone
+from everstep.engine.fixed_world import Alone
 from everstep.engine.step import Engine
+from everstep.ipc.progress_page import Board
 from everstep.native import ElasticTrainer
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import everstep
-from everstep.data.order import Order
+from everstep.data.epoch_order import Order
 from everstep.data.randomness import KeyedDataset, sample_seed
 from lab.alone import make_trainer
 from lab.samples import InBatches, Noisy, Numbers, SeldomNoisy, as_they_are

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils import data
 
-from everstep.data.order import Key, Order, Schedule
+from everstep.data.epoch_order import Key, Order, Schedule
 from everstep.data.randomness import KeyedDataset, as_it_is
 from everstep.data.reader import Here, LeafReader, Requests
 from everstep.engine.plan import plan_step

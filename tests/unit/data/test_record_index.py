@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from everstep import wire
-from everstep.data.local_desk import LocalDesk
+from everstep.data.local_lease_source import LocalDesk
 from everstep.data.record_index import RecordIndexService
 from everstep.errors import CoordinatorUnreachable, JobStopped, PermanentError, UsageError
 
@@ -168,7 +168,7 @@ def test_iteration_delivers_the_tail(make):
 
 
 def test_alone_nobody_needs_to_report(make, monkeypatch):
-    monkeypatch.setattr("everstep.data.handout.MANY", 10)
+    monkeypatch.setattr("everstep.data.batches.MANY", 10)
     service = make(4, dataset_size=400, num_minibatches_per_shard=2)
     for _ in range(80 * 4):
         service.fetch_record_index()
@@ -470,7 +470,7 @@ def test_a_newcomer_leaves_the_jobs_data_as_it_is(make):
 
 
 def test_people_are_told_what_is_waited_for(shared, caplog, monkeypatch):
-    monkeypatch.setattr("everstep.data.handout.PATIENCE_S", 0.1)
+    monkeypatch.setattr("everstep.data.batches.PATIENCE_S", 0.1)
     service, desk = shared(free=1, in_steps=False)
 
     def give_when_told():

@@ -7,8 +7,8 @@ import gc
 import pytest
 from torch.utils.data import DataLoader
 
-from everstep.data.lines import STRIDE, Lines
 from everstep.data.shard_dataset import ShardDataset
+from everstep.data.text_lines import STRIDE, Lines
 from everstep.errors import UsageError
 
 
@@ -97,7 +97,7 @@ def test_lines_are_those_that_python_reads(tmp_path, text):
 
 
 def test_any_of_many_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr("everstep.data.lines.CHUNK", 1000)
+    monkeypatch.setattr("everstep.data.text_lines.CHUNK", 1000)
     path = tmp_path / "text"
     path.write_text("\n".join(str(n) * (n % 7) for n in range(10 * STRIDE + 5)))
     lines = Lines(path)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from everstep.data.outbox import MOST_PARTS, Message, Outbox, joined
-from everstep.data.stock import Stock
+from everstep.data.held_leases import Stock
+from everstep.data.lease_reports import MOST_PARTS, Message, Outbox, joined
 from everstep.wire import Lease, Part
 
 

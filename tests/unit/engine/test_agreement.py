@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from everstep.engine.leadership import Hello, check_fit, decide_leader
 from everstep.engine.pulse import STEPS, Header, Place, Pulse, decide_pulse, total_weight
-from everstep.engine.settle import Hello, check_fit, decide_leader
 from everstep.errors import PeerLost, PermanentError, StateMismatch
 
 HELLO = Hello(

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from everstep.board import Board
 from everstep.engine.buckets import BUCKET_BYTES, MANY, Flats, lay_out
-from everstep.engine.fixed import Alone
+from everstep.engine.fixed_world import Alone
 from everstep.engine.pulse import STEPS, Header, in_order, total_weight
 from everstep.engine.step import Engine
+from everstep.ipc.progress_page import Board
 from everstep.native import ElasticTrainer
 
 KINDS = [((3, 5), torch.float32), ((16,), torch.float64), ((33,), torch.float32), ((2, 2, 2), torch.bfloat16)]

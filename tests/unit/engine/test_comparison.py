@@ -8,8 +8,8 @@ import numpy
 import torch
 from torch import nn
 
-from everstep.engine.comparison import PAUSE_S, UNKNOWN, Comparison, first_difference, way_out
 from everstep.engine.pulse import Pulse, decide_pulse
+from everstep.engine.worker_comparison import PAUSE_S, UNKNOWN, Comparison, first_difference, way_out
 
 PULSE = Pulse(generation=1, step=1, wants_regroup=False, is_leaving=False, used=b"")
 

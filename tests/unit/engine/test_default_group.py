@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import everstep
-from everstep.engine import current
+from everstep.engine import process_engine
 from everstep.engine.buckets import trainable
 from everstep.errors import UsageError
 
@@ -21,7 +21,7 @@ from everstep.errors import UsageError
 def following() -> Iterator[None]:
     everstep.init_process_group()
     yield
-    current.close()
+    process_engine.close()
 
 
 @pytest.mark.parametrize("backend", [None, "gloo"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.engine.fixed import Fixed
+from everstep.engine.fixed_world import Fixed
 from everstep.errors import PermanentError
 
 

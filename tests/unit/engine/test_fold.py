@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from everstep.engine.buckets import Flats, lay_out
-from everstep.engine.fold import ExactFold, FastFold, Fold, Target
+from everstep.engine.leaf_sums import ExactFold, FastFold, Fold, Target
 from everstep.engine.plan import plan_step
 from everstep.engine.tree import Node, additions, cover, root
 

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from everstep import wire
-from everstep.board import Board
 from everstep.engine.membership import Membership
 from everstep.errors import PermanentError
+from everstep.ipc.progress_page import Board
 
 WAIT_S = 30.0
 

@@ -15,10 +15,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from everstep.engine import shared
+from everstep.engine import shared_memory
 from everstep.engine.neighbours import SMALL_BYTES, Neighbour, find_neighbours
 from everstep.engine.world import World
-from everstep.packet import pair
+from everstep.ipc.local_socket import pair
 
 WAIT_S = 60.0
 
@@ -187,7 +187,7 @@ def test_a_file_of_a_stranger_is_not_opened(
     (tmp_path / "data").write_bytes(b"secret")
     for name in ("pipe", "data"):
         descriptor = os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK)
-        told = beside(shared.can_open, stranger(descriptor), descriptor, b"secret")
+        told = beside(shared_memory.can_open, stranger(descriptor), descriptor, b"secret")
         try:
             assert told.result(WAIT_S / 6) is False
         finally:
@@ -196,11 +196,11 @@ def test_a_file_of_a_stranger_is_not_opened(
 
 
 def test_a_block_is_opened_only_if_it_has_the_size_that_was_told() -> None:
-    block = shared.Block(6)
+    block = shared_memory.Block(6)
     block.bytes.copy_(torch.frombuffer(bytearray(b"secret"), dtype=torch.uint8))
-    assert shared.can_open(os.getpid(), block.descriptor, b"secret")
-    assert not shared.can_open(os.getpid(), block.descriptor, b"secre")
-    assert not shared.can_open(os.getpid(), block.descriptor, b"another secret")
+    assert shared_memory.can_open(os.getpid(), block.descriptor, b"secret")
+    assert not shared_memory.can_open(os.getpid(), block.descriptor, b"secre")
+    assert not shared_memory.can_open(os.getpid(), block.descriptor, b"another secret")
 
 
 def test_one_on_another_machine_is_not_looked_for_here(beside: Callable[..., Future[object]]) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.board import Board
-from everstep.engine.fixed import Alone
+from everstep.engine.fixed_world import Alone
 from everstep.engine.group import LARGEST_WORLD
 from everstep.engine.settings import Settings
 from everstep.engine.step import Engine
+from everstep.ipc.progress_page import Board
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.engine import shared, sockets
+from everstep.engine import shared_memory, sockets
 from everstep.engine.state import checksum, decode, encode, tensor_sum
 from everstep.errors import UsageError
 
@@ -65,12 +65,12 @@ def test_the_checksum_covers_skeleton_and_shape() -> None:
 
 
 def test_a_neighbour_reads_a_block() -> None:
-    block = shared.Block(4)
+    block = shared_memory.Block(4)
     block.bytes[:] = torch.tensor([1, 2, 3, 4], dtype=torch.uint8)
 
-    assert shared.can_open(os.getpid(), block.descriptor, bytes([1, 2, 3, 4]))
-    assert not shared.can_open(os.getpid(), block.descriptor, bytes([9, 9]))
-    assert not shared.can_open(1 << 22, block.descriptor, b"")
+    assert shared_memory.can_open(os.getpid(), block.descriptor, bytes([1, 2, 3, 4]))
+    assert not shared_memory.can_open(os.getpid(), block.descriptor, bytes([9, 9]))
+    assert not shared_memory.can_open(1 << 22, block.descriptor, b"")
 
 
 def test_only_the_sockets_of_the_group_are_cut() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from everstep.board import Board, has_lifeline, has_raised
-from everstep.engine.fixed import Alone
+from everstep.engine.fixed_world import Alone
 from everstep.engine.step import Engine
 from everstep.engine.world import World
 from everstep.errors import PeerLost, StateMismatch, UsageError
+from everstep.ipc.progress_page import Board, has_lifeline, has_raised
 
 
 class Listening(Alone):

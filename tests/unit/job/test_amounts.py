@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep.errors import UsageError
-from everstep.job import overrides
-from everstep.job.load import load
-from everstep.job.quantity import format_cpus, format_seconds, format_size, parse_cpus, parse_seconds, parse_size
-from everstep.job.tree import dump, parse, planted
+from everstep.job_file import overrides
+from everstep.job_file.load import load
+from everstep.job_file.quantity import format_cpus, format_seconds, format_size, parse_cpus, parse_seconds, parse_size
+from everstep.job_file.tree import dump, parse, planted
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_/.-]{0,12}", fullmatch=True)

@@ -13,10 +13,10 @@ import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from everstep.job.fields import Block, blocks_in
-from everstep.job.load import load, load_file
-from everstep.job.quantity import format_seconds
-from everstep.job.schema import Job
+from everstep.job_file.fields import Block, blocks_in
+from everstep.job_file.load import load, load_file
+from everstep.job_file.quantity import format_seconds
+from everstep.job_file.schema import Job
 from lab import command
 from lab.command import ROOT
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep.errors import UsageError
-from everstep.job.load import load, load_command, to_yaml
-from everstep.job.schema import Job
-from everstep.job.tree import Tree, dump, parse, planted, replaced
+from everstep.job_file.load import load, load_command, to_yaml
+from everstep.job_file.schema import Job
+from everstep.job_file.tree import Tree, dump, parse, planted, replaced
 
 HERE = Path(__file__).parent / "files"
 FILES = {path.name: path.read_text() for path in sorted(HERE.glob("*.yaml"))}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from everstep.errors import UsageError
-from everstep.job.load import Loaded, load, load_command, load_file, to_yaml
+from everstep.job_file.load import Loaded, load, load_command, load_file, to_yaml
 from lab.seeds import snippet
 
 FILES = Path(__file__).parent / "files"

@@ -8,12 +8,12 @@ import jsonschema
 import pytest
 
 from everstep.errors import UsageError
-from everstep.job.entrypoint import Entry
-from everstep.job.load import json_schema, load, to_yaml
-from everstep.job.schema import TEXT_PATHS, Job
-from everstep.job.settings import experiment_of, num_workers_of, policy_settings
-from everstep.job.tree import parse
-from everstep.pytorch.place import _configured
+from everstep.job_file.entrypoint import Entry
+from everstep.job_file.load import json_schema, load, to_yaml
+from everstep.job_file.schema import TEXT_PATHS, Job
+from everstep.job_file.settings import experiment_of, num_workers_of, policy_settings
+from everstep.job_file.tree import parse
+from everstep.pytorch.run_paths import _configured
 from everstep.wire import Policy
 
 FULL = """

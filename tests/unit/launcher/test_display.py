@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from everstep.board import Board
+from everstep.ipc.progress_page import Board
 from everstep.launcher.console import Console
 from everstep.launcher.display import Display
 from everstep.launcher.logs import FilteredCopy, Follower, tail
-from everstep.launcher.streams import BOTH, STDERR, STDOUT, Shown, Streams
+from everstep.launcher.shown_streams import BOTH, STDERR, STDOUT, Shown, Streams
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.testing.tape import Tape, is_match
 from everstep.wire import OUTSIDE

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from everstep import wire
-from everstep.board import Progress, has_lifeline, read_board
-from everstep.launcher.line import Line
+from everstep.ipc.progress_page import Progress, has_lifeline, read_board
+from everstep.launcher.reporting import Line
 from everstep.launcher.worker_files import WorkerFiles, open_log
 
 WAIT_S = 30.0
@@ -143,7 +143,7 @@ def test_peers_are_told_once_and_known_from_then_on(begin):
 
 
 def test_nobody_asks_for_a_view_that_is_not_wanted(begin, monkeypatch):
-    monkeypatch.setattr("everstep.launcher.line._LOOK_S", 0.02)
+    monkeypatch.setattr("everstep.launcher.reporting._LOOK_S", 0.02)
     wants, listener = threading.Event(), Listener()
     begin(listener, wants_view=wants.is_set)
     for _ in range(5):

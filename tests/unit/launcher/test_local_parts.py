@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from everstep.launcher import local_coordinator, vault
+from everstep.launcher import local_coordinator, saver_process
+from everstep.launcher.event_loop import Loop
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator
-from everstep.launcher.loop import Loop
-from everstep.launcher.vault import Vault
+from everstep.launcher.saver_process import Vault
 
 
 def read_only(*_: Any, **__: Any) -> Any:
@@ -42,7 +42,7 @@ def test_a_coordinator_that_cannot_be_started_at_all_is_an_error(
 def test_a_vault_that_cannot_be_started_leaves_writing_to_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vault, "start_detached", read_only)
+    monkeypatch.setattr(saver_process, "start_detached", read_only)
     said: list[str] = []
     loop = Loop()
     safe = Vault(tmp_path / "vault", loop, said.append)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from everstep.launcher.loop import Loop
+from everstep.launcher.event_loop import Loop
 
 
 class Pipe:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from everstep import private_file
 from everstep.launcher import run_record
 from everstep.launcher.run_record import FINISHED, INTERRUPTED, LEFT, RUNNING, RunRecord
 from everstep.process import started_at
+from everstep.storage import private_file
 
 HERE = RunRecord(job="j", is_host=True, pid=os.getpid(), pid_started_at=started_at(os.getpid()))
 GONE = replace(HERE, pid_started_at="1")  # the number is another process's by now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everstep.launcher.warm import _digest
+from everstep.nursery.warm import _digest
 
 WORKERS = {"PYTHONPATH": "/a:/b", "OMP_NUM_THREADS": "2", "HOME": "/root"}
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import everstep
-from everstep.engine.farewell import Leaving
+from everstep.engine.leaving import Leaving
 from everstep.errors import UsageError
 from lab.alone import make_trainer
 from lab.samples import Numbers

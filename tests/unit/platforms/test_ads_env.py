@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from everstep.errors import UsageError
-from everstep.job.ads_env import read_node, read_order, storage_environment
+from everstep.job_file.ads_env import read_node, read_order, storage_environment
 
 SEED: Mapping[str, str] = {
     "OCI__ENTRY_SCRIPT": "train.py",

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from everstep import private_file
 from everstep.errors import UsageError
-from everstep.platforms import background, inside
+from everstep.platforms import background_process, inside_allocation
 from everstep.platforms.cluster_folder import ClusterFolder
+from everstep.platforms.job_records import Record
 from everstep.platforms.local import LocalPlatform
-from everstep.platforms.records import Record
+from everstep.storage import private_file
 
 
 def record_of(folder: Path, natives: dict[str, object]) -> Record:
@@ -22,18 +22,18 @@ def record_of(folder: Path, natives: dict[str, object]) -> Record:
 
 def test_a_process_is_ended_once_and_is_gone(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "100"]) as process:
-        natives = background.describe(process.pid, 1.0)
-        assert background.is_alive(natives)
-        background.end(natives, print)
-        background.end(natives, print)
-        assert not background.is_alive(natives)
+        natives = background_process.describe(process.pid, 1.0)
+        assert background_process.is_alive(natives)
+        background_process.end(natives, print)
+        background_process.end(natives, print)
+        assert not background_process.is_alive(natives)
     assert LocalPlatform().status(record_of(tmp_path, natives)).state == "failed"
 
 
 def test_a_job_of_another_machine_is_not_said_to_have_failed(tmp_path: Path) -> None:
-    natives = {**background.describe(1, 1.0), "host": "elsewhere"}
+    natives = {**background_process.describe(1, 1.0), "host": "elsewhere"}
     record = record_of(tmp_path, natives)
-    for status in (LocalPlatform().status(record), inside.status(record, ClusterFolder(tmp_path))):
+    for status in (LocalPlatform().status(record), inside_allocation.status(record, ClusterFolder(tmp_path))):
         assert (status.state, status.is_over) == ("unknown", False)
         assert "it runs on elsewhere" in status.reason
     with pytest.raises(UsageError, match="it runs on elsewhere"):

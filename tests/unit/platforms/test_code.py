@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from everstep.checkpoint.code import take_snapshot
+from everstep.checkpoint.code_snapshot import take_snapshot
 from everstep.errors import PermanentError, UsageError
-from everstep.job.secret import parse_secret
-from everstep.platforms.code import file_name, pack, read_from, unpack, unpacked
+from everstep.job_file.secret import parse_secret
+from everstep.platforms.code_tarball import file_name, pack, read_from, unpack, unpacked
 from everstep.platforms.secrets import private_files
 
 

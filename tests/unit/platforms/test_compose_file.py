@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from everstep.errors import UsageError
-from everstep.job.schema import Job
-from everstep.job.tree import dump
+from everstep.job_file.schema import Job
+from everstep.job_file.tree import dump
 from everstep.platforms.base import Ticket
-from everstep.platforms.code import Code
+from everstep.platforms.code_tarball import Code
 from everstep.platforms.compose import ComposePlatform, all_ended
 from everstep.platforms.compose_file import User, compose_file, notes_on
 from everstep.platforms.docker import Container

@@ -8,7 +8,7 @@ import pytest
 
 from everstep.cli.build import build
 from everstep.errors import PermanentError
-from everstep.job.schema import Job
+from everstep.job_file.schema import Job
 from everstep.platforms.image import image_name, plan_build
 from lab.docker.engine import _answers
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everstep.cli.log_filter import by_rank, by_worker
+from everstep.jobs.log_filter import by_rank, by_worker
 
 LOG = [
     "[w0] hello",

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from everstep import checkpoint_index
+from everstep.checkpoint import index
 from everstep.errors import UsageError
-from everstep.job.load import load
-from everstep.job.order import Order, order_of, policy_of
-from everstep.job.secret import parse_secret
-from everstep.platforms import records
-from everstep.platforms.records import Record
+from everstep.job_file.load import load
+from everstep.job_file.order import Order, order_of, policy_of
+from everstep.job_file.secret import parse_secret
+from everstep.platforms import job_records
+from everstep.platforms.job_records import Record
 from everstep.platforms.secrets import refuse_foreign, resolve
 
 AWKWARD = ["two words", "it's", 'a "quote"', "new\nline", "", "ünï"]
@@ -86,55 +86,55 @@ def record(number: int, **changes: object) -> Record:
 
 
 def test_a_job_is_found_by_any_of_its_ids(home: Path) -> None:
-    records.save(record(1))
-    records.save(record(22))
-    assert [each.id for each in records.load_all()] == ["train-22", "train-1"]
+    job_records.save(record(1))
+    job_records.save(record(22))
+    assert [each.id for each in job_records.load_all()] == ["train-22", "train-1"]
     for wanted in ("train-22", "native.22", "run.22", "train-2"):
-        assert records.find(wanted) == record(22)
+        assert job_records.find(wanted) == record(22)
     assert oct((home / "submitted" / "train-1.json").stat().st_mode & 0o777) == "0o600"
     assert os.stat(home / "submitted").st_mode & 0o077 == 0
 
 
 def test_a_name_means_the_newest_job_of_that_name(home: Path) -> None:
-    records.save(record(1))
-    records.save(record(12))
-    assert records.find("train").id == "train-12"
-    records.save(record(12, end=("succeeded", "")))
-    assert records.find("train").id == "train-1", "the only one that goes on"
-    records.save(record(1, end=("failed", "")))
-    assert records.find("train").id == "train-12"
+    job_records.save(record(1))
+    job_records.save(record(12))
+    assert job_records.find("train").id == "train-12"
+    job_records.save(record(12, end=("succeeded", "")))
+    assert job_records.find("train").id == "train-1", "the only one that goes on"
+    job_records.save(record(1, end=("failed", "")))
+    assert job_records.find("train").id == "train-12"
 
 
 def test_an_id_that_is_none_or_several_is_an_error(home: Path) -> None:
-    records.save(record(1))
-    records.save(record(12))
+    job_records.save(record(1))
+    job_records.save(record(12))
     with pytest.raises(UsageError, match="may be any of 2 jobs: train-12, train-1"):
-        records.find("trai")
+        job_records.find("trai")
     with pytest.raises(UsageError, match="no job other"):
-        records.find("other")
+        job_records.find("other")
 
 
 def test_a_job_that_could_not_be_remembered_is_not_submitted(home: Path) -> None:
     home.write_text("a file")
     with pytest.raises(UsageError, match="jobs cannot be remembered in"):
-        records.make_ready()
+        job_records.make_ready()
 
 
 def test_what_checkpoints_remember_of_a_job_is_no_record(home: Path, tmp_path: Path) -> None:
-    checkpoint_index.remember_job(tmp_path / "checkpoints")
-    records.save(record(1))
-    assert records.load_all() == [record(1)]
+    index.remember_job(tmp_path / "checkpoints")
+    job_records.save(record(1))
+    assert job_records.load_all() == [record(1)]
 
 
 def test_a_damaged_record_is_named_and_hides_no_other(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    records.save(record(1))
+    job_records.save(record(1))
     (home / "submitted" / "bad.json").write_text("{}")
-    assert [each.id for each in records.load_all()] == ["train-1"]
+    assert [each.id for each in job_records.load_all()] == ["train-1"]
     assert "bad.json is no record of a job" in caplog.text
 
 
 def test_of_several_jobs_of_a_name_the_one_that_is_not_over_is_meant(home: Path) -> None:
-    records.save(record(1, end=("succeeded", "done")))
-    records.save(record(2))
-    records.save(record(3, end=("failed", "died")))
-    assert records.find("train").id == "train-2"
+    job_records.save(record(1, end=("succeeded", "done")))
+    job_records.save(record(2))
+    job_records.save(record(3, end=("failed", "died")))
+    assert job_records.find("train").id == "train-2"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep import board
-from everstep.board import Board, Progress, allocate, read_board
+from everstep.ipc import progress_page
+from everstep.ipc.progress_page import Board, Progress, allocate, read_board
 from everstep.wire import COMPUTING, OUTSIDE, WAITING
 from lab.command import run
 
@@ -18,7 +18,7 @@ from lab.command import run
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(board.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress_page.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -44,7 +44,10 @@ def test_a_disk_without_room_for_it_is_an_error_and_not_a_death(tmp_path: Path) 
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", tmp_path], check=True)
     try:
         allocate(tmp_path / "early")
-        code = "import sys; from everstep.board import *; Board(sys.argv[1]).write(step=3, leaf=2, phase=OUTSIDE)"
+        code = (
+            "import sys; from everstep.ipc.progress_page import *;"
+            " Board(sys.argv[1]).write(step=3, leaf=2, phase=OUTSIDE)"
+        )
         done = run(sys.executable, "-c", code, tmp_path / "late", folder=Path("/"))
         assert done.returncode == 1 and "No space left on device" in done.stderr
         assert run(sys.executable, "-c", code, tmp_path / "early", folder=Path("/")).returncode == 0

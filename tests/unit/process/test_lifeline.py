@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from everstep.board import Board, await_end, has_lifeline
+from everstep.ipc.progress_page import Board, await_end, has_lifeline
 from everstep.process import ending_code
 
 HOLD = """
 import os, sys, threading, time
-from everstep.board import Board
+from everstep.ipc.progress_page import Board
 if sys.argv[2] == "thread":
     thread = threading.Thread(target=Board, args=(sys.argv[1],)); thread.start(); thread.join()
 else:

@@ -405,7 +405,7 @@ def test_a_damaged_checkpoint_that_was_asked_for_by_its_uuid_is_an_error() -> No
 @pytest.fixture
 def is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """That a process could save nothing is told by its exit code; this one has other things to tell."""
-    monkeypatch.setattr("everstep.checkpoint.ledger._ledgers", [])
+    monkeypatch.setattr("everstep.checkpoint.failed_saves._ledgers", [])
 
 
 @pytest.mark.usefixtures("is_forgotten")

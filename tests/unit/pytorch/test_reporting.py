@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from everstep.pytorch.pace import Pace, remaining_s
+from everstep.pytorch.fit_status import Status, clock, number, parts_of
 from everstep.pytorch.records import RecordFile, make_record
 from everstep.pytorch.reporting import Reporter
-from everstep.pytorch.status import Status, clock, number, parts_of
+from everstep.pytorch.speed import Pace, remaining_s
 from everstep.pytorch.units import Batch, Epoch, Progress, Record, Seconds
 
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,221 @@
+"""The arena: two slots in turn, so that the last state stays whole in memory while the next one is being copied.
+
+A slot that is being written to storage is busy and not filled before that has ended. The memory grows with the state
+and is at hand before it is used, once somebody says how much will be needed (`expect`). Knows nothing of torch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from everstep.checkpoint import state_block
+from everstep.checkpoint.memory_blocks import Block
+from everstep.checkpoint.memory_limit import Memory, Room, decide_room, look_for_memory
+
+log = logging.getLogger("everstep")
+
+_HEAD_BYTES = 64 << 10  # for what a slot holds beside the image, when only the image's size is known
+_GIVE_BACK_SHARE = 0.5  # of a slot is in use, or less: the rest is given back
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """A slot that was begun. `image` is where the bytes go; then `commit`. Without it, it never was."""
+
+    index: int
+    sequence: int
+    block: Block
+    image: memoryview
+    offset: int  # of the image in the block
+    _done: Callable[[int, bool], None]
+
+    def commit(self, *, will_be_written: bool) -> None:
+        """The state is whole. If it is to be written, the slot is busy from now on."""
+        state_block.commit(self.block.view)
+        self._done(self.index, will_be_written)
+
+
+class Arena:
+    """`reserve` a slot, `begin` it, fill it, `commit`; from any thread."""
+
+    def __init__(
+        self,
+        blocks: Sequence[Block] = (),
+        *,
+        busy: Sequence[int] = (),
+        prepare: Callable[[Block], None] = lambda block: None,
+        look: Callable[[], Memory] = look_for_memory,
+    ) -> None:
+        """`blocks` are two, private ones if none are given. `busy` are those still being written for somebody who has
+        died. `prepare` is called for a block whose pages have been touched."""
+        self._blocks = list(blocks) or [Block(), Block()]
+        self._prepare, self._look = prepare, look
+        self._usable = list(range(len(self._blocks)))
+        self._told = ""
+        self._changed = threading.Condition()
+        self._busy = set(busy)  # being written
+        self._reserved: set[int] = set()  # being filled
+        self._sequence = max(state_block.sequence_of(block.view) for block in self._blocks)
+        self._expected_bytes = 0
+        self._toucher: threading.Thread | None = None
+        self._is_on_disk = False
+        self._is_closed = False
+
+    @property
+    def num_slots(self) -> int:
+        return len(self._usable)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether another process can write what is here."""
+        return not self._is_on_disk and all(block.is_shared for block in self._blocks)
+
+    def expect(self, image_bytes: int) -> None:
+        """A state of about this size will come: have the memory ready, in the background."""
+        with self._changed:
+            if image_bytes <= self._expected_bytes or self._is_closed:
+                return
+            self._expected_bytes = image_bytes
+            if self._toucher is None:
+                self._toucher = threading.Thread(target=self._touch, name="everstep arena", daemon=True)
+                self._toucher.start()
+
+    def reserve(self, *, may_wait: bool = True) -> int | None:
+        """A slot to fill: the one whose state is the oldest. Copies under way are always waited for, they are quick;
+        writes only if one may. None: all that could be had are being written."""
+        with self._changed:
+            while (index := self._next()) is None:
+                if not may_wait and not self._reserved:
+                    return None
+                self._changed.wait()
+            self._reserved.add(index)
+            return index
+
+    def begin(self, index: int, *, generation: int, step: int, description: bytes, image_bytes: int) -> Filling:
+        """What the slot held is gone."""
+        used = state_block.needed_bytes(description, image_bytes)
+        with self._changed:
+            self._make_room(used, index)
+            self._sequence += 1
+            block = self._blocks[index]
+            state_block.begin(
+                block,
+                sequence=self._sequence,
+                generation=generation,
+                step=step,
+                description=description,
+                image_bytes=image_bytes,
+            )
+            if used < block.size_bytes * _GIVE_BACK_SHARE:
+                block.give_back(max(used, self._expected_bytes + _HEAD_BYTES))
+            image = state_block.image_view(block.view)
+            return Filling(index, self._sequence, block, image, used - image_bytes, self._end_filling)
+
+    def cancel(self, index: int) -> None:
+        """It will not be filled, or not to the end."""
+        with self._changed:
+            self._reserved.discard(index)
+            self._changed.notify_all()
+
+    def release(self, index: int) -> None:
+        """It is written, or will not be."""
+        with self._changed:
+            self._busy.discard(index)
+            self._changed.notify_all()
+
+    def newest(self) -> int | None:
+        """The slot of the newest whole state."""
+        with self._changed:
+            return self._newest()
+
+    def state(self, index: int) -> tuple[state_block.State, memoryview] | None:
+        view = self._blocks[index].view
+        found = state_block.read(view)
+        return (found, view) if found is not None else None
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            toucher = self._toucher
+        if toucher is not None:
+            toucher.join()
+        for block in self._blocks:
+            block.close()
+
+    # --- which slot -----------------------------------------------------------------------------------
+
+    def _next(self) -> int | None:
+        taken = self._busy | self._reserved
+        if len(self._usable) > 1 and (newest := self._newest()) is not None:
+            taken |= {newest}
+        free = [index for index in self._usable if index not in taken]
+        return min(free, key=lambda index: state_block.sequence_of(self._blocks[index].view), default=None)
+
+    def _newest(self) -> int | None:
+        states = {index: state_block.read(block.view) for index, block in enumerate(self._blocks)}
+        whole = {index: state.sequence for index, state in states.items() if state is not None}
+        return max(whole, key=lambda index: whole[index], default=None)
+
+    def _end_filling(self, index: int, will_be_written: bool) -> None:
+        with self._changed:
+            self._reserved.discard(index)
+            if will_be_written:
+                self._busy.add(index)
+            self._changed.notify_all()
+
+    # --- memory ---------------------------------------------------------------------------------------
+
+    def _make_room(self, needed: int, index: int) -> None:
+        """Where there is too little for two slots, this one must do; where there is too little for that, a file."""
+        if all(self._blocks[each].size_bytes >= needed for each in self._usable):
+            return
+        room = decide_room(needed, self._look(), held_bytes=sum(block.size_bytes for block in self._blocks))
+        if room.num_slots == 2:
+            return
+        self._tell(room)
+        if self._busy or self._reserved - {index}:  # others still need theirs
+            return
+        self._usable = [index]
+        for each, block in enumerate(self._blocks):
+            if each != index or room.num_slots == 0:
+                state_block.clear(block.view)
+                block.give_back(0)
+        if room.num_slots == 0 and not self._is_on_disk:
+            self._blocks[index], self._is_on_disk = Block(_file_on_disk()), True
+
+    def _tell(self, room: Room) -> None:
+        if room.reason != self._told:
+            self._told = room.reason
+            log.warning("checkpoints: %s", room.reason)
+
+    def _touch(self) -> None:
+        done = 0
+        while True:
+            with self._changed:
+                wanted = self._expected_bytes + _HEAD_BYTES
+                if wanted <= done or self._is_closed:
+                    self._toucher = None
+                    return
+                if not self._reserved and not self._busy:
+                    self._make_room(wanted, self._usable[0])
+                    for index in self._usable:
+                        self._enlarge(self._blocks[index], wanted)
+                blocks = [] if self._is_on_disk else [self._blocks[index] for index in self._usable]
+            for block in blocks:
+                block.touch(wanted)
+                self._prepare(block)
+            done = wanted
+
+    def _enlarge(self, block: Block, wanted: int) -> None:
+        """A private block loses what it held when it grows: it must not hold a state."""
+        if block.is_shared or state_block.read(block.view) is None:
+            block.grow(wanted)
+
+
+def _file_on_disk() -> int:
+    with tempfile.TemporaryFile(prefix="everstep-") as file:
+        return os.dup(file.fileno())

@@ -1,0 +1,155 @@
+"""A worker's connection to its node's vault, for the states of one storage.
+
+A thread of its own hears the vault: a write that has ended is told at once, to whoever has asked for it. If the vault
+is killed, all that waits is told so, and the memory that it had given is still ours. Knows nothing of torch."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from everstep.checkpoint.saver.messages import (
+    KINDS,
+    ArenaOpened,
+    AskHeld,
+    Forget,
+    Held,
+    Message,
+    OpenArena,
+    SlotWritten,
+    WriteSlot,
+)
+from everstep.errors import TemporaryError
+from everstep.ipc.local_socket import connect, receive_packet, send_packet
+
+ANSWER_S = 30.0  # its process may have to be started first, on a busy machine
+GONE = "the vault has ended"
+
+Tell = Callable[[SlotWritten], None]
+
+
+class VaultGone(TemporaryError):
+    """It has ended or does not answer: write in this process."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    files: Sequence[int]
+    busy: Sequence[int]
+
+
+class VaultLine:
+    """Requests that have an answer come from one thread at a time."""
+
+    def __init__(self, path: Path, on_free: Callable[[int], None] = lambda index: None) -> None:
+        """`on_free` is told of slots that were being written for a worker that has died."""
+        try:
+            self._line = connect(path)
+        except OSError as problem:
+            raise VaultGone(f"no vault at {path}: {problem}") from None
+        self._on_free = on_free
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._waiting: dict[tuple[int, int], Tell] = {}
+        self._answers: queue.SimpleQueue[tuple[Message, list[int]] | None] = queue.SimpleQueue()
+        self._is_gone = False
+        self._thread = threading.Thread(target=self._listen, name="everstep vault", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_gone(self) -> bool:
+        """Also in a fork of the process that made the connection."""
+        return self._is_gone or os.getpid() != self._pid
+
+    def open_arena(self, uri: str, place: str) -> Opened:
+        with self._asking:
+            self._send(OpenArena(uri=uri, place=place))
+            message, files = self._next_answer()
+        assert isinstance(message, ArenaOpened)
+        return Opened(files=files, busy=message.busy)
+
+    def held(self, uri: str, *, is_patient: bool = False) -> list[int]:
+        """Files of all slots with a whole state of this storage; the caller closes them."""
+        found: list[int] = []
+        with self._asking:
+            self._send(AskHeld(uri=uri, is_patient=is_patient))
+            while True:
+                message, files = self._next_answer(None if is_patient else ANSWER_S)
+                found += files
+                if isinstance(message, Held) and message.is_last:
+                    return found
+
+    def write(self, index: int, sequence: int, tell: Tell) -> None:
+        """Have it written. `tell` is called once, from the listening thread."""
+        with self._lock:
+            self._waiting[index, sequence] = tell
+        try:
+            self._send(WriteSlot(index=index, sequence=sequence))
+        except VaultGone:
+            self._tell_gone()
+
+    def forget(self, uri: str, step: int | None) -> None:
+        self._send(Forget(uri=uri, step=step))
+
+    def close(self) -> None:
+        try:
+            self._line.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        if os.getpid() == self._pid:
+            self._thread.join()
+        self._line.close()
+
+    def _send(self, message: Message) -> None:
+        if self.is_gone:
+            raise VaultGone(GONE)
+        try:
+            send_packet(self._line, message)
+        except OSError as problem:
+            raise VaultGone(f"{GONE}: {problem}") from None
+
+    def _next_answer(self, timeout_s: float | None = ANSWER_S) -> tuple[Message, list[int]]:
+        try:
+            answer = self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            raise VaultGone(f"the vault did not answer within {ANSWER_S:.0f} s") from None
+        if answer is None:
+            self._answers.put(None)
+            raise VaultGone(GONE)
+        return answer
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                received = receive_packet(self._line, KINDS)
+            except (EOFError, OSError, ValueError):
+                break
+            assert received is not None
+            message, files = received
+            if isinstance(message, SlotWritten):
+                self._hand_over(message)
+            else:
+                self._answers.put((message, files))
+        self._is_gone = True
+        self._answers.put(None)
+        self._tell_gone()
+
+    def _hand_over(self, written: SlotWritten) -> None:
+        with self._lock:
+            tell = self._waiting.pop((written.index, written.sequence), None)
+        if tell is not None:
+            tell(written)
+        else:
+            self._on_free(written.index)
+
+    def _tell_gone(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+        for (index, sequence), tell in waiting.items():
+            tell(SlotWritten(index=index, sequence=sequence, problem=GONE, cause="VaultGone"))

@@ -1,0 +1,128 @@
+"""Whole states in the vault's memory, as a storage that is read like any other.
+
+Only checkpoints all of whose shares are here are found. Memory has no checksums of its own: those of the same
+checkpoint on storage are used where it was written, else those of the bytes as they are found. A slot that was begun
+anew while it was read is noticed at the end. Runs without torch."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from everstep.checkpoint import state_block
+from everstep.checkpoint.catalog import Found
+from everstep.checkpoint.image import STATE_FILE
+from everstep.checkpoint.image_description import Description, unpack
+from everstep.checkpoint.manifest import FileRecord, Key, Manifest
+from everstep.checkpoint.write import checksums
+from everstep.errors import CheckpointBroken
+
+_Share = tuple[Description, state_block.State, memoryview]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _File:
+    slot: int  # its descriptor
+    offset: int
+    size_bytes: int
+
+
+class HeldStates:
+    """Storage's reading calls, over the slots of a node. It closes the files that it is given."""
+
+    def __init__(self, uri: str, files: Sequence[int]) -> None:
+        self.uri = f"the memory of this node, for {uri}"
+        self._slots = list(files)
+        self._shares: dict[tuple[Key, str], dict[int, _Share]] = {}
+        self._files: dict[str, _File] = {}
+        for file in files:
+            self._add(file)
+
+    def find(self, stored: Sequence[Found] = ()) -> list[Found]:
+        """The whole ones that are on storage too, or newer than all that is there: others were deleted."""
+        known = {each.key: each.manifest for each in stored if each.manifest is not None}
+        newest = max((each.key for each in stored if each.is_whole), default=None)
+        found = []
+        for (key, save), shares in self._shares.items():
+            twin = known.get(key)
+            is_whole = len(shares) == next(iter(shares.values()))[0].layout.share.size
+            if is_whole and twin is not None and twin.save == save:
+                found.append(Found(key=key, manifest=twin))
+            elif is_whole and twin is None and (newest is None or key > newest):
+                found.append(Found(key=key, manifest=self._manifest(shares)))
+        return found
+
+    def check(self, key: Key) -> None:
+        """To be called after reading: CheckpointBroken if it has been overwritten meanwhile."""
+        for (its_key, _), shares in self._shares.items():
+            if its_key == key and not all(state_block.is_still(view, state) for _, state, view in shares.values()):
+                raise CheckpointBroken(f"{self.uri}: {key.folder} was overwritten while it was read")
+
+    def read(self, name: str, start: int = 0, size_bytes: int | None = None) -> bytes:
+        file = self._file(name)
+        wanted = file.size_bytes - start if size_bytes is None else min(size_bytes, file.size_bytes - start)
+        return os.pread(file.slot, max(0, wanted), file.offset + start)
+
+    def read_into(self, name: str, start: int, buffers: Sequence[memoryview]) -> int:
+        """By the kernel, which holds no lock of Python's."""
+        file, done = self._file(name), 0
+        for buffer in buffers:
+            piece = buffer[: max(0, file.size_bytes - start - done)]
+            while len(piece) and (got := os.preadv(file.slot, [piece], file.offset + start + done)):
+                piece, done = piece[got:], done + got
+        return done
+
+    def list(self, folder: str = "") -> dict[str, int | None]:
+        inside = f"{folder}/" if folder else ""
+        return {name[len(inside) :]: file.size_bytes for name, file in self._files.items() if name.startswith(inside)}
+
+    def close(self) -> None:
+        self._files.clear()
+        self._shares.clear()
+        while self._slots:
+            os.close(self._slots.pop())
+
+    def __enter__(self) -> HeldStates:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _add(self, file: int) -> None:
+        size = os.fstat(file).st_size
+        if not size:
+            return
+        view = memoryview(mmap.mmap(file, size, prot=mmap.PROT_READ))
+        if (state := state_block.read(view)) is None:
+            return
+        try:
+            what = unpack(state.description)
+        except CheckpointBroken:
+            return
+        key, save = what.manifest.key, what.manifest.save
+        self._shares.setdefault((key, save), {})[what.layout.share.rank] = (what, state, view)
+        for each in what.layout.files:
+            name = f"{key.folder}/{save}/{each.name}"
+            self._files[name] = _File(slot=file, offset=state.image_offset + each.offset, size_bytes=each.size_bytes)
+
+    def _manifest(self, shares: dict[int, _Share]) -> Manifest:
+        first = shares[0][0].manifest
+        records = []
+        for rank in sorted(shares):
+            what, state, view = shares[rank]
+            image = state.image(view)
+            for each in what.layout.files:
+                sums = checksums(image[each.offset : each.offset + each.size_bytes])
+                records.append(FileRecord(name=f"{first.save}/{each.name}", size_bytes=each.size_bytes, crc32=sums))
+        return replace(first, files=tuple(records), state=f"{first.save}/{STATE_FILE}")
+
+    def _file(self, name: str) -> _File:
+        try:
+            return self._files[name]
+        except KeyError:
+            raise FileNotFoundError(name) from None

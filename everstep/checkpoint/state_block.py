@@ -1,0 +1,96 @@
+"""A slot: one state in a block of memory, with what its writer must know, so that it can be written after our death.
+
+The first page says which state it is; then comes a description, then the image. A slot is whole if its two sequence
+numbers are equal: the first is set before the filling begins, the second after it has ended. Knows nothing of torch."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from everstep.checkpoint.memory_blocks import PAGE_BYTES, Block
+
+_HEAD = struct.Struct("<8sQQQQqQQ")  # magic, begun, ended, generation, step, …
+_MAGIC = b"evrstep1"
+_BEGUN, _ENDED = 8, 16  # where the two numbers lie
+_NUMBER = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """The whole state that a slot holds. Of two, the one with the larger sequence number is the newer."""
+
+    sequence: int
+    generation: int
+    step: int
+    description: bytes
+    image_offset: int
+    image_bytes: int
+
+    def image(self, view: memoryview) -> memoryview:
+        return view[self.image_offset : self.image_offset + self.image_bytes]
+
+
+def needed_bytes(description: bytes, image_bytes: int) -> int:
+    return _image_offset(description) + image_bytes
+
+
+def begin(block: Block, *, sequence: int, generation: int, step: int, description: bytes, image_bytes: int) -> None:
+    """From now on the slot holds nothing whole, whatever becomes of us."""
+    block.grow(needed_bytes(description, image_bytes))
+    view, offset = block.view, _image_offset(description)
+    _HEAD.pack_into(view, 0, _MAGIC, sequence, 0, len(description), offset, step, generation, image_bytes)
+    view[PAGE_BYTES : PAGE_BYTES + len(description)] = description
+
+
+def commit(view: memoryview) -> None:
+    """All of the image is there."""
+    view[_ENDED : _ENDED + 8] = view[_BEGUN : _BEGUN + 8]
+
+
+def clear(view: memoryview) -> None:
+    if len(view) >= PAGE_BYTES:
+        _NUMBER.pack_into(view, _BEGUN, 0)
+        _NUMBER.pack_into(view, _ENDED, 0)
+
+
+def image_view(view: memoryview) -> memoryview:
+    """Where to put the image of the state that was begun."""
+    _, _, _, _, offset, _, _, image_bytes = _HEAD.unpack_from(view)
+    return view[offset : offset + image_bytes]
+
+
+def read(view: memoryview) -> State | None:
+    """The whole state that is there, if one is."""
+    if len(view) < PAGE_BYTES:
+        return None
+    magic, begun, ended, description_bytes, offset, step, generation, image_bytes = _HEAD.unpack_from(view)
+    is_whole = magic == _MAGIC and begun == ended != 0
+    if not is_whole or offset + image_bytes > len(view) or PAGE_BYTES + description_bytes > offset:
+        return None
+    return State(
+        sequence=begun,
+        generation=generation,
+        step=step,
+        description=bytes(view[PAGE_BYTES : PAGE_BYTES + description_bytes]),
+        image_offset=offset,
+        image_bytes=image_bytes,
+    )
+
+
+def sequence_of(view: memoryview) -> int:
+    """The number of the last state begun there, whole or not."""
+    if len(view) < PAGE_BYTES or bytes(view[:8]) != _MAGIC:
+        return 0
+    (number,) = _NUMBER.unpack_from(view, _BEGUN)
+    return int(number)
+
+
+def is_still(view: memoryview, state: State) -> bool:
+    """Whether nothing has been begun there since; to be asked after reading."""
+    found = _HEAD.unpack_from(view)
+    return bool(found[0] == _MAGIC and found[1] == found[2] == state.sequence)
+
+
+def _image_offset(description: bytes) -> int:
+    return PAGE_BYTES + -(-len(description) // PAGE_BYTES) * PAGE_BYTES

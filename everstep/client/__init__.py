@@ -1,0 +1,1 @@
+"""The coordinator, as its callers see it."""

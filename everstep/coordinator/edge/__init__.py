@@ -1,0 +1,1 @@
+"""HTTP: who may call, what they send, which function answers."""

@@ -1,0 +1,145 @@
+"""Serve the coordinator: bind, open the store, say where it is, answer until told to end.
+
+May be killed at any moment; started again on the same store and port, everything is as before."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+import secrets
+import socket
+import sys
+from pathlib import Path
+from typing import TextIO
+
+import uvicorn
+
+from everstep import env
+from everstep.coordinator.edge.app import create_app
+from everstep.coordinator.edge.certificate import is_loopback, plain_warning, server_context
+from everstep.coordinator.edge.connection import Connection
+from everstep.coordinator.store.store import Store
+from everstep.errors import UsageError
+
+BACKLOG = 4096  # thousands of workers may connect at the same moment
+SWITCH_S = 0.0005  # the store's thread waits so long for its turn while calls come in, not ten times as long
+RESERVED_FILES = 128  # of those that may be open: for the store, logs and whoever is told to come back later
+KEEP_ALIVE_S = 120  # longer than any client keeps an idle connection: the client closes first, and no call is lost
+
+
+def serve(
+    host: str,
+    port: int,
+    store_url: str,
+    token_file: str | Path,
+    *,
+    ready_fd: int | None = None,
+    ready_file: str | Path | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    code: Path | None = None,
+) -> None:
+    """Answer until SIGTERM or SIGINT. The URL goes to stdout, and as one line to `ready_fd` or `ready_file`."""
+    tls = server_context(tls_cert, tls_key)
+    token = read_or_create_token(Path(token_file))
+    _raise_file_limit()
+    _calm_garbage_collector()
+    sys.setswitchinterval(SWITCH_S)
+    with contextlib.closing(_bind(host, port)) as listener:
+        url = _url(listener, "http" if tls is None else "https")
+        if tls is None and not is_loopback(listener.getsockname()[0]):
+            _tell(plain_warning(url), sys.stderr)
+
+        def on_ready() -> None:
+            _say_ready(url, ready_fd, ready_file)
+
+        app = create_app(Store(store_url), token, on_ready=on_ready, code=code)
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            limit_concurrency=_max_connections(),
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            date_header=False,
+            ws="none",
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=3,
+            backlog=BACKLOG,
+        )
+        config.load()
+        config.ssl = tls
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def read_or_create_token(path: Path) -> str:
+    """The token in this file; made up, for its owner alone, if there is no such file."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        if token := env.read_token(path):
+            return token
+        raise UsageError(f"token file {path} is empty", hint="remove it: a new one will be made") from None
+    token = secrets.token_urlsafe(32)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(token + "\n")
+    return token
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"cannot listen on {host}:{port}: {error.strerror}", hint="--port 0 takes a free one"
+        ) from None
+    listener.listen(BACKLOG)
+    return listener
+
+
+def _url(listener: socket.socket, scheme: str) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _say_ready(url: str, ready_fd: int | None, ready_file: str | Path | None) -> None:
+    _tell(f"everstep coordinator at {url}", sys.stdout)
+    if ready_fd is not None:
+        os.write(ready_fd, f"{url}\n".encode())
+        os.close(ready_fd)
+    if ready_file is not None:
+        aside = Path(f"{ready_file}.{os.getpid()}")
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(f"{url}\n")
+        aside.replace(ready_file)  # whoever waits for the file finds it whole
+
+
+def _tell(line: str, stream: TextIO) -> None:
+    """To its log, which may be on a full disk: no reason not to serve."""
+    with contextlib.suppress(OSError):
+        print(line, file=stream, flush=True)
+
+
+def _raise_file_limit() -> None:
+    """One connection or two per worker."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _max_connections() -> int:
+    """Above this, calls are answered 503, which is worth another try; files of our own must stay possible."""
+    return max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_FILES)
+
+
+def _calm_garbage_collector() -> None:
+    """Our values have no cycles. Looking through all of them at every turn cost a third of the time."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)

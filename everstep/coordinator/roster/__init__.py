@@ -1,0 +1,1 @@
+"""Who belongs to a job, and every decision about it. Pure."""

@@ -1,0 +1,102 @@
+"""Decide who may leave, and when the job is over.
+
+Whoever leaves takes its copy of the state along. So a leaver is released only when everybody leaves, or when the
+generation that goes on without it has settled: each of its members holds the state itself.
+Pure: facts in, a value with its reason out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from everstep.coordinator.roster.facts import DEAD, LEFT, Roster, by_seniority, listed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leaving:
+    reason: str
+    released: tuple[str, ...] = ()
+    are_sent: bool = False  # all members go because they were asked to: the job is not over
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class End:
+    reason: str
+    is_finished: bool = False
+    is_stopped: bool = False
+
+
+def decide_leaving(roster: Roster) -> Leaving:
+    if not roster.wishes:
+        return Leaving(reason="nobody wants to leave")
+    if _all_wish(roster):
+        released = tuple(roster.wishes)
+        if _all_asked(roster):
+            return Leaving(reason="all members were asked to go", released=released, are_sent=True)
+        return Leaving(reason="all members leave together", released=released)
+    outside = [name for name in roster.wishes if not (roster.generation.is_open and roster.is_member(name))]
+    if _is_settled(roster):
+        return Leaving(
+            reason=f"released: generation {roster.generation.number} holds the state without it",
+            released=tuple(outside),
+        )
+    empty_handed = [name for name in outside if _holds_nothing(roster, name)]
+    return Leaving(reason="released: it holds no state", released=tuple(empty_handed))
+
+
+def decide_end(roster: Roster) -> End:
+    """The job ends well when all leave together or have ended, badly when one leaf kills worker after worker. If all
+    were asked to go it is not over: others may come."""
+    if roster.is_over:
+        return End(reason=roster.reason)
+    if _all_wish(roster) and not _all_asked(roster):
+        members = roster.generation.ranks
+        step = max(wish.step for wish in roster.wishes.values())
+        return End(reason=f"all {len(members)} members left together at step {step}", is_finished=True)
+    if deadly := _deadly_leaf(roster):
+        return End(reason=deadly, is_stopped=True)
+    if _all_ended(roster):
+        return End(reason="all workers ended in good order", is_finished=True)
+    return End(reason="the job goes on")
+
+
+def _all_wish(roster: Roster) -> bool:
+    """Whether every member of the open generation wants to leave it."""
+    number, members = roster.generation.number, roster.generation.ranks
+    if not roster.generation.is_open or not members.keys() <= roster.wishes.keys():
+        return False
+    return all(roster.wishes[name].generation == number for name in members)
+
+
+def _all_asked(roster: Roster) -> bool:
+    """Whether none of them would have left by itself: a preemption of the whole job."""
+    return all(roster.wishes[name].is_asked for name in roster.generation.ranks)
+
+
+def _holds_nothing(roster: Roster, name: str) -> bool:
+    wish = roster.wishes[name]
+    return wish.generation == 0 or (roster.workers[name].settled == 0 and wish.step == 0)
+
+
+def _is_settled(roster: Roster) -> bool:
+    generation, workers = roster.generation, roster.workers
+    return generation.is_open and all(workers[name].settled == generation.number for name in generation.ranks)
+
+
+def _deadly_leaf(roster: Roster) -> str | None:
+    deaths: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for worker in roster.workers.values():
+        if worker.status == DEAD and worker.leaf >= 0:
+            deaths[worker.step, worker.leaf].append(worker.worker)
+    for (step, leaf), names in deaths.items():
+        if len(names) >= roster.policy.leaf_deaths:
+            killed = listed(by_seniority(roster, names))
+            return f"leaf {leaf} of step {step} killed {killed}: the same samples would kill the next worker too"
+    return None
+
+
+def _all_ended(roster: Roster) -> bool:
+    """Whether all members of the latest generation ended well; without generations, all workers of the attempt."""
+    started = [name for seat in roster.attempt.seats for name in seat.workers] if roster.attempt.is_open else []
+    concerned = roster.generation.ranks or started or ([] if roster.attempt.seats else roster.workers)
+    return bool(concerned) and all(roster.workers[name].status == LEFT for name in concerned)

@@ -1,0 +1,248 @@
+"""Decide when the next generation is formed, and by whom.
+
+Two promises. Never two histories: somebody of the last generation stands here, or all of it must have stopped. And
+the state is not dropped while anybody may still hold it: a generation goes on from the newest state that
+anyone settled in, and starts afresh only when all who held it are gone for certain. A fresh start is led by processes
+that were started after the loss: their scripts have loaded the newest checkpoint. All others may have loaded an older
+one, and are started again.
+Pure: facts and `now` in, a value with its reason out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from everstep.coordinator.roster.facts import ALIVE, DEAD, LOST, Generation, Roster, Sign, by_seniority, listed
+from everstep.coordinator.roster.reachability import largest_mutual
+from everstep.wire import COMPUTING, Member
+
+LAST_CALL_S = 20.0  # a worker that stops by itself may be in the middle of a call when its deadline comes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forming:
+    reason: str
+    next_look: float | None = None  # when to decide again if nothing happens before
+    lost: tuple[str, ...] = ()  # did not arrive in time
+    breaks: bool = False  # the generation was closed in good order, but not all come: tell them that it is over
+    recalled: tuple[str, ...] = ()  # want to leave, but hold the newest state
+    is_state_lost: bool = False  # all who held it are gone: whoever is here must be started again
+    formed: Generation | None = None
+
+
+def decide_generation(roster: Roster, signs: Mapping[str, Sign], now: float) -> Forming:
+    generation = roster.generation
+    if roster.is_over:
+        return Forming(reason=f"the job is over: {roster.reason}")
+    if generation.is_open:
+        return Forming(reason=generation.reason)
+    if generation.number == 0:
+        return _decide_first(roster, now)
+    return _decide_missing(roster, signs, now) or _decide_recall(roster) or _decide_next(roster, now)
+
+
+def _decide_first(roster: Roster, now: float) -> Forming:
+    policy, num_arrived = roster.policy, len(roster.arrivals)
+    if not num_arrived:
+        return Forming(reason="no worker has arrived yet")
+    start_workers = min(policy.start_workers, _max_workers(roster) or policy.start_workers)
+    deadline = min(arrival.since for arrival in roster.arrivals.values()) + policy.start_s
+    if num_arrived < start_workers and now < deadline:
+        return Forming(
+            reason=f"{num_arrived} of {start_workers} workers arrived; waiting at most {policy.start_s:.1f} s for more",
+            next_look=deadline,
+        )
+    return _form(roster)
+
+
+# --- who is still awaited ---
+
+
+def _decide_missing(roster: Roster, signs: Mapping[str, Sign], now: float) -> Forming | None:
+    """Whoever is alive and belongs to the closed generation is waited for, but not for ever."""
+    deadlines = _awaited(roster, signs)
+    if not deadlines:
+        return None
+    if min(deadlines.values()) <= now and not roster.generation.is_broken:
+        # Members come by themselves after a closing in good order, so they were not told to. Before it costs a life:
+        slow = by_seniority(roster, (name for name, deadline in deadlines.items() if deadline <= now))
+        return Forming(reason=f"{listed(slow)} did not come with the others after the last step", breaks=True)
+    return _wait_or_lose(roster, deadlines, now, "for the next generation")
+
+
+def _awaited(roster: Roster, signs: Mapping[str, Sign]) -> dict[str, float]:
+    """Each one that is missing, with its deadline. Who wants to leave is not awaited unless it was called back."""
+    generation, policy = roster.generation, roster.policy
+    deadlines = {}
+    for name in generation.ranks.keys() - roster.arrivals.keys() - roster.wishes.keys() - roster.recalled.keys():
+        if roster.is_alive(name) and roster.is_member(name):
+            deadlines[name] = max(roster.closed_at + policy.arrive_s, _busy_until(roster, signs.get(name)))
+    for name, since in roster.recalled.items():
+        deadlines[name] = since + policy.arrive_s
+    return deadlines
+
+
+def _busy_until(roster: Roster, sign: Sign | None) -> float:
+    """A worker inside a leaf cannot arrive before its end: it gets as long as the rule for hanging gives it."""
+    if sign is None or sign.phase != COMPUTING:
+        return 0.0
+    return sign.phase_since + max(roster.policy.hang_s, 10 * sign.longest_step_s)
+
+
+def _wait_or_lose(roster: Roster, deadlines: Mapping[str, float], now: float, what: str) -> Forming:
+    late = tuple(by_seniority(roster, (name for name, deadline in deadlines.items() if deadline <= now)))
+    if late:
+        return Forming(reason=f"{listed(late)} did not arrive in time {what}", lost=late)
+    missing = by_seniority(roster, deadlines)
+    return Forming(
+        reason=f"{len(roster.arrivals)} arrived; waiting for {listed(missing)} {what}",
+        next_look=min(deadlines.values()),
+    )
+
+
+# --- who holds the state ---
+
+
+def _decide_recall(roster: Roster) -> Forming | None:
+    """A leaver that is ahead of all who arrived is called back, to hand its state over."""
+    best = max(((arrival.settled, arrival.step) for arrival in roster.arrivals.values()), default=(-1, -1))
+    ahead = tuple(name for name, wish in roster.wishes.items() if (roster.workers[name].settled, wish.step) > best)
+    if not ahead:
+        return None
+    return Forming(
+        reason=f"{listed(by_seniority(roster, ahead))} wants to leave but holds the newest state", recalled=ahead
+    )
+
+
+def _decide_next(roster: Roster, now: float) -> Forming:
+    generation, newest = roster.generation, _newest(roster)
+    if max((arrival.settled for arrival in roster.arrivals.values()), default=-1) >= newest:
+        return _form(roster)
+    if not generation.is_lost:
+        gone = f"started before all who held the state of generation {newest} were lost"
+        return _decide_holders(roster, newest, now) or Forming(reason=gone, is_state_lost=True)
+    if not roster.arrivals:
+        return Forming(reason=f"nobody is left of generation {generation.number}; waiting for workers")
+    return _form(roster, alarm=f"NO LIVE WORKER HOLDS THE STATE of generation {newest}, starting afresh: ")
+
+
+def _newest(roster: Roster) -> int:
+    """The generation whose state is the newest that can exist.
+
+    Nobody steps in a generation before all of its members hold the state. So if one of them stands here and never
+    did, what the others brought along is still the newest; so it is if all of them died before they did a step. Else
+    it may have stepped, and they may be behind."""
+    generation = roster.generation
+    unsettled = [name for name in generation.ranks if roster.workers[name].held < generation.number]
+    if any(name in roster.arrivals and roster.is_member(name) for name in unsettled):
+        return generation.continues
+    brought = [each.step for each in roster.arrivals.values() if each.settled >= max(generation.continues, 1)]
+    members = [roster.workers[name] for name in generation.ranks]
+    is_nothing_newer = all(each.status == DEAD and each.step <= max(brought, default=-1) for each in members)
+    return generation.continues if len(unsettled) == len(members) and is_nothing_newer else generation.number
+
+
+def _decide_holders(roster: Roster, newest: int, now: float) -> Forming | None:
+    """Nobody here holds the state: wait for who may, the living until they miss their time, the lost until fenced."""
+    holders = [each for each in roster.workers.values() if each.settled >= newest]
+    deadline = roster.closed_at + roster.policy.arrive_s
+    missing = {each.worker: deadline for each in holders if each.status == ALIVE and each.worker not in roster.arrivals}
+    if missing:
+        return _wait_or_lose(roster, missing, now, "with the newest state")
+    # Any of the lost may hold it without our having heard of it. And if no member stands here, they may even be
+    # stepping on without us: since all of them are waited for, there are never two histories.
+    lost = [each.worker for each in roster.workers.values() if each.status == LOST and not each.is_stale]
+    return _wait_for_fence(roster, lost, now, f"may hold the state of generation {newest}, or be stepping on")
+
+
+def _wait_for_fence(roster: Roster, lost: list[str], now: float, what: str) -> Forming | None:
+    """Wait until each of those that are lost has either been confirmed dead or has stopped by itself."""
+    fence_s = roster.policy.fence_s + LAST_CALL_S
+    deadlines = {name: roster.lost_at[name] + fence_s for name in lost}
+    unfenced = [name for name, deadline in deadlines.items() if deadline > now]
+    if not unfenced:
+        return None
+    return Forming(
+        reason=f"{listed(by_seniority(roster, unfenced))} cannot be heard and {what}; "
+        f"waiting for its death or {fence_s:.1f} s",
+        next_look=max(deadlines.values()),
+    )
+
+
+# --- the choice ---
+
+
+def _form(roster: Roster, *, alarm: str = "") -> Forming:
+    """The largest set whose members reach each other and that holds the newest state there is."""
+    arrivals = roster.arrivals
+    candidates = by_seniority(roster, arrivals)
+    best = max(arrival.settled for arrival in arrivals.values())
+    mutual = largest_mutual(
+        candidates,
+        {name: arrivals[name].unreachable for name in candidates if arrivals[name].unreachable},
+        {name for name in candidates if arrivals[name].settled == best},
+    )
+    max_workers = _max_workers(roster)
+    chosen = _within(roster, [name for name in candidates if name in mutual], max_workers)
+    if len(chosen) < roster.policy.min_workers:
+        return Forming(
+            reason=f"{len(chosen)} workers can form a generation; waiting for at least {roster.policy.min_workers}"
+        )
+    num_nodes, min_nodes = len({roster.workers[name].agent for name in chosen}), _min_nodes(roster)
+    if num_nodes < min_nodes:
+        nodes = f"{num_nodes} node{'s' * (num_nodes != 1)}"
+        return Forming(reason=f"workers of {nodes} can form a generation; waiting for at least {min_nodes} nodes")
+    left_out = {
+        name: f"{name} cannot reach, or be reached by, all of generation {roster.generation.number + 1}"
+        for name in candidates
+        if name not in mutual
+    }
+    continues = max(arrivals[name].settled for name in chosen)
+    generation = _generation(roster, chosen, continues, max_workers, left_out, alarm)
+    return Forming(reason=generation.reason, formed=generation)
+
+
+def _within(roster: Roster, candidates: list[str], max_workers: int | None) -> list[str]:
+    """At most so many, by seniority: the most advanced first of all, then survivors, then newcomers."""
+    if max_workers is None or len(candidates) <= max_workers:
+        return candidates
+    arrivals = roster.arrivals
+    leader = max(candidates, key=lambda name: (arrivals[name].settled, arrivals[name].step, roster.is_member(name)))
+    # Sorting is stable, so that seniority decides among equals.
+    preferred = sorted(candidates, key=lambda name: (name != leader, not roster.is_member(name)))
+    return by_seniority(roster, preferred[:max_workers])
+
+
+def _generation(
+    roster: Roster, chosen: list[str], continues: int, max_workers: int | None, left_out: dict[str, str], alarm: str
+) -> Generation:
+    number = roster.generation.number + 1
+    workers = [roster.workers[name] for name in chosen]
+    members = tuple(
+        Member(worker=each.worker, rank=rank, address=each.address, probe_port=each.probe_port)
+        for rank, each in enumerate(workers)
+    )
+    num_new = sum(1 for name in chosen if not roster.is_member(name))
+    reason = f"{alarm}generation {number} formed by {listed(chosen)}: {len(chosen)} workers, {num_new} of them new"
+    if left_out:
+        reason += f"; {listed(left_out)} left out, not reached by all"
+    return Generation(
+        number=number,
+        members=members,
+        store_port=workers[0].store_port,
+        continues=continues,
+        max_workers=max_workers,
+        left_out=left_out,
+        reason=reason,
+    )
+
+
+def _min_nodes(roster: Roster) -> int:
+    """Of a range MIN:MAX, MIN. A plain number says how many to begin with: a job goes on with fewer."""
+    least, most = roster.policy.min_nodes, roster.policy.max_nodes
+    return least if most is not None and least < most else 1
+
+
+def _max_workers(roster: Roster) -> int | None:
+    limits = [roster.policy.max_workers, *(arrival.max_workers for arrival in roster.arrivals.values())]
+    return min((limit for limit in limits if limit is not None), default=None)

@@ -1,0 +1,263 @@
+"""The replies: views of a roster, and the two that thousands of workers get at the same moment, written as bytes once.
+
+Pure. Says only what has been kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from everstep.coordinator.roster.facts import (
+    ALIVE,
+    DEAD,
+    LOST,
+    MEMBER,
+    STARTING,
+    WAITING_TO_JOIN,
+    Generation,
+    Node,
+    Roster,
+    Seat,
+    Sign,
+    Worker,
+    num_newcomers,
+)
+from everstep.coordinator.roster.starting import fit_nodes, unended, why_idle
+from everstep.wire import (
+    AgentOrders,
+    Arrived,
+    AttemptOrder,
+    GenerationView,
+    JobView,
+    KillOrder,
+    NodeView,
+    Peer,
+    Watched,
+    WorkerView,
+    to_json,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Notice:
+    """What everybody who watches is told, and the number by which one knows whether one has heard it."""
+
+    seen: int
+    generation: int
+    is_broken: bool
+    reason: str
+    must_probe: bool
+    newcomers: int
+    leavers: dict[str, int]
+    is_over: bool
+    is_finished: bool
+
+    def says_the_same_as(self, other: Notice) -> bool:
+        return (self.generation, self.is_broken, self.newcomers, self.leavers, self.is_over) == (
+            other.generation, other.is_broken, other.newcomers, other.leavers, other.is_over,
+        )  # fmt: skip
+
+    def is_closed_for(self, generation: int) -> bool:
+        """Generation 0 is that of a worker that is in none yet: it cannot be closed. Closed in good order: not yet,
+        members may still be receiving what the others have sent."""
+        return generation != 0 and (self.is_broken or generation != self.generation)
+
+    def watched(self, *, is_closed: bool) -> bytes:
+        return to_json(
+            Watched(
+                seen=self.seen,
+                is_closed=is_closed,
+                reason=self.reason,
+                must_probe=self.must_probe,
+                newcomers=self.newcomers,
+                leavers=self.leavers,
+                is_stopped=self.is_over,
+                is_finished=self.is_finished,
+                generation=self.generation,
+            )
+        )
+
+
+def notice_of(roster: Roster, seen: int) -> Notice:
+    generation = roster.generation
+    return Notice(
+        seen=seen,
+        generation=generation.number,
+        is_broken=generation.is_broken,
+        reason=roster.reason if roster.is_over else generation.reason,
+        must_probe=generation.must_probe,
+        newcomers=num_newcomers(roster),
+        leavers={name: wish.step for name, wish in roster.wishes.items() if roster.is_member(name)},
+        is_over=roster.is_over,
+        is_finished=roster.is_finished,
+    )
+
+
+class Seats:
+    """The answer to each member of a generation: the same bytes but for the rank."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        first = generation.members[0] if generation.members else None
+        template = Arrived(
+            is_formed=True,
+            is_stopped=False,
+            reason=generation.reason,
+            generation=generation.number,
+            rank=0,
+            size=len(generation.members),
+            store_address=first.address if first else "",
+            store_port=generation.store_port,
+            continues=generation.continues,
+        )
+        # The reason contains names, never JSON of ours: an unescaped quote cannot occur inside a JSON text.
+        self._before, self._after = to_json(template).split(b'"rank":0', 1)
+
+    def of(self, worker: str) -> bytes:
+        return b'%b"rank":%d%b' % (self._before, self.generation.ranks[worker], self._after)
+
+
+def why_waiting(roster: Roster, name: str) -> str | None:
+    """Why one that stands ready is not in the open generation, if there is one."""
+    generation = roster.generation
+    if name in generation.left_out or not generation.is_open:
+        return generation.left_out.get(name)
+    if num_newcomers(roster):
+        return f"generation {generation.number} will let newcomers in after its present step"
+    return f"generation {generation.number} has all the {len(generation.members)} workers it can use; a spare waits"
+
+
+class Orders:
+    """What agents are told of a roster. What is the same for all of them is found once."""
+
+    def __init__(self, roster: Roster, peers: Peers) -> None:
+        self.roster, self._peers = roster, peers
+        self._seats = {(each.agent, each.incarnation): (rank, each) for rank, each in enumerate(roster.attempt.seats)}
+        self._size, self._fit = roster.attempt.size, fit_nodes(roster)
+        self._is_regrouping = roster.is_regrouping
+
+    def of(self, agent: str, incarnation: str, workers: Iterable[Worker]) -> AgentOrders:
+        """All but the peers themselves."""
+        roster, attempt = self.roster, self.roster.attempt
+        seat, workers = self._seats.get((agent, incarnation)), list(workers)
+        kill = [
+            KillOrder(worker=each.worker, reason=each.reason, wants_stacks=each.wants_stacks)
+            for each in workers
+            if each.status == LOST
+        ]
+        unended_ = unended(workers, incarnation)
+        has_part = seat is not None and attempt.is_open
+        return AgentOrders(
+            kill=kill,
+            is_ended=roster.is_over,
+            reason=roster.reason if roster.is_stopped else "",
+            attempt=attempt.number,
+            is_attempt_closed=attempt.is_closed,
+            wants_stacks=attempt.wants_stacks,
+            start=[self._attempt_order(*seat)] if seat is not None and has_part and not roster.is_over else [],
+            past=[each.worker for each in unended_ if attempt.is_closed or each.attempt < attempt.number],
+            is_regrouping=self._is_regrouping,
+            why=attempt.reason if has_part or attempt.is_closed else self._why_idle(agent),
+            peers_seen=self._peers.seen if has_part else 0,
+        )
+
+    def _why_idle(self, agent: str) -> str:
+        why = self._fit.left_out.get(agent)
+        return f"left out, a spare from now on: {why}" if why else self._why_all_idle
+
+    @cached_property
+    def _why_all_idle(self) -> str:
+        return why_idle(self.roster)
+
+    def _attempt_order(self, node_rank: int, seat: Seat) -> AttemptOrder:
+        roster, attempt = self.roster, self.roster.attempt
+        return AttemptOrder(
+            number=attempt.number,
+            workers=list(seat.workers),
+            node_rank=node_rank,
+            num_nodes=len(attempt.seats),
+            first_rank=seat.first_rank,
+            size=self._size,
+            master_address=attempt.master_address,
+            master_port=attempt.master_port,
+            num_restarts=roster.num_restarts,
+            max_restarts=roster.policy.max_restarts,
+            max_workers=attempt.max_workers,
+            notes=self._fit.notes,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peers:
+    """The nodes of the open attempt, and the number by which an agent knows whether it has heard of them all."""
+
+    seen: int
+    all: list[Peer]
+
+
+def next_peers(roster: Roster, before: Peers) -> Peers:
+    nodes = [roster.nodes[each.agent] for each in roster.attempt.seats if each.agent in roster.nodes]
+    found = [Peer(agent=node.agent, address=node.address, probe_port=node.probe_port) for node in nodes]
+    found = [peer for peer in found if peer.probe_port]
+    return before if found == before.all else Peers(seen=before.seen + 1, all=found)
+
+
+def job_view(roster: Roster, signs: Mapping[str, Sign], reason: str, *, is_brief: bool = False) -> JobView:
+    """A brief one tells of no worker: for those who look again and again."""
+    return JobView(
+        job=roster.job,
+        generation=roster.generation.number,
+        is_closed=roster.generation.is_closed,
+        is_stopped=roster.is_stopped,
+        is_finished=roster.is_finished,
+        reason=roster.reason if roster.is_over else reason,
+        workers=[] if is_brief else [_worker_view(roster, name, signs.get(name)) for name in roster.workers],
+        attempt=roster.attempt.number,
+        num_restarts=roster.num_restarts,
+        nodes=[_node_view(roster, node) for node in roster.nodes.values()],
+    )
+
+
+def _node_view(roster: Roster, node: Node) -> NodeView:
+    seat = roster.attempt.seat(node.agent, node.incarnation)
+    return NodeView(
+        agent=node.agent,
+        address=node.address,
+        num_workers=node.num_workers,
+        is_present=node.is_present,
+        node_rank=roster.attempt.seats.index(seat) if seat else -1,
+        reason=node.reason,
+    )
+
+
+def _worker_view(roster: Roster, name: str, sign: Sign | None) -> WorkerView:
+    worker, is_member = roster.workers[name], roster.is_member(name)
+    status = _shown(roster, name) if worker.status == ALIVE else worker.status
+    waiting = why_waiting(roster, name) if status == WAITING_TO_JOIN else None
+    return WorkerView(
+        worker=name,
+        status=status,
+        reason=waiting or roster.generation.left_out.get(name, worker.reason),
+        agent=worker.agent,
+        pid=worker.pid,
+        step=max(worker.step, sign.step if sign else 0),
+        generation=roster.generation.number if is_member else worker.settled,
+        rank=roster.generation.ranks[name] if is_member else -1,
+        died_as=worker.died_as if worker.status in (DEAD, LOST) else -1,
+    )
+
+
+def _shown(roster: Roster, name: str) -> str:
+    if roster.is_member(name):
+        return MEMBER
+    return WAITING_TO_JOIN if name in roster.arrivals or name in roster.wishes else STARTING
+
+
+def generation_view(generation: Generation) -> GenerationView:
+    return GenerationView(
+        generation=generation.number,
+        is_closed=generation.is_closed,
+        reason=generation.reason,
+        members=list(generation.members),
+    )

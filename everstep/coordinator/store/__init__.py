@@ -1,0 +1,1 @@
+"""What is kept: tables, rows, migrations."""

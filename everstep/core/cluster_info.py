@@ -1,0 +1,115 @@
+"""What a script can ask about the job that it runs in: `everstep.get_cluster_info()`, None outside one.
+
+The job file's content comes as JSON, in a file that EVERSTEP_EXPERIMENT names. Runs without torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from everstep import env
+from everstep.checkpoint import index
+from everstep.errors import UsageError
+
+_ELSEWHERE = {  # what Determined has and we have not, and what to use instead
+    "agent_id": "the node is told by `.container_rank`",
+    "cluster_id": "the job is told by `.task_id`",
+    "container_addrs": "workers come and go: use context.distributed",
+    "container_slot_counts": "workers come and go: use context.distributed",
+    "gpu_uuids": "use torch.cuda",
+    "master_url": "the coordinator's URL is in EVERSTEP_COORDINATOR",
+    "session_token": "tokens are not shown to scripts",
+    "slot_ids": "use context.device, or torch.cuda",
+    "user_data": "the job file's content is in everstep.core.cluster_info.experiment_config()",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialInfo:
+    """One run with one set of hyperparameters: here the job itself."""
+
+    trial_id: str
+    experiment_id: str
+    trial_seed: int
+    hparams: dict[str, Any]
+
+
+class ClusterInfo:
+    """The job of this worker. All is read when it is asked for."""
+
+    task_type = "TRIAL"
+
+    @property
+    def task_id(self) -> str:
+        return env.job()
+
+    @property
+    def allocation_id(self) -> str:
+        return env.job()
+
+    @property
+    def container_rank(self) -> int:
+        """The node's number at the start."""
+        return env.node_rank()
+
+    @property
+    def latest_checkpoint(self) -> str | None:
+        """The uuid of the newest whole checkpoint of this run. `fit` finds it by itself."""
+        return index.latest()
+
+    @property
+    def trial(self) -> TrialInfo:
+        config = experiment_config()
+        return TrialInfo(
+            trial_id=env.job(),
+            experiment_id=env.job(),
+            trial_seed=_seed(config),
+            hparams=_section(config, "hyperparameters"),
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        instead = _ELSEWHERE.get(name)
+        if instead is None:
+            raise AttributeError(f"the job's information has no {name!r}")
+        raise AttributeError(f"the job's information has no {name!r}: it means nothing here\n  HINT: {instead}")
+
+    def __repr__(self) -> str:
+        return f"<ClusterInfo of job {self.task_id}>"
+
+
+def get_cluster_info() -> ClusterInfo | None:
+    """The job that this process is a worker of; None outside one: under plain `python` and torchrun."""
+    return None if env.coordinator_url() is None else ClusterInfo()
+
+
+def experiment_config() -> dict[str, Any]:
+    """The job file's content; empty if none was given."""
+    path = env.experiment_path()
+    if path is None:
+        return {}
+    hint = f"{env.EXPERIMENT} names a file with the job file's content as JSON, on each node"
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:  # ValueError: no JSON, or no UTF-8
+        raise UsageError(f"{env.EXPERIMENT}={path} cannot be read: {error}", hint=hint) from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{env.EXPERIMENT}={path} holds a {type(content).__name__}, not an object", hint=hint)
+    return content
+
+
+def _section(config: dict[str, Any], name: str) -> dict[str, Any]:
+    value = config.get(name) or {}
+    if not isinstance(value, dict):
+        raise UsageError(f"{name} in the job file is {value!r}, not a mapping", hint=f"{name}: {{key: value}}")
+    return value
+
+
+def _seed(config: dict[str, Any]) -> int:
+    seed = _section(config, "reproducibility").get("experiment_seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise UsageError(
+            f"reproducibility.experiment_seed in the job file is {seed!r}, not a whole number",
+            hint="experiment_seed: 7",
+        )
+    return seed

@@ -1,0 +1,295 @@
+"""Hand out batches of samples in the order in which they will come out of a loader, and know which is which.
+
+torch's loader gives its t-th batch from process t % num_workers. So batches are bound to numbers in that order, also
+for a process that has not asked yet; then what comes out next is always the oldest that was handed out and not taken.
+Where steps are taken together with others, a worker that has no sample free gets a ghost: a batch that counts for
+nothing, so that the others need not wait for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from everstep import wire
+from everstep.data.leases import Leases, told
+from everstep.data.record_numbers import Records
+from everstep.errors import UsageError
+
+log = logging.getLogger("everstep")
+
+GHOST_S = 0.02  # so long a batch is waited for before a ghost is handed out
+PATIENCE_S = 10.0  # then people are told what is waited for
+MANY = 1024  # batches: who has reported none of so many will report none
+TRAIN_ALL = "call the training function once for each batch that comes out of the loader, in that order"
+
+Key = tuple[int, int]  # the loader, and how often it has been iterated before
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """What one call of a training function trains on. A ghost has no parts and no records that count."""
+
+    parts: tuple[wire.Part, ...]
+    num_records: int
+    epoch: int
+    is_ghost: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Handed:
+    """A batch that was bound to a number."""
+
+    parts: tuple[wire.Part, ...]
+    epoch: int
+    repeats: tuple[wire.Part, ...] = ()  # of a ghost: whose records it shows
+    is_ghost: bool = False
+
+    @property
+    def is_void(self) -> bool:
+        """None of its records could be read: another will take its place."""
+        return not self.parts and not self.is_ghost
+
+
+class Handout:
+    def __init__(self, leases: Leases, records: Records, dataset: str, batch_size: int) -> None:
+        self._leases, self._records, self._dataset, self._batch_size = leases, records, dataset, batch_size
+        self.in_steps = False
+        self.has_ended = False  # all who take steps together have agreed on it
+        self._key: Key = (-1, 0)
+        self._next = 0  # the number of the next batch of this iteration
+        self._coming: dict[int, Handed] = {}  # bound and not taken, by number
+        self._last: Handed | None = None  # that was not a ghost
+        self._taken_at = 0.0
+        self._trainer: int | None = None  # the thread that trains
+        self._is_reported = self._is_told = self._is_end_told = False
+
+    # --- whoever reads records ---
+
+    def obtain(self, key: Key, number: int) -> tuple[Handed, list[int]] | None:
+        """The batch of this number, and its records; None at the end of the data."""
+        asked_at, is_patient = time.monotonic(), True
+        with self._leases.changed:
+            self._begin(key)
+            self._check_taken()
+            while (found := self._find(key, number, asked_at)) is None:
+                if self._is_over():
+                    self._tell_left_out()
+                    return None
+                now = time.monotonic()
+                if is_patient and now >= asked_at + PATIENCE_S:
+                    is_patient = False
+                    self._tell_waiting(now - asked_at)
+                self._leases.changed.wait(self._pause_s(asked_at, now, is_patient))
+        return found, self._indices(found)
+
+    def amend(self, key: Key, number: int, failed: Sequence[tuple[int, str]]) -> None:
+        """Records of this batch, counted from its beginning, could not be read, and why."""
+        with self._leases.changed:
+            handed = self._coming.get(number)
+            if key != self._key or handed is None:
+                return
+            parts, failures = _split(handed.parts, dict(failed))
+            self._coming[number] = replace(handed, parts=parts)
+            if handed is self._last:
+                self._last = self._coming[number]
+            self._leases.fail(failures)
+
+    def abandon(self, key: Key, number: int) -> None:
+        """This batch will not come out: whoever read it had an error."""
+        with self._leases.changed:
+            if key == self._key and (handed := self._coming.pop(number, None)):
+                self._leases.put_back(handed.parts)
+
+    # --- whoever trains ---
+
+    def take(self) -> Batch:
+        leases = self._leases
+        with leases.changed:
+            while True:
+                leases.raise_failure()
+                if not self.in_steps or (leases.is_current and leases.generation):
+                    break
+                leases.changed.wait()
+            number = next((each for each, handed in self._coming.items() if not handed.is_void), None)
+            if number is None:
+                raise UsageError(
+                    f"the training function was called, but every batch of dataset {self._dataset} that was handed "
+                    f"out ({self._next}) has been trained on",
+                    hint=TRAIN_ALL,
+                )
+            handed = self._coming.pop(number)
+            self._taken_at, self._trainer = time.monotonic(), threading.get_ident()
+            leases.changed.notify_all()
+            if not handed.is_ghost and not leases.holds(handed.parts):  # this worker was thought lost meanwhile
+                leases.put_back(handed.parts)
+                handed = Handed(parts=(), epoch=handed.epoch, is_ghost=True)
+        num_records = sum(part.count for part in handed.parts)
+        return Batch(parts=handed.parts, num_records=num_records, epoch=handed.epoch, is_ghost=handed.is_ghost)
+
+    def report(self, number: int | None) -> None:
+        """The next so many records that were handed out are done; None: the next batch."""
+        with self._leases.changed:
+            self._leases.raise_failure()
+            self._is_reported = True
+            handed = sum(part.count for each in self._coming.values() for part in each.parts)
+            if number is None:
+                batch = next((each for each in self._coming.values() if each.parts), None)
+                number = self._batch_size if batch is None else sum(part.count for part in batch.parts)
+            if number > handed:
+                raise UsageError(
+                    f"{number} records of dataset {self._dataset} are reported as done; {handed} have been handed out "
+                    "and not reported",
+                    hint="report each batch once",
+                )
+            while number:
+                first, batch = next(iter(self._coming.items()))
+                done, rest = _first(batch.parts, number)
+                number -= sum(part.count for part in done)
+                self._leases.report(done)
+                if rest:
+                    self._coming[first] = replace(batch, parts=rest)
+                else:
+                    del self._coming[first]
+
+    def end(self) -> None:
+        with self._leases.changed:
+            self.has_ended = True
+            self._leases.changed.notify_all()
+
+    # --- under `changed` ---
+
+    def _begin(self, key: Key) -> None:
+        """A new iteration: what was handed out in the one before and not used goes back."""
+        if key <= self._key:
+            return
+        if self.in_steps or self._is_reported:
+            for handed in self._coming.values():
+                self._leases.put_back(handed.parts)
+        self._key, self._next = key, 0
+        self._coming.clear()
+        self._leases.changed.notify_all()
+
+    def _check_taken(self) -> None:
+        """Who trains and reads in one thread has trained on all that came out, or has left a batch out: the next one
+        would be taken for it. With a loader's processes nobody can tell: they read ahead."""
+        if self.in_steps and self._trainer == threading.get_ident() and self._num_untaken:
+            raise UsageError(
+                f"the next batch of dataset {self._dataset} is asked for, and {self._num_untaken} that came out before "
+                "was not trained on",
+                hint=TRAIN_ALL,
+            )
+
+    @property
+    def _num_untaken(self) -> int:
+        return sum(not handed.is_void for handed in self._coming.values())
+
+    def _find(self, key: Key, number: int, asked_at: float) -> Handed | None:
+        self._leases.raise_failure()
+        if key != self._key:
+            raise UsageError(
+                f"another loader has begun to take records of dataset {self._dataset}: this one's iteration is over",
+                hint="iterate one loader of a RecordIndexService at a time",
+            )
+        while not self.has_ended and (number >= self._next or self._coming[number].is_void):
+            if (handed := self._next_batch(number, asked_at)) is None:
+                return None
+            self._coming[min(number, self._next)] = handed
+            self._next = max(self._next, min(number, self._next) + 1)
+        return self._coming.get(number)
+
+    def _next_batch(self, number: int, asked_at: float) -> Handed | None:
+        cut = self._leases.cut()
+        if cut is not None:
+            if len(self._coming) >= MANY and not (self.in_steps or self._is_reported):
+                self._do_without_reports()
+            self._last = Handed(parts=cut.parts, epoch=cut.epoch)
+            return self._last
+        if self._may_haunt() and number <= self._next and time.monotonic() >= self._ghost_at(asked_at):
+            last = self._last or Handed(parts=(), epoch=0)
+            return Handed(parts=(), epoch=last.epoch, repeats=last.parts, is_ghost=True)
+        return None
+
+    def _do_without_reports(self) -> None:
+        """Alone, what was handed out long ago is taken for done. With others, only a report makes it so."""
+        if not self._leases.is_shared:
+            self._leases.report(self._coming.pop(next(iter(self._coming))).parts)
+        elif not self._is_told:
+            self._is_told = True
+            log.warning(
+                "dataset %s: %d batches were handed out here and none was reported as done: call report_batch_done(), "
+                "or use a controller",
+                self._dataset, len(self._coming),
+            )  # fmt: skip
+
+    def _may_haunt(self) -> bool:
+        """One ghost at a time, and only if the training waits for a batch: all that was handed out is taken."""
+        return self.in_steps and self._leases.has_answer and not self._num_untaken
+
+    def _ghost_at(self, asked_at: float) -> float:
+        return max(asked_at, self._taken_at) + GHOST_S
+
+    def _pause_s(self, asked_at: float, now: float, is_patient: bool) -> float | None:
+        pauses = [asked_at + PATIENCE_S - now] if is_patient else []
+        pauses += [self._ghost_at(asked_at) - now] if self._may_haunt() else []
+        return max(0.001, min(pauses)) if pauses else None
+
+    def _is_over(self) -> bool:
+        if self.in_steps:
+            return self.has_ended
+        return self._leases.is_end or self._leases.is_exhausted
+
+    def _indices(self, handed: Handed) -> list[int]:
+        parts = handed.repeats if handed.is_ghost else handed.parts
+        return self._records.indices(parts) or [n % self._records.size for n in range(self._batch_size)]
+
+    def _tell_left_out(self) -> None:
+        left_out = self._leases.left_out
+        if left_out and not self._is_end_told:
+            self._is_end_told = True
+            log.warning(
+                "dataset %s: %d samples were left out, since a loader drops a batch of fewer than batch_size=%d: %s. "
+                "everstep.ShardDataset delivers them",
+                self._dataset, sum(each.num_records for each in left_out), self._batch_size, told(left_out),
+            )  # fmt: skip
+
+    def _tell_waiting(self, waited_s: float) -> None:
+        unused = sum(part.count for handed in self._coming.values() for part in handed.parts)
+        way_out = f"not trained on: {TRAIN_ALL}" if self.in_steps else "not reported: report_batch_done()"
+        hint = f"; {unused} were handed out here and {way_out}" if unused else ""
+        reason = self._leases.reason or "the next lease has been asked for"
+        log.warning("dataset %s: no sample for %.0f s: %s%s", self._dataset, waited_s, reason, hint)
+
+
+def _first(parts: Sequence[wire.Part], number: int) -> tuple[tuple[wire.Part, ...], tuple[wire.Part, ...]]:
+    """The first so many samples, and the rest."""
+    head: list[wire.Part] = []
+    tail: list[wire.Part] = []
+    for part in parts:
+        count = min(number, part.count)
+        number -= count
+        if count:
+            head.append(replace(part, count=count))
+        if count < part.count:
+            tail.append(replace(part, start=part.start + count, count=part.count - count))
+    return tuple(head), tuple(tail)
+
+
+def _split(parts: Sequence[wire.Part], failed: dict[int, str]) -> tuple[tuple[wire.Part, ...], list[wire.FailedPart]]:
+    """The parts without the samples that failed, and those."""
+    good: list[wire.Part] = []
+    bad: list[wire.FailedPart] = []
+    offset = 0
+    for part in parts:
+        for position in range(part.start, part.start + part.count):
+            reason = failed.get(offset)
+            offset += 1
+            if reason is not None:
+                bad.append(wire.FailedPart(lease=part.lease, start=position, count=1, reason=reason))
+            elif good and (last := good[-1]).lease == part.lease and last.start + last.count == position:
+                good[-1] = replace(last, count=last.count + 1)
+            else:
+                good.append(wire.Part(lease=part.lease, start=position, count=1))
+    return tuple(good), bad

@@ -1,0 +1,245 @@
+"""A worker that measures its node, alone and around a ring with others, and prints what all of them found, as JSON.
+
+A script for torchrun's environment, one such worker per node. First each measures its devices; then pairs of nodes
+measure the way between them over gloo, one partner at a time (doctor/links.py). A device or a way that fails is a
+result like any other. What all have found is exchanged through rank 0's store: every node knows of every node."""
+
+from __future__ import annotations
+
+import json
+import platform
+import socket
+import statistics
+import sys
+import time
+from contextlib import closing
+from dataclasses import asdict, replace
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import ProcessGroupGloo
+
+from everstep import env
+from everstep.client.calls import Coordinator
+from everstep.doctor.facts import Torch, gather, measure_clock
+from everstep.doctor.finding import Finding
+from everstep.doctor.here import judge_here
+from everstep.doctor.links import Pair, rounds
+from everstep.doctor.nodes import PEER_LOST, LinkReport, NodeReport
+from everstep.errors import EverstepError
+from everstep.launcher.agent import node_address
+
+STORE_S = 120.0  # who died is told by the coordinator; this is for what nobody sees
+LINK_S = 15.0  # for two nodes to connect, and for one message
+SPEED_S = 0.5  # per device
+CPU_SIZE, GPU_SIZE = 512, 4096  # of the matrices
+NUM_PINGS, PINGS_S = 200, 0.5
+SMALLEST_BYTES, LARGEST_BYTES, NUM_LARGEST = 256 << 10, 16 << 20, 3
+MIN_TRIES = 5  # of a device: one alone may have been held up
+SLOW_S = 0.3  # two pieces in a row that took so long are not followed by another
+
+
+def main() -> None:
+    rank, size = env.torchrun_rank(), env.torchrun_size()
+    address, port = env.torchrun_master()
+    wait = timedelta(seconds=STORE_S)
+    store = dist.TCPStore(address, port, is_master=rank == 0, wait_for_workers=False, timeout=wait)
+    report = _measure_alone(rank, has_peers=size > 1)
+    _meet(store, "alone", size)
+    if size > 1:
+        report = replace(report, group_problem=_form_plain_group(store, rank, size))
+    links = []
+    for number, pairs in enumerate(rounds(size)):
+        links += [_measure_link(store, rank, pair, report.address) for pair in pairs if rank in pair]
+        _meet(store, f"round/{number}", size)
+    report = replace(report, links=[link for link in links if link is not None])
+    store.set(f"report/{rank}", json.dumps(asdict(report)))
+    reports = [json.loads(store.get(f"report/{each}")) for each in range(size)]
+    print(json.dumps({"rank": rank, "reports": reports}), flush=True)
+    store.add("end", 1)
+    while rank == 0 and store.add("end", 0) < size:  # its store stays until all have read it
+        time.sleep(0.01)
+
+
+def _meet(store: dist.Store, where: str, size: int) -> None:
+    store.add(where, 1)
+    while store.add(where, 0) < size:
+        time.sleep(0.01)
+
+
+# --- alone ----------------------------------------------------------------------------------------
+
+
+def _measure_alone(rank: int, *, has_peers: bool) -> NodeReport:
+    url, token = env.coordinator_url(), env.token()
+    where = urlsplit(url) if url else None
+    address = env.address() or (node_address(where.hostname or "", where.port or 80) if where else "127.0.0.1")
+    report = NodeReport(
+        rank=rank,
+        node=socket.gethostname(),
+        address=address,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        findings=_look_around(has_peers=has_peers),
+    )
+    try:
+        gflops, device = min((_gflops(device), device) for device in _devices())
+        report = replace(report, gflops=gflops, device=device)
+    except RuntimeError as error:  # a broken GPU
+        report = replace(report, device_problem=_first_line(error))
+    if url is not None and token is not None:
+        try:
+            with closing(Coordinator(url, token, env.job())) as coordinator:
+                report = replace(report, clock_s=measure_clock(coordinator))
+        except EverstepError:  # it is away: the agent tells
+            pass
+    return report
+
+
+def _look_around(*, has_peers: bool) -> list[Finding]:
+    """With the log folder as an argument, what `everstep doctor` finds on this machine too."""
+    if len(sys.argv) < 2:
+        return []
+    known = Torch(
+        version=torch.__version__,
+        cuda=torch.version.cuda,
+        num_gpus=torch.cuda.device_count(),
+        has_gloo=dist.is_gloo_available(),
+    )
+    return judge_here(gather(Path(sys.argv[1]), torch=known), has_peers=has_peers)
+
+
+def _devices() -> list[str]:
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())] or ["cpu"]
+
+
+def _gflops(device: str) -> float:
+    """The best of many short tries: what is measured is the device, not who else uses it for a moment."""
+    size = CPU_SIZE if device == "cpu" else GPU_SIZE
+    one, other = (torch.rand(size, size, device=device) for _ in range(2))
+    best_s, began, num_tries = float("inf"), time.monotonic(), 0
+    while time.monotonic() - began < SPEED_S or num_tries < MIN_TRIES:
+        num_tries, tried = num_tries + 1, time.monotonic()
+        product = one @ other
+        if device != "cpu":
+            torch.cuda.synchronize(device)
+        best_s = min(best_s, time.monotonic() - tried)
+    if not torch.isfinite(product).all():
+        raise RuntimeError(f"{device} computes wrong numbers")
+    return 2.0 * size**3 / best_s / 1e9
+
+
+# --- with others ----------------------------------------------------------------------------------
+
+
+def _form_plain_group(store: dist.Store, rank: int, size: int) -> str:
+    """As scripts do it: gloo finds the address by the host's name. The problem, if there is one."""
+    try:
+        dist.init_process_group(
+            "gloo",
+            store=dist.PrefixStore("plain", store),
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=LINK_S),
+        )
+        dist.all_reduce(torch.ones(1))
+    except (RuntimeError, ValueError) as error:
+        return _first_line(error)
+    dist.destroy_process_group()
+    return ""
+
+
+def _measure_link(store: dist.Store, rank: int, pair: Pair, address: str) -> LinkReport | None:
+    """The first of the pair measures and reports; the second echoes."""
+    is_first, peer = rank == pair[0], pair[1]
+    try:
+        link = _Link(dist.PrefixStore(f"link/{pair[0]}-{pair[1]}", store), rank=int(not is_first), address=address)
+        if not is_first:
+            link.echo()
+            return None
+        latency_s, mb_per_s = link.measure()
+    except RuntimeError as error:
+        return LinkReport(peer=peer, problem=_first_line(error)) if is_first else None
+    return LinkReport(peer=peer, latency_s=latency_s, mb_per_s=mb_per_s)
+
+
+class _Link:
+    """Two nodes and a gloo group of them. The first number of each message says whether another of its kind follows."""
+
+    def __init__(self, store: dist.Store, *, rank: int, address: str) -> None:
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # missing in torch's stub
+        options._devices = [ProcessGroupGloo.create_device(hostname=address)]
+        options._threads = 1
+        options._timeout = timedelta(seconds=LINK_S)
+        store.set_timeout(timedelta(seconds=LINK_S))
+        self._peer = 1 - rank
+        self._gloo = ProcessGroupGloo(store, rank, 2, options)
+
+    def measure(self) -> tuple[float, float]:
+        """One-way latency in seconds, and MB/s."""
+        began, times = time.monotonic(), list[float]()
+        ping = torch.ones(2)
+        while ping[0]:
+            ping[0] = len(times) + 1 < NUM_PINGS and time.monotonic() - began < PINGS_S
+            times.append(self._round_trip(ping))
+        pieces: list[tuple[int, float]] = []
+        for num_bytes in _sizes():
+            piece = torch.ones(num_bytes // 4)
+            are_slow = len(pieces) > 1 and min(seconds for _, seconds in pieces[-2:]) > SLOW_S
+            is_last = len(pieces) + 1 == len(_sizes()) or are_slow
+            piece[0] = not is_last
+            pieces.append((num_bytes, self._round_trip(piece)))
+            if is_last:
+                break
+        # The best of all: what is measured is the way, not what held up one of its ends for a moment.
+        return statistics.median(times) / 2, max(2 * size / seconds / 1e6 for size, seconds in pieces)
+
+    def echo(self) -> None:
+        ping = torch.ones(2)
+        while ping[0]:
+            self._return(ping)
+        for num_bytes in _sizes():
+            piece = torch.ones(num_bytes // 4)
+            self._return(piece)
+            if not piece[0]:
+                break
+
+    def _round_trip(self, tensor: Tensor) -> float:
+        began = time.monotonic()
+        back = torch.empty_like(tensor)
+        self._send(tensor)
+        self._recv(back)
+        return time.monotonic() - began
+
+    def _return(self, tensor: Tensor) -> None:
+        self._recv(tensor)
+        self._send(tensor)
+
+    def _send(self, tensor: Tensor) -> None:
+        self._gloo.send([tensor], self._peer, 0).wait()  # type: ignore[attr-defined]
+
+    def _recv(self, tensor: Tensor) -> None:
+        self._gloo.recv([tensor], self._peer, 0).wait()  # type: ignore[attr-defined]
+
+
+def _sizes() -> list[int]:
+    sizes = [SMALLEST_BYTES]
+    while sizes[-1] < LARGEST_BYTES:
+        sizes.append(2 * sizes[-1])
+    return sizes + [LARGEST_BYTES] * (NUM_LARGEST - 1)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except dist.DistError as lost:  # the store, and rank 0 with it
+        print(lost, file=sys.stderr)
+        sys.exit(PEER_LOST)

@@ -1,0 +1,31 @@
+"""The one communication thread of a worker: runs reductions one after the other, each to its end."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+from everstep.engine.reduction import Reduction
+
+
+class Courier:
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Reduction | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def take(self, reduction: Reduction) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="everstep-courier", daemon=True)
+            self._thread.start()
+        self._queue.put(reduction)
+
+    def close(self) -> None:
+        """Ends after what it has in hand. A thread stuck in a broken operation is left behind as a daemon."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(timeout=5)
+            self._thread = None
+
+    def _work(self) -> None:
+        while (reduction := self._queue.get()) is not None:
+            reduction.run()

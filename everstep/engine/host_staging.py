@@ -1,0 +1,109 @@
+"""Between the model's device and the wire: what is sent, or read by neighbours, is host memory.
+
+On the CPU there is nothing to do: sums are sent from where they lie, results arrive where they are wanted. For CUDA,
+each bucket is copied to pinned memory on a side stream as soon as it is ready, and back on another when its sum is
+there; the host waits for the last copy before the update is queued."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from everstep.engine.buckets import Flats, Layout
+from everstep.engine.shared_memory import Block, cut, is_available, needed_bytes
+from everstep.engine.tree import Node
+
+
+class Staging(Protocol):
+    def depart(self, bucket: int, sums: Mapping[Node, Flats]) -> None:
+        """The sums of this bucket are complete, or queued on the current stream."""
+
+    def outgoing(self, sums: Flats, bucket: int) -> Tensor:
+        """Host memory with the sums; they have departed before."""
+
+    def block(self, sums: Flats) -> Block | None:
+        """Where neighbours find what `outgoing` gives; None: they cannot."""
+
+    def incoming(self, result: Flats, bucket: int) -> Tensor:
+        """Host memory for the result."""
+
+    def land(self, result: Flats, bucket: int) -> None:
+        """The bucket's result has arrived."""
+
+    def settle(self) -> None:
+        """Wait until all results are where the model is."""
+
+
+class HostStaging:
+    def depart(self, bucket: int, sums: Mapping[Node, Flats]) -> None: ...
+
+    def outgoing(self, sums: Flats, bucket: int) -> Tensor:
+        return sums.buffers[bucket]
+
+    def block(self, sums: Flats) -> Block | None:
+        return sums.block
+
+    def incoming(self, result: Flats, bucket: int) -> Tensor:
+        return result.buffers[bucket]
+
+    def land(self, result: Flats, bucket: int) -> None: ...
+
+    def settle(self) -> None: ...
+
+
+class _Pinned:
+    """Page-locked host memory for all buckets, which neighbours can read where that is possible."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.block: Block | None = None
+        if not is_available():
+            self.buffers = [torch.empty(numel, dtype=dtype, pin_memory=True) for numel, dtype in layout.shapes]
+            return
+        self.block = Block(needed_bytes(layout.shapes))
+        self.buffers = cut(self.block.bytes, layout.shapes)
+        cudart = torch.cuda.cudart()
+        error = cudart.cudaHostRegister(self.block.bytes.data_ptr(), self.block.bytes.numel(), 0)
+        torch.cuda.check_error(int(error))
+
+
+class CudaStaging:
+    """Pinned copies, made once and kept: one of the result, one for each partial sum in use."""
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self._layout = layout
+        self._away, self._home = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self._is_away = [torch.cuda.Event(blocking=True) for _ in layout.buckets]
+        self._out: dict[int, _Pinned] = {}  # by identity of the sums they mirror
+        self._in = _Pinned(layout)
+
+    def _mirror(self, sums: Flats) -> _Pinned:
+        if id(sums) not in self._out:
+            self._out[id(sums)] = _Pinned(self._layout)
+        return self._out[id(sums)]
+
+    def depart(self, bucket: int, sums: Mapping[Node, Flats]) -> None:
+        self._away.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._away):
+            for flats in sums.values():
+                self._mirror(flats).buffers[bucket].copy_(flats.buffers[bucket], non_blocking=True)
+            self._is_away[bucket].record()
+
+    def outgoing(self, sums: Flats, bucket: int) -> Tensor:
+        self._is_away[bucket].synchronize()
+        return self._mirror(sums).buffers[bucket]
+
+    def block(self, sums: Flats) -> Block | None:
+        return self._mirror(sums).block
+
+    def incoming(self, result: Flats, bucket: int) -> Tensor:
+        return self._in.buffers[bucket]
+
+    def land(self, result: Flats, bucket: int) -> None:
+        with torch.cuda.stream(self._home):
+            result.buffers[bucket].copy_(self._in.buffers[bucket], non_blocking=True)
+
+    def settle(self) -> None:
+        self._home.synchronize()

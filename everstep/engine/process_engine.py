@@ -1,0 +1,114 @@
+"""The engine of this process: made at its first use, ended with the script.
+
+A script that comes to its end leaves in good order: the others go on, or all end together. One that dies of an
+exception just breaks its connections, and the others learn it from its agent. Wrong use of us stops the job: what is
+wrong in one worker's script is wrong in all."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable
+
+from everstep import env
+from everstep.engine import background
+from everstep.engine.default_group import DefaultGroup, install
+from everstep.engine.fixed_world import Alone, Fixed
+from everstep.engine.group import FORM_S
+from everstep.engine.membership import Membership, address_towards
+from everstep.engine.step import Engine
+from everstep.engine.world import ALONE, World
+from everstep.errors import UsageError
+from everstep.ipc.progress_page import Board
+from everstep.wire import WAITING
+
+_engine: Engine | None = None
+_default_group: DefaultGroup | None = None
+
+
+def current(*, is_fixed: bool = False) -> Engine:
+    """`is_fixed`: in a world that does not change, if there is no engine yet."""
+    global _engine
+    if _engine is None:
+        _engine = Engine(_fixed_membership if is_fixed else _membership, Board(env.board_path()))
+        atexit.register(_end)
+    return _engine
+
+
+def joined_world() -> World | None:
+    """The world of this process's engine; None without one, or before it has joined."""
+    return None if _engine is None or _engine.world is ALONE else _engine.world
+
+
+def follow_world(*, wants_nccl: bool = False) -> Engine:
+    """Let torch.distributed's default group follow the engine's world, and join."""
+    global _default_group
+    engine = current()
+    if _default_group is None:
+        _default_group = install(_address(), lambda: engine.in_phase(WAITING), wants_nccl=wants_nccl)
+        engine.on_world.append(_default_group.follow)
+        engine.on_closed.append(_default_group.generation_closed)
+    engine.join()
+    return engine
+
+
+def is_default_group_ours() -> bool:
+    """Whether torch.distributed's default group follows the world."""
+    return _default_group is not None
+
+
+def compare_weights() -> None:
+    """The script saves a checkpoint: all workers are to compare their weights with the next step."""
+    if _engine is not None:
+        _engine.comparison.is_wanted = True
+
+
+def close() -> None:
+    """End the engine of this process; the next use makes a new one."""
+    global _engine, _default_group
+    engine, _engine = _engine, None
+    if _default_group is not None:
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        _default_group = None
+    if engine is not None:
+        engine.close()
+        atexit.unregister(_end)
+    background.wait(FORM_S + 1)
+
+
+def _end() -> None:
+    engine = _engine
+    if engine is not None and not hasattr(sys, "last_type"):  # the script did not die of an exception
+        engine.leave("its script ended")
+    elif engine is not None and sys.last_value is not None:
+        engine.died_of(sys.last_value)
+    close()
+
+
+def _address() -> str:
+    url = env.coordinator_url()
+    return env.address() or (address_towards(url) if url else "127.0.0.1")
+
+
+def _fixed_membership(board: Board, on_closed: Callable[[int], None]) -> Alone:
+    return Fixed(env.address()) if env.torchrun_size() > 1 else Alone()
+
+
+def _membership(board: Board, on_closed: Callable[[int], None]) -> Alone | Membership:
+    url = env.coordinator_url()
+    if url is None:
+        return _fixed_membership(board, on_closed)
+    from everstep.client.calls import Coordinator
+
+    token = env.token()
+    if token is None:
+        raise UsageError(
+            f"{env.COORDINATOR}={url} is set, but no token",
+            hint=f"set {env.TOKEN_FILE} to the coordinator's token file (mode 0600), or {env.TOKEN}",
+        )
+    if not env.worker():
+        raise UsageError(f"{env.COORDINATOR} is set, but not {env.WORKER}", hint="start the script with `everstep run`")
+    return Membership(Coordinator(url, token, env.job()), url, env.worker(), board, on_closed)

@@ -1,0 +1,177 @@
+"""Reads Determined's experiment file (`det experiment create det.yaml .`).
+
+Its launcher is ours; its slots are workers. `searcher: single` is one run; others wait for experiments."""
+
+from __future__ import annotations
+
+import re
+
+from everstep.job_file.draft import Draft
+from everstep.job_file.launched import put_command, put_shell_line
+from everstep.job_file.schema import Searcher
+from everstep.job_file.tree import Tree
+
+_ENVIRONMENT = ("environment",)
+_STORAGE = ("checkpoint_storage",)
+_SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
+_AS_THEY_ARE = ("hyperparameters", "data", "searcher")
+_THEIR_KEYS = frozenset(
+    [
+        "checkpoint_storage",
+        "max_restarts",
+        "bind_mounts",
+        "reproducibility",
+        "scheduling_unit",
+        "records_per_epoch",
+        "min_validation_period",
+        "min_checkpoint_period",
+        "perform_initial_validation",
+        "profiling",
+        "optimizations",
+        "workspace",
+        "project",
+        "environment",
+    ]
+)
+
+
+def is_determined(tree: Tree) -> bool:
+    """By keys that a native file has not; or by Determined's module in the entrypoint."""
+    if not isinstance(tree.value, dict) or tree.at("entrypoint") is None or tree.at("kind") is not None:
+        return False
+    entrypoint = str(tree.value["entrypoint"].written())
+    has_theirs = bool(_THEIR_KEYS & tree.value.keys()) and tree.at("searcher") is not None
+    return tree.at("resources", "slots_per_trial") is not None or "determined.launch" in entrypoint or has_theirs
+
+
+def read(draft: Draft) -> None:
+    draft.put("name", value=draft.text("name"))
+    _read_entrypoint(draft)
+    _read_slots(draft)
+    for key in _AS_THEY_ARE:
+        if found := draft.take(key):
+            draft.put(key, value=found.plain())
+    _read_searcher(draft)
+    _read_labels(draft)
+    _read_environment(draft)
+    _read_storage(draft)
+    _read_mounts(draft)
+    draft.put("restarts", value=draft.whole("max_restarts"))
+    draft.put("seed", value=draft.whole("reproducibility", "experiment_seed"))
+    draft.put("resources", "shm", value=draft.text("resources", "shm_size"))
+    draft.put("platform", "slurm", "raw", value=draft.texts("slurm", "sbatch_args"))
+    draft.put("platform", "pbs", "raw", value=draft.texts("pbs", "pbsbatch_args"))
+
+
+def _read_entrypoint(draft: Draft) -> None:
+    entrypoint = draft.take("entrypoint")
+    if entrypoint is None:
+        raise draft.refused("entrypoint is missing", hint="entrypoint: python3 train.py")
+    if isinstance(entrypoint.value, list):
+        put_command(draft, tuple(draft.texts("entrypoint")), {})
+    elif re.fullmatch(r"[\w.]+:\w+", entrypoint.text):
+        raise draft.refused(
+            f"entrypoint: {entrypoint.text} is a class, which nothing starts",
+            path=("entrypoint",),
+            hint="a script that makes the trial and calls Trainer(…).fit(): entrypoint: python3 train.py",
+        )
+    else:
+        put_shell_line(draft, entrypoint.text, {})
+
+
+def _read_slots(draft: Draft) -> None:
+    """Slots are workers in all. How many fit on a node, the file does not say."""
+    num_slots = draft.whole("resources", "slots_per_trial")
+    is_single = draft.text("resources", "is_single_node") == "true"
+    if num_slots is None or num_slots < 1:
+        return
+    draft.put("workers_per_node", value=num_slots)
+    if num_slots > 1 and not is_single:
+        draft.say(
+            f"resources.slots_per_trial: {num_slots} became {num_slots} workers on one node: "
+            "`nodes` and `workers_per_node` spread them over several, and `resources.gpu` asks for GPUs"
+        )
+
+
+def _read_searcher(draft: Draft) -> None:
+    searcher = draft.data.get("searcher")
+    if not isinstance(searcher, dict):
+        return
+    for key in [key for key in searcher if key not in Searcher.model_fields]:
+        searcher.pop(key)
+        draft.say(f"searcher.{key} was not carried over")
+    if str(searcher.get("name")) == "custom":
+        raise draft.refused("searcher.name: custom has no meaning here", path=("searcher",), hint="name: single")
+
+
+def _read_labels(draft: Draft) -> None:
+    """They have no values there."""
+    found = draft.look("labels")
+    if found is not None and isinstance(found.value, list):
+        draft.put("labels", value=dict.fromkeys(draft.texts("labels"), ""))
+
+
+def _read_environment(draft: Draft) -> None:
+    image = _one_of(draft, *_ENVIRONMENT, "image")
+    draft.put("image", value=image.plain() if image else None)
+    variables = _one_of(draft, *_ENVIRONMENT, "environment_variables")
+    items = variables.value if variables else []
+    if not isinstance(items, list) or not all(item.is_scalar for item in items):
+        raise draft.refused("environment.environment_variables is no list of texts", hint="- NAME=value")
+    pairs = [item.text for item in items]
+    env = {name: value for name, equals, value in (pair.partition("=") for pair in pairs) if equals}
+    for pair in pairs:
+        if "=" not in pair:
+            draft.say(f"environment variable {pair}: its value is taken where the job is submitted; give it in `env`")
+    draft.put("env", value=env)
+    if pod := draft.take(*_ENVIRONMENT, "pod_spec"):
+        known = {"apiVersion", "kind"}  # of any pod
+        raw = {key: each.plain() for key, each in pod.children() if key not in known}
+        draft.put("platform", "kubernetes", "raw", value=raw)
+    if draft.take(*_ENVIRONMENT, "registry_auth"):
+        draft.say("environment.registry_auth was not carried over: platform.kubernetes.pull_secrets names a secret")
+
+
+def _one_of(draft: Draft, *path: str) -> Tree | None:
+    """A value for all, or one for each kind of machine: GPUs go first."""
+    found = draft.take(*path)
+    if found is None or not isinstance(found.value, dict):
+        return found
+    kinds = [kind for kind in ("cuda", "gpu", "rocm", "cpu") if found.at(kind) is not None]
+    if len(kinds) > 1:
+        draft.say(f"{'.'.join(path)}: the one for {kinds[0]} was taken, that for {', '.join(kinds[1:])} was not")
+    return found.at(kinds[0]) if kinds else None
+
+
+def _read_storage(draft: Draft) -> None:
+    if (found := draft.look(*_STORAGE)) is None:
+        return
+    if found.is_scalar:
+        draft.put("checkpoint", "uri", value=draft.text(*_STORAGE))
+        return
+    kind = draft.text(*_STORAGE, "type") or "shared_fs"
+    if kind in _SCHEMES:
+        bucket = draft.text(*_STORAGE, "bucket") or draft.text(*_STORAGE, "container")
+        prefix = (draft.text(*_STORAGE, "prefix") or "").strip("/")
+        draft.put("checkpoint", "uri", value=f"{_SCHEMES[kind]}://{bucket}/{prefix}".rstrip("/"))
+    elif kind in ("shared_fs", "directory"):
+        parts = (draft.text(*_STORAGE, key) for key in ("host_path", "container_path", "storage_path"))
+        draft.put("checkpoint", "uri", value="/".join(part.rstrip("/") for part in parts if part))
+    else:
+        raise draft.refused(
+            f"checkpoint_storage.type: {kind}", path=_STORAGE, hint="shared_fs, directory, s3, gcs or azure"
+        )
+    for theirs, ours in (("save_trial_latest", "keep_latest"), ("save_trial_best", "keep_best")):
+        draft.put("checkpoint", ours, value=draft.whole(*_STORAGE, theirs))
+
+
+def _read_mounts(draft: Draft) -> None:
+    volumes = []
+    for mount in draft.items("bind_mounts"):
+        source, target = (draft.text(*mount, key) for key in ("host_path", "container_path"))
+        is_readonly = draft.text(*mount, "read_only") == "true"
+        if source is None or target is None:
+            raise draft.refused("a mount without host_path and container_path", path=mount)
+        target = target if target.startswith("/") else f"/run/determined/workdir/{target}"
+        volumes.append({"source": source, "target": target, "readonly": is_readonly})
+    draft.put("volumes", value=volumes)

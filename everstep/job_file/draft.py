@@ -1,0 +1,114 @@
+"""A job on its way from another system's file: what was taken from it, what is said about it, and what is left.
+
+A reader takes values out of the foreign tree by their paths. Whatever it never takes is named in a note: nothing is
+dropped in silence, not even what its authors never heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from everstep.errors import UsageError
+from everstep.job_file.tree import Path, Tree
+
+
+class Draft:
+    """Takes from one foreign tree; `data` becomes the native form."""
+
+    def __init__(self, tree: Tree, *, name: str) -> None:
+        self.tree = tree
+        self.name = name
+        self.data: dict[str, Any] = {}
+        self._notes: list[str] = []
+        self._taken: set[Path] = set()
+
+    # --- taking ---
+
+    def take(self, *path: str) -> Tree | None:
+        """The value there, with all below it; None if there is none."""
+        self._taken.add(path)
+        return self.tree.at(*path)
+
+    def look(self, *path: str) -> Tree | None:
+        """Without taking it."""
+        return self.tree.at(*path)
+
+    def text(self, *path: str) -> str | None:
+        found = self.take(*path)
+        if found is not None and not found.is_scalar:
+            raise self.refused(f"{'.'.join(path)} is no text", path=path)
+        return found.text if found else None
+
+    def whole(self, *path: str) -> int | None:
+        """A number without a fraction."""
+        text = self.text(*path)
+        if text is not None and not text.strip().lstrip("-").isdigit():
+            raise self.refused(f"{'.'.join(path)}: {text!r} is no whole number", path=path)
+        return None if text is None else int(text)
+
+    def texts(self, *path: str) -> list[str]:
+        """The items of a list of scalars, as they were written."""
+        found = self.take(*path)
+        if found is None:
+            return []
+        if not isinstance(found.value, list) or not all(item.is_scalar for item in found.value):
+            raise self.refused(f"{'.'.join(path)} is no list of texts", path=path)
+        return [item.text for item in found.value]
+
+    def mapping(self, *path: str) -> dict[str, str]:
+        """Of texts, as they were written."""
+        found = self.take(*path)
+        if found is None:
+            return {}
+        if not isinstance(found.value, dict) or not all(each.is_scalar for each in found.value.values()):
+            raise self.refused(f"{'.'.join(path)} is no mapping of texts", path=path, hint="name: value")
+        return {key: each.text for key, each in found.value.items()}
+
+    def items(self, *path: str) -> list[Path]:
+        """Where the items of a list of mappings are; they are not taken."""
+        found = self.look(*path)
+        if found is None:
+            return []
+        if not isinstance(found.value, list) or not all(isinstance(item.value, dict) for item in found.value):
+            raise self.refused(f"{'.'.join(path)} is no list of mappings", path=path, hint="- {name: value}")
+        return [(*path, str(index)) for index in range(len(found.value))]
+
+    # --- putting ---
+
+    def put(self, *path: str, value: Any) -> None:
+        """A key of the native form; nothing, if there is nothing to say."""
+        if value in (None, "", {}, [], ()) or not path:
+            return
+        below = self.data
+        for key in path[:-1]:
+            below = below.setdefault(key, {})
+        below[path[-1]] = value
+
+    def say(self, note: str) -> None:
+        if note not in self._notes:
+            self._notes.append(note)
+
+    # --- the end ---
+
+    def notes(self) -> tuple[str, ...]:
+        """What was said, and what nobody took, by its place. Not the values: some are secrets."""
+        left = tuple(
+            f"{'.'.join(path)}{'' if tree.line is None else f' (line {tree.line})'} was not carried over"
+            for path, tree in self._left(self.tree, ())
+        )
+        return (*self._notes, *left)
+
+    def refused(self, message: str, *, path: Path = (), hint: str | None = None) -> UsageError:
+        found = self.tree.at(*path) if path else None
+        where = f"{self.name}:{found.line}" if found is not None and found.line is not None else self.name
+        return UsageError(f"{where}: {message}", hint=hint)
+
+    def _left(self, tree: Tree, path: Path) -> Iterator[tuple[Path, Tree]]:
+        if path in self._taken or (tree.is_scalar and tree.value is None):
+            return
+        if tree.is_scalar or not any(taken[: len(path)] == path for taken in self._taken):
+            if tree.value not in ({}, []):
+                yield path, tree
+            return
+        for key, each in tree.children():
+            yield from self._left(each, (*path, key))

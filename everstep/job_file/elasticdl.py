@@ -1,0 +1,183 @@
+"""Reads a whole `elasticdl train …` command line. Each worker pod is a node with one worker.
+
+Any script runs by --job_command; models that ElasticDL itself would train (--model_def) have no script to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from everstep.errors import UsageError
+from everstep.job_file.draft import Draft
+from everstep.job_file.launched import put_shell_line
+from everstep.job_file.tree import Tree
+
+_STOCK_MASTER = "elasticdl/elasticdl"
+# Of ElasticDL's own runtime: with --job_command they change nothing there either.
+_NOTHING_HERE = frozenset(
+    [
+        "need_elasticdl_job_service",
+        "need_task_manager",
+        "need_pod_manager",
+        "task_fault_tolerance",
+        "need_tf_config",
+        "log_level",
+        "force_use_kube_config_file",
+    ]
+)
+_BOOLEANS = frozenset(
+    [
+        "need_elasticdl_job_service",
+        "need_task_manager",
+        "need_pod_manager",
+        "task_fault_tolerance",
+        "need_tf_config",
+        "use_async",
+        "lr_staleness_modulation",
+        "relaunch_timeout_worker",
+        "force_use_kube_config_file",
+    ]
+)
+_ALLREDUCE = "AllreduceStrategy"
+
+
+def is_elasticdl(words: Sequence[str]) -> bool:
+    return bool(words) and words[0].rpartition("/")[2] == "elasticdl"
+
+
+def tree_of(words: Sequence[str]) -> Tree:
+    """Its options, as a tree: the last of each counts."""
+    command = words[1] if len(words) > 1 else ""
+    if command != "train":
+        raise UsageError(
+            f"elasticdl {command}: only `elasticdl train` becomes a job", hint="images are made by `everstep build`"
+        )
+    options: dict[str, Tree] = {}
+    rest = list(words[2:])
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--"):
+            raise UsageError(f"{word!r} is no option", hint="put values that have blanks in quotes")
+        name, equals, value = word[2:].partition("=")
+        name = name.replace("-", "_")
+        if not equals:
+            has_value = bool(rest) and not rest[0].startswith("--")
+            if not has_value and name not in _BOOLEANS:
+                raise UsageError(f"{word} has no value", hint=f"{word}=VALUE")
+            value = rest.pop(0) if has_value else "true"
+        options[name] = Tree(value=value, text=value)
+    return Tree(value=options)
+
+
+def read(draft: Draft) -> None:
+    _check_strategy(draft)
+    draft.put("name", value=draft.text("job_name"))
+    _read_command(draft)
+    num_workers = draft.whole("num_workers")
+    num_workers = 2 if num_workers is None else num_workers
+    # Its jobs go on with the workers that are left.
+    draft.put("nodes", value=f"1:{num_workers}" if num_workers != 1 else 1)
+    draft.put("workers_per_node", value=1)
+    _read_images(draft)
+    for role, target in (("worker", ("resources",)), ("master", ("coordinator", "resources"))):
+        _read_resources(draft, role, target)
+    draft.put("env", value=_pairs(draft, "envs"))
+    draft.put("shards", "minibatches_per_shard", value=draft.whole("num_minibatches_per_task"))
+    draft.put("platform", "kubernetes", "namespace", value=draft.text("namespace"))
+    draft.put("platform", "kubernetes", "pull_policy", value=draft.text("image_pull_policy"))
+    _read_volumes(draft)
+    _read_priority(draft)
+    if (policy := draft.text("restart_policy")) not in (None, "Never"):
+        draft.say(f"--restart_policy={policy} was not carried over: the coordinator replaces pods, Kubernetes none")
+    for name in _NOTHING_HERE:
+        draft.take(name)
+    draft.data.setdefault("platform", {}).setdefault("kubernetes", {})
+
+
+def _check_strategy(draft: Draft) -> None:
+    strategy = draft.text("distribution_strategy") or "ParameterServerStrategy"
+    if strategy != _ALLREDUCE:
+        is_given = draft.look("distribution_strategy") is not None
+        raise UsageError(
+            f"--distribution_strategy={strategy}{'' if is_given else ', the default'}: Everstep trains by all-reduce",
+            hint=f"--distribution_strategy={_ALLREDUCE}",
+        )
+    if draft.whole("num_ps_pods"):
+        raise UsageError("--num_ps_pods: Everstep has no parameter servers", hint="leave it out")
+
+
+def _read_command(draft: Draft) -> None:
+    command = draft.text("job_command")
+    if command is None:
+        raise UsageError(
+            "no --job_command: a model that is trained by ElasticDL's own loop has no script to run",
+            hint='--job_command="python -m model_zoo.mnist.mnist_pytorch"',
+        )
+    put_shell_line(draft, command, {})
+
+
+def _read_images(draft: Draft) -> None:
+    master, worker = draft.text("image_name"), draft.text("worker_image")
+    draft.put("image", value=worker or master)
+    if not master or not worker or master == worker:
+        return
+    if master.rpartition(":")[0] == _STOCK_MASTER or master == _STOCK_MASTER:
+        draft.say(
+            f"--image_name={master} holds ElasticDL's master: the coordinator runs in the workers' image; "
+            "another one that has Everstep in it is coordinator.image"
+        )
+    else:
+        draft.put("coordinator", "image", value=master)
+        draft.say(f"--image_name={master} became the coordinator's: it must have Everstep in it")
+
+
+def _read_resources(draft: Draft, role: str, target: tuple[str, ...]) -> None:
+    request, limit = _pairs(draft, f"{role}_resource_request"), _pairs(draft, f"{role}_resource_limit")
+    for name in ("cpu", "memory"):
+        value, most = request.pop(name, None), limit.pop(name, None)
+        draft.put(*target, name, value=value or most)
+        if value is not None and most != value:
+            draft.put(*target, "limits", name, value=most)
+    gpus = [found for kind in (request, limit) for key in ("gpu", "nvidia.com/gpu") if (found := kind.pop(key, None))]
+    if role == "worker":
+        draft.put(*target, "gpu", value=gpus[-1] if gpus else None)
+    for name in {**request, **limit}:
+        draft.say(f"--{role}_resource_request: {name} was not carried over")
+
+
+def _read_volumes(draft: Draft) -> None:
+    text = draft.text("volume")
+    volumes = []
+    for part in filter(str.strip, (text or "").split(";")):
+        given = _split_pairs("volume", part)
+        claim, path, target = (given.pop(key, None) for key in ("claim_name", "host_path", "mount_path"))
+        if target is None or (claim is None) == (path is None):
+            raise UsageError(f"--volume={part}", hint="host_path=…,mount_path=… or claim_name=…,mount_path=…")
+        volumes.append({"source": f"pvc:{claim}" if claim else path, "target": target})
+        for name in given:
+            draft.say(f"--volume: {name} was not carried over")
+    draft.put("volumes", value=volumes)
+
+
+def _read_priority(draft: Draft) -> None:
+    if (priority := draft.text("worker_pod_priority")) is None:
+        return
+    if priority.replace(".", "").isdigit():
+        draft.say(f"--worker_pod_priority={priority}: a share of pods was not carried over; all have one priority")
+    else:
+        draft.put("platform", "kubernetes", "priority_class", value=priority)
+
+
+def _pairs(draft: Draft, name: str) -> dict[str, str]:
+    text = draft.text(name)
+    return _split_pairs(name, text) if text else {}
+
+
+def _split_pairs(name: str, text: str) -> dict[str, str]:
+    """ "a=1,b=2" """
+    found = {}
+    for part in filter(str.strip, text.split(",")):
+        key, equals, value = part.strip().partition("=")
+        if not equals or not key:
+            raise UsageError(f"--{name}: {part!r} is no pair", hint="NAME=VALUE,NAME=VALUE")
+        found[key.strip()] = value
+    return found

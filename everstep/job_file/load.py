@@ -1,0 +1,113 @@
+"""Any job file, or a command line of ElasticDL, to a `Job`; with notes on what was not carried over.
+
+Which system's it is, its content says: by keys that only that one has. All else is native, and every key is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from everstep.errors import UsageError
+from everstep.job_file import ads, determined, elasticdl, elasticjob, overrides
+from everstep.job_file.draft import Draft
+from everstep.job_file.problems import problems_of, usage_error
+from everstep.job_file.schema import TEXT_PATHS, Job
+from everstep.job_file.tree import Tree, dump, parse, plain_but, planted
+
+NATIVE = "Everstep"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    job: Job
+    system: str  # whose file it was
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _System:
+    name: str
+    is_theirs: Callable[[Tree], bool]
+    read: Callable[[Draft], None]
+
+
+_SYSTEMS = (
+    _System(name="ADS", is_theirs=ads.is_ads, read=ads.read),
+    _System(name="DLRover", is_theirs=elasticjob.is_elasticjob, read=elasticjob.read),
+    _System(name="Determined", is_theirs=determined.is_determined, read=determined.read),
+)
+
+
+def load_file(path: Path, changes: Sequence[str] = ()) -> Loaded:
+    """`changes` are those of `--set`, of the native form."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: byte {error.start} is no UTF-8", hint="save it as UTF-8 text") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", hint="the path of a job file") from None
+    return load(text, changes, name=str(path))
+
+
+def load(text: str, changes: Sequence[str] = (), *, name: str = "job file") -> Loaded:
+    tree = parse(text, name=name)
+    if not isinstance(tree.value, dict):
+        raise UsageError(f"{name} is no mapping", hint="the shortest job file is: `entrypoint: train.py`")
+    system = next((each for each in _SYSTEMS if each.is_theirs(tree)), None)
+    if system is not None:
+        return _converted(Draft(tree, name=name), system, changes)
+    if (kind := tree.at("kind")) is not None:
+        raise UsageError(
+            f"{name}:{kind.line}: kind: {kind.text} is not read",
+            hint="ADS's `kind: distributed` and DLRover's ElasticJob are; a job file of Everstep has no kind",
+        )
+    job = _validated(overrides.apply(tree, changes), name)
+    return Loaded(job=job, system=NATIVE, notes=tuple(_remarks(job)))
+
+
+def load_command(words: Sequence[str], changes: Sequence[str] = ()) -> Loaded:
+    """Of another system: `elasticdl train …`."""
+    if not elasticdl.is_elasticdl(words):
+        raise UsageError(f"{words[0] if words else 'nothing'}: no command that is read", hint="elasticdl train …")
+    system = _System(name="ElasticDL", is_theirs=lambda _: True, read=elasticdl.read)
+    return _converted(Draft(elasticdl.tree_of(words), name="elasticdl train"), system, changes)
+
+
+def to_yaml(job: Job) -> str:
+    """The native form. Reads back as the same job, but for literal secrets, which are masked."""
+    return dump(job.dump())
+
+
+def json_schema() -> dict[str, Any]:
+    schema = Job.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Job file of Everstep"}
+
+
+def _converted(draft: Draft, system: _System, changes: Sequence[str]) -> Loaded:
+    system.read(draft)
+    job = _validated(overrides.apply(planted(draft.data), changes), f"{draft.name}, as converted")
+    return Loaded(job=job, system=system.name, notes=(*draft.notes(), *_remarks(job)))
+
+
+def _validated(tree: Tree, name: str) -> Job:
+    data = plain_but(tree, TEXT_PATHS)
+    try:
+        return Job.model_validate(data)
+    except ValidationError as error:
+        # Not the library's own text: it shows what was given, and that may be a secret.
+        raise usage_error(problems_of(error, tree, Job), name=name) from None
+
+
+def _remarks(job: Job) -> list[str]:
+    remarks = [
+        f"secrets.{name} stands in the file itself: env:NAME or file:PATH keeps it out"
+        for name, secret in job.secrets.items()
+        if secret.is_value
+    ]
+    if job.searcher is not None and job.searcher.name != "single":
+        remarks.append(f"searcher.name: {job.searcher.name} is not run yet: only single is")
+    return remarks

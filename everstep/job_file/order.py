@@ -1,0 +1,100 @@
+"""What the processes of a submitted job are told: one JSON text, the same for its coordinator and for every node.
+
+Nothing in it is secret. Where the coordinator is, and which node this is, a platform says beside it. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from everstep.errors import UsageError
+from everstep.job_file.schema import Job
+from everstep.job_file.settings import experiment_of, num_workers_of, policy_settings
+from everstep.wire import Policy, policy_problems
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    job: str  # its id
+    name: str
+    script: str
+    args: tuple[str, ...] = ()
+    is_module: bool = False
+    is_program: bool = False
+    workers: int | str = 1  # of each node; auto, gpu, cpu: what the node has
+    min_nodes: int = 1
+    max_nodes: int = 1
+    policy: Mapping[str, float | int] = field(default_factory=dict)  # what is not as by default
+    experiment: Mapping[str, Any] = field(default_factory=dict)  # for scripts that ask the job
+    env: Mapping[str, str] = field(default_factory=dict)
+    setup: tuple[str, ...] = ()
+    code: str = ""  # SHA-256 of the tarball that workers start in; "": in `workdir`, which is there already
+    code_from: str = ""  # folder, of any kind that fsspec knows, that holds the tarball; "": the coordinator has it
+    workdir: str = ""
+    grace_s: float = 60.0  # a node that must go has so long to save and leave
+    time_limit_s: float | None = None  # of the whole job
+    wants_check: bool = False
+
+    def to_json(self) -> str:
+        """Short: it travels in environment variables."""
+        told = {name: value for name, value in asdict(self).items() if value != _DEFAULTS.get(name)}
+        return json.dumps(told, separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Order:
+        try:
+            told = json.loads(text)
+            known = {each.name for each in fields(cls)}
+            if unknown := sorted(told.keys() - known):
+                raise UsageError(
+                    f"the order has {unknown[0]!r}, which this version does not know", hint="same versions"
+                )
+            tuples = {name: tuple(told[name]) for name in ("args", "setup") if name in told}
+            return cls(**{**told, **tuples})
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UsageError(f"no order of a job: {error}", hint="it is written by `everstep run -f`") from None
+
+
+_DEFAULTS: dict[str, Any] = {"args": (), "setup": (), "policy": {}, "experiment": {}, "env": {}} | {
+    each.name: each.default for each in fields(Order) if isinstance(each.default, str | int | float | bool | None)
+}
+
+
+def policy_of(order: Order) -> Policy:
+    policy = Policy(**order.policy)  # type: ignore[arg-type]
+    for problem in policy_problems(policy):
+        raise UsageError(problem, hint="see elastic and health in docs/job_file.md")
+    return policy
+
+
+def _grace_s(job: Job) -> float:
+    """Half of the job's time at most: nodes that begin to leave before they have come would never train."""
+    return job.checkpoint.grace if job.time_limit is None else min(job.checkpoint.grace, job.time_limit / 2)
+
+
+def order_of(job: Job, job_id: str, *, code: str = "", code_from: str = "", workdir: str = "") -> Order:
+    entry, workers = job.entry, num_workers_of(job)
+    counted = workers if isinstance(workers, int) else 1
+    return Order(
+        job=job_id,
+        name=job.title,
+        script=entry.script,
+        args=entry.args,
+        is_module=entry.is_module,
+        is_program=entry.is_program,
+        workers=workers,
+        min_nodes=job.nodes.min,
+        max_nodes=job.nodes.max,
+        policy=policy_settings(job, counted),
+        experiment=experiment_of(job),
+        env=job.env,
+        setup=job.setup,
+        code=code,
+        code_from=code_from,
+        workdir=workdir,
+        grace_s=_grace_s(job),
+        time_limit_s=job.time_limit,
+        wants_check=job.health.check,
+    )

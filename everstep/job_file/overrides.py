@@ -1,0 +1,63 @@
+"""`--set key=value`: change a job file from the command line. Keys are dotted paths, values are YAML. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from everstep.errors import UsageError
+from everstep.job_file.secret import parse_secret
+from everstep.job_file.tree import Path, Tree, parse, replaced
+
+_PART = re.compile(r'"([^"]+)"|([^."=]+)')
+
+
+def apply(tree: Tree, overrides: Sequence[str]) -> Tree:
+    """In their order; the last one counts."""
+    for text in overrides:
+        path, value = parse_override(text)
+        try:
+            tree = replaced(tree, path, value)
+        except UsageError as error:
+            raise UsageError(f"--set {'.'.join(path)}: {error.message}", hint=error.hint) from None
+    return tree
+
+
+def parse_override(text: str) -> tuple[Path, Tree]:
+    """`resources.memory=16Gi`; a key that has dots in it stands in quotes: `labels."example.com/team"=vision`."""
+    key, equals, value = _split(text)
+    path = tuple(quoted or plain for quoted, plain in _PART.findall(key))
+    if not equals or not path or _joined(path) != key.replace('"', ""):
+        # Not the value: it may be a secret.
+        raise UsageError(f"--set {key}: no key and value", hint="--set key=value, such as --set resources.gpu=2")
+    tree = parse(value, name=f"--set {key}") if value.strip() else Tree(value=None)
+    if path[0] == "secrets":
+        _check_secret(key, tree)
+    return path, _without_lines(tree)
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    """At the first = outside quotes."""
+    found = re.match(r'((?:"[^"]*"|[^="])*)(=?)(.*)', text, re.DOTALL)
+    return (found[1], found[2], found[3]) if found else (text, "", "")
+
+
+def _joined(path: Path) -> str:
+    return ".".join(path)
+
+
+def _check_secret(key: str, tree: Tree) -> None:
+    """Command lines are seen by everybody on the machine."""
+    scalars = [each for _, each in tree.children()] if not tree.is_scalar else [tree]
+    if any(each.value is not None and parse_secret(each.text or None).is_value for each in scalars):
+        raise UsageError(
+            f"--set {key}: a secret on the command line is seen by others", hint=f"--set {key}=env:NAME or =file:PATH"
+        )
+
+
+def _without_lines(tree: Tree) -> Tree:
+    if isinstance(tree.value, dict):
+        return Tree(value={key: _without_lines(each) for key, each in tree.value.items()})
+    if isinstance(tree.value, list):
+        return Tree(value=[_without_lines(each) for each in tree.value])
+    return Tree(value=tree.value, text=tree.text)

@@ -1,0 +1,409 @@
+"""The job file's keys, their types and defaults. Only the entrypoint is required; what is not a key is an error.
+
+A `Job` is a frozen value. `dump` gives the shortest file that reads back as it, with secrets masked."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
+
+from everstep.errors import UsageError
+from everstep.job_file.entrypoint import Entry, entry_of, split, without_launcher
+from everstep.job_file.fields import (
+    AS_WRITTEN,
+    Block,
+    Cpus,
+    Duration,
+    EnvName,
+    Json,
+    Line,
+    Size,
+    Text,
+    Texts,
+    Word,
+    checked,
+    refusal,
+)
+from everstep.job_file.fields import text_paths as _text_paths
+from everstep.job_file.platform_options import Platforms
+from everstep.job_file.secret import SecretField
+
+_DNS_LENGTH = 50  # of a job's name: pods add theirs, and a label has 63 at most
+_MAX_NODES = 100_000
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+# --- short forms ----------------------------------------------------------------------------------
+
+
+def _shorthand(read: Any, form: Any) -> BeforeValidator:
+    """A block that may also be given as this form; a mapping is left to the block."""
+
+    def validate(given: Any) -> Any:
+        return given if isinstance(given, Mapping | Block) else read(given)
+
+    return BeforeValidator(checked(validate), json_schema_input_type=form)
+
+
+def _parse_nodes(given: Any) -> Any:
+    found = re.fullmatch(r"(\d+)(?::(\d+))?", str(given).strip())
+    if isinstance(given, bool) or not found:
+        raise UsageError(f"{given!r} is neither a number nor a range", hint="such as 2, or 1:4")
+    return {"min": int(found[1]), "max": int(found[2] or found[1])}
+
+
+def _parse_volume(given: Any) -> Any:
+    if not isinstance(given, str):
+        raise UsageError(f"{given!r} is no volume", hint="SOURCE:TARGET, or {source: …, target: …}")
+    text, mode = (given[:-3], "ro") if given.endswith(":ro") else (given.removesuffix(":rw"), "rw")
+    source, colon, target = text.rpartition(":")
+    if not colon or not source or not target:
+        raise UsageError(f"{given!r}: where is it seen in the job?", hint="SOURCE:TARGET, such as ./data:/data:ro")
+    return {"source": source, "target": target, "readonly": mode == "ro"}
+
+
+def _parse_words(given: Any) -> Any:
+    words = split(given) if isinstance(given, str) else given
+    if not isinstance(words, list | tuple):
+        raise UsageError("neither a text nor a list", hint="entrypoint: train.py")
+    if not words or words[0] == "":
+        raise UsageError("nothing to run", hint="entrypoint: train.py")
+    return words
+
+
+def _no_launcher(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Everstep starts the workers: a launcher in each of them would start them again."""
+    if (launch := without_launcher(words)).launcher is not None:
+        hint = f"give what it starts: `entrypoint: {shlex.join(launch.words)}`"
+        if workers := launch.options.get("--nproc-per-node"):
+            hint += f", and `workers_per_node: {workers}`"
+        raise UsageError(f"{launch.launcher} would start workers in each worker", hint=hint)
+    return words
+
+
+def _show_words(words: tuple[str, ...]) -> str | list[str]:
+    """In one line, if that reads back as the same words."""
+    line = shlex.join(words)
+    try:
+        return line if split(line) == words and "\n" not in line else list(words)
+    except UsageError:
+        return list(words)
+
+
+# --- blocks ---------------------------------------------------------------------------------------
+
+
+class Nodes(Block):
+    """The job starts with `min` nodes and takes up to `max`."""
+
+    min: Annotated[
+        int, Field(ge=1, le=_MAX_NODES, description="It starts with so many; a range is kept: it waits below.")
+    ] = 1
+    max: Annotated[int, Field(ge=1, le=_MAX_NODES, description="It takes so many; more are spares.")] = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_is_both(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("max") is None and given.get("min") is not None:
+            return {**given, "max": given["min"]}
+        return given
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Nodes:
+        if self.min > self.max:
+            raise refusal(f"from {self.min} to {self.max} nodes", f"MIN:MAX, such as {self.max}:{self.min}")
+        return self
+
+    def __str__(self) -> str:
+        return str(self.min) if self.min == self.max else f"{self.min}:{self.max}"
+
+
+class Limits(Block):
+    """What a node may use at most, where that is more than what is set aside for it."""
+
+    cpu: Annotated[Cpus | None, Field(description="CPUs.")] = None
+    memory: Annotated[Size | None, Field(description="Memory.")] = None
+
+
+class NodeResources(Block):
+    """What is set aside."""
+
+    cpu: Annotated[Cpus | None, Field(description="CPUs: 4, 0.5, 500m.")] = None
+    memory: Annotated[Size | None, Field(description="Memory: 16Gi.")] = None
+    limits: Annotated[Limits, Field(description="At most, where the platform can tell the two apart.")] = Limits()
+
+    @model_validator(mode="after")
+    def _limits_are_not_less(self) -> NodeResources:
+        for name, given, limit in (
+            ("cpu", self.cpu, self.limits.cpu),
+            ("memory", self.memory, self.limits.memory),
+        ):
+            if given is not None and limit is not None and limit < given:
+                shown = self.model_dump(mode="json")
+                raise refusal(
+                    f"limits.{name}: {shown['limits'][name]} is less than {name}: {shown[name]}",
+                    f"limits.{name} is {shown[name]} or more, or left out",
+                )
+        return self
+
+
+class Resources(NodeResources):
+    """Of each node."""
+
+    gpu: Annotated[int, Field(ge=0, description="GPUs.")] = 0
+    gpu_type: Annotated[Word, Field(description="As the platform names it.")] = ""
+    shm: Annotated[Size | None, Field(description="Shared memory (/dev/shm), for data loaders.")] = None
+
+    @model_validator(mode="after")
+    def _shm_fits(self) -> Resources:
+        memory = self.limits.memory or self.memory
+        if self.shm is not None and memory is not None and self.shm > memory:
+            shown = self.model_dump(mode="json")
+            raise refusal(
+                f"shm: {shown['shm']} of {shown['limits']['memory'] or shown['memory']} memory",
+                "shared memory is part of memory: ask for more of it, or less of shm",
+            )
+        return self
+
+
+class Coordinator(Block):
+    """The coordinator, where the platform gives it a place of its own."""
+
+    image: Annotated[Line, Field(description="One that has Everstep in it; else the job's.")] = ""
+    resources: Annotated[NodeResources, Field(description="Of the coordinator.")] = NodeResources()
+
+
+class Build(Block):
+    """How `everstep build` makes the image."""
+
+    dockerfile: Annotated[Text, Field(description="Its path.")] = "Dockerfile"
+    context: Annotated[Text, Field(description="The folder that is copied to /code.")] = "."
+    args: Annotated[dict[str, Text], Field(description="Build arguments; the proxy settings are passed anyway.")] = (
+        Field(default_factory=dict)
+    )
+    push: Annotated[bool, Field(description="Push it, too.")] = False
+
+
+class Volume(Block):
+    """Files that the job sees. `SOURCE:TARGET[:ro]` is the short form."""
+
+    source: Annotated[
+        Text, Field(min_length=1, description="A path of the node, pvc:NAME, nfs:SERVER:/PATH, emptydir, or a URI.")
+    ]
+    target: Annotated[Text, Field(description="Where the job sees it: an absolute path.")]
+    readonly: Annotated[bool, Field(description="Nothing may be written to it.")] = False
+
+    @model_validator(mode="after")
+    def _is_absolute(self) -> Volume:
+        if not PurePosixPath(self.target).is_absolute() or self.target.strip("/") == "":
+            raise refusal(f"target: {self.target!r} is no absolute path below /", "such as /data")
+        return self
+
+    @property
+    def kind(self) -> Literal["path", "pvc", "nfs", "emptydir", "uri"]:
+        if "://" in self.source:
+            return "uri"
+        if self.source == "emptydir":
+            return "emptydir"
+        prefix = self.source.partition(":")[0]
+        return "pvc" if prefix == "pvc" else "nfs" if prefix == "nfs" else "path"
+
+
+class Checkpoint(Block):
+    """Where checkpoints go. The URI alone is the short form."""
+
+    uri: Annotated[Text, Field(description="A folder that all nodes reach, or s3://bucket/prefix, …")] = ""
+    keep_latest: Annotated[int | None, Field(ge=0, description="So many of the newest are kept.")] = None
+    keep_best: Annotated[int | None, Field(ge=0, description="So many of the best are kept.")] = None
+    grace: Annotated[Duration, Field(description="A node that must go has so long to save and leave.")] = 60.0
+
+
+class Elastic(Block):
+    """How membership changes. The same names as in docs/configuration.md; what is not given is as there."""
+
+    min_workers: Count | None = None
+    max_workers: Count | None = None
+    start_s: Seconds | None = None
+    arrive_s: Seconds | None = None
+    fence_s: Seconds | None = None
+    last_call_s: Seconds | None = None
+    join_s: Seconds | None = None
+    undecided_s: Seconds | None = None
+    leaf_deaths: Count | None = None
+
+
+class Health(Block):
+    """Who is lost, and who hangs. The same names as in docs/configuration.md; what is not given is as there."""
+
+    heartbeat_s: Seconds | None = None
+    lease_s: Seconds | None = None
+    stall_s: Seconds | None = None
+    hang_s: Seconds | None = None
+    silence_s: Seconds | None = None
+    check: Annotated[bool, Field(description="First measure all nodes; those that fail or are slow are left out.")] = (
+        False
+    )
+
+
+class Shards(Block):
+    """Leased data. The same names as in docs/configuration.md; what is not given is as there."""
+
+    minibatches_per_shard: Count | None = None
+    shard_lease_s: Seconds | None = None
+    shard_failures: Count | None = None
+    straggler_factor: Annotated[float | None, Field(ge=1)] = None
+
+
+class Searcher(Block):
+    """Which hyperparameters are tried, by Determined's names. `single` is one run with those that are given."""
+
+    name: Literal["single", "random", "grid", "async_halving", "adaptive_asha"] = "single"
+    metric: Text | None = None
+    smaller_is_better: bool = True
+    max_length: Annotated[
+        Count | dict[Literal["batches", "records", "epochs"], Count] | None,
+        Field(description="How long a trial trains: {batches: 937}."),
+    ] = None
+    max_trials: Count | None = None
+    max_concurrent_trials: Annotated[int | None, Field(ge=0)] = None
+    max_time: Count | None = None
+    time_metric: Text | None = None
+    mode: Literal["standard", "aggressive", "conservative"] | None = None
+    divisor: Annotated[float | None, Field(gt=1)] = None
+    max_rungs: Count | None = None
+    num_rungs: Count | None = None
+    bracket_rungs: tuple[int, ...] = ()
+    source_trial_id: int | None = None
+    source_checkpoint_uuid: Text | None = None
+
+
+# --- the job --------------------------------------------------------------------------------------
+
+
+class Job(Block):
+    """One submitted training run."""
+
+    name: Annotated[Line, Field(max_length=200, description="Of the job; else the entrypoint's.")] = ""
+    entrypoint: Annotated[
+        tuple[Text, ...],
+        BeforeValidator(checked(_parse_words), json_schema_input_type=str | list[str | int | float]),
+        AfterValidator(checked(_no_launcher)),
+        PlainSerializer(_show_words),
+        Field(description="What each worker runs: train.py, -m package.train, or a program; a text or a list."),
+    ]
+    args: Annotated[Texts, Field(description="Its arguments, passed as they are written.")] = ()
+    env: Annotated[dict[EnvName, Text], Field(description="Environment variables.")] = Field(default_factory=dict)
+    secrets: Annotated[
+        dict[EnvName, SecretField],
+        Field(description="Environment variables that are never printed: env:NAME, file:PATH, kubernetes:SECRET/KEY."),
+    ] = Field(default_factory=dict)
+    nodes: Annotated[
+        Nodes,
+        _shorthand(_parse_nodes, int | str | Nodes),
+        PlainSerializer(lambda nodes: int(str(nodes)) if nodes.min == nodes.max else str(nodes)),
+        Field(description="How many: 2, or MIN:MAX."),
+        AS_WRITTEN,
+    ] = Nodes()
+    workers_per_node: Annotated[
+        Count | Literal["auto", "gpu", "cpu"] | None,
+        Field(description="A number, or what a node has: auto, gpu, cpu. Else one for each of resources.gpu, or one."),
+    ] = None
+    resources: Annotated[Resources, Field(description="Of each node.")] = Resources()
+    coordinator: Annotated[Coordinator, Field(description="Of the coordinator, where it has its own place.")] = (
+        Coordinator()
+    )
+    image: Annotated[Line, Field(description="The container's; without one, the nodes' own Python.")] = ""
+    build: Annotated[Build | None, Field(description="How `everstep build` makes the image.")] = None
+    setup: Annotated[
+        Texts, Field(description="Lines for a shell on each node, before the agent, which is its child: module load, …")
+    ] = ()
+    workdir: Annotated[Text, Field(description="The code: sent to the nodes, and where workers start.")] = "."
+    ignore: Annotated[Text, Field(description="File that lists what is not sent, as .gitignore does.")] = (
+        ".everstepignore"
+    )
+    volumes: Annotated[
+        tuple[Annotated[Volume, _shorthand(_parse_volume, str | Volume)], ...],
+        Field(description="Files that the job sees: SOURCE:TARGET[:ro]."),
+    ] = ()
+    checkpoint: Annotated[
+        Checkpoint,
+        _shorthand(lambda uri: {"uri": uri}, str | Checkpoint),
+        Field(description="Where checkpoints go; the URI alone, or more."),
+    ] = Checkpoint()
+    restarts: Annotated[
+        int, Field(ge=0, description="So many workers are replaced in the whole job. Lost nodes do not count.")
+    ] = 3
+    time_limit: Annotated[Duration | None, Field(description="Of the whole job: 1h30m, 1:30:00.")] = None
+    elastic: Annotated[Elastic, Field(description="How membership changes.")] = Elastic()
+    health: Annotated[Health, Field(description="Who is lost, and who hangs.")] = Health()
+    shards: Annotated[Shards, Field(description="Leased data.")] = Shards()
+    seed: Annotated[int, Field(ge=0, description="Of random streams, for scripts that ask the job.")] = 0
+    hyperparameters: Annotated[Json, Field(description="For scripts that ask the job.")] = Field(default_factory=dict)
+    data: Annotated[Json, Field(description="Anything else for scripts that ask the job.")] = Field(
+        default_factory=dict
+    )
+    searcher: Annotated[
+        Searcher | None,
+        _shorthand(lambda name: {"name": name}, str | Searcher),
+        Field(description="Which hyperparameters are tried; a name, or more."),
+    ] = None
+    labels: Annotated[dict[str, Text], Field(description="On what is submitted, where the platform has them.")] = Field(
+        default_factory=dict
+    )
+    platform: Annotated[
+        Platforms,
+        _shorthand(lambda name: {"name": name}, str | Platforms),
+        Field(description="Where to run: a name, or options of one platform or several."),
+    ] = Platforms()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Job:
+        if both := sorted(self.env.keys() & self.secrets.keys()):
+            raise refusal(f"{both[0]} is in env and in secrets", "remove one of them")
+        targets = [volume.target.rstrip("/") for volume in self.volumes]
+        if twice := next((target for target in targets if targets.count(target) > 1), None):
+            raise refusal(f"two volumes at {twice}", "each needs a target of its own")
+        if (
+            self.elastic.min_workers
+            and self.elastic.max_workers
+            and self.elastic.min_workers > self.elastic.max_workers
+        ):
+            raise refusal(
+                f"elastic: from {self.elastic.min_workers} to {self.elastic.max_workers} workers",
+                "min_workers is max_workers or less",
+            )
+        return self
+
+    @property
+    def entry(self) -> Entry:
+        """As `everstep run` takes it."""
+        return entry_of(self.entrypoint, self.args)
+
+    @property
+    def title(self) -> str:
+        """The job's name, or one made of what it runs."""
+        return self.name or PurePosixPath(self.entry.script).stem or "job"
+
+    @property
+    def slug(self) -> str:
+        """The title as clusters want it: lower-case letters, digits and dashes; cut names stay different ones."""
+        cut = re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+        if cut and cut[0].isalpha() and len(cut) <= _DNS_LENGTH:
+            return cut
+        digest = hashlib.sha256(self.title.encode()).hexdigest()[:6]
+        return f"{('job-' + cut if not cut[:1].isalpha() else cut)[: _DNS_LENGTH - 7].strip('-')}-{digest}"
+
+    def dump(self) -> dict[str, Any]:
+        """The keys that are not as they would be anyway. Literal secrets are masked."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+TEXT_PATHS = frozenset(_text_paths(Job))

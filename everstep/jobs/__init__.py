@@ -1,0 +1,1 @@
+"""Submitted jobs: what each command does, and what runs on the nodes."""

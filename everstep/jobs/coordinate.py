@@ -1,0 +1,181 @@
+"""`everstep coordinate`: the coordinator of one submitted job, and its nodes where it makes them itself.
+
+Started again on the same folder it goes on as before. Its exit code is the job's."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from everstep import env
+from everstep.client.calls import Coordinator
+from everstep.errors import EverstepError, PermanentError, UsageError
+from everstep.job_file.order import Order, policy_of
+from everstep.jobs.asked_to_end import asked_to_end
+from everstep.jobs.node import read_order
+from everstep.launcher.local_coordinator import (
+    CoordinatorFiles,
+    LocalCoordinator,
+    earlier_port,
+    private_directory,
+    write_token,
+)
+from everstep.launcher.machine import own_address
+from everstep.platforms import status_file
+from everstep.platforms.base import OVER, State
+from everstep.platforms.fleet import Fleet, NoFleet, ReturningNodes, keep
+from everstep.storage import private_file
+from everstep.wire import JobSpec, JobView
+
+_TURN_S = 0.2
+_HEAR_S = 30.0  # after the job's end, for nodes to hear of it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoordinateRequest:
+    order: str
+    folder: Path
+    host: str
+    port: int
+    token_file: Path | None
+    fleet: str  # none, local, kubernetes, indexed; requeued: all may go, coordinator too, and come back on this folder
+
+
+def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> int:
+    order = read_order(request.order)
+    folder = private_directory(request.folder)
+    files = CoordinatorFiles(directory=folder, serves_code=bool(order.code and not order.code_from))
+    if request.token_file is not None and request.token_file.resolve() != files.token:
+        private_file.write(files.token, env.read_token(request.token_file).encode() + b"\n")
+    told = status_file.read(folder)
+    if told is not None and told[0] in OVER:  # one that ended with an error may be started again for that
+        say(f"{told[0]}, as it was before this start")
+        return 0 if told[0] == "succeeded" else 1
+    status_file.write(folder, "running", "the coordinator is started")
+    write_token(files.token)
+    fleet = _fleet(request.fleet, order, folder)
+    fleet.prepare()
+    host, comes_back = own_address(request.host), request.fleet == "requeued"
+    port = _port(files, request.port) if not comes_back else earlier_port(files, host)
+    with (
+        asked_to_end() as asked,
+        LocalCoordinator(files, say=say, host=host, port=port) as local,
+        closing(Coordinator(local.url, env.read_token(files.token), order.job)) as coordinator,
+    ):
+        view = coordinator.create_job(JobSpec(name=order.name, policy=policy_of(order)))
+        say(f"job {order.job} at {local.url}, files in {folder}")
+        with fleet:
+            view, was_asked = _attend(order, coordinator, fleet, asked, say, began_at=_began_at(folder))
+            if not _is_over(view) and comes_back:
+                _await_nodes(coordinator, fleet, order.grace_s)
+                view = coordinator.view(is_brief=True)
+            if _is_over(view):
+                _await_nodes(coordinator, fleet, _HEAR_S)
+                fleet.dissolve(is_good=view.is_finished)
+    if not _is_over(view):
+        say("ended by a signal; the job goes on without its coordinator until the next one comes")
+        if comes_back:
+            status_file.write(folder, "pending", "its nodes were asked to go; it goes on when they are back")
+        return 128 + signal.SIGTERM
+    state: State = "succeeded" if view.is_finished else "cancelled" if was_asked else "failed"
+    status_file.write(folder, state, view.reason)
+    (folder / "secrets.json").unlink(missing_ok=True)
+    say(f"{state}: {view.reason}")
+    return 0 if view.is_finished else 1
+
+
+def _attend(
+    order: Order,
+    coordinator: Coordinator,
+    fleet: Fleet,
+    asked: threading.Event,
+    say: Callable[[str], None],
+    *,
+    began_at: float,
+) -> tuple[JobView, bool]:
+    """Until the job is over, or we are told to go: then True. Who is told when it is over already did not end it."""
+    leave_at = None if order.time_limit_s is None else began_at + order.time_limit_s - order.grace_s
+    told = ""
+    while True:
+        nodes, view = fleet.nodes(), _look(coordinator)
+        if view is not None and _is_over(view):
+            return view, False
+        if asked.is_set():
+            view = coordinator.view(is_brief=True)
+            if _is_over(view):
+                return view, False
+            return view if fleet.lives_on else _stop(coordinator, "cancelled"), True
+        if leave_at is not None and time.time() > leave_at + order.grace_s:
+            return _stop(coordinator, f"the time limit of {order.time_limit_s:.0f} s is reached"), False
+        is_late = leave_at is not None and time.time() > leave_at
+        try:
+            reason = keep(fleet, nodes, now=time.time(), num_wanted=0 if is_late else None).reason
+        except PermanentError as error:
+            return _stop(coordinator, error.message), False
+        if reason != told and not isinstance(fleet, NoFleet):
+            told = reason
+            say(reason)
+        asked.wait(_TURN_S)
+
+
+def _began_at(folder: Path) -> float:
+    """When the first coordinator of this folder began: the job's time runs from then on."""
+    path = folder / "began"
+    if not path.exists():
+        private_file.write(path, f"{time.time()}\n".encode())
+    return float(path.read_text())
+
+
+def _look(coordinator: Coordinator) -> JobView | None:
+    try:
+        return coordinator.view(is_brief=True)
+    except EverstepError:  # it is being started again
+        return None
+
+
+def _stop(coordinator: Coordinator, reason: str) -> JobView:
+    coordinator.stop(reason)
+    return coordinator.view(is_brief=True)
+
+
+def _await_nodes(coordinator: Coordinator, fleet: Fleet, patience_s: float) -> None:
+    """All nodes have heard of the end, and have left."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        view = _look(coordinator)
+        is_somebody_there = view is not None and any(node.is_present for node in view.nodes)
+        if not is_somebody_there and all(each.is_over for each in fleet.nodes()):
+            return
+        time.sleep(0.05)
+
+
+def _is_over(view: JobView) -> bool:
+    return view.is_finished or view.is_stopped
+
+
+def _port(files: CoordinatorFiles, port: int) -> int:
+    """The one that an earlier coordinator of this folder had, unless one is given: nodes know no other."""
+    if port == 0 and files.ready.exists():
+        return int(files.ready.read_text().strip().rsplit(":", 1)[1])
+    return port
+
+
+def _fleet(kind: str, order: Order, folder: Path) -> Fleet:
+    if kind == "none":
+        return NoFleet()
+    if kind == "requeued":
+        return ReturningNodes()
+    if kind == "local":
+        from everstep.platforms.local_fleet import LocalFleet
+
+        return LocalFleet(order, folder)
+    if kind in ("kubernetes", "indexed"):
+        from everstep.platforms.kubernetes.fleet import IndexedFleet, KubernetesFleet
+
+        return IndexedFleet() if kind == "indexed" else KubernetesFleet(order, folder)
+    raise UsageError(f"no fleet {kind!r}", hint="none, requeued, local, kubernetes or indexed")

@@ -1,0 +1,210 @@
+"""A node whose workers another launcher starts and watches, such as torchrun's agent: it has its part in attempts too.
+
+To the coordinator it is an agent with one worker, which stands for all that the other launcher starts on this node.
+What the coordinator says is heard in threads of its own (line.py); the launcher asks when it wants to know."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from everstep.client.calls import Coordinator
+from everstep.errors import EverstepError, JobFinished, JobStopped
+from everstep.launcher.probe import Probe
+from everstep.launcher.reporting import Line
+from everstep.wire import AgentOrders, AgentReport, AttemptOrder, WorkerExit
+
+log = logging.getLogger("everstep")
+
+_FAREWELL_S = 5.0
+# A launcher whose own workers ended well waits for the other nodes and is deaf meanwhile. If their attempt is closed,
+# they must not wait for it; one that is merely slow in ending its workers has this long.
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """What this node does in an attempt, and the socket that listens on the port it had offered: if it is node 0,
+    on the attempt's master port."""
+
+    order: AttemptOrder
+    listener: socket.socket
+
+
+class Guest:
+    """From the first `next_attempt` to `leave`. For one thread, beside those that hear the coordinator."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Coordinator],
+        *,
+        agent: str,
+        address: str,
+        heartbeat_s: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._connect, self._agent, self._address = connect, agent, address
+        self._heartbeat_s, self._say = heartbeat_s, say
+        self._incarnation = uuid.uuid4().hex
+        self._probe = Probe(address)
+        self._line = Line(
+            connect,
+            agent=agent,
+            incarnation=self._incarnation,
+            heartbeat_s=heartbeat_s,
+            look=self._look,
+            on_orders=self._hear,
+            on_slot=lambda request, slot: None,
+            on_failure=self._give_up,
+            say=say,
+        )
+        self._changed = threading.Condition()
+        self._orders: AgentOrders | None = None
+        self._failure: EverstepError | None = None
+        self._order: AttemptOrder | None = None  # what this node takes part in …
+        self._due: Part | None = None  # … and what it shall take part in next
+        self._listener = self._listen()
+        self._last_attempt = -1
+        self._closed_at: float | None = None
+        self._is_open = self._is_ready = False
+        self._told_why = ""
+
+    def next_attempt(self) -> Part:
+        """Blocks until all nodes start together. The part that this node had in an earlier attempt is over."""
+        with self._changed:
+            self._is_ready = True
+            self._end_part(1)
+            if not self._is_open:
+                self._is_open = True
+                self._probe.open()
+                self._line.open()
+            self._changed.wait_for(lambda: self._due is not None or self._is_over)
+            if self._due is None:
+                raise self._why_over()
+            part, self._due, self._closed_at = self._due, None, None
+            self._order = part.order
+            return part
+
+    @property
+    def is_attempt_over(self) -> bool:
+        """Whether the workers of the attempt that this node takes part in must end."""
+        with self._changed:
+            return self._is_over or self._is_closed()
+
+    @property
+    def is_job_over(self) -> bool:
+        with self._changed:
+            return self._is_over
+
+    def finish(self) -> None:
+        """All workers of this node ended well."""
+        with self._changed:
+            self._end_part(0)
+
+    def stop(self, reason: str) -> None:
+        """End the job for all nodes."""
+        try:
+            with self._connect() as coordinator:
+                coordinator.stop(reason)
+        except EverstepError as error:
+            log.warning("the coordinator could not be told that the job is over: %s", error.message)
+
+    def leave(self) -> None:
+        if self._is_open:
+            self._line.tell_leaving("its work is done")
+            self._line.close(_FAREWELL_S)
+            self._probe.close()
+        self._listener.close()
+
+    # --- what is heard ----------------------------------------------------------------------------
+
+    def _look(self) -> AgentReport:
+        with self._changed:
+            return AgentReport(
+                incarnation=self._incarnation,
+                node=self._agent,
+                workers=[],
+                wait_s=self._heartbeat_s,
+                num_workers=1 if self._is_ready else 0,
+                address=self._address,
+                probe_port=self._probe.port,
+                free_port=self._listener.getsockname()[1],
+                unreachable=self._probe.unreachable,
+            )
+
+    def _hear(self, orders: AgentOrders) -> None:
+        with self._changed:
+            self._orders = orders
+            (start,) = orders.start or (None,)
+            self._drop_due(start)
+            if start is not None and start.number > self._last_attempt:
+                self._last_attempt = start.number
+                # Another port for the next attempt at once, before the next report tells it.
+                self._due, self._listener = Part(order=start, listener=self._listener), self._listen()
+                self._probe.follow(orders.peers)
+            self._tell_why(orders)
+            self._lose_patience()
+            self._changed.notify_all()
+
+    def _drop_due(self, start: AttemptOrder | None) -> None:
+        """One that was over before it began here."""
+        if self._due is not None and (start is None or start.number != self._due.order.number):
+            self._tell_end(self._due.order, -signal.SIGTERM)
+            self._due.listener.close()
+            self._due = None
+
+    def _listen(self) -> socket.socket:
+        return socket.create_server((self._address, 0), backlog=128)
+
+    def _give_up(self, error: EverstepError) -> None:
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
+
+    def _tell_why(self, orders: AgentOrders) -> None:
+        is_idle = self._order is None or self._is_closed()
+        if orders.why != self._told_why and is_idle and not orders.start and not orders.is_ended:
+            self._told_why = orders.why
+            self._say(f"the attempt is over: {orders.why}" if self._order else f"waiting: {orders.why}")
+
+    def _lose_patience(self) -> None:
+        if self._order is None or not self._is_closed():
+            return
+        now = time.monotonic()
+        self._closed_at = self._closed_at or now
+        if now - self._closed_at > PATIENCE_S:
+            self._is_ready = False
+            self._end_part(0)
+
+    # --- what is known ----------------------------------------------------------------------------
+
+    def _end_part(self, code: int) -> None:
+        if self._order is not None:
+            self._tell_end(self._order, -signal.SIGTERM if self._is_closed() else code)
+            self._order = None
+
+    def _tell_end(self, order: AttemptOrder, code: int) -> None:
+        for worker in order.workers:
+            self._line.tell_exit(worker, WorkerExit(exit_code=code))
+
+    def _is_closed(self) -> bool:
+        orders, order = self._orders, self._order
+        if orders is None or order is None or orders.attempt < order.number:
+            return False
+        return orders.attempt > order.number or orders.is_attempt_closed
+
+    @property
+    def _is_over(self) -> bool:
+        return self._failure is not None or (self._orders is not None and self._orders.is_ended)
+
+    def _why_over(self) -> BaseException:
+        if self._failure is not None:
+            return self._failure
+        reason = self._orders.reason if self._orders else ""
+        return JobStopped(reason) if reason else JobFinished("the other nodes finished the job")

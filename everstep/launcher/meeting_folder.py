@@ -1,0 +1,126 @@
+"""Nodes that know no address meet by a folder that all of them reach: of any kind that fsspec knows.
+
+The first node writes MAIN_config.json, as ADS does, and beside it a token for workers; the others wait for both. What
+an earlier run has left is told from what is new by trying. Private: on a disk, for this user alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from everstep.errors import EverstepError, PermanentError, TemporaryError, UsageError
+from everstep.storage.shared_folder import SharedFolder
+from everstep.wire.tokens import only_for_workers
+
+CONFIG, TOKEN = "MAIN_config.json", "everstep.token"
+_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 5.0  # a folder may be a bucket far away, and each look costs
+_TOLD_AFTER_S = 3.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meeting:
+    """Where the first node has opened the coordinator."""
+
+    url: str
+    job: str
+    token: str = field(repr=False)
+    address: str = ""
+    is_over: bool = False  # whoever comes now comes too late
+
+
+def publish(folder: str, meeting: Meeting) -> None:
+    """The token first: who finds the other file finds this one."""
+    place = SharedFolder(uri=folder)
+    place.write(TOKEN, (only_for_workers(meeting.token).strip() + "\n").encode())
+    place.write(CONFIG, _config(meeting))
+
+
+def withdraw(folder: str, meeting: Meeting) -> None:
+    """The job is over: the token is good for nothing. What another run has written since stays."""
+    place = SharedFolder(uri=folder)
+    if (place.read(TOKEN) or b"").decode().strip() == only_for_workers(meeting.token).strip():
+        place.write(CONFIG, _config(replace(meeting, is_over=True)))
+        place.remove([TOKEN])
+
+
+def _config(meeting: Meeting) -> bytes:
+    """The first two as ADS has them."""
+    told = {
+        "MASTER_ADDR": meeting.address,
+        "MASTER_PORT": meeting.url.rpartition(":")[2],
+        "coordinator": meeting.url,
+        "job": meeting.job,
+        **({"over": True} if meeting.is_over else {}),
+    }
+    return (json.dumps(told, indent=1) + "\n").encode()
+
+
+def find(folder: str) -> Meeting | None:
+    place = SharedFolder(uri=folder)
+    text, token = place.read(CONFIG), place.read(TOKEN)
+    if text is None:
+        return None
+    try:
+        told = json.loads(text)
+        is_over = bool(told.get("over"))
+        if token is None and not is_over:
+            return None
+        return Meeting(
+            url=told["coordinator"],
+            job=told["job"],
+            token=(token or b"").decode().strip(),
+            address=told["MASTER_ADDR"],
+            is_over=is_over,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"{folder}/{CONFIG} is not of an everstep job: {error!r}", hint="remove it") from None
+
+
+def wait_for(folder: str, patience_s: float, say: Callable[[str], None], *, job: str | None = None) -> Meeting:
+    """Until the coordinator that is named there answers us. `job`: the only one that will do; then it may also be over
+    already."""
+    began, is_told, pause_s = time.monotonic(), False, _PAUSE_S
+    while True:
+        meeting, problem = _look(folder, job)
+        if meeting is not None and problem is None:
+            return meeting
+        passed_s = time.monotonic() - began
+        if passed_s > patience_s:
+            raise PermanentError(
+                f"the first node did not come within {patience_s:.0f} s to {folder}: {problem}",
+                hint="do all nodes reach that folder, and each other? OCI__TIMEOUT is how long they wait",
+            )
+        if not is_told and passed_s > _TOLD_AFTER_S:
+            is_told = True
+            say(f"waiting for the first node at {folder}: {problem}")
+        time.sleep(pause_s)
+        pause_s = min(_LONGEST_PAUSE_S, pause_s * 1.2)
+
+
+def _look(folder: str, job: str | None) -> tuple[Meeting | None, str | None]:
+    """Who is there, and what is wrong with it."""
+    try:
+        meeting = find(folder)
+    except TemporaryError as error:
+        return None, error.message
+    if meeting is None:
+        return None, f"no {CONFIG} in it yet"
+    if job is not None and meeting.job != job:
+        return meeting, f"the {CONFIG} in it is of {meeting.job}"
+    if meeting.is_over:
+        return meeting, None if job is not None else f"the {CONFIG} in it is of a job that is over"
+    return meeting, _try(meeting)
+
+
+def _try(meeting: Meeting) -> str | None:
+    from everstep.client.calls import Coordinator
+
+    try:
+        with Coordinator(meeting.url, meeting.token, meeting.job) as coordinator:
+            coordinator.check()
+        return None
+    except EverstepError as error:
+        return error.message

@@ -1,0 +1,146 @@
+"""The agent's side of the vault: a socket that workers find it by, and its process, started for the first who comes.
+
+A job that saves no checkpoints has no such process. It outlives us (checkpoint/saver/process.py): whatever happens to
+the agent, what is in memory is written. One that was killed is started again for the next who comes. Knows nothing of
+torch."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from everstep.checkpoint.saver.messages import KINDS, Said
+from everstep.events import emit
+from everstep.ipc.local_socket import listen, pair, receive_packet
+from everstep.launcher.event_loop import Loop
+from everstep.process import reap_detached, start_detached
+
+WRITE_OUT_S = 600.0  # an agent waits so long for the last states to be written; its vault goes on after that
+_PATIENCE_S = 3.0  # after this it says what it waits for
+_MAX_STARTS = 8  # of its process; after that, workers write for themselves
+
+# The folder that it is started in must not be on its path: what lies there is the user's.
+_PROGRAM = (
+    "import sys; getattr(sys.flags, 'safe_path', False) or sys.path.pop(0); "
+    "from everstep.checkpoint.saver.process import main; main()"
+)
+
+
+class Vault:
+    """Used from the agent's thread alone: `open`, then `close` when all workers are gone."""
+
+    def __init__(self, path: Path, loop: Loop, say: Callable[[str], None]) -> None:
+        self._path, self._loop, self._say = path, loop, say
+        self._listener: socket.socket | None = None
+        self._line: socket.socket | None = None  # to the process, if there is one
+        self._pid = 0
+        self._num_starts = 0
+
+    @property
+    def path(self) -> Path | None:
+        """What workers are told; None if there can be no vault."""
+        return self._path if self._listener is not None else None
+
+    @property
+    def pid(self) -> int:
+        """Of its process; 0: there is none."""
+        return self._pid
+
+    def open(self) -> None:
+        try:
+            self._listener = listen(self._path)
+        except OSError as problem:
+            self._say(f"no vault, checkpoints are written by the workers themselves: {problem}")
+            return
+        self._loop.watch(self._listener, self._start)
+
+    def close(self) -> None:
+        """Wait until all that the workers have left in memory is written."""
+        if self._listener is not None:
+            if self._line is None:
+                self._loop.forget(self._listener)
+            self._close_listener()
+        if self._line is not None:
+            self._line.shutdown(socket.SHUT_WR)
+            self._await_end(time.monotonic() + WRITE_OUT_S)
+
+    def _close_listener(self) -> None:
+        assert self._listener is not None
+        self._listener.close()
+        self._listener = None
+        self._path.unlink(missing_ok=True)
+
+    def _start(self) -> None:
+        """Somebody knocks: the process will open."""
+        assert self._listener is not None
+        self._loop.forget(self._listener)
+        self._num_starts += 1
+        self._line, theirs = pair()
+        try:
+            self._pid = self._start_process(theirs)
+        except OSError as problem:  # a disk that became read-only, no process left: this node's workers go on
+            self._line.close()
+            self._line = None
+            self._say(f"the vault cannot be started, checkpoints are written by the workers themselves: {problem}")
+            self._close_listener()
+            return
+        emit("vault.opened", vault=self._pid)
+        self._loop.watch(self._line, self._hear)
+
+    def _start_process(self, theirs: socket.socket) -> int:
+        assert self._listener is not None
+        with theirs, open(os.open(f"{self._path}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
+            files = [self._listener.fileno(), theirs.fileno()]
+            command = [sys.executable, "-u", "-c", _PROGRAM, *(str(file) for file in files)]
+            return start_detached(command, env=os.environ, output=output, descriptors=files)
+
+    def _hear(self) -> None:
+        assert self._line is not None and self._listener is not None
+        if not self._take(0.0):
+            self._loop.forget(self._line)
+            self._bury()
+            if self._num_starts < _MAX_STARTS:
+                self._say("the vault has ended and is started again for the next who needs it")
+                self._loop.watch(self._listener, self._start)
+            else:
+                self._say(
+                    f"the vault has ended {self._num_starts} times, workers write for themselves: {self._path}.log"
+                )
+                self._close_listener()
+
+    def _take(self, timeout_s: float) -> bool:
+        """Tell what it says; False: it is gone."""
+        assert self._line is not None
+        try:
+            received = receive_packet(self._line, KINDS, timeout_s)
+        except EOFError:
+            return False
+        if received is not None and isinstance(received[0], Said):
+            self._say(received[0].text)
+        return True
+
+    def _await_end(self, deadline: float) -> None:
+        assert self._line is not None
+        self._loop.forget(self._line)
+        speak_at = time.monotonic() + _PATIENCE_S
+        while (left_s := deadline - (now := time.monotonic())) > 0:
+            if now >= speak_at:
+                self._say(
+                    f"waiting up to {left_s:.0f} s for the vault (pid {self._pid}), which writes the last checkpoints; "
+                    "it goes on if this agent is killed"
+                )
+                speak_at = deadline
+            if not self._take(min(left_s, max(0.0, speak_at - now))):
+                self._bury()
+                return
+        self._say(f"the vault (pid {self._pid}) is still writing after {WRITE_OUT_S:.0f} s and goes on without us")
+
+    def _bury(self) -> None:
+        assert self._line is not None
+        self._line.close()
+        reap_detached(self._pid)
+        self._line, self._pid = None, 0

@@ -1,0 +1,245 @@
+"""The nursery's loop: connections, orders to fork, and the ends of the forked.
+
+Workers belong to the connection that ordered them and are killed with it, each with all that it has started. The exit
+code is told as soon as a worker ends; its number stays taken until the agent lets it go, as with a child of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from everstep.ipc.local_socket import peer_user
+from everstep.nursery.messages import (
+    CountGpus,
+    Ended,
+    Gpus,
+    Hello,
+    KeepWarm,
+    Message,
+    Parcel,
+    Reap,
+    Started,
+    StartWorker,
+    receive,
+    send,
+)
+from everstep.process import collect_exit
+
+_PR_SET_PDEATHSIG = 1
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Birth:
+    """What a fork is to become; it leads its own session already, and dies with the nursery."""
+
+    order: StartWorker
+    files: list[int]
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Connection:
+    line: socket.socket
+    workers: dict[int, int] = field(default_factory=dict)  # pid: pidfd
+
+
+class Nursery:
+    def __init__(self, line: socket.socket, *, problem: str) -> None:
+        self._problem = problem
+        self._pid = os.getpid()
+        self._selector = selectors.DefaultSelector()
+        self._connections: list[_Connection] = []
+        self._idle_s = 0.0
+        self._idle_since = time.monotonic()
+        self._listener: socket.socket | None = None
+        if line.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            self._listener = line
+            line.setblocking(False)
+            self._selector.register(line, selectors.EVENT_READ, self._accept)
+        else:
+            self._welcome(line)
+        # From here on a lost connection tells of an agent's end, and there is work to do then.
+        libc.prctl(_PR_SET_PDEATHSIG, 0)
+        # A queue that wants a node back tells all of its processes: the agent needs us until its workers have left.
+        self._on_sigterm = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def serve(self) -> Birth | None:
+        """Returns in each fork, with what it is to become; in the nursery itself when that is to end."""
+        while not self._is_over():
+            for key, _ in self._selector.select(self._patience_s()):
+                act: Callable[[], Birth | None] = key.data
+                # What one act closes may have been next: the selector knows.
+                if key.fd in self._selector.get_map() and (birth := act()) is not None:
+                    return birth
+        return None
+
+    # --- connections --------------------------------------------------------------------------------
+
+    def _patience_s(self) -> float | None:
+        return None if self._connections else max(0.0, self._idle_since + self._idle_s - time.monotonic())
+
+    def _is_over(self) -> bool:
+        if self._connections or time.monotonic() < self._idle_since + self._idle_s:
+            return False
+        if self._listener is None:
+            return True
+        # Whoever looks for a nursery holds the same lock: it finds this one as it was, or not at all.
+        path = self._listener.getsockname()
+        with open(f"{path}.lock", "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._accept()
+            if not self._connections:
+                os.unlink(path)
+                self._listener.close()
+        return not self._connections
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            line, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        if peer_user(line) == os.geteuid():
+            self._welcome(line)
+        else:
+            line.close()
+
+    def _welcome(self, line: socket.socket) -> None:
+        connection = _Connection(line=line)
+        self._connections.append(connection)
+        self._selector.register(line, selectors.EVENT_READ, lambda: self._hear(connection))
+        self._tell(connection, Hello(pid=self._pid, problem=self._problem))
+
+    def _hear(self, connection: _Connection) -> Birth | None:
+        try:
+            parcel = receive(connection.line)
+        except EOFError:
+            self._drop(connection)
+            return None
+        assert parcel is not None
+        try:
+            return self._obey(connection, parcel)
+        finally:
+            for descriptor in parcel.files if os.getpid() == self._pid else ():
+                os.close(descriptor)
+
+    def _obey(self, connection: _Connection, parcel: Parcel) -> Birth | None:
+        order = parcel.message
+        if isinstance(order, StartWorker):
+            return self._bear(connection, order, parcel.files)
+        if isinstance(order, Reap):
+            self._reap(connection, order.pid)
+        elif isinstance(order, KeepWarm):
+            self._idle_s = order.idle_s
+        elif isinstance(order, CountGpus):
+            self._tell(connection, Gpus(number=count_gpus()))
+        return None
+
+    def _drop(self, connection: _Connection) -> None:
+        """Its agent is gone, and with it all that it has ordered."""
+        self._selector.unregister(connection.line)
+        connection.line.close()
+        self._connections.remove(connection)
+        for pid in connection.workers:
+            kill_group(pid)
+        for pid in list(connection.workers):
+            self._reap(connection, pid)
+        self._idle_since = time.monotonic()
+
+    def _tell(self, connection: _Connection, message: Message, files: Sequence[int] = ()) -> None:
+        try:
+            send(connection.line, message, files)
+        except OSError:
+            pass  # gone: the line will say so
+
+    # --- workers ------------------------------------------------------------------------------------
+
+    def _bear(self, connection: _Connection, order: StartWorker, files: list[int]) -> Birth | None:
+        ours, theirs = os.pipe()
+        try:
+            pid = os.fork()
+        except OSError as problem:
+            os.close(ours)
+            os.close(theirs)
+            self._tell(connection, Started(request=order.request, problem=f"fork: {problem.strerror}"))
+            return None
+        if pid == 0:
+            self._stand_alone()
+            os.close(ours)
+            os.close(theirs)
+            self._close()
+            return Birth(order=order, files=files)
+        os.close(theirs)
+        os.read(ours, 1)  # until it leads a group that can be signalled
+        os.close(ours)
+        descriptor = os.pidfd_open(pid)
+        connection.workers[pid] = descriptor
+        self._selector.register(descriptor, selectors.EVENT_READ, lambda: self._notice(connection, pid))
+        self._tell(connection, Started(request=order.request, pid=pid), [descriptor])
+        return None
+
+    def _stand_alone(self) -> None:
+        os.setsid()
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        if os.getppid() != self._pid:
+            os._exit(0)
+
+    def _close(self) -> None:
+        """In a fork: all that the nursery has open. Through the objects that own it, lest they close it again later,
+        when the number is another's."""
+        self._selector.close()
+        if self._listener is not None:
+            self._listener.close()
+        for connection in self._connections:
+            connection.line.close()
+            for descriptor in connection.workers.values():
+                os.close(descriptor)
+
+    def _notice(self, connection: _Connection, pid: int) -> None:
+        descriptor = connection.workers[pid]
+        self._selector.unregister(descriptor)
+        self._tell(connection, Ended(pid=pid, code=collect_exit(descriptor, os.WNOWAIT)))
+
+    def _reap(self, connection: _Connection, pid: int) -> None:
+        descriptor = connection.workers.pop(pid, None)
+        if descriptor is None:
+            return
+        if descriptor in self._selector.get_map():
+            self._selector.unregister(descriptor)
+        collect_exit(descriptor)
+        os.close(descriptor)
+
+
+def kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def count_gpus() -> int:
+    """How many GPUs torch would use; asked in a fork, lest the nursery itself get in touch with CUDA."""
+    import torch
+
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        number = 0
+        try:
+            number = torch.cuda.device_count()
+        finally:
+            os.write(theirs, str(number).encode())
+            os._exit(0)
+    os.close(theirs)
+    with open(ours) as pipe:
+        number = int(pipe.read() or 0)
+    os.waitpid(pid, 0)
+    return number

@@ -1,0 +1,168 @@
+"""Storage behind fsspec: s3, gcs, memory and whatever else has a driver.
+
+A failed call is made again, ever more slowly, until a deadline; what no retry can mend rises at once. A call that gets
+nowhere is given up and made once more, over another connection. An upload that fails half-way is discarded, never
+closed: closing would publish what there is of it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from everstep.errors import StorageUnreachable, TemporaryError, UsageError
+from everstep.retry import patiently
+from everstep.storage.stalled_call import GotOn, Stalled, watched
+
+T = TypeVar("T")
+
+RETRY_S = 60.0
+STALL_S = 90.0  # for one block of an upload, or for any other call
+
+_WRITE_BYTES = 16 << 20
+_FINAL = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError, TypeError, ValueError, ImportError)
+_PACKAGES = {
+    "s3": "everstep[s3]",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "oci": "ocifs",
+    "abfs": "adlfs",
+    "hf": "huggingface_hub",
+}
+
+
+class Remote:
+    file_bytes = 256 << 20
+
+    def __init__(self, uri: str, scheme: str, *, retry_s: float = RETRY_S, stall_s: float = STALL_S) -> None:
+        import fsspec
+
+        self.uri = uri.rstrip("/")
+        self._retry_s, self._stall_s = retry_s, stall_s
+        options: dict[str, Any] = {} if scheme == "memory" else {"skip_instance_cache": True}
+        try:
+            self._files, root = fsspec.core.url_to_fs(self.uri, use_listings_cache=False, **options)
+        except (ImportError, ValueError) as error:
+            package = _PACKAGES.get(scheme)
+            raise UsageError(
+                f"{scheme}:// cannot be opened: {error}",
+                hint=f"pip install '{package}'" if package else "see fsspec's list of known schemes",
+            ) from error
+        self._root = root.rstrip("/")
+
+    def put(self, name: str, data: memoryview | bytes) -> None:
+        whole = memoryview(data)
+
+        def upload(got_on: GotOn) -> None:
+            file = self._files.open(self._path(name), "wb", block_size=_WRITE_BYTES)
+            try:
+                for start in range(0, len(whole), _WRITE_BYTES):
+                    got_on()
+                    file.write(bytes(whole[start : start + _WRITE_BYTES]))
+                got_on()  # given up: the memory may hold another state by now
+                file.close()
+            except BaseException:
+                _discard(file)
+                raise
+            stored = self._files.info(self._path(name))["size"]
+            if stored != len(whole):
+                raise OSError(f"{len(whole):,} bytes were sent, {stored:,} are there")
+
+        self._patiently(upload, f"put {name}")
+
+    def read(self, name: str, start: int = 0, size_bytes: int | None = None) -> bytes:
+        if size_bytes == 0:
+            return b""
+        where = {} if size_bytes is None else {"start": start, "end": start + size_bytes}
+
+        def fetch(got_on: GotOn) -> bytes:
+            try:
+                return bytes(self._files.cat_file(self._path(name), **where))
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # S3's way to say that the file ends before
+                    return b""
+                raise
+
+        return self._patiently(fetch, f"read {name}")
+
+    def read_into(self, name: str, start: int, buffers: Sequence[memoryview]) -> int:
+        piece = memoryview(self.read(name, start, sum(len(buffer) for buffer in buffers)))
+        done = 0
+        for buffer in buffers:
+            part = piece[done : done + len(buffer)]
+            buffer[: len(part)] = part
+            done += len(part)
+        return done
+
+    def list(self, folder: str = "") -> dict[str, int | None]:
+        def look(got_on: GotOn) -> dict[str, int | None]:
+            self._files.invalidate_cache()
+            path = self._path(folder)
+            try:
+                entries = self._files.ls(path, detail=True)
+            except FileNotFoundError:
+                return {}
+            found: dict[str, int | None] = {}
+            for entry in entries:
+                name = entry["name"].rstrip("/")
+                if name.strip("/") != path.strip("/"):
+                    found[name.rsplit("/", 1)[-1]] = None if entry["type"] == "directory" else int(entry["size"])
+            return found
+
+        return self._patiently(look, f"list {folder or self.uri}")
+
+    def delete(self, name: str) -> None:
+        def remove(got_on: GotOn) -> None:
+            self._files.invalidate_cache()
+            with contextlib.suppress(FileNotFoundError):
+                self._files.rm(self._path(name), recursive=True)
+
+        self._patiently(remove, f"delete {name}")
+
+    def hide(self, folder: str, mark: str) -> None:
+        """There are no folders to rename: all of it is deleted now."""
+        self.delete(f"{folder}/{mark}")
+        self.delete(folder)
+
+    def identity(self) -> str:
+        """fsspec's memory is that of one process."""
+        return f"{self.uri}#{os.getpid()}" if self.uri.startswith("memory:") else self.uri
+
+    def sweep(self) -> None:
+        pass
+
+    def close(self) -> None:
+        """Give back the connections of drivers that keep some."""
+        close_session = getattr(self._files, "close_session", None)
+        session = getattr(self._files, "_s3", None)
+        if close_session is not None and session is not None:
+            close_session(self._files.loop, session)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}".rstrip("/")
+
+    def _patiently(self, call: Callable[[GotOn], T], what: str) -> T:
+        def once() -> T:
+            try:
+                try:
+                    return watched(call, self._stall_s)
+                except Stalled:  # its time was not that of a storage that says no: it has another try
+                    return watched(call, self._stall_s)
+            except _FINAL:
+                raise
+            except Exception as error:  # drivers have exceptions of their own, without a common base
+                if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
+                    raise PermissionError(f"{what} in {self.uri}: {error}") from error
+                raise TemporaryError(f"{what} in {self.uri}: {type(error).__name__}: {error}") from error
+
+        return patiently(
+            once, self._retry_s, gave_up=StorageUnreachable, hint="is the storage up, and can we reach it?"
+        )
+
+
+def _discard(file: Any) -> None:
+    with contextlib.suppress(Exception):  # the upload's own error is the one to tell
+        file.discard()
+    file.closed = True

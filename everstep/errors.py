@@ -43,6 +43,9 @@ class Abandoned(EverstepError):
     """Whoever waited was told to stop waiting; what was asked may or may not have been done."""
 
 
+CONFLICT, UNKNOWN = 409, 404  # statuses of what is refused
+
+
 class Refused(PermanentError):
     """The coordinator said no (4xx) and changed nothing."""
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from everstep.cli.torchrun_options import NodesRange, Rendezvous
 from everstep.client.calls import Coordinator
 from everstep.doctor.facts import gather
 from everstep.doctor.finding import Finding, error, has_error
@@ -22,6 +21,7 @@ from everstep.doctor.table import render, to_json
 from everstep.jobs.check import Probed, probe_nodes
 from everstep.jobs.node_spec import AgentRequest, find_token
 from everstep.jobs.run import RunRequest, coordinator_of, create_job, is_host, job_id, policy_of
+from everstep.launcher.torchrun_options import NodesRange, Rendezvous
 
 Findings = Mapping[str, Sequence[Finding]]  # by node
 

@@ -128,8 +128,8 @@ def run(
     if script is None:
         raise typer.BadParameter("give SCRIPT, or a job file with -f", ctx=ctx)
     opt.refuse(ctx, ("platform", "changes", "dry_run", "follow"), because="it goes with a job file: -f FILE")
-    from everstep.cli import torchrun_options as torchrun
     from everstep.jobs.script import check_script
+    from everstep.launcher import torchrun_options as torchrun
     from everstep.launcher.machine import count_cpus, count_gpus
     from everstep.launcher.node import worker_command
     from everstep.launcher.shown_streams import STDERR, STDOUT, Shown
@@ -315,8 +315,8 @@ def doctor(
     json: opt.IsJson = False,
 ) -> None:
     """Tell whether this machine is fit to train. With --nnodes, started on each node: all of them, and the network."""
-    from everstep.cli import torchrun_options as torchrun
     from everstep.cli.doctor import DoctorRequest, run_doctor
+    from everstep.launcher import torchrun_options as torchrun
 
     request = DoctorRequest(
         log_dir=log_dir,

@@ -16,12 +16,11 @@ from dataclasses import replace
 
 from everstep import wire
 from everstep.coordinator.clock import Now
-from everstep.coordinator.limits import check_nodes, check_workers
+from everstep.coordinator.datasets import Keep, Shards
 from everstep.coordinator.roster import changes
 from everstep.coordinator.roster.advance import advance, examine
 from everstep.coordinator.roster.facts import (
     ALIVE,
-    CONFLICT,
     GONE,
     LEFT,
     SENT,
@@ -44,13 +43,13 @@ from everstep.coordinator.roster.replies import (
     notice_of,
     why_waiting,
 )
-from everstep.coordinator.shards.datasets import Keep, Shards
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.store.store import StoreError
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.coordinator.waiters import Bell
-from everstep.errors import Refused
+from everstep.errors import CONFLICT, Refused
 from everstep.events import emit
+from everstep.wire.limits import check_nodes, check_workers
 
 log = logging.getLogger(__name__)
 

@@ -11,16 +11,16 @@ from typing import TypeVar
 
 from everstep import wire
 from everstep.coordinator.clock import Clock
+from everstep.coordinator.datasets import Keep
 from everstep.coordinator.job import Job
-from everstep.coordinator.limits import check_jobs
-from everstep.coordinator.roster.facts import ID, UNKNOWN, Roster
+from everstep.coordinator.roster.facts import ID, Roster
 from everstep.coordinator.roster.replies import generation_view
-from everstep.coordinator.shards.datasets import Keep
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.store.store import Store, StoreTaken, restored
 from everstep.coordinator.vital_tasks import die, die_if_failed
-from everstep.errors import Refused
+from everstep.errors import UNKNOWN, Refused
 from everstep.retry import LONGEST_PAUSE_S
+from everstep.wire.limits import check_jobs
 
 T = TypeVar("T")
 

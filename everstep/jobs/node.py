@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everstep import env
-from everstep.cli.torchrun_options import parse_num_workers
 from everstep.errors import CoordinatorUnreachable, EverstepError, PermanentError, Refused, UsageError
 from everstep.job_file.order import Order, policy_of
 from everstep.launcher.local_coordinator import private_directory
 from everstep.launcher.machine import count_cpus, count_gpus
 from everstep.launcher.node import ENDING_SIGNALS, worker_command
 from everstep.launcher.starter import Starter
+from everstep.launcher.torchrun_options import parse_num_workers
 from everstep.retry import patiently
 from everstep.storage import private_file
 from everstep.storage.shared_folder import SharedFolder

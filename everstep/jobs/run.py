@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from everstep import env
-from everstep.cli.torchrun_options import NodesRange, Rendezvous
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, UsageError
 from everstep.jobs.check import check_node
@@ -35,6 +34,7 @@ from everstep.launcher.node import ENDING_SIGNALS
 from everstep.launcher.shown_streams import STDERR, STDOUT, Shown
 from everstep.launcher.starter import Starter
 from everstep.launcher.summary import LastWords, failure_report, summary
+from everstep.launcher.torchrun_options import NodesRange, Rendezvous
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.process import ENDED, Child
 from everstep.wire import JobSpec, Policy, policy_problems

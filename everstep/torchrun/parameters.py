@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from everstep.cli.torchrun_options import parse_endpoint
 from everstep.errors import UsageError
 from everstep.launcher.endpoint import Endpoint, as_job_id
+from everstep.launcher.torchrun_options import parse_endpoint
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous import RendezvousParameters

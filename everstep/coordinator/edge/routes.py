@@ -16,9 +16,9 @@ from everstep.coordinator.edge.bodies import MAX_INT, MOST_REPORTS, check_name, 
 from everstep.coordinator.edge.hot_calls import encode
 from everstep.coordinator.edge.openapi import document
 from everstep.coordinator.job import Job
-from everstep.coordinator.roster.facts import SHA256, UNKNOWN
+from everstep.coordinator.roster.facts import SHA256
 from everstep.coordinator.service import Service
-from everstep.errors import Refused
+from everstep.errors import UNKNOWN, Refused
 
 T = TypeVar("T")
 

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from everstep.coordinator.roster.facts import (
     ALIVE,
-    CONFLICT,
     DEAD,
     GONE,
     LEFT,
@@ -26,7 +25,7 @@ from everstep.coordinator.roster.facts import (
     Wish,
     Worker,
 )
-from everstep.errors import Refused
+from everstep.errors import CONFLICT, Refused
 from everstep.process import Exit
 from everstep.wire import AgentReport, Announce, Arrive, Broken, Leave, Policy, Settled, SlotRequest, WorkerExit
 

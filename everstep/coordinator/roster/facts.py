@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from everstep.errors import Refused
+from everstep.errors import UNKNOWN, Refused
 from everstep.wire import OUTSIDE, Fitness, Member, Policy
 
 ALIVE, LOST, LEFT, SENT, DEAD = "alive", "lost", "left", "sent", "dead"  # sent: asked to go, with work left to do
 GONE = (LEFT, SENT, DEAD)
 STARTING, WAITING_TO_JOIN, MEMBER = "starting", "waiting", "member"  # how an alive worker is shown
 
-CONFLICT, UNKNOWN = 409, 404
+
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # of a job or a dataset
 SHA256 = r"[0-9a-f]{64}"  # as a name of code
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from everstep.coordinator import limits
 from everstep.coordinator.roster.facts import DEAD, GONE, LEFT, Node, Roster, Seat, Worker, listed
 from everstep.coordinator.roster.fitness import Fit, decide_fit
 from everstep.coordinator.roster.reachability import largest_mutual
+from everstep.wire import limits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

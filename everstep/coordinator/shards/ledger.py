@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from everstep import wire
-from everstep.coordinator.roster.facts import CONFLICT
 from everstep.coordinator.shards.fair_share import Pace
 from everstep.coordinator.shards.leasing import Holder, Key, Lease, LeaseFacts
-from everstep.errors import Refused
+from everstep.errors import CONFLICT, Refused
 from everstep.ranges import Range, Ranges, gaps, merged, size, within, without
 
 KNOWN_DURATIONS = 64  # of leases, for what is usual

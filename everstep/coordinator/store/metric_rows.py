@@ -11,10 +11,10 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection, RowMapping, func, select
 
-from everstep.coordinator.limits import check_reports
 from everstep.coordinator.store.tables import METRICS
 from everstep.coordinator.store.upsert import upsert
 from everstep.wire import MetricReport, MetricsView
+from everstep.wire.limits import check_reports
 
 MOST_BYTES = 1 << 22  # of one answer; the rest is for the next
 

@@ -147,7 +147,7 @@ def test_a_job_that_is_not_there_has_none(server):
 
 
 def test_there_are_so_many_reports_and_no_more(tmp_path, server_class, play):
-    before = "import everstep.coordinator.limits as limits\nlimits.MAX_REPORTS = 2\n"
+    before = "import everstep.wire.limits as limits\nlimits.MAX_REPORTS = 2\n"
     server = server_class(tmp_path, str(tmp_path / "db"), before=before)
     coordinator = play(server).coordinator
     coordinator.report_metrics([TRAINING, VALIDATION])

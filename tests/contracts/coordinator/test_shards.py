@@ -143,7 +143,7 @@ def test_who_waits_is_served_in_order_when_something_comes_back(readers):
 
 
 def test_a_later_call_ends_one_that_is_held(readers, tmp_path, server_class):
-    before = "import everstep.coordinator.shards.datasets as shards\nshards.LONGEST_HOLD_S = 600.0\n"
+    before = "import everstep.coordinator.datasets as shards\nshards.LONGEST_HOLD_S = 600.0\n"
     server = server_class(tmp_path, str(tmp_path / "db"), before=before)
     job, (a, b) = readers(2, server, size=20)
     a.take()

@@ -6,7 +6,9 @@ import signal
 
 import pytest
 
-from everstep.cli.torchrun_options import (
+from everstep.errors import UsageError
+from everstep.launcher.shown_streams import BOTH, STDERR, Streams
+from everstep.launcher.torchrun_options import (
     Endpoint,
     NodesRange,
     Rendezvous,
@@ -20,8 +22,6 @@ from everstep.cli.torchrun_options import (
     parse_streams,
     parse_texts,
 )
-from everstep.errors import UsageError
-from everstep.launcher.shown_streams import BOTH, STDERR, Streams
 
 
 def test_nodes() -> None:

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.coordinator import limits
 from everstep.coordinator.roster import changes
 from everstep.coordinator.roster.advance import advance, examine
 from everstep.coordinator.roster.facts import NodeSign, Roster
 from everstep.coordinator.roster.replies import Orders, Peers, next_peers
 from everstep.errors import Refused
-from everstep.wire import AgentOrders, AgentReport, Announce, Policy, WorkerExit
+from everstep.wire import AgentOrders, AgentReport, Announce, Policy, WorkerExit, limits
 
 
 class Nodes:

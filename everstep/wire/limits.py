@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from everstep.coordinator.roster.facts import CONFLICT
-from everstep.errors import Refused
+from everstep.errors import CONFLICT, Refused
 
 MAX_JOBS = 10_000  # that are not over
 MAX_WORKERS = 1_000_000  # of a job, with all that it ever had

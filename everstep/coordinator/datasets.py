@@ -16,15 +16,15 @@ from pydantic import TypeAdapter
 
 from everstep import wire
 from everstep.coordinator.clock import Now
-from everstep.coordinator.limits import check_datasets
-from everstep.coordinator.roster.facts import CONFLICT, ID, UNKNOWN, Roster, Worker
+from everstep.coordinator.roster.facts import ID, Roster, Worker
 from everstep.coordinator.shards.leasing import Holder, Key, LeaseFacts, Leasing, decide_lease, decide_release
 from everstep.coordinator.shards.ledger import Ledger, Leftover, Mark, Rows, check_same
 from everstep.coordinator.store.store import StoreError
 from everstep.coordinator.vital_tasks import die_if_failed
-from everstep.errors import Refused
+from everstep.errors import CONFLICT, UNKNOWN, Refused
 from everstep.events import emit
 from everstep.ranges import size
+from everstep.wire.limits import check_datasets
 
 log = logging.getLogger(__name__)
 

@@ -136,7 +136,7 @@ def build(
 @jobs.command(no_args_is_help=True)
 def watch(job: opt.SubmittedJob) -> None:
     """Follow a submitted job until its end. Exit code 0 if it succeeds. Ctrl-C stops watching, not the job."""
-    from everstep.jobs.submit import leave, watch
+    from everstep.cli.submitted import leave, watch
 
     leave(watch(job))
 
@@ -146,7 +146,7 @@ def logs(
     job: opt.SubmittedJob, rank: opt.LogRank = None, worker: opt.LogWorker = None, follow: opt.IsFollowed = False
 ) -> None:
     """Print what a submitted job has printed."""
-    from everstep.jobs.submit import leave, print_logs
+    from everstep.cli.submitted import leave, print_logs
 
     leave(print_logs(job, rank=rank, worker=worker, follows=follow))
 
@@ -154,7 +154,7 @@ def logs(
 @jobs.command("list")
 def list_jobs(json: opt.IsJson = False) -> None:
     """List the jobs that you have submitted, newest first."""
-    from everstep.jobs.submit import list_jobs
+    from everstep.cli.submitted import list_jobs
 
     raise typer.Exit(list_jobs(is_json=json))
 
@@ -162,7 +162,7 @@ def list_jobs(json: opt.IsJson = False) -> None:
 @jobs.command("show-config", no_args_is_help=True)
 def show_config(job: opt.OptionalSubmittedJob = None, file: opt.InfoFile = None) -> None:
     """Show a submitted job as a job file, and where its parts are; by its id, or by what `run` printed (-f)."""
-    from everstep.jobs.submit import show_config
+    from everstep.cli.submitted import show_config
 
     raise typer.Exit(show_config(job, file))
 
@@ -170,7 +170,7 @@ def show_config(job: opt.OptionalSubmittedJob = None, file: opt.InfoFile = None)
 @jobs.command(no_args_is_help=True)
 def scale(job: opt.SubmittedJob, nodes: opt.NumNodes) -> None:
     """Change the number of nodes of a running job."""
-    from everstep.jobs.submit import scale
+    from everstep.cli.submitted import scale
 
     raise typer.Exit(scale(job, nodes))
 
@@ -178,6 +178,6 @@ def scale(job: opt.SubmittedJob, nodes: opt.NumNodes) -> None:
 @jobs.command(no_args_is_help=True)
 def cancel(job: opt.SubmittedJob) -> None:
     """End a submitted job, and clean up what is left of it."""
-    from everstep.jobs.submit import cancel
+    from everstep.cli.submitted import cancel
 
     raise typer.Exit(cancel(job))

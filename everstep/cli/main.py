@@ -121,7 +121,7 @@ def run(
 
     Options stand before SCRIPT; what follows is the script's own."""
     if file is not None:
-        from everstep.jobs.submit import leave, submit_file
+        from everstep.cli.submitted import leave, submit_file
 
         opt.refuse_others(ctx, ("file", "platform", "changes", "dry_run", "follow"), because="-f FILE says it all")
         leave(submit_file(file, changes or [], platform=platform, is_dry=dry_run, follows=follow))
@@ -346,7 +346,7 @@ def status(
     """Show a job: its workers and the coordinator's last decision, or how it ended. Without options: the newest of
     this folder."""
     if submitted is not None:
-        from everstep.jobs.submit import print_submitted
+        from everstep.cli.submitted import print_submitted
 
         raise typer.Exit(print_submitted(submitted, is_json=json))
     from everstep.cli.status import print_status

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from everstep.cli.submitted import submit_file
 from everstep.errors import UsageError
-from everstep.jobs.submit import submit_file
 
 
 def test_a_search_is_not_run_as_one_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,168 @@
+"""Jobs that were submitted: find one, and ask how it is, what it prints, or that it be scaled or ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import yaml
+
+from everstep.client.calls import Coordinator
+from everstep.errors import EverstepError, UsageError
+from everstep.jobs.log_filter import by_rank, by_worker
+from everstep.platforms import job_records
+from everstep.platforms.base import JobStatus, LogLine, Say, State
+from everstep.platforms.job_records import Record
+from everstep.platforms.registry import platform_of
+from everstep.wire import JobView, MetricReport
+
+_LATE_STATUS_S = 5.0  # a platform may say that it runs a moment after its last line
+_NEWEST_REPORTS = 50
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """What a job's coordinator knows."""
+
+    view: JobView
+    reports: tuple[MetricReport, ...]  # the newest
+
+
+find = job_records.find  # by any of its ids, or its name
+
+
+def find_printed(file: Path) -> Record:
+    """The job of which `file` holds what `everstep run -f` has printed."""
+    try:
+        told = yaml.safe_load(file.read_text())
+        return find(str(told["everstep"]["id"] if "everstep" in told else told["jobId"]))
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{file} is not what `everstep run -f` has printed: {error}", hint="… | tee info.yaml"
+        ) from None
+
+
+def list_all() -> list[tuple[Record, JobStatus]]:
+    """Newest first. A platform that cannot be asked now does not hide the other jobs."""
+    return [(record, _status_if_known(record)) for record in job_records.load_all()]
+
+
+def status(record: Record) -> JobStatus:
+    """What is over stays so, and is remembered: the platform may forget it."""
+    if record.end is not None:
+        state, reason = record.end
+        return JobStatus(state=cast(State, state), reason=reason)
+    status = platform_of(record.platform).status(record)
+    if status.is_over:
+        job_records.save(replace(record, end=(status.state, status.reason)))
+    return status
+
+
+def end_of(record: Record) -> JobStatus:
+    """After its last line: how it ended, if the platform knows by now."""
+    deadline = time.monotonic() + _LATE_STATUS_S
+    while not (found := status(record)).is_over and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found
+
+
+def logs(record: Record, *, follow: bool = False) -> Iterator[LogLine]:
+    return platform_of(record.platform).logs(record, follow=follow)
+
+
+def worker_lines(record: Record, *, rank: int | None, worker: str | None, follow: bool = False) -> Iterator[str]:
+    """Those of one worker, by its name or by its rank at that moment."""
+    if rank is not None and worker is not None:
+        raise UsageError("--rank and --worker at once", hint="give one of them")
+    texts = (line.text for line in logs(record, follow=follow))
+    if worker is not None:
+        return iter(by_worker(texts, worker))
+    return iter(by_rank(texts, rank, _ranks(record), follow))
+
+
+def training(record: Record) -> Training | None:
+    """None: its coordinator cannot be reached from here."""
+    with _coordinator(record) as coordinator:
+        if coordinator is None:
+            return None
+        reports = coordinator.metrics(since=-_NEWEST_REPORTS, limit=_NEWEST_REPORTS).reports
+        return Training(view=coordinator.view(), reports=tuple(reports))
+
+
+def scale(record: Record, num_nodes: int, say: Say) -> None:
+    if not record.min_nodes <= num_nodes <= record.max_nodes:
+        raise UsageError(
+            f"{num_nodes} nodes: the job takes {record.min_nodes} to {record.max_nodes}",
+            hint="the job file's `nodes: MIN:MAX` says how many there may be",
+        )
+    if (found := status(record)).is_over:
+        raise UsageError(f"{record.id} is over: {found.state}, {found.reason}")
+    platform_of(record.platform).scale(record, num_nodes, say)
+
+
+def cancel(record: Record, say: Say) -> JobStatus:
+    """Returns when nothing of it runs any more."""
+    platform_of(record.platform).cancel(record, say)
+    return status(record)
+
+
+def ids_of(record: Record) -> dict[str, Any]:
+    """What `run` prints: ADS's names first."""
+    main, *others = record.runs or ((record.name, record.job_id),)
+    return {
+        "jobId": record.job_id,
+        "workDir": record.work_dir,
+        "mainJobRunId": {main[0]: main[1]},
+        "otherJobRunIds": [{name: native} for name, native in others],
+        "everstep": {"id": record.id, "platform": record.platform, "folder": record.folder},
+    }
+
+
+def config_of(record: Record) -> dict[str, Any]:
+    """Its ids, where its coordinator is, and its job file."""
+    return {**ids_of(record), "runtime": _runtime_of(record), "job": dict(record.job)}
+
+
+def _runtime_of(record: Record) -> dict[str, Any]:
+    """Who is MAIN, and where it is met, by ADS's names."""
+    main = (record.runs or ((record.name, record.job_id),))[0][0]
+    try:
+        with platform_of(record.platform).coordinator(record) as found:
+            url = urlsplit(found[0]) if found is not None else None
+    except EverstepError as error:
+        return {"main": main, "coordinator": f"not found: {error.message}"}
+    if url is None:
+        return {"main": main, "coordinator": "none is running, or it cannot be reached from here"}
+    return {"main": main, "coordinator": url.geturl(), "MASTER_ADDR": url.hostname, "MASTER_PORT": url.port}
+
+
+def _status_if_known(record: Record) -> JobStatus:
+    try:
+        return status(record)
+    except (EverstepError, ImportError, OSError) as error:
+        return JobStatus(state="unknown", reason=str(error).splitlines()[0])
+
+
+def _ranks(record: Record) -> Mapping[str, int]:
+    """By worker, as long as there is somebody to ask."""
+    try:
+        with _coordinator(record) as coordinator:
+            workers = coordinator.view().workers if coordinator is not None else []
+            return {each.worker: each.rank for each in workers if each.rank >= 0}
+    except EverstepError:
+        return {}
+
+
+@contextmanager
+def _coordinator(record: Record) -> Iterator[Coordinator | None]:
+    with platform_of(record.platform).coordinator(record) as found:
+        if found is None:
+            yield None
+        else:
+            with Coordinator(*found, record.id) as coordinator:
+                yield coordinator

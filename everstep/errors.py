@@ -5,6 +5,13 @@ Knows nothing of torch or HTTP."""
 
 from __future__ import annotations
 
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+_OURS = str(Path(__file__).parent)
+
 
 class EverstepError(Exception):
     """Base of all our errors; `hint` is the way out, in one sentence."""
@@ -84,3 +91,20 @@ class CheckpointFailed(PermanentError):
 
 class NoCheckpoint(UsageError):
     """There is no whole checkpoint of that description."""
+
+
+def hide_our_frames() -> None:
+    """From now on, a UsageError that ends a script is shown with the script's own lines, and none of ours."""
+    if sys.excepthook is sys.__excepthook__:  # a notebook, or the script, may have its own
+        sys.excepthook = _show
+
+
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if not isinstance(error, UsageError) or error.__cause__ is not None:
+        sys.__excepthook__(kind, error, trace)
+        return
+    frames = traceback.extract_tb(trace)
+    while frames and (frames[-1].filename.startswith(_OURS) or "site-packages" in frames[-1].filename):
+        frames.pop()
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
+    sys.stderr.write("".join([*lines, *traceback.format_exception_only(error)]))

@@ -5,12 +5,11 @@ Knows nothing of torch or HTTP."""
 
 from __future__ import annotations
 
+import os
 import sys
-import traceback
-from pathlib import Path
 from types import TracebackType
 
-_OURS = str(Path(__file__).parent)
+_OURS = os.path.join(os.path.dirname(__file__), "")
 
 
 class EverstepError(Exception):
@@ -100,11 +99,14 @@ def hide_our_frames() -> None:
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if not isinstance(error, UsageError) or error.__cause__ is not None:
-        sys.__excepthook__(kind, error, trace)
-        return
+    import traceback  # only now: every command imports this module
+
     frames = traceback.extract_tb(trace)
     while frames and (frames[-1].filename.startswith(_OURS) or "site-packages" in frames[-1].filename):
         frames.pop()
-    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
+    is_chained = error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__)
+    if not isinstance(error, UsageError) or is_chained or not frames:
+        sys.__excepthook__(kind, error, trace)
+        return
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
     sys.stderr.write("".join([*lines, *traceback.format_exception_only(error)]))

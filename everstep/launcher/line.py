@@ -99,7 +99,7 @@ class Line:
             self._telling.notify_all()
 
     def _guarded(self, duty: Callable[[Coordinator], None]) -> None:
-        """Begin again after any error but those that say that it is in vain."""
+        """Start over after any error, except one that makes another try pointless."""
         while not self._is_closed.is_set():
             try:
                 with closing(self._connect()) as coordinator:

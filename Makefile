@@ -54,7 +54,7 @@ labs: setup  ## the Kubernetes of the tests, compiled from Debian's sources: min
 	tests/lab/kubernetes/prepare
 
 quick: $(STAMP) check  ## lint, types, import contracts, unit tests and the ten most telling stories
-	$(BIN)/python -m pytest -q -n 2 tests/unit @tests/ten_stories.txt
+	$(BIN)/python -m pytest -q -n $(LANES) tests/unit @tests/ten_stories.txt
 
 test: setup check  ## lint, types, import contracts, then all tests, several side by side
 	$(BIN)/python -m pytest -n $(LANES) $(TESTS)

@@ -76,6 +76,9 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'everstep' has no attribute {name!r}")
+    from everstep.errors import hide_our_frames
+
+    hide_our_frames()
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value

@@ -5,6 +5,12 @@ Knows nothing of torch or HTTP."""
 
 from __future__ import annotations
 
+import os
+import sys
+from types import TracebackType
+
+_OURS = os.path.join(os.path.dirname(__file__), "")
+
 
 class EverstepError(Exception):
     """Base of all our errors; `hint` is the way out, in one sentence."""
@@ -87,3 +93,23 @@ class CheckpointFailed(PermanentError):
 
 class NoCheckpoint(UsageError):
     """There is no whole checkpoint of that description."""
+
+
+def hide_our_frames() -> None:
+    """From now on, a UsageError that ends a script is shown with the script's own lines, and none of ours."""
+    if sys.excepthook is sys.__excepthook__:  # a notebook, or the script, may have its own
+        sys.excepthook = _show
+
+
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    import traceback  # only now: every command imports this module
+
+    frames = traceback.extract_tb(trace)
+    while frames and (frames[-1].filename.startswith(_OURS) or "site-packages" in frames[-1].filename):
+        frames.pop()
+    is_chained = error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__)
+    if not isinstance(error, UsageError) or is_chained or not frames:
+        sys.__excepthook__(kind, error, trace)
+        return
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
+    sys.stderr.write("".join([*lines, *traceback.format_exception_only(error)]))

@@ -31,7 +31,7 @@ collect_ignore = [] if Path("/dev/nvidiactl").exists() else ["cuda"]  # stories 
 
 
 def pytest_collection_finish() -> None:
-    """All modules are imported by now. What they hold is no garbage, and need not be looked at again and again."""
+    """All modules are imported by now. The objects they hold are not garbage: keep the collector from scanning them."""
     gc.collect()
     gc.freeze()
 

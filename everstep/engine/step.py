@@ -297,7 +297,7 @@ class Engine:
 
     @contextlib.contextmanager
     def sharing(self) -> Iterator[None]:
-        """Around what whoever is left does to its end, as rank 0 too: a death in it leaves nothing undone."""
+        """Wraps work that the surviving workers finish if this one dies, even if it is rank 0."""
         self._board.note_shared(True)
         try:
             yield

@@ -99,7 +99,7 @@ class Line:
             self._telling.notify_all()
 
     def _guarded(self, duty: Callable[[Coordinator], None]) -> None:
-        """Begin again after any error but those that say that it is in vain."""
+        """Start over after any error, except one that makes another try pointless."""
         while not self._is_closed.is_set():
             try:
                 with closing(self._connect()) as coordinator:
@@ -143,8 +143,10 @@ class Line:
         asked_at = time.monotonic()
         while True:
             with self._telling:
-                self._telling.wait_for(lambda: self._untold, _LOOK_S)
+                self._telling.wait_for(lambda: self._untold or self._is_closed.is_set(), _LOOK_S)
                 call = self._untold[0] if self._untold else None
+                if call is None and self._is_closed.is_set():
+                    return
             if call is not None:
                 self._ask(partial(call, coordinator))
                 with self._telling:

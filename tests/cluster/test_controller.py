@@ -232,7 +232,7 @@ def test_torchrun_without_a_coordinator(tmp_path: Path) -> None:
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3", "--standalone", SCRIPTS / SCRIPT,
          "--records=656", "--checkpoint", tmp_path / "model.pt"],
         env=plain | {"EVERSTEP_EVENTS": str(tape), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False, timeout=100,
+        capture_output=True, text=True, check=False, timeout=480,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = Result(exit_codes={}, all_events=list(Tape(tape).read()))

@@ -72,7 +72,7 @@ def test_a_job_whose_time_is_up_comes_back_so_often_and_no_more(submit: Submit, 
     job = submit(
         {"time_requeues": 1, "signal_lead": "240s"},
         entrypoint=["resume.py", str(tmp_path / "checkpoints"), "100000", "0.05", str(tmp_path / "never")],
-        time_limit="30m",
+        time_limit="6m",  # counted as up from the first second on; Slurm itself would tell after two minutes
     )
     generation = 0
     for _ in range(2):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from torch import nn
 import everstep
 from everstep.errors import UsageError
 from lab.alone import make_trainer
+from lab.command import run
 from lab.samples import Numbers
 
 
@@ -54,3 +57,16 @@ def test_a_step_without_a_gradient(is_of_another: bool) -> None:
                 optimizer.step()
 
     assert "no parameter had a gradient in step 1" in refused(train)
+
+
+def test_what_a_script_dies_of_is_shown_without_our_own_lines(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import everstep\n\neverstep.ElasticTrainer(None, leaves=4)\n")
+
+    done = run(sys.executable, "train.py", folder=tmp_path)
+
+    assert done.returncode == 1
+    heading, place, line, error, *hint = done.stderr.splitlines()
+    assert heading == "Traceback (most recent call last):"
+    assert "train.py" in place and "line 3" in place and "ElasticTrainer(None" in line
+    assert error.startswith("everstep.errors.UsageError: ") and hint[-1].startswith("  HINT: ")
+    assert "native/trainer.py" not in done.stderr

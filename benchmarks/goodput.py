@@ -1,9 +1,9 @@
 """How much of an undisturbed run is left when a worker is killed every 10 seconds: Everstep and torchrun, in turns.
 
-Three workers, three leaves, steps of 50 ms, nearly all of it sleep that stands for device time. Goodput is the number
-of steps that were newly committed while workers were killed, over that of an undisturbed time of the same length,
-taken from the rate before the first kill. A step that torchrun does again, from its checkpoint of every 10 steps, does
-not count twice. The last line is JSON.
+Three workers, three micro-batches, steps of 50 ms, nearly all of it sleep that stands for device time. Goodput is the
+number of steps that were newly committed while workers were killed, over that of an undisturbed time of the same
+length, taken from the rate before the first kill. A step that torchrun does again, from its checkpoint of every 10
+steps, does not count twice. The last line is JSON.
 
     python benchmarks/goodput.py [--seconds 120]"""
 
@@ -67,7 +67,7 @@ def measure(steps: Callable[[], Sequence[Event]], kill_one: Callable[[], bool], 
 
 
 def everstep_half(seconds: float) -> Half:
-    args = ["--workers", str(WORKERS), "--leaves", str(WORKERS), *MODEL]
+    args = ["--workers", str(WORKERS), "--micro-batches", str(WORKERS), *MODEL]
     with Cluster(SCRIPTS / "everstep_job.py", args, workers=WORKERS, max_restarts=10_000) as cluster:
         full_generation(cluster, WORKERS)
 

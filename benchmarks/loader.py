@@ -5,7 +5,7 @@ last line JSON: {"ratio_0_workers": …, "ratio_2_workers": …, "regroup_stall_
 
 Both read the same images for rank 0 of 2, in batches of 64, by 0 and by 2 loader processes; rounds alternate, and each
 round's ratio is of two neighbours in time. The stall is the time that the first batch after a regroup takes, when this
-worker's leaves have changed and all that was read ahead is of no use."""
+worker's micro-batches have changed and all that was read ahead is of no use."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.statistics_of_ratios import paired_ratio
 from everstep.data.loader import DataLoader
 from everstep.engine.plan import plan_step
-from everstep.engine.step import Leaf
+from everstep.engine.step import MicroBatch
 from everstep.engine.world import World
 
 DATA = Path(__file__).parents[1] / "examples" / "data" / "fashion-mnist-8k.npz"
-BATCH, LEAVES = 64, 2
+BATCH, MICRO_BATCHES = 64, 2
 
 
 class Images(data.Dataset[Any]):
@@ -58,17 +58,17 @@ class Plan:
 
     def regroup(self, generation: int, size: int, rank: int) -> None:
         self.world = World(generation=generation, rank=rank, size=size)
-        self.run = self.todo = plan_step(num_leaves=LEAVES, size=size).todo[rank]
+        self.run = self.todo = plan_step(num_micro_batches=MICRO_BATCHES, size=size).todo[rank]
 
-    def next_leaf(self) -> Leaf:
-        return Leaf(step=self.step, index=self.todo[0])
+    def next_micro_batch(self) -> MicroBatch:
+        return MicroBatch(step=self.step, index=self.todo[0])
 
     def forget_plan(self) -> None: ...
 
 
 def ours(num_workers: int, plan: Plan) -> tuple[DataLoader, Iterator[Any]]:
     loader = DataLoader(IMAGES, batch_size=BATCH, shuffle=True, num_workers=num_workers)
-    loader.bind(plan, LEAVES)  # type: ignore[arg-type]
+    loader.bind(plan, MICRO_BATCHES)  # type: ignore[arg-type]
 
     def batches() -> Iterator[Any]:
         for batch in loader:

@@ -37,7 +37,7 @@ Taken = float | None  # seconds; None: never
 def everstep_losses(way: str, rounds: int) -> list[Taken]:
     """The lost host comes back each time before the next round."""
     taken: list[Taken] = []
-    args = ["--workers", str(HOSTS), "--leaves", str(HOSTS)]
+    args = ["--workers", str(HOSTS), "--micro-batches", str(HOSTS)]
     script = SCRIPTS / "everstep_job.py"
     with Cluster(script, args, workers=HOSTS, hosts=HOSTS, max_restarts=10_000) as cluster:
         for _ in range(rounds):

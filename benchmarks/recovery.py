@@ -58,10 +58,10 @@ class Taken:
     hung: int = 0
 
 
-def everstep_kills(kills: int, leaves: int) -> Taken:
+def everstep_kills(kills: int, micro_batches: int) -> Taken:
     taken = Taken()
     with Cluster(
-        SCRIPTS / "everstep_job.py", ["--leaves", str(leaves)], workers=WORKERS, max_restarts=10_000
+        SCRIPTS / "everstep_job.py", ["--micro-batches", str(micro_batches)], workers=WORKERS, max_restarts=10_000
     ) as cluster:
         for _ in range(kills):
             full = full_generation(cluster, WORKERS)
@@ -85,7 +85,7 @@ def everstep_kills(kills: int, leaves: int) -> Taken:
 
 def everstep_laggard(rounds: int) -> list[float]:
     """One worker a step behind holding 500 MB that it must be sent, while another dies."""
-    args = ["--ballast-mb", "480", "--lag-every", "8", "--leaves", str(WORKERS)]
+    args = ["--ballast-mb", "480", "--lag-every", "8", "--micro-batches", str(WORKERS)]
     taken = []
     for _ in range(rounds):
         with Cluster(SCRIPTS / "everstep_job.py", args, workers=WORKERS) as cluster:
@@ -189,7 +189,7 @@ def main() -> None:
     ours, restarted, theirs = Taken(), list[float](), list[float]()
     restarted_hung = theirs_hung = 0
     for kills in (args.kills - args.kills // 2, args.kills // 2):
-        half = everstep_kills(kills, leaves=WORKERS)
+        half = everstep_kills(kills, micro_batches=WORKERS)
         ours = Taken(
             survivors=ours.survivors + half.survivors,
             full=ours.full + half.full,
@@ -201,14 +201,14 @@ def main() -> None:
         if not args.skip_torchrun:
             taken, hung = torchrun_restarts(kills)
             theirs, theirs_hung = theirs + taken, theirs_hung + hung
-    fine = everstep_kills(max(3, args.kills // 4), leaves=2 * WORKERS)
+    fine = everstep_kills(max(3, args.kills // 4), micro_batches=2 * WORKERS)
     laggard = everstep_laggard(3)
     print(
         f"{'seconds from kill -9 to the next commit':48s} "
         f"{'median':>8s} {'best':>8s} {'worst':>8s} {'kills':>6s} {'hung':>5s}"
     )
-    print(row("Everstep, survivors (4 leaves of 50 ms)", ours.survivors, ours.hung))
-    print(row("Everstep, survivors (8 leaves of 25 ms)", fine.survivors, fine.hung))
+    print(row("Everstep, survivors (4 micro-batches of 50 ms)", ours.survivors, ours.hung))
+    print(row("Everstep, survivors (8 micro-batches of 25 ms)", fine.survivors, fine.hung))
     print(row("Everstep, a laggard is sent 500 MB", laggard, 0))
     print(row("Everstep, full strength without the script's part", ours.full, ours.hung))
     print(row("    the script's part: imports, building the model", ours.script, 0))

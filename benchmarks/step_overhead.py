@@ -1,8 +1,8 @@
 """What a step costs over torch's DistributedDataParallel: fast and exact, side by side in the same processes.
 
 Two workers train copies of one model, in turns: a round of steps with plain DDP (no_sync accumulation where a worker
-has several leaves), one with `fast`, one with `exact`, in rotating order; each round is compared with the DDP round of
-the same turn. The last line is JSON: ratios of the medians with as many leaves as workers.
+has several micro-batches), one with `fast`, one with `exact`, in rotating order; each round is compared with the DDP
+round of the same turn. The last line is JSON: ratios of the medians with as many micro-batches as workers.
 
     python benchmarks/step_overhead.py [--rounds 30] [--device cpu|cuda]"""
 
@@ -32,12 +32,12 @@ from everstep.ipc.progress_page import Board
 from everstep.native import ElasticTrainer
 
 WORKERS = 2
-# name: (width, layers, samples per leaf, steps per round)
+# name: (width, layers, samples per micro-batch, steps per round)
 MODELS = {
     "compute": {"cpu": (512, 6, 512, 6), "cuda": (2048, 8, 4096, 6)},
     "comm": {"cpu": (2048, 6, 8, 3), "cuda": (2048, 6, 64, 4)},
 }
-LEAVES = {"V = W": 2, "V = 4 W": 8, "W does not divide V": 3}
+MICRO_BATCHES = {"V = W": 2, "V = 4 W": 8, "W does not divide V": 3}
 
 Step = Callable[[int], None]
 
@@ -48,38 +48,40 @@ def build(width: int, layers: int, device: str) -> nn.Module:
     return nn.Sequential(*stack).to(device)
 
 
-def data(width: int, samples: int, leaf: int, device: str) -> torch.Tensor:
-    return torch.randn(samples, width, generator=torch.Generator().manual_seed(leaf)).to(device)
+def data(width: int, samples: int, micro_batch: int, device: str) -> torch.Tensor:
+    return torch.randn(samples, width, generator=torch.Generator().manual_seed(micro_batch)).to(device)
 
 
-def plain_ddp(model: nn.Module, batches: dict[int, torch.Tensor], num_leaves: int) -> Step:
+def plain_ddp(model: nn.Module, batches: dict[int, torch.Tensor], num_micro_batches: int) -> Step:
     rank = dist.get_rank()
     ddp = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3, momentum=0.9)
-    mine = list(range(rank * num_leaves // WORKERS, (rank + 1) * num_leaves // WORKERS))
+    mine = list(range(rank * num_micro_batches // WORKERS, (rank + 1) * num_micro_batches // WORKERS))
 
     def step(_: int) -> None:
         optimizer.zero_grad()
-        for leaf in mine:
-            with contextlib.nullcontext() if leaf == mine[-1] else ddp.no_sync():
-                ddp(batches[leaf]).square().mean().backward()
+        for micro_batch in mine:
+            with contextlib.nullcontext() if micro_batch == mine[-1] else ddp.no_sync():
+                ddp(batches[micro_batch]).square().mean().backward()
         optimizer.step()
 
     return step
 
 
-def elastic(model: nn.Module, batches: dict[int, torch.Tensor], num_leaves: int, reduce: str, purpose: str) -> Step:
+def elastic(
+    model: nn.Module, batches: dict[int, torch.Tensor], num_micro_batches: int, reduce: str, purpose: str
+) -> Step:
     engine = Engine(lambda board, closed: Fixed("127.0.0.1", purpose), Board())
-    trainer = ElasticTrainer(model, leaves=num_leaves, reduce=reduce, engine=engine)
+    trainer = ElasticTrainer(model, micro_batches=num_micro_batches, reduce=reduce, engine=engine)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9))
 
     def step(_: int) -> None:
         target = trainer.num_steps + 1
         while trainer.num_steps < target:
-            leaf = engine.next_leaf()
+            micro_batch = engine.next_micro_batch()
             with trainer.step():
                 optimizer.zero_grad()
-                model(batches[leaf.index]).square().mean().backward()
+                model(batches[micro_batch.index]).square().mean().backward()
                 optimizer.step()
 
     return step
@@ -116,18 +118,26 @@ def worker(args: argparse.Namespace) -> None:
     report: dict[str, float] = {}
     for kind, sizes in MODELS.items():
         width, layers, samples, steps = sizes[args.device]
-        for label, num_leaves in LEAVES.items():
+        for label, num_micro_batches in MICRO_BATCHES.items():
             if args.only and args.only not in f"{kind} {label}":
                 continue
-            batches = {leaf: data(width, samples, leaf, args.device) for leaf in range(num_leaves)}
+            batches = {
+                micro_batch: data(width, samples, micro_batch, args.device) for micro_batch in range(num_micro_batches)
+            }
             systems = {
-                "ddp": plain_ddp(build(width, layers, args.device), batches, num_leaves),
-                "fast": elastic(build(width, layers, args.device), batches, num_leaves, "fast", f"f{kind}{num_leaves}"),
+                "ddp": plain_ddp(build(width, layers, args.device), batches, num_micro_batches),
+                "fast": elastic(
+                    build(width, layers, args.device), batches, num_micro_batches, "fast", f"f{kind}{num_micro_batches}"
+                ),
                 "exact": elastic(
-                    build(width, layers, args.device), batches, num_leaves, "exact", f"e{kind}{num_leaves}"
+                    build(width, layers, args.device),
+                    batches,
+                    num_micro_batches,
+                    "exact",
+                    f"e{kind}{num_micro_batches}",
                 ),
             }
-            times, processor = measure(args.rounds, max(1, steps * WORKERS // num_leaves), systems, args.device)
+            times, processor = measure(args.rounds, max(1, steps * WORKERS // num_micro_batches), systems, args.device)
             fast, exact = (paired_ratio(times[name], times["ddp"]) for name in ("fast", "exact"))
             ddp_ms = statistics.median(times["ddp"]) * 1e3
             if dist.get_rank() == 0:
@@ -157,7 +167,7 @@ def main() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     print(
-        f"{'model':8s} {'leaves':20s} {'DDP step':>11s}  ratio to plain DDP: median [95 % interval], {WORKERS} workers"
+        f"{'model':8s} {'micro-batches':14s} {'DDP step':>11s}  {WORKERS} workers: ratio to DDP, median [95 % interval]"
     )
     world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(WORKERS)}
     tuning = {"OMP_NUM_THREADS": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "TORCH_CPP_LOG_LEVEL": "ERROR"}

@@ -76,8 +76,8 @@ class AllReduceController:
         is_global = global_batch_num_per_step is not None
         self._engine = process_engine.current()
         settings = Settings(
-            num_leaves=global_batch_num_per_step,
-            leaves_per_worker=None if is_global else backward_passes_per_step,
+            num_micro_batches=global_batch_num_per_step,
+            micro_batches_per_worker=None if is_global else backward_passes_per_step,
             reduce="fast",
             is_balanced=is_global,
             counts_empty_steps=False,
@@ -152,7 +152,7 @@ class AllReduceController:
         self._gate.check_ready()
         self._engine.join()
         try:
-            self._engine.next_leaf()
+            self._engine.next_micro_batch()
             self._is_in_scope = True
             yield self
             self._engine.conclude()
@@ -225,29 +225,31 @@ class AllReduceController:
     # --- a batch ------------------------------------------------------------------------------------------
 
     def _compute(self, call: _Call) -> None:
-        """One call as one leaf of the step that is next."""
+        """One call as one micro-batch of the step that is next."""
         engine = self._engine
-        leaf = engine.next_leaf()
+        micro_batch = engine.next_micro_batch()
         step = engine.step
         self._sort_out(step)
-        is_in_step = not leaf.is_ghost  # else all its leaves are computed or others', and the call is for the next one
+        is_in_step = (
+            not micro_batch.is_ghost
+        )  # else all its micro-batches are computed or others', and the call is for the next one
         if is_in_step and call.weight and call.batch is not None:
             self._usage.mine.extend(call.batch.parts)
         self._gate.begin()
-        engine.begin_leaf(leaf, call.weight)
+        engine.begin_micro_batch(micro_batch, call.weight)
         call.is_held = is_in_step
         try:
             call.result = call.run()
             self._gate.end()
         except PeerLost as lost:
-            engine.abandon_leaf(lost)
+            engine.abandon_micro_batch(lost)
             if engine.step != step:  # the others have committed it, with what was held here, and sent their state
                 call.is_held, call.is_used = False, call.is_held or call.is_used
                 self._calls = [*(each for each in self._calls if not each.is_held and each is not call), call]
             else:
                 self._start_over()
         except BaseException as error:
-            engine.abandon_leaf(error)
+            engine.abandon_micro_batch(error)
             self._drop(call, f"{type(error).__name__}: {error}")
             if (better := explain(error)) is not error:
                 raise better from error
@@ -262,7 +264,8 @@ class AllReduceController:
             self._start_over()
 
     def _sort_out(self, step: int) -> None:
-        """Which calls are in this step's sum: since the last leaf the step before may have been committed, or broken.
+        """Which calls are in this step's sum: since the last micro-batch the step before may have been committed, or
+        broken.
 
         Of a call that failed, the gradients may have been complete. If they are in no sum, its records can be had."""
         if step != self._step:
@@ -276,7 +279,7 @@ class AllReduceController:
         self._failed = [each for each in self._failed if set(each[0].parts) <= set(self._usage.mine)]
 
     def _start_over(self) -> None:
-        """If a leaf broke off half-way, it has spoilt the sum of those before it in this step."""
+        """If a micro-batch broke off half-way, it has spoilt the sum of those before it in this step."""
         if self._engine.num_held == 0:
             self._usage.mine.clear()
             for each in self._calls:

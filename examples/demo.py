@@ -29,9 +29,9 @@ from everstep.testing import Cluster
 
 SCRIPT = Path(__file__).with_name("fashion_mnist.py")
 EPOCHS = 4
-STEPS = 37 * EPOCHS  # 7,000 samples in global batches of 6 leaves of 32
+STEPS = 37 * EPOCHS  # 7,000 samples in global batches of 6 micro-batches of 32
 KILL_AT = 24
-PAUSE_S = 0.03  # per leaf, so that there is something to watch; it changes no bit
+PAUSE_S = 0.03  # per micro-batch, so that there is something to watch; it changes no bit
 LOOK_S = 0.1
 PATIENCE_S = 120.0
 
@@ -40,7 +40,7 @@ Event = dict[str, Any]
 
 def main() -> int:
     console = Console(highlight=False)
-    console.print(f"[bold]Fashion-MNIST, {STEPS} steps of 6 leaves, 3 workers, one of which will be killed.\n")
+    console.print(f"[bold]Fashion-MNIST, {STEPS} steps of 6 micro-batches, 3 workers, one of which will be killed.\n")
     with tempfile.TemporaryDirectory(prefix="everstep-demo-") as folder:
         quiet_events = Path(folder) / "undisturbed.jsonl"
         arguments = ["--epochs", str(EPOCHS), "--pause-s", str(PAUSE_S)]
@@ -95,7 +95,7 @@ def step_seconds(cluster: Cluster) -> float:
 
 @contextmanager
 def undisturbed_run(events: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The same script and leaves under plain `python`: nothing to coordinate, nothing to recover."""
+    """The same script and micro-batches under plain `python`: nothing to coordinate, nothing to recover."""
     outer = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
     process = subprocess.Popen(
         [sys.executable, str(SCRIPT), "--epochs", str(EPOCHS)],

@@ -17,7 +17,7 @@ loader = DataLoader(TensorDataset(images, labels), batch_size=32, shuffle=True)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-trainer = everstep.ElasticTrainer(model, loader, leaves=8)
+trainer = everstep.ElasticTrainer(model, loader, micro_batches=8)
 optimizer = trainer.prepare(optimizer)
 for _ in range(3):
     for inputs, targets in loader:

@@ -4,8 +4,8 @@
     torchrun --nproc-per-node 3 examples/fashion_mnist.py             # a fixed world
     everstep run --nproc-per-node 3 examples/fashion_mnist.py         # kill workers as you like
 
-All three end with the same weights, bit for bit: a global batch is always the same 6 leaves, whoever computes them.
-demo.py runs it, and looks at the events that it emits."""
+All three end with the same weights, bit for bit: a global batch is always the same 6 micro-batches, whoever computes
+them. demo.py runs it, and looks at the events that it emits."""
 
 from __future__ import annotations
 
@@ -67,12 +67,14 @@ def digest(model: nn.Module) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--pause-s", type=float, default=0.0, help="wait so long in each leaf, to have time to look")
+    parser.add_argument(
+        "--pause-s", type=float, default=0.0, help="wait so long in each micro-batch, to have time to look"
+    )
     args = parser.parse_args()
 
     loader = everstep.DataLoader(load("train"), batch_size=32, shuffle=True)
     model = build()
-    trainer = everstep.ElasticTrainer(model, loader, leaves=6)
+    trainer = everstep.ElasticTrainer(model, loader, micro_batches=6)
     optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs * len(loader))
     optimizer, scheduler = trainer.prepare(optimizer, scheduler)

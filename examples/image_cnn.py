@@ -5,7 +5,8 @@
     everstep run --nproc-per-node 2 examples/image_cnn.py             # kill workers as you like
 
 With `--resume` any of them goes on from the checkpoint, in the middle of an epoch and with any number of workers. A
-global batch is always the same 4 leaves, so the weights at the end are the same, bit for bit, whatever happened."""
+global batch is always the same 4 micro-batches, so the weights at the end are the same, bit for bit, whatever
+happened."""
 
 import argparse
 import os
@@ -70,7 +71,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--samples", type=int, help="train on so many images only")
-    parser.add_argument("--batch-size", type=int, default=16, help="of a leaf; a global batch has 4 of them")
+    parser.add_argument("--batch-size", type=int, default=16, help="of a micro-batch; a global batch has 4 of them")
     parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--checkpoint", type=Path, default=Path("model.pt"))
     parser.add_argument("--save-every", type=int, default=20, metavar="STEPS")
@@ -82,12 +83,12 @@ def main():
     train_data = load("train", args.samples)
     train_loader = DataLoader(train_data, args.batch_size, sampler=ElasticDistributedSampler(train_data))
     model = DistributedDataParallel(Net().to(device))
-    trainer = ElasticTrainer(model, train_loader, leaves=4)
+    trainer = ElasticTrainer(model, train_loader, micro_batches=4)
     optimizer = optim.SGD(model.parameters(), lr=args.learning_rate, momentum=0.9)
     scheduler = StepLR(optimizer, step_size=len(train_loader), gamma=0.5)
     optimizer, scheduler = trainer.prepare(optimizer, scheduler)
 
-    # The trainer's part: the number of steps and of leaves, and the sampler's position.
+    # The trainer's part: the number of steps and of micro-batches, and the sampler's position.
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "trainer": trainer}
     if args.resume and args.checkpoint.exists():
         load_checkpoint(args.checkpoint, parts, device)
@@ -103,7 +104,7 @@ def main():
                 optimizer.step()
                 optimizer.zero_grad()
                 scheduler.step()
-                if trainer.num_steps % args.save_every == 0 and trainer.is_last_leaf and trainer.rank == 0:
+                if trainer.num_steps % args.save_every == 0 and trainer.is_last_micro_batch and trainer.rank == 0:
                     save_checkpoint(args.checkpoint, parts)
                     print(f"epoch {epoch}  step {trainer.num_steps:3}  loss {loss.item():.4f}", flush=True)
 

@@ -5,7 +5,8 @@
     everstep run --nproc-per-node 2 examples/image_trial.py           # kill workers as you like
 
 Started again after the loss of all workers, or by Ctrl-C, it goes on from its newest checkpoint, with any number of
-workers. A global batch is always the same 4 leaves, so the weights are the same, bit for bit, whatever happened."""
+workers. A global batch is always the same 4 micro-batches, so the weights are the same, bit for bit, whatever
+happened."""
 
 import argparse
 from pathlib import Path
@@ -71,7 +72,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--samples", type=int, help="train on so many images only")
-    parser.add_argument("--global-batch-size", type=int, default=64, help="of all workers together, in 4 leaves")
+    parser.add_argument("--global-batch-size", type=int, default=64, help="of all workers together, in 4 micro-batches")
     parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--report-every", type=int, default=20, metavar="BATCHES")
     parser.add_argument("--test", action="store_true", help="one batch, one validation, one checkpoint: does it run?")
@@ -85,7 +86,7 @@ def main():
         "dropout": 0.1,
     }
     conf = {"searcher": {"metric": "validation_loss", "smaller_is_better": True}}
-    with pytorch.init(hparams=hparams, exp_conf=conf, leaves=4) as context:
+    with pytorch.init(hparams=hparams, exp_conf=conf, micro_batches=4) as context:
         trainer = pytorch.Trainer(ImageTrial(context), context)
         trainer.fit(
             max_length=pytorch.Epoch(args.epochs),

@@ -97,7 +97,7 @@ def write(model, letters, length, num_letters):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--batch-size", type=int, default=8, help="of a leaf; a global batch has 4 of them")
+    parser.add_argument("--batch-size", type=int, default=8, help="of a micro-batch; a global batch has 4 of them")
     parser.add_argument("--windows", type=int, help="use only so many, from the beginning of the text")
     parser.add_argument("--length", type=int, default=64, help="letters in a window")
     parser.add_argument("--width", type=int, default=64)
@@ -119,7 +119,7 @@ def main():
     model = LanguageModel(len(alphabet), args.length, args.width, args.layers, heads=4).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / args.warm_up))
-    trainer = ElasticTrainer(model, loader, leaves=4)
+    trainer = ElasticTrainer(model, loader, micro_batches=4)
     optimizer, scheduler = trainer.prepare(optimizer, scheduler)
 
     for epoch in trainer.epochs(args.epochs):
@@ -133,7 +133,7 @@ def main():
                 nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
                 optimizer.step()
                 scheduler.step()
-                if trainer.num_steps % 50 == 1 and trainer.is_last_leaf and trainer.rank == 0:
+                if trainer.num_steps % 50 == 1 and trainer.is_last_micro_batch and trainer.rank == 0:
                     print(f"epoch {epoch}  step {trainer.num_steps:4}  loss {loss.item():.3f}", flush=True)
 
     if trainer.rank == 0:

@@ -118,7 +118,7 @@ def perplexity(losses):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--global-batch-size", type=int, default=32, help="of all workers together, in 4 leaves")
+    parser.add_argument("--global-batch-size", type=int, default=32, help="of all workers together, in 4 micro-batches")
     parser.add_argument("--windows", type=int, help="use only so many, from the beginning of the text")
     parser.add_argument("--length", type=int, default=64, help="letters in a window")
     parser.add_argument("--width", type=int, default=64)
@@ -134,7 +134,7 @@ def main():
         trial = pytorch.load_trial_from_checkpoint_path(client.get_checkpoint(uuid).download())
         print(trial.write(300))
         return
-    with pytorch.init(hparams=args, exp_conf={"searcher": {"metric": "validation_loss"}}, leaves=4) as context:
+    with pytorch.init(hparams=args, exp_conf={"searcher": {"metric": "validation_loss"}}, micro_batches=4) as context:
         pytorch.Trainer(TextTrial(context), context).fit(
             max_length=pytorch.Epoch(epochs),
             validation_period=pytorch.Batch(4 * report_every),

@@ -57,5 +57,5 @@ class DeviceModel(nn.Module):
         return _Sleep.apply(inputs, self.seconds)  # last: its backward comes first
 
 
-def batch(step: int, leaf: int, width: int = WIDTH) -> Tensor:
-    return torch.randn(4, width, generator=torch.Generator().manual_seed(1000 * step + leaf))
+def batch(step: int, micro_batch: int, width: int = WIDTH) -> Tensor:
+    return torch.randn(4, width, generator=torch.Generator().manual_seed(1000 * step + micro_batch))

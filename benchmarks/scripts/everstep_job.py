@@ -41,7 +41,7 @@ class Behind(Exception):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--leaves", type=int, default=4)
+    parser.add_argument("--micro-batches", type=int, default=4)
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--ballast-mb", type=int, default=0)
@@ -49,20 +49,25 @@ def main() -> None:
     args = parser.parse_args()
     emit("script.began")
     torch.set_num_threads(1)
-    model = DeviceModel(STEP_S * args.workers / args.leaves, args.width)
-    trainer = everstep.ElasticTrainer(model, leaves=args.leaves)
+    model = DeviceModel(STEP_S * args.workers / args.micro_batches, args.width)
+    trainer = everstep.ElasticTrainer(model, micro_batches=args.micro_batches)
     if args.ballast_mb:
         trainer.register("ballast", Ballast(args.ballast_mb << 20))
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1e-3))
     emit("script.ready")
     has_lagged: set[int] = set()
-    for leaf in trainer.leaves(steps=args.steps):
+    for micro_batch in trainer.micro_batches(steps=args.steps):
         try:
             with trainer.step():
-                model(batch(leaf.step, leaf.index, args.width)).square().mean().backward()
-                is_due = args.lag_every and leaf.step and leaf.step % args.lag_every == 0
-                if is_due and env.worker() == "w1" and leaf.step not in has_lagged and trainer.is_last_leaf:
-                    has_lagged.add(leaf.step)
+                model(batch(micro_batch.step, micro_batch.index, args.width)).square().mean().backward()
+                is_due = args.lag_every and micro_batch.step and micro_batch.step % args.lag_every == 0
+                if (
+                    is_due
+                    and env.worker() == "w1"
+                    and micro_batch.step not in has_lagged
+                    and trainer.is_last_micro_batch
+                ):
+                    has_lagged.add(micro_batch.step)
                     raise Behind
                 committed = trainer.num_steps
                 optimizer.step()

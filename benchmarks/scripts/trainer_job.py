@@ -130,7 +130,7 @@ def trainer(turns: Turns) -> None:
             inputs, targets = batch
             return {"validation_loss": nn.functional.cross_entropy(self.model(inputs), targets)}
 
-    with pytorch.init(leaves=WORKERS) as context:
+    with pytorch.init(micro_batches=WORKERS) as context:
         pytorch.Trainer(Trial(context), context).fit(max_length=pytorch.Batch(ENDLESS))
 
 

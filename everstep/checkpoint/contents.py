@@ -91,7 +91,7 @@ def name_tensors(skeleton: Any, count: int) -> list[str]:
     """Readable and different: the keys that lead to each tensor, as in `model.layer1.weight`."""
     names = [""] * count
     taken: set[str] = {"__metadata__"}
-    for path, number in _leaves(skeleton, ()):
+    for path, number in _micro_batches(skeleton, ()):
         if names[number]:
             continue
         name = plain = ".".join(path) or "tensor"
@@ -182,10 +182,10 @@ def _renumber(skeleton: Any, numbers: list[int]) -> Any:
     }
 
 
-def _leaves(skeleton: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+def _micro_batches(skeleton: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
     if isinstance(skeleton, list):
         for index, item in enumerate(skeleton):
-            yield from _leaves(item, (*path, str(index)))
+            yield from _micro_batches(item, (*path, str(index)))
         return
     if not isinstance(skeleton, dict):
         return
@@ -193,10 +193,10 @@ def _leaves(skeleton: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
     if tag in ("tensor", "ndarray"):
         yield path, content
     elif tag == "tuple":
-        yield from _leaves(content, path)
+        yield from _micro_batches(content, path)
     elif tag == "module":
-        yield from _leaves({"dict": content[0]}, path)
-        yield from _leaves(content[1], (*path, "_metadata"))
+        yield from _micro_batches({"dict": content[0]}, path)
+        yield from _micro_batches(content[1], (*path, "_metadata"))
     elif tag not in ("float", "bytes"):
         for key, value in content:
-            yield from _leaves(value, (*path, key if isinstance(key, str) else str(key)))
+            yield from _micro_batches(value, (*path, key if isinstance(key, str) else str(key)))

@@ -308,7 +308,9 @@ JoinS = Annotated[float | None, _policy("join-s", "Too few nodes for so long: st
 UndecidedS = Annotated[
     float | None, _policy("undecided-s", "Workers that have not joined by then use no ElasticTrainer. Default: 5.")
 ]
-LeafDeaths = Annotated[int | None, _policy("leaf-deaths", "A leaf that killed so many stops the job. Default: 3.")]
+MicroBatchDeaths = Annotated[
+    int | None, _policy("micro-batch-deaths", "A micro-batch that killed so many stops the job. Default: 3.")
+]
 MinibatchesPerShard = Annotated[
     int | None, _policy("minibatches-per-shard", "Samples are leased in shards of so many batches. Default: 8.")
 ]

@@ -1,7 +1,7 @@
-"""The order of an epoch's samples, and its cut into global batches and leaves.
+"""The order of an epoch's samples, and its cut into global batches and micro-batches.
 
 Sample number p of an epoch is the same for every number of workers and after every resume; a global batch is the next
-`batch_size × leaves` of them, the last one what is left, spread over the leaves in equal parts. Pure."""
+`batch_size × micro-batches` of them, the last one what is left, spread over the micro-batches in equal parts. Pure."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from everstep.data.permutation import Permutation
 @dataclass(frozen=True, kw_only=True)
 class Order:
     size: int  # samples of the dataset
-    batch_size: int  # of a leaf
-    leaves: int
+    batch_size: int  # of a micro-batch
+    micro_batches: int
     shuffle: bool
     seed: int
     drop_last: bool = False  # a last global batch that is not full
 
     @cached_property
     def global_batch(self) -> int:
-        return self.batch_size * self.leaves
+        return self.batch_size * self.micro_batches
 
     @property
     def num_batches(self) -> int:
@@ -43,25 +43,25 @@ class Order:
         per_epoch = self.num_batches * self.global_batch if self.drop_last else self.size
         return epoch * per_epoch + position
 
-    def span(self, position: int, leaf: int) -> range:
-        """The places in the epoch of one leaf of the global batch that begins at `position`."""
+    def span(self, position: int, micro_batch: int) -> range:
+        """The places in the epoch of one micro-batch of the global batch that begins at `position`."""
         samples = self.samples_at(position)
         if samples == self.global_batch:
-            start = position + leaf * self.batch_size
+            start = position + micro_batch * self.batch_size
             return range(start, start + self.batch_size)
-        # As few parts as can be, so that none is tiny (batch norm needs two samples), on leaves that lie far apart, so
-        # that different workers have them. Leaf 0 always has one.
+        # As few parts as can be, so that none is tiny (batch norm needs two samples), on micro-batches that lie far
+        # apart, so that different workers have them. Micro-batch 0 always has one.
         parts = -(-samples // self.batch_size)
-        part = -(-leaf * parts // self.leaves)
-        if part >= parts or part * self.leaves // parts != leaf:
+        part = -(-micro_batch * parts // self.micro_batches)
+        if part >= parts or part * self.micro_batches // parts != micro_batch:
             return range(position, position)
         return range(position + part * samples // parts, position + (part + 1) * samples // parts)
 
-    def void_leaves(self, position: int) -> tuple[int, ...]:
+    def void_micro_batches(self, position: int) -> tuple[int, ...]:
         """Those without samples, in a last global batch that is not full."""
         if self.samples_at(position) == self.global_batch:
             return ()
-        return tuple(leaf for leaf in range(self.leaves) if not self.span(position, leaf))
+        return tuple(micro_batch for micro_batch in range(self.micro_batches) if not self.span(position, micro_batch))
 
     def indices(self, epoch: int, span: range) -> list[int]:
         """Which samples of the dataset stand at these places."""
@@ -83,11 +83,11 @@ def _block(size: int, seed: int, epoch: int, number: int) -> NDArray[np.int64]:
 
 
 class Key(NamedTuple):
-    """One leaf's data: of the global batch of this epoch that begins at `position`."""
+    """One micro-batch's data: of the global batch of this epoch that begins at `position`."""
 
     epoch: int
     position: int
-    leaf: int
+    micro_batch: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,11 +97,11 @@ class Schedule:
     order: Order
     epoch: int
     position: int
-    todo: tuple[int, ...]  # leaves of the step at `position`
-    run: tuple[int, ...]  # leaves of each further step
+    todo: tuple[int, ...]  # micro-batches of the step at `position`
+    run: tuple[int, ...]  # micro-batches of each further step
 
     def key(self, number: int) -> Key | None:
-        """The number-th leaf that is needed; None: the epoch is over."""
+        """The number-th micro-batch that is needed; None: the epoch is over."""
         if number < len(self.todo):
             return Key(self.epoch, self.position, self.todo[number])
         steps, place = divmod(number - len(self.todo), len(self.run))
@@ -113,4 +113,4 @@ class Schedule:
     def needs(self, key: Key) -> bool:
         if key.epoch != self.epoch or key.position < self.position:
             return False
-        return key.leaf in (self.todo if key.position == self.position else self.run)
+        return key.micro_batch in (self.todo if key.position == self.position else self.run)

@@ -1,8 +1,9 @@
 """torch's DataLoader, following the plan: every sample exactly once per epoch, whoever comes and goes.
 
-Each batch is one leaf that this worker has to compute next. The position in the data advances with the commit of a
-step, on all workers, and travels with the state; so after a regroup the next batch is the right one. Bound to a trainer
-before it is iterated. A loader of torch's own can be made one of these in place, because the loop holds that object."""
+Each batch is one micro-batch that this worker has to compute next. The position in the data advances with the commit
+of a step, on all workers, and travels with the state; so after a regroup the next batch is the right one. Bound to a
+trainer before it is iterated. A loader of torch's own can be made one of these in place, because the loop holds that
+object."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from torch.utils import data
 from everstep.data.epoch_order import Key, Order, Schedule
 from everstep.data.position import Position
 from everstep.data.randomness import KeyedDataset, as_it_is, sample_seed
-from everstep.data.reader import Here, LeafReader, Requests
+from everstep.data.reader import Here, MicroBatchReader, Requests
 from everstep.data.sampler import ElasticDistributedSampler
 from everstep.engine.seeds import seed_everything
-from everstep.engine.step import Engine, Leaf
+from everstep.engine.step import Engine, MicroBatch
 from everstep.errors import UsageError
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ class DataLoader(data.DataLoader[Any]):
 
     len() is the number of steps in an epoch, for every number of workers. `shuffle` and `seed` are taken from a
     DistributedSampler if one is given; its rank and number of replicas have no meaning here. `drop_last` drops a last
-    global batch that is not full; without it, that one is spread over the leaves."""
+    global batch that is not full; without it, that one is spread over the micro-batches."""
 
     def __init__(
         self,
@@ -103,14 +104,14 @@ class DataLoader(data.DataLoader[Any]):
 
     # --- the trainer's side -------------------------------------------------------------------------------
 
-    def bind(self, engine: Engine, leaves: int) -> None:
+    def bind(self, engine: Engine, micro_batches: int) -> None:
         """Follow this engine's plan from now on."""
         assert self.batch_size is not None
         size = self.position.size
         order = Order(
             size=size,
             batch_size=self.batch_size,
-            leaves=leaves,
+            micro_batches=micro_batches,
             shuffle=self._is_shuffled,
             seed=self._seed,
             drop_last=self.drop_last,
@@ -118,8 +119,8 @@ class DataLoader(data.DataLoader[Any]):
         if not order.num_batches:
             raise UsageError(
                 f"drop_last=True drops all {size} samples: a global batch is batch_size={self.batch_size} × "
-                f"{leaves} leaves = {order.global_batch}",
-                hint="use a smaller batch_size, fewer leaves, or drop_last=False",
+                f"{micro_batches} micro-batches = {order.global_batch}",
+                hint="use a smaller batch_size, fewer micro-batches, or drop_last=False",
             )
         self._engine, self._order = engine, order
         self._requests = Requests(order)
@@ -133,20 +134,20 @@ class DataLoader(data.DataLoader[Any]):
     def _go_to(self, epoch: int) -> None:
         assert self._engine is not None
         if self.position.advance_to(epoch):
-            self._engine.forget_plan()  # leaves of the step that was left are not those of the step to come
+            self._engine.forget_plan()  # micro-batches of the step that was left are not those of the step to come
 
-    def take_offered(self) -> tuple[Leaf, float] | None:
-        """The leaf whose batch the loop holds, and its weight: 1 for a full one."""
-        leaf, self._loop.offered = self._loop.offered, None
-        if leaf is None:
+    def take_offered(self) -> tuple[MicroBatch, float] | None:
+        """The micro-batch whose batch the loop holds, and its weight: 1 for a full one."""
+        micro_batch, self._loop.offered = self._loop.offered, None
+        if micro_batch is None:
             return None
         assert self._order is not None
-        return leaf, self.num_samples(leaf) / self._order.batch_size
+        return micro_batch, self.num_samples(micro_batch) / self._order.batch_size
 
-    def num_samples(self, leaf: Leaf) -> int:
-        """Of a leaf of the step to come."""
+    def num_samples(self, micro_batch: MicroBatch) -> int:
+        """Of a micro-batch of the step to come."""
         assert self._order is not None
-        return len(self._order.span(self.position.samples, leaf.index))
+        return len(self._order.span(self.position.samples, micro_batch.index))
 
     def _make_source(self, requests: Requests) -> Iterable[Any]:
         keyed = KeyedDataset(self.dataset, self._seed, self.collate_fn)
@@ -188,7 +189,7 @@ class DataLoader(data.DataLoader[Any]):
     def __len__(self) -> int:
         if self._order is None:
             raise UsageError(
-                "how many steps an epoch has is not known before the number of leaves is",
+                "how many steps an epoch has is not known before the number of micro-batches is",
                 hint="make the trainer first: everstep.ElasticTrainer(model, loader)",
             )
         return self._order.num_batches
@@ -208,21 +209,21 @@ class DataLoader(data.DataLoader[Any]):
         epoch = self._next_epoch if self._wanted_epoch is None else self._wanted_epoch
         self._next_epoch, self._wanted_epoch, self._loop = epoch + 1, None, _Loop()
         self._go_to(epoch)
-        return self._batches(engine, order, LeafReader(source, self._requests), epoch)
+        return self._batches(engine, order, MicroBatchReader(source, self._requests), epoch)
 
-    def _batches(self, engine: Engine, order: Order, reader: LeafReader, epoch: int) -> Iterator[Any]:
+    def _batches(self, engine: Engine, order: Order, reader: MicroBatchReader, epoch: int) -> Iterator[Any]:
         position, loop = self.position, self._loop
         engine.is_catching_up = engine.is_in_loop = position.is_in_one = True
         try:
             while position.epoch == epoch:
                 loop.check_computed()
-                leaf = engine.next_leaf()  # may regroup, and bring the state of a peer that is further
+                micro_batch = engine.next_micro_batch()  # may regroup, and bring the state of a peer that is further
                 if position.epoch != epoch:
                     break
-                key = Key(epoch, position.samples, leaf.index)
+                key = Key(epoch, position.samples, micro_batch.index)
                 batch = reader.get(key, engine.world.generation, lambda: self._schedule(engine, order))
-                seed_everything(sample_seed(self._seed, epoch, -1 - order.span(key.position, key.leaf).start))
-                loop.offered = engine.offered = leaf
+                seed_everything(sample_seed(self._seed, epoch, -1 - order.span(key.position, key.micro_batch).start))
+                loop.offered = engine.offered = micro_batch
                 yield batch
         finally:
             position.is_in_one, engine.is_in_loop, engine.offered = False, False, None
@@ -237,12 +238,12 @@ class DataLoader(data.DataLoader[Any]):
 class _Loop:
     """One iteration of the script's over the loader."""
 
-    offered: Leaf | None = None  # whose batch it was given and has not computed yet
+    offered: MicroBatch | None = None  # whose batch it was given and has not computed yet
 
     def check_computed(self) -> None:
-        if (leaf := self.offered) is not None:
+        if (micro_batch := self.offered) is not None:
             raise UsageError(
-                f"the batch of leaf {leaf.index} of step {leaf.step} was taken from the loader, but not trained on",
+                f"micro-batch {micro_batch.index} of step {micro_batch.step} was taken from the loader but not trained on",
                 hint="enter `with trainer.step():` for every batch; step(weight=0) leaves a batch out",
             )
 
@@ -276,7 +277,9 @@ def _check(dataset: Any, batch_size: int | None, batch_sampler: Any, in_order: b
     if batch_sampler is not None:
         raise UsageError("a batch_sampler decides what the plan must decide", hint="use batch_size and shuffle")
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-        raise UsageError(f"batch_size={batch_size}: a leaf has at least one sample", hint="use batch_size=1 or more")
+        raise UsageError(
+            f"batch_size={batch_size}: a micro-batch has at least one sample", hint="use batch_size=1 or more"
+        )
     if not in_order:
         raise UsageError("in_order=False cannot be followed by a plan", hint="leave in_order out")
 

@@ -19,7 +19,7 @@ class Position:
         self.shuffle = shuffle
         self.epoch = 0
         self.samples = 0  # of the epoch, consumed by committed steps
-        self.order: Order | None = None  # known once the number of leaves is
+        self.order: Order | None = None  # known once the number of micro-batches is
         self.is_in_one = False  # the loop goes through an epoch
         self.last_iterated = -1  # the epoch that it has left last
         self._done_after: dict[str, int] = {}  # what is done once after each epoch: after which it was done last
@@ -75,8 +75,8 @@ class Position:
         """All that were trained on, from the first epoch on."""
         return self._known_order().records(self.epoch, self.samples)
 
-    def void_leaves(self) -> tuple[int, ...]:
-        return self._known_order().void_leaves(self.samples)
+    def void_micro_batches(self) -> tuple[int, ...]:
+        return self._known_order().void_micro_batches(self.samples)
 
     def _known_order(self) -> Order:
         if self.order is None:

@@ -1,9 +1,9 @@
 """Random transforms that depend on the sample's place in the epoch, not on who loads it, or when.
 
 Before a sample is read, the random streams of Python, numpy and torch are set by (seed, epoch, position); a random
-collate_fn goes on with those of the leaf's last sample. Most datasets draw nothing; so a batch is first read without,
-and read again sample by sample if a stream has moved meanwhile; from then on they are always set. What does not draw
-from these streams, such as numpy.random.default_rng(), is its own."""
+collate_fn goes on with those of the micro-batch's last sample. Most datasets draw nothing; so a batch is first read
+without, and read again sample by sample if a stream has moved meanwhile; from then on they are always set. What does
+not draw from these streams, such as numpy.random.default_rng(), is its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from everstep.engine.seeds import seed_everything
 
 _KNOWN = 20_240_607  # any seed below 2^32
 
-Request = tuple[list[int], int, int]  # the samples of one leaf, the epoch, and the place in it of the first of them
+Request = tuple[
+    list[int], int, int
+]  # the samples of one micro-batch, the epoch, and the place in it of the first of them
 
 
 def sample_seed(seed: int, epoch: int, position: int) -> int:
@@ -31,7 +33,7 @@ def sample_seed(seed: int, epoch: int, position: int) -> int:
 
 
 class KeyedDataset(Dataset[Any]):
-    """A dataset that is read by Request: a leaf at a time, collated."""
+    """A dataset that is read by Request: a micro-batch at a time, collated."""
 
     def __init__(self, dataset: Any, seed: int, collate: Callable[[list[Any]], Any]) -> None:
         self.dataset = dataset

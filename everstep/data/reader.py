@@ -1,4 +1,4 @@
-"""Read leaves ahead by torch's DataLoader, and follow the plan: what a new generation needs, and nothing else.
+"""Read micro-batches ahead by torch's DataLoader, and follow the plan: what a new generation needs, and nothing else.
 
 torch's loader asks for batches of indices as it goes and gives the data back in the same order. What was asked for and
 is no longer needed is thrown away when it comes; what is needed anew is asked for next. Worker processes go on."""
@@ -14,22 +14,22 @@ from everstep.data.randomness import KeyedDataset, Request
 
 
 class Requests:
-    """torch's batch sampler: which leaf to read next. May give more after it had nothing to give."""
+    """torch's batch sampler: which micro-batch to read next. May give more after it had nothing to give."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
         self.asked: deque[Key] = deque()  # being read, in order
         self.kept: dict[Key, Any] = {}  # read before they were wanted
         self._schedule: Schedule | None = None
-        self._number = 0  # of the schedule's leaves so far
+        self._number = 0  # of the schedule's micro-batches so far
         self._next: tuple[Key, range] | None = None  # to be read next, and its places in the epoch
 
     def follow(self, schedule: Schedule, first: Key) -> None:
-        """A new schedule; `first` may be none of its leaves."""
+        """A new schedule; `first` may be none of its micro-batches."""
         self._schedule, self._number = schedule, 0
         self.kept = {key: batch for key, batch in self.kept.items() if key == first or self.needs(key)}
         is_coming = first in self.kept or first in self.asked
-        self._next = self._find_next() if is_coming else (first, self.order.span(first.position, first.leaf))
+        self._next = self._find_next() if is_coming else (first, self.order.span(first.position, first.micro_batch))
 
     def needs(self, key: Key) -> bool:
         assert self._schedule is not None
@@ -53,12 +53,12 @@ class Requests:
         return self.order.indices(key.epoch, span), key.epoch, span.start
 
     def _find_next(self) -> tuple[Key, range] | None:
-        """The schedule's next leaf that has samples and is not being read yet."""
+        """The schedule's next micro-batch that has samples and is not being read yet."""
         assert self._schedule is not None
         while (found := self._schedule.key(self._number)) is not None:
             self._number += 1
             if found not in self.asked and found not in self.kept:
-                span = self.order.span(found.position, found.leaf)
+                span = self.order.span(found.position, found.micro_batch)
                 if span:
                     return found, span
         return None
@@ -78,8 +78,8 @@ class Here:
         return self._dataset.__getitems__(next(self._requests))
 
 
-class LeafReader:
-    """The data of one epoch's leaves, by key. `source` is a loader that reads what `requests` asks for."""
+class MicroBatchReader:
+    """The data of one epoch's micro-batches, by key. `source` is a loader that reads what `requests` asks for."""
 
     def __init__(self, source: Iterable[Any], requests: Requests) -> None:
         requests.asked.clear()

@@ -56,7 +56,7 @@ class DistributedDataParallel(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """A backward inside adds to the leaf's gradients without ending the leaf."""
+        """A backward inside adds to the micro-batch's gradients without ending the micro-batch."""
         if self._engine is None:
             yield
         else:

@@ -1,8 +1,9 @@
-"""Take each leaf's gradients out of backward, weighted, into the engine's own buffers.
+"""Take each micro-batch's gradients out of backward, weighted, into the engine's own buffers.
 
-A hook on every parameter moves `.grad` into the leaf's target and clears it, so what the user sees between leaves
-is no gradient, and after the sum the mean over all leaves. Buckets become ready in the order in which backward
-fills them; parameters that got no gradient count as zero, and as unused. Collectives never see `.grad`."""
+A hook on every parameter moves `.grad` into the micro-batch's target and clears it, so what the user sees between
+micro-batches is no gradient, and after the sum the mean over all micro-batches. Buckets become ready in the order in
+which backward fills them; parameters that got no gradient count as zero, and as unused. Collectives never see
+`.grad`."""
 
 from __future__ import annotations
 
@@ -24,16 +25,16 @@ from everstep.errors import UsageError
 
 
 @dataclass(kw_only=True, slots=True)
-class _Leaf:
+class _MicroBatch:
     target: Target
     weight: float
     is_last: bool
-    seen: bytearray  # by parameter: it got a gradient in this leaf
-    counted: bytearray  # the same, in the backward that ends the leaf
-    missing: list[int]  # by bucket: parameters without a gradient in this leaf
+    seen: bytearray  # by parameter: it got a gradient in this micro-batch
+    counted: bytearray  # the same, in the backward that ends the micro-batch
+    missing: list[int]  # by bucket: parameters without a gradient in this micro-batch
     is_bucket_done: list[bool] = field(default_factory=list)
     is_callback_queued: bool = False
-    is_nested: bool = False  # gradients came from a backward inside the backward, whose end is not the leaf's
+    is_nested: bool = False  # gradients came from a backward inside the backward, whose end is not the micro-batch's
     is_complete: bool = False
 
 
@@ -46,7 +47,7 @@ class _Ghost:
 
 
 class Gradients:
-    """The gradients of one worker's leaves. `on_ready(bucket)` speaks during the last leaf."""
+    """The gradients of one worker's micro-batches. `on_ready(bucket)` speaks during the last micro-batch."""
 
     def __init__(
         self,
@@ -60,11 +61,11 @@ class Gradients:
         self.ids = frozenset(map(id, parameters))
         self.layout = layout
         self.fold = fold
-        self.is_accumulating = False  # inside no_sync(): this backward is not the leaf's last
-        self.used: dict[int, bytes] = {}  # by held leaf: which parameters got a gradient
+        self.is_accumulating = False  # inside no_sync(): this backward is not the micro-batch's last
+        self.used: dict[int, bytes] = {}  # by held micro-batch: which parameters got a gradient
         self._on_ready = on_ready
         self._on_backward_end = on_backward_end
-        self._leaf: _Leaf | None = None
+        self._micro_batch: _MicroBatch | None = None
         self._ghost: _Ghost | None = None
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(number))
@@ -75,10 +76,10 @@ class Gradients:
         for hook in self._hooks:
             hook.remove()
 
-    def begin(self, leaf: int, weight: float, *, is_last: bool) -> Target:
-        target = self.fold.begin(leaf)
+    def begin(self, micro_batch: int, weight: float, *, is_last: bool) -> Target:
+        target = self.fold.begin(micro_batch)
         self.clear_user_gradients()
-        self._leaf = _Leaf(
+        self._micro_batch = _MicroBatch(
             target=target,
             weight=weight,
             is_last=is_last,
@@ -90,40 +91,42 @@ class Gradients:
         return target
 
     def begin_ghost(self) -> None:
-        """A leaf whose gradients are thrown away."""
+        """A micro-batch whose gradients are thrown away."""
         self.clear_user_gradients()
         self._ghost = _Ghost()
 
-    def add_nothing(self, leaf: int) -> None:
-        """A leaf without samples."""
-        self.begin(leaf, 0.0, is_last=False)
+    def add_nothing(self, micro_batch: int) -> None:
+        """A micro-batch without samples."""
+        self.begin(micro_batch, 0.0, is_last=False)
         self.complete()
         self.end()
 
     def complete(self) -> None:
-        """The leaf's backward is over: what got no gradient is zero; all buckets are done."""
-        leaf = self._leaf
-        if leaf is None or leaf.is_complete:
+        """The micro-batch's backward is over: what got no gradient is zero; all buckets are done."""
+        micro_batch = self._micro_batch
+        if micro_batch is None or micro_batch.is_complete:
             return
-        leaf.is_complete = True
-        for number, view in enumerate(leaf.target.flats.views):
-            if not leaf.seen[number]:
-                _put(view, None, leaf.weight, leaf.target.is_sum, self.fold.is_exact)
+        micro_batch.is_complete = True
+        for number, view in enumerate(micro_batch.target.flats.views):
+            if not micro_batch.seen[number]:
+                _put(view, None, micro_batch.weight, micro_batch.target.is_sum, self.fold.is_exact)
         for bucket in range(len(self.layout.buckets)):
-            self._finish_bucket(leaf, bucket)
-        self.fold.done(leaf.target)
-        self.used[leaf.target.leaf] = bytes(leaf.seen) if leaf.weight else bytes(len(leaf.seen))
+            self._finish_bucket(micro_batch, bucket)
+        self.fold.done(micro_batch.target)
+        self.used[micro_batch.target.micro_batch] = (
+            bytes(micro_batch.seen) if micro_batch.weight else bytes(len(micro_batch.seen))
+        )
         self.used = {number: self.used[number] for number in self.fold.held}
 
     def end(self) -> None:
-        self._leaf = self._ghost = None
+        self._micro_batch = self._ghost = None
 
     def abandon(self) -> None:
-        """The leaf broke off: whatever it was being added to is spoilt."""
-        leaf, self._leaf = self._leaf, None
+        """The micro-batch broke off: whatever it was being added to is spoilt."""
+        micro_batch, self._micro_batch = self._micro_batch, None
         self._ghost = None
-        if leaf is not None and not leaf.is_complete:
-            self.fold.drop(leaf.target)
+        if micro_batch is not None and not micro_batch.is_complete:
+            self.fold.drop(micro_batch.target)
             self.used = {number: self.used[number] for number in self.fold.held}
         self.clear_user_gradients()
 
@@ -131,10 +134,10 @@ class Gradients:
         self.fold.clear()
         self.used.clear()
 
-    def rename(self, leaves: Sequence[int]) -> None:
-        """The held leaves are called otherwise from now on."""
-        self.used = dict(zip(leaves, (self.used[leaf] for leaf in self.fold.held), strict=True))
-        self.fold.rename(leaves)
+    def rename(self, micro_batches: Sequence[int]) -> None:
+        """The held micro-batches are called otherwise from now on."""
+        self.used = dict(zip(micro_batches, (self.used[micro_batch] for micro_batch in self.fold.held), strict=True))
+        self.fold.rename(micro_batches)
 
     def clear_user_gradients(self) -> None:
         for parameter in self.parameters:
@@ -145,7 +148,7 @@ class Gradients:
             parameter.grad = result.views[number].to(parameter.dtype) if used[number] else None
 
     def used_parameters(self) -> bytes:
-        """Which parameters any held leaf used."""
+        """Which parameters any held micro-batch used."""
         return union(self.used.values()) if self.used else bytes(len(self.parameters))
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
@@ -155,19 +158,19 @@ class Gradients:
         return on_gradient
 
     def _take(self, number: int, parameter: Tensor) -> None:
-        leaf = self._leaf
+        micro_batch = self._micro_batch
         if self._ghost is not None:
             parameter.grad = None
             self._queue_callback(self._ghost)
             return
-        if leaf is None:
+        if micro_batch is None:
             raise UsageError(
                 "backward() outside of a step: its gradients would be this worker's own, not the mean over all",
                 hint="put forward and backward inside `with trainer.step():`",
             )
-        if leaf.is_complete:
+        if micro_batch.is_complete:
             raise UsageError(
-                "a second backward() in one leaf after its gradients were complete",
+                "a second backward() in one micro-batch after its gradients were complete",
                 hint="add the losses before backward(), or run all but the last inside `with model.no_sync():`",
             )
         gradient, parameter.grad = parameter.grad, None
@@ -175,38 +178,38 @@ class Gradients:
         if gradient.is_sparse:
             raise UsageError("sparse gradients cannot be summed in fixed buckets", hint="use sparse=False")
         bucket = self.layout.bucket_of[number]
-        if leaf.is_bucket_done[bucket]:
+        if micro_batch.is_bucket_done[bucket]:
             raise UsageError(
                 f"a parameter of shape {list(parameter.shape)} got a second gradient in one backward, after its first "
                 "was sent to the others: it is used by several segments of reentrant activation checkpointing",
                 hint="torch.utils.checkpoint.checkpoint(…, use_reentrant=False)",
             )
-        again = leaf.target.is_sum or bool(leaf.seen[number])
-        view = leaf.target.flats.views[number]
-        _put(view, gradient.detach().to(view.dtype), leaf.weight, again, self.fold.is_exact)
-        leaf.seen[number] = 1
+        again = micro_batch.target.is_sum or bool(micro_batch.seen[number])
+        view = micro_batch.target.flats.views[number]
+        _put(view, gradient.detach().to(view.dtype), micro_batch.weight, again, self.fold.is_exact)
+        micro_batch.seen[number] = 1
         if self.is_accumulating:
             return
-        self._queue_callback(leaf)
-        leaf.missing[bucket] -= not leaf.counted[number]
-        leaf.counted[number] = 1
-        if leaf.missing[bucket] == 0:
-            self._finish_bucket(leaf, bucket)
+        self._queue_callback(micro_batch)
+        micro_batch.missing[bucket] -= not micro_batch.counted[number]
+        micro_batch.counted[number] = 1
+        if micro_batch.missing[bucket] == 0:
+            self._finish_bucket(micro_batch, bucket)
 
-    def _queue_callback(self, leaf: _Leaf | _Ghost) -> None:
+    def _queue_callback(self, micro_batch: _MicroBatch | _Ghost) -> None:
         """At the end of the whole backward. A gradient from a backward inside it cannot tell where that is."""
-        if leaf.is_callback_queued or self.is_accumulating:
+        if micro_batch.is_callback_queued or self.is_accumulating:
             return
         if _is_in_inner_backward():
-            leaf.is_nested = True
+            micro_batch.is_nested = True
         else:
-            leaf.is_callback_queued = True
+            micro_batch.is_callback_queued = True
             Variable._execution_engine.queue_callback(self._backward_ended)
 
     def check_ended(self) -> None:
         """Before the sum is awaited by anything but the end of backward."""
-        leaf = self._leaf or self._ghost
-        if leaf is not None and leaf.is_nested and not leaf.is_callback_queued:
+        micro_batch = self._micro_batch or self._ghost
+        if micro_batch is not None and micro_batch.is_nested and not micro_batch.is_callback_queued:
             raise UsageError(
                 "all gradients came from segments of reentrant activation checkpointing, whose ends are not that of "
                 "backward: what you did with gradients since then, such as clipping, had no effect",
@@ -214,17 +217,17 @@ class Gradients:
                 'gradient_checkpointing_kwargs={"use_reentrant": False}',
             )
 
-    def _finish_bucket(self, leaf: _Leaf, bucket: int) -> None:
-        if leaf.is_bucket_done[bucket]:
+    def _finish_bucket(self, micro_batch: _MicroBatch, bucket: int) -> None:
+        if micro_batch.is_bucket_done[bucket]:
             return
-        leaf.is_bucket_done[bucket] = True
-        for left, right in leaf.target.carries:
+        micro_batch.is_bucket_done[bucket] = True
+        for left, right in micro_batch.target.carries:
             left.buffers[bucket].add_(right.buffers[bucket])
-        if leaf.is_last:
+        if micro_batch.is_last:
             self._on_ready(bucket)
 
     def _backward_ended(self, *_: Any) -> None:
-        if self._leaf is None and self._ghost is None:
+        if self._micro_batch is None and self._ghost is None:
             return
         self.complete()
         self._on_backward_end()

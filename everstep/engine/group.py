@@ -63,7 +63,7 @@ def check_size(size: int) -> None:
     if size > LARGEST_WORLD:
         raise UsageError(
             f"a generation of {size} workers: none larger than {LARGEST_WORLD} was ever shown to work",
-            hint=f"start at most {LARGEST_WORLD} workers, or set leaves={LARGEST_WORLD}: the others are then spares",
+            hint=f"start at most {LARGEST_WORLD} workers, or set micro_batches={LARGEST_WORLD} and the rest are spares",
         )
 
 

@@ -26,11 +26,11 @@ class Hello:
     is_dirty: bool  # its last update broke off half-way
     is_unfinished: bool  # it committed its last step, but what its script does after that broke off
     layout: str  # digest of the bucket layout
-    num_leaves: int
+    num_micro_batches: int
     is_exact: bool
     torch: str
     is_agreeing: bool  # it came here while agreeing on a value: its script is between two steps
-    held: list[int]  # leaves of the next step that it has computed
+    held: list[int]  # micro-batches of the next step that it has computed
     answers: dict[str, list[Any]]  # agreed on since its last commit, for whoever missed one
 
 
@@ -88,7 +88,7 @@ def check_fit(hellos: Sequence[Hello], leader: int, rank: int) -> None:
     for other, hello in enumerate(hellos):
         differences = [
             f"{name}: {getattr(hello, name)} against {getattr(lead, name)}"
-            for name in ("layout", "num_leaves", "is_exact", "torch")
+            for name in ("layout", "num_micro_batches", "is_exact", "torch")
             if getattr(hello, name) != getattr(lead, name)
         ]
         if not differences:

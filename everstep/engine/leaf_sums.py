@@ -121,7 +121,7 @@ class ExactFold:
         self._sums.clear()
 
     def tree(self, plan: Plan) -> tuple[int, list[list[Node]]]:
-        return self._num_leaves, [cover(plan.leaves(rank), self._num_leaves) for rank in range(len(plan.todo))]
+        return self._num_leaves, [cover(plan.micro_batches(rank), self._num_leaves) for rank in range(len(plan.todo))]
 
     def sums(self, rank: int, target: Target | None) -> dict[Node, Flats]:
         if target is None:
@@ -169,7 +169,7 @@ class FastFold:
         """One sum is enough, whatever happens."""
 
     def tree(self, plan: Plan) -> tuple[int, list[list[Node]]]:
-        ranks = [rank for rank in range(len(plan.todo)) if plan.leaves(rank)]
+        ranks = [rank for rank in range(len(plan.todo)) if plan.micro_batches(rank)]
         self._nodes = {rank: lift(Node(0, place), len(ranks)) for place, rank in enumerate(ranks)}
         return len(ranks), [[self._nodes[rank]] if rank in self._nodes else [] for rank in range(len(plan.todo))]
 

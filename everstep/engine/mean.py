@@ -1,4 +1,5 @@
-"""The one division of a step: the sum over all leaves by their weight, with the same bits wherever it is done."""
+"""The one division of a step: the sum over all micro-batches by their weight, with the same bits wherever it is
+done."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """This worker's place in the job: notice that a generation closed, arrive for the next, have its group formed.
 
-Two threads do it behind the script's back, so that regrouping goes on while a leaf is still being computed: the
+Two threads do it behind the script's back, so that regrouping goes on while a micro-batch is still being computed: the
 watcher holds a long-poll at the coordinator (which is also the heartbeat) and breaks the group of a closed
 generation; the regrouper arrives for the next one and forms its group in a thread that can be abandoned. The script's
 thread takes the new group when it comes to a point where it may: `next_group`.

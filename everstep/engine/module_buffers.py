@@ -1,9 +1,9 @@
-"""Model buffers such as batch-norm statistics: every leaf starts from the step's, and what the first leaf with weight
-leaves behind is kept by all.
+"""Model buffers such as batch-norm statistics: every micro-batch starts from the step's, and what the first
+micro-batch with weight leaves behind is kept by all.
 
-So they depend neither on who computes a leaf nor on the order, and a retried step starts where the first try did. What
-the script itself changes between two steps, such as the count of an averaged model, is where the next one starts. A
-buffer is looked up by its name each time: a module may put another tensor there."""
+So they depend neither on who computes a micro-batch nor on the order, and a retried step starts where the first try
+did. What the script itself changes between two steps, such as the count of an averaged model, is where the next one
+starts. A buffer is looked up by its name each time: a module may put another tensor there."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class ModuleBuffers:
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self._slots = list({(id(slot.module), slot.name): slot for slot in _slots(modules)}.values())
         self._base = [tensor.clone() for tensor in self.tensors]
-        self._is_in_step = False  # a leaf was begun since the last commit
-        self._kept: int | None = None  # the leaf whose buffers are in `own`
+        self._is_in_step = False  # a micro-batch was begun since the last commit
+        self._kept: int | None = None  # the micro-batch whose buffers are in `own`
         size = sum(tensor.numel() * tensor.element_size() for tensor in self._base)
         self.own = torch.empty(size, dtype=torch.uint8) if size else None  # as bytes; None: no buffers
         self.room = torch.empty(size, dtype=torch.uint8) if size else None  # for a peer's
@@ -55,13 +55,13 @@ class ModuleBuffers:
     def tensors(self) -> list[Tensor]:
         return [slot.tensor for slot in self._slots]
 
-    def begin_leaf(self) -> None:
-        """Before every leaf."""
+    def begin_micro_batch(self) -> None:
+        """Before every micro-batch."""
         self.restore()
         self._is_in_step = True
 
     def restore(self) -> None:
-        """As at the last commit, but for what the script has changed since then and before the first leaf."""
+        """As at the last commit, but for what the script has changed since then and before the first micro-batch."""
         if not self._is_in_step:
             self.rebase()
             return
@@ -72,15 +72,16 @@ class ModuleBuffers:
         self._is_in_step = False
         self._kept = None
 
-    def keep(self, leaf: int, held: Collection[int]) -> None:
-        """After a leaf with weight: all workers take those of the first one. `held`: leaves that this worker holds."""
-        if self.own is None or (self._kept in held and self._kept is not None and self._kept < leaf):
+    def keep(self, micro_batch: int, held: Collection[int]) -> None:
+        """After a micro-batch with weight: all workers take those of the first one. `held`: micro-batches that this
+        worker holds."""
+        if self.own is None or (self._kept in held and self._kept is not None and self._kept < micro_batch):
             return
-        self._kept = leaf
+        self._kept = micro_batch
         torch.cat([as_bytes(tensor.cpu()) for tensor in self.tensors], out=self.own)
 
     def rename(self, names: Mapping[int, int]) -> None:
-        """The held leaves are called otherwise from now on."""
+        """The held micro-batches are called otherwise from now on."""
         self._kept = names.get(self._kept) if self._kept is not None else None
 
     def adopt(self, raw: Tensor) -> None:

@@ -1,7 +1,8 @@
 """Optimizers, schedulers and gradient scalers that act once per global batch, at the right moment, in any world.
 
-The loop's body calls them for every leaf; they act with the worker's last one, when the mean over all leaves is there.
-A scheduler may also be stepped once after each epoch. Bound in place: the script holds these objects."""
+The loop's body calls them for every micro-batch; they act with the worker's last one, when the mean over all
+micro-batches is there. A scheduler may also be stepped once after each epoch. Bound in place: the script holds these
+objects."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class Epochs(Protocol):
 
 
 class Gate:
-    """Open for the last leaf of this worker in a step; knows whether all optimizers have passed."""
+    """Open for the last micro-batch of this worker in a step; knows whether all optimizers have passed."""
 
     def __init__(self, engine: Engine, epochs: Epochs | None = None) -> None:
         self._engine = engine
@@ -85,7 +86,7 @@ class Gate:
         scheduler.__class__ = Bound
 
     def _adopt_schedulers(self) -> None:
-        """One that was not prepared would act in every leaf, on each worker as often as it has leaves."""
+        """One that was not prepared would act in every micro-batch, on each worker as often as it has micro-batches."""
         known = {id(part) for each in self._schedulers for part in (each, *getattr(each, "_schedulers", ()))}
         for number, optimizer in enumerate(self._optimizers):
             found = [each for each in _schedulers_of(optimizer) if id(each) not in known]
@@ -128,20 +129,20 @@ class Gate:
         scaler.__class__ = Bound
 
     def is_open(self, what: str) -> bool:
-        if not self._engine.is_in_leaf:
+        if not self._engine.is_in_micro_batch:
             raise UsageError(
                 f"{what} outside of a step would change this worker alone",
                 hint="call it inside `with trainer.step():`, or in the function given to elastic_run",
             )
-        return self._engine.is_last_leaf
+        return self._engine.is_last_micro_batch
 
     def _is_open_for_scheduler(self, name: str | None) -> bool:
         if name is None:
-            return self._engine.is_last_leaf if self._engine.is_in_leaf else True
+            return self._engine.is_last_micro_batch if self._engine.is_in_micro_batch else True
         epochs = self._epochs
-        if epochs is not None and self._engine.is_in_leaf:
+        if epochs is not None and self._engine.is_in_micro_batch:
             epochs.expect_in_steps(name)
-        if self._engine.is_in_leaf or epochs is None or epochs.is_in_one:
+        if self._engine.is_in_micro_batch or epochs is None or epochs.is_in_one:
             return self.is_open("scheduler.step()") and not self._engine.is_void
         return epochs.is_first_after(name)
 
@@ -174,14 +175,14 @@ class Gate:
     def end(self) -> None:
         """At the end of the body: the step is committed, also if only some optimizers were stepped."""
         engine = self._engine
-        if engine.is_last_leaf and self._num_passed == 0:
+        if engine.is_last_micro_batch and self._num_passed == 0:
             raise UsageError(
-                "the body of the step's last leaf ended without optimizer.step()",
-                hint="call optimizer.step() in every pass of the body; it acts with the last leaf only",
+                "the body of the step's last micro-batch ended without optimizer.step()",
+                hint="call optimizer.step() in every pass of the body; it acts with the last micro-batch only",
             )
-        if engine.is_last_leaf and self._num_passed < len(self._optimizers):
+        if engine.is_last_micro_batch and self._num_passed < len(self._optimizers):
             engine.commit()
-        engine.end_leaf()
+        engine.end_micro_batch()
         engine.after_commit()
 
 
@@ -212,7 +213,7 @@ def _is_called_by_scaler() -> bool:
 
 def _unknown_scaler() -> UsageError:
     return UsageError(
-        "the trainer does not know this GradScaler, which must act once per global batch, not in every leaf",
+        "the trainer does not know this GradScaler, which must act once per global batch, not in every micro-batch",
         hint="trainer.prepare(optimizer, scheduler, scaler), or controller.set_broadcast_state(scaler)",
     )
 

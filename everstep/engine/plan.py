@@ -1,7 +1,7 @@
-"""Who computes which leaves of a step. Pure.
+"""Who computes which micro-batches of a step. Pure.
 
-A global batch is always the same `num_leaves` leaves, whatever the number of workers. Leaves that a survivor
-has computed before a peer died stay where they are; only the missing ones are dealt out."""
+A global batch is always the same `num_micro_batches` micro-batches, whatever the number of workers. Micro-batches that
+a survivor has computed before a peer died stay where they are; only the missing ones are dealt out."""
 
 from __future__ import annotations
 
@@ -18,62 +18,67 @@ class Plan:
     todo: tuple[tuple[int, ...], ...]  # by rank: to be computed
     reason: str
 
-    def leaves(self, rank: int) -> tuple[int, ...]:
-        """All leaves whose gradients this rank brings to the sum."""
+    def micro_batches(self, rank: int) -> tuple[int, ...]:
+        """All micro-batches whose gradients this rank brings to the sum."""
         return tuple(sorted(self.held[rank] + self.todo[rank]))
 
-    def owner(self, leaf: int) -> int:
-        return next(rank for rank in range(len(self.todo)) if leaf in self.leaves(rank))
+    def owner(self, micro_batch: int) -> int:
+        return next(rank for rank in range(len(self.todo)) if micro_batch in self.micro_batches(rank))
 
 
 def plan_step(
-    *, num_leaves: int, size: int, held: Sequence[Sequence[int]] | None = None, leaf_s: Sequence[float] = ()
+    *,
+    num_micro_batches: int,
+    size: int,
+    held: Sequence[Sequence[int]] | None = None,
+    micro_batch_s: Sequence[float] = (),
 ) -> Plan:
-    """Contiguous runs of leaves; after a loss, missing leaves go to those with the fewest.
+    """Contiguous runs of micro-batches; after a loss, missing micro-batches go to those with the fewest.
 
-    leaf_s: by rank, how long it takes for a leaf: the quick ones then get more of them."""
-    if not 1 <= size <= num_leaves:
+    micro_batch_s: by rank, how long it takes for a micro-batch: the quick ones then get more of them."""
+    if not 1 <= size <= num_micro_batches:
         raise UsageError(
-            f"{size} workers cannot share {num_leaves} leaves: each needs at least one",
-            hint=f"use leaves={size} or more, or at most {num_leaves} workers",
+            f"{size} workers cannot share {num_micro_batches} micro-batches: each needs at least one",
+            hint=f"use micro_batches={size} or more, or at most {num_micro_batches} workers",
         )
-    kept = tuple(tuple(sorted(leaves)) for leaves in held) if held is not None else ((),) * size
-    taken = [leaf for leaves in kept for leaf in leaves]
+    kept = tuple(tuple(sorted(micro_batches)) for micro_batches in held) if held is not None else ((),) * size
+    taken = [micro_batch for micro_batches in kept for micro_batch in micro_batches]
     if len(taken) != len(set(taken)):
-        raise UsageError(f"a leaf is held twice: {kept}")
-    missing = [leaf for leaf in range(num_leaves) if leaf not in set(taken)]
+        raise UsageError(f"a micro-batch is held twice: {kept}")
+    missing = [micro_batch for micro_batch in range(num_micro_batches) if micro_batch not in set(taken)]
     if not taken:
-        cuts = [rank * num_leaves // size for rank in range(size + 1)]
-        if leaf_s and all(leaf_s):
-            cuts = [0, *accumulate(_shares(num_leaves, leaf_s))]
+        cuts = [rank * num_micro_batches // size for rank in range(size + 1)]
+        if micro_batch_s and all(micro_batch_s):
+            cuts = [0, *accumulate(_shares(num_micro_batches, micro_batch_s))]
         runs = tuple(tuple(range(start, stop)) for start, stop in pairwise(cuts))
-        return Plan(held=kept, todo=runs, reason=f"{num_leaves} leaves over {size} workers")
+        return Plan(held=kept, todo=runs, reason=f"{num_micro_batches} micro-batches over {size} workers")
     return Plan(
         held=kept,
         todo=_deal(kept, missing),
-        reason=f"{len(taken)} of {num_leaves} leaves kept, {len(missing)} dealt to {size} workers",
+        reason=f"{len(taken)} of {num_micro_batches} micro-batches kept, {len(missing)} dealt to {size} workers",
     )
 
 
-def _shares(num_leaves: int, leaf_s: Sequence[float]) -> list[int]:
-    """How many leaves each gets so that the last one ends as early as can be: at least one each."""
-    shares = [1] * len(leaf_s)
-    for _ in range(num_leaves - len(leaf_s)):
-        shares[min(range(len(leaf_s)), key=lambda rank: ((shares[rank] + 1) * leaf_s[rank], rank))] += 1
+def _shares(num_micro_batches: int, micro_batch_s: Sequence[float]) -> list[int]:
+    """How many micro-batches each gets so that the last one ends as early as can be: at least one each."""
+    shares = [1] * len(micro_batch_s)
+    for _ in range(num_micro_batches - len(micro_batch_s)):
+        shares[min(range(len(micro_batch_s)), key=lambda rank: ((shares[rank] + 1) * micro_batch_s[rank], rank))] += 1
     return shares
 
 
 def _deal(kept: Sequence[Sequence[int]], missing: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """So that the highest load is as low as it can be; a leaf goes to who holds its sibling in the tree if that costs
+    """So that the highest load is as low as it can be; a micro-batch goes to who holds its sibling in the tree if that
+    costs
     nothing: it is then added to a sum that there is."""
-    siblings = [{leaf for leaf in missing if leaf ^ 1 in leaves} for leaves in kept]
-    quota = _fill([len(leaves) for leaves in kept], [bool(each) for each in siblings], len(missing))
+    siblings = [{micro_batch for micro_batch in missing if micro_batch ^ 1 in micro_batches} for micro_batches in kept]
+    quota = _fill([len(micro_batches) for micro_batches in kept], [bool(each) for each in siblings], len(missing))
     todo = [sorted(each)[:count] for each, count in zip(siblings, quota, strict=True)]
-    left = [leaf for leaf in missing if not any(leaf in leaves for leaves in todo)]
-    for leaves, count in zip(todo, quota, strict=True):
-        while len(leaves) < count:
-            leaves.append(left.pop(0))
-    return tuple(tuple(sorted(leaves)) for leaves in todo)
+    left = [micro_batch for micro_batch in missing if not any(micro_batch in micro_batches for micro_batches in todo)]
+    for micro_batches, count in zip(todo, quota, strict=True):
+        while len(micro_batches) < count:
+            micro_batches.append(left.pop(0))
+    return tuple(tuple(sorted(micro_batches)) for micro_batches in todo)
 
 
 def _fill(loads: list[int], is_preferred: list[bool], amount: int) -> list[int]:

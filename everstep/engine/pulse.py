@@ -1,8 +1,8 @@
 """What travels with every step besides gradients: the header at its start, the pulse at its end.
 
-The header says who is at which step, of which data, and how much each leaf weighs. The pulse carries every decision
-that all workers must take together; all see the same pulses at the same step, so `decide_pulse` gives all the same
-answer. Fixed size, no pickle. Pure."""
+The header says who is at which step, of which data, and how much each micro-batch weighs. The pulse carries every
+decision that all workers must take together; all see the same pulses at the same step, so `decide_pulse` gives all the
+same answer. Fixed size, no pickle. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 from everstep.errors import StateMismatch
 
-_HEADER = struct.Struct("<qqqqqqqq")  # generation, step, kind, epoch, position, samples, bytes of the note, leaves
+_HEADER = struct.Struct(
+    "<qqqqqqqq"
+)  # generation, step, kind, epoch, position, samples, bytes of the note, micro-batches
 _PULSE = struct.Struct(
     "<qqBBBQQdq"
-)  # generation, step, three flags, digests of settings and weights, leaf_s, bytes of used
+)  # generation, step, three flags, digests of settings and weights, micro_batch_s, bytes of used
 STEPS, ENDS = 0, 1
 
 
@@ -40,7 +42,7 @@ class Header:
     step: int
     kind: int  # STEPS: a step follows; ENDS: this worker wants no further step
     place: Place = NOWHERE
-    weights: tuple[float, ...]  # by leaf; -1: computed by somebody else
+    weights: tuple[float, ...]  # by micro-batch; -1: computed by somebody else
     note_bytes: int = 0  # of the note that this worker's pulse will carry
 
     def pack(self) -> bytes:
@@ -50,8 +52,8 @@ class Header:
 
     @classmethod
     def unpack(cls, raw: bytes) -> Header:
-        generation, step, kind, epoch, position, samples, note_bytes, num_leaves = _HEADER.unpack_from(raw)
-        weights = struct.unpack_from(f"<{num_leaves}d", raw, _HEADER.size)
+        generation, step, kind, epoch, position, samples, note_bytes, num_micro_batches = _HEADER.unpack_from(raw)
+        weights = struct.unpack_from(f"<{num_micro_batches}d", raw, _HEADER.size)
         return cls(
             generation=generation,
             step=step,
@@ -62,12 +64,13 @@ class Header:
         )
 
 
-def header_bytes(num_leaves: int) -> int:
-    return _HEADER.size + 8 * num_leaves
+def header_bytes(num_micro_batches: int) -> int:
+    return _HEADER.size + 8 * num_micro_batches
 
 
 def total_weight(headers: Sequence[Header]) -> float:
-    """The sum of all leaves' weights in leaf order, after making sure that each leaf has exactly one owner."""
+    """The sum of all micro-batches' weights in micro-batch order, after making sure that each micro-batch has exactly
+    one owner."""
     first = headers[0]
     weights = []
     for rank, header in enumerate(headers):
@@ -82,19 +85,21 @@ def total_weight(headers: Sequence[Header]) -> float:
                 hint="leave an epoch at the same step on all workers: by trainer.num_steps, or by a value that "
                 "everstep.reduce gave, not by counting batches; and use one batch_size",
             )
-    for leaf in range(len(first.weights)):
-        owners = [rank for rank, header in enumerate(headers) if header.weights[leaf] >= 0]
+    for micro_batch in range(len(first.weights)):
+        owners = [rank for rank, header in enumerate(headers) if header.weights[micro_batch] >= 0]
         if len(owners) != 1:
-            raise StateMismatch(f"leaf {leaf} of step {first.step} was computed by ranks {owners}, not by exactly one")
-        weights.append(headers[owners[0]].weights[leaf])
+            raise StateMismatch(
+                f"micro-batch {micro_batch} of step {first.step} was computed by ranks {owners}, not by exactly one"
+            )
+        weights.append(headers[owners[0]].weights[micro_batch])
     return in_order(weights)
 
 
 def first_with_weight(headers: Sequence[Header]) -> int | None:
-    """The rank that has computed the first leaf with any weight; None: there is none."""
-    for leaf in range(len(headers[0].weights)):
+    """The rank that has computed the first micro-batch with any weight; None: there is none."""
+    for micro_batch in range(len(headers[0].weights)):
         for rank, header in enumerate(headers):
-            if header.weights[leaf] > 0:
+            if header.weights[micro_batch] > 0:
                 return rank
     return None
 
@@ -113,20 +118,20 @@ class Pulse:
     step: int
     wants_regroup: bool  # newcomers wait to be let in
     is_leaving: bool  # this worker leaves in good order after the step
-    used: bytes  # by parameter: 1 if one of this worker's leaves gave it a gradient
+    used: bytes  # by parameter: 1 if one of this worker's micro-batches gave it a gradient
     wants_check: bool = False  # after this step, all are to sum their weights
     settings: int = 0  # digest of what this worker's last update used; 0: not known …
     weights: int = 0  # … and of its weights
-    leaf_s: float = 0.0  # how long this worker takes for a leaf; 0: not known
+    micro_batch_s: float = 0.0  # how long this worker takes for a micro-batch; 0: not known
     note: bytes = b""  # what the door above has to say to all
 
     def pack(self) -> bytes:
-        facts = (self.wants_regroup, self.is_leaving, self.wants_check, self.settings, self.weights, self.leaf_s)
+        facts = (self.wants_regroup, self.is_leaving, self.wants_check, self.settings, self.weights, self.micro_batch_s)
         return _PULSE.pack(self.generation, self.step, *facts, len(self.used)) + self.used + self.note
 
     @classmethod
     def unpack(cls, raw: bytes) -> Pulse:
-        generation, step, wants_regroup, is_leaving, wants_check, settings, weights, leaf_s, num_used = (
+        generation, step, wants_regroup, is_leaving, wants_check, settings, weights, micro_batch_s, num_used = (
             _PULSE.unpack_from(raw)
         )
         note_at = _PULSE.size + num_used
@@ -139,7 +144,7 @@ class Pulse:
             settings=settings,
             weights=weights,
             used=raw[_PULSE.size : note_at],
-            leaf_s=leaf_s,
+            micro_batch_s=micro_batch_s,
             note=raw[note_at:],
         )
 
@@ -153,10 +158,10 @@ class PulseDecision:
     must_regroup: bool  # after this step's commit, all arrive for the next generation
     leavers: tuple[int, ...]  # ranks that will not be in it
     used: bytes  # by parameter: used by anybody
-    is_empty: bool  # no leaf had any weight: there is nothing to apply
+    is_empty: bool  # no micro-batch had any weight: there is nothing to apply
     must_check: bool  # after the update, all sum their weights
     is_differing: bool  # workers have updated by other settings, or hold other weights
-    leaf_s: tuple[float, ...]  # by rank
+    micro_batch_s: tuple[float, ...]  # by rank
     notes: tuple[bytes, ...]  # by rank
     reason: str
 
@@ -188,7 +193,7 @@ def decide_pulse(pulses: Sequence[Pulse], total_weight: float) -> PulseDecision:
             len({digest for digest in digests if digest}) > 1
             for digests in ([pulse.settings for pulse in pulses], [pulse.weights for pulse in pulses])
         ),
-        leaf_s=tuple(pulse.leaf_s for pulse in pulses),
+        micro_batch_s=tuple(pulse.micro_batch_s for pulse in pulses),
         notes=tuple(pulse.note for pulse in pulses),
         reason=reason,
     )

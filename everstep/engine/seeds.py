@@ -1,4 +1,5 @@
-"""Random streams keyed by (seed, step, leaf): dropout is the same whoever computes a leaf, and whenever."""
+"""Random streams keyed by (seed, step, micro-batch): dropout is the same whoever computes a micro-batch, and
+whenever."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ import sys
 import torch
 
 
-def leaf_seed(seed: int, step: int, leaf: int) -> int:
+def micro_batch_seed(seed: int, step: int, micro_batch: int) -> int:
     """A 64-bit seed without visible relation between neighbours; frozen: bits of old runs depend on it."""
-    digest = hashlib.blake2b(f"everstep leaf {seed} {step} {leaf}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"everstep micro-batch {seed} {step} {micro_batch}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 

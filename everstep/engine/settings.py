@@ -9,20 +9,23 @@ from everstep.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """Either a fixed number of leaves for all workers together, or (fast only) one for each worker."""
+    """Either a fixed number of micro-batches for all workers together, or (fast only) one for each worker."""
 
-    num_leaves: int | None = None
-    leaves_per_worker: int | None = None
+    num_micro_batches: int | None = None
+    micro_batches_per_worker: int | None = None
     reduce: str = "exact"  # or "fast"
     seed: int = 0
     threads: int = 1  # of torch, in exact mode
-    is_balanced: bool = False  # quick workers get more leaves
-    counts_empty_steps: bool = True  # a step in which no leaf had any weight is one
+    is_balanced: bool = False  # quick workers get more micro-batches
+    counts_empty_steps: bool = True  # a step in which no micro-batch had any weight is one
 
     def __post_init__(self) -> None:
-        for leaves in (self.num_leaves, self.leaves_per_worker):
-            if leaves is not None and leaves < 1:
-                raise UsageError(f"leaves={leaves}: a global batch has at least one leaf", hint="use leaves=1 or more")
+        for micro_batches in (self.num_micro_batches, self.micro_batches_per_worker):
+            if micro_batches is not None and micro_batches < 1:
+                raise UsageError(
+                    f"micro_batches={micro_batches}: a global batch has at least one micro-batch",
+                    hint="use micro_batches=1 or more",
+                )
         if self.reduce not in ("fast", "exact"):
             raise UsageError(f"reduce={self.reduce!r} is not known", hint='use reduce="exact" or reduce="fast"')
         if self.threads < 1:
@@ -34,6 +37,6 @@ class Settings:
     def is_exact(self) -> bool:
         return self.reduce == "exact"
 
-    def leaves(self, num_workers: int) -> int:
+    def micro_batches(self, num_workers: int) -> int:
         """Of a step of so many workers."""
-        return self.num_leaves or (self.leaves_per_worker or 0) * num_workers
+        return self.num_micro_batches or (self.micro_batches_per_worker or 0) * num_workers

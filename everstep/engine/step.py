@@ -1,10 +1,11 @@
-"""The step transaction: compute leaves, sum, update; applied by all or by none.
+"""The step transaction: compute micro-batches, sum, update; applied by all or by none.
 
-A worker asks for its next leaf, computes it, and, with its last leaf, waits for the sum over everybody's. If a peer
-is lost before that, nothing was applied: the worker regroups and goes on under a new plan, keeping the leaves it has.
-If nothing is left for it to compute, it does so without leaving backward(); else PeerLost takes it out of the leaf, to
-be called again with the next one. Regrouping happens at three points only: when a leaf is asked for, at the end of
-backward, and in `reduce`. Knows nothing of the doors above: how a leaf's data are found is theirs."""
+A worker asks for its next micro-batch, computes it, and with its last one waits for the sum over everybody's. If a peer
+is lost before that, nothing was applied: the worker regroups and goes on under a new plan, keeping the micro-batches it
+has. If nothing is left for it to compute, it does so without leaving backward(); else PeerLost takes it out of the
+micro-batch, to be called again with the next one. Regrouping happens at three points only: when a micro-batch is asked
+for, at the end of backward, and in `reduce`. Knows nothing of the doors above: how a micro-batch's data are found is
+theirs."""
 
 from __future__ import annotations
 
@@ -27,10 +28,10 @@ from everstep.engine.fixed_world import Alone
 from everstep.engine.gradients import Gradients
 from everstep.engine.group import LARGEST_WORLD, TAG_HEADER, Group
 from everstep.engine.leadership import Hello, Leadership, check_fit, decide_leader, exchange
-from everstep.engine.leaf_pace import Pace
-from everstep.engine.leaf_sums import Target
 from everstep.engine.leaving import ASKED, Farewell, Leaving, on_sigterm
 from everstep.engine.membership import Membership
+from everstep.engine.micro_batch_pace import Pace
+from everstep.engine.leaf_sums import Target
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.plan import Plan, plan_step
 from everstep.engine.pulse import (
@@ -45,7 +46,7 @@ from everstep.engine.pulse import (
     in_order,
 )
 from everstep.engine.registry import Registry
-from everstep.engine.seeds import leaf_seed, seed_everything
+from everstep.engine.seeds import micro_batch_seed, seed_everything
 from everstep.engine.settings import Settings
 from everstep.engine.step_sum import Sum, Summed
 from everstep.engine.transfer import receive_state, send_state
@@ -60,7 +61,7 @@ log = logging.getLogger("everstep")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leaf:
+class MicroBatch:
     """One micro-batch to be computed: the `index`-th of the `step`-th global batch."""
 
     step: int
@@ -69,7 +70,8 @@ class Leaf:
 
 
 class Engine:
-    """One per process. `configure` first; then next_leaf, begin_leaf, update and end_leaf, over and over."""
+    """One per process. `configure` first; then next_micro_batch, begin_micro_batch, update and end_micro_batch, over
+    and over."""
 
     def __init__(
         self, make_membership: Callable[[Board, Callable[[int], None]], Alone | Membership], board: Board
@@ -79,8 +81,8 @@ class Engine:
         self.world: World = ALONE
         self.step = 0  # committed steps
         self.is_leaving = False
-        self.offered: Leaf | None = None  # the script holds its data, and has not begun it yet
-        self.is_in_loop = False  # the script goes from leaf to leaf
+        self.offered: MicroBatch | None = None  # the script holds its data, and has not begun it yet
+        self.is_in_loop = False  # the script goes from micro-batch to micro-batch
         self.came_late = False  # its first state was that of workers which were training
         self.is_catching_up = False  # the script goes through what others have behind them: it agrees on nothing
         self.on_world: list[Callable[[Group], None]] = []  # told of each new world, in the script's thread
@@ -89,26 +91,28 @@ class Engine:
         self.on_settled: list[Callable[[], None]] = []  # told when all members hold the same state
         self.on_empty: list[Callable[[PulseDecision], None]] = []  # told of steps that had no weight and do not count
         self.note: Callable[[], bytes] = bytes  # what all are to know of this worker when the step is committed …
-        self.last_note: Callable[[bytes], bytes] = bytes  # … after its last leaf: that note, or another of its length
-        self.void_leaves: Callable[[], Collection[int]] = tuple  # of the step to come: those without samples
+        self.last_note: Callable[[bytes], bytes] = (
+            bytes  # … after its last micro-batch: that note, or another of its length
+        )
+        self.void_micro_batches: Callable[[], Collection[int]] = tuple  # of the step to come: those without samples
         self.place: Callable[[], Place] = Place  # of the step to come, in the data
         self._membership = make_membership(board, self._generation_closed)
         self._board = board
         self._group: Group | None = None
         self._settled = 0
         self._is_dirty = False
-        self._is_committed = False  # the step of the leaf under way
+        self._is_committed = False  # the step of the micro-batch under way
         self._is_unfinished = False  # the body broke off after a commit: its scheduler may not have been stepped
         self._num_loads = 0  # of a peer's state
         self._gradients: Gradients | None = None
-        self._leaves = 0  # of a step of this generation
+        self._micro_batches = 0  # of a step of this generation
         self._plan: Plan | None = None
         self._pace = Pace()
         self._note = b""
         self._todo: list[int] = []
-        self._weights: dict[int, float] = {}  # by held leaf
-        self._leaf: Leaf | None = None  # being computed …
-        self._leaf_generation = 0  # … since this generation
+        self._weights: dict[int, float] = {}  # by held micro-batch
+        self._micro_batch: MicroBatch | None = None  # being computed …
+        self._micro_batch_generation = 0  # … since this generation
         self._are_buffers_kept = False
         self._decision: PulseDecision | None = None  # of the step being committed
         self._must_regroup = False
@@ -133,7 +137,7 @@ class Engine:
     @property
     def _max_workers(self) -> int | None:
         """How many can train together. Who begins with too many is refused; more that come later are spares."""
-        most = self._settings.num_leaves if self._settings is not None else None
+        most = self._settings.num_micro_batches if self._settings is not None else None
         is_beginning = self._settled == 0 and not self._membership.is_newcomer
         return most if is_beginning else min(most or LARGEST_WORLD, LARGEST_WORLD)
 
@@ -179,16 +183,16 @@ class Engine:
             settings, layout = self.settings, lay_out(parameters)
             if settings.is_exact:
                 fix_kernels(settings.threads, is_cuda=any(p.is_cuda for p in parameters))
-            self._leaves = settings.leaves(1)
-            self._sum = Sum(parameters, layout, num_leaves=self._leaves, is_exact=settings.is_exact)
+            self._micro_batches = settings.micro_batches(1)
+            self._sum = Sum(parameters, layout, num_leaves=self._micro_batches, is_exact=settings.is_exact)
             self._gradients = Gradients(parameters, layout, self._sum.fold, self._sum.ready, self._backward_ended)
             self._buffers = ModuleBuffers(self.registry.modules)
         return self._gradients
 
-    # --- a leaf -------------------------------------------------------------------------------------------
+    # --- a micro-batch -------------------------------------------------------------------------------------------
 
-    def next_leaf(self) -> Leaf:
-        """The leaf that this worker has to compute next; regroups first if it must, or leaves."""
+    def next_micro_batch(self) -> MicroBatch:
+        """The micro-batch that this worker has to compute next; regroups first if it must, or leaves."""
         self.join()
         self._build()
         if self._farewell is not None:
@@ -207,61 +211,65 @@ class Engine:
             self._make_plan(None)
         return self._first_of(self._todo)
 
-    def _first_of(self, todo: Sequence[int]) -> Leaf:
-        return Leaf(step=self.step, index=todo[0]) if todo else Leaf(step=self.step, index=0, is_ghost=True)
+    def _first_of(self, todo: Sequence[int]) -> MicroBatch:
+        return MicroBatch(step=self.step, index=todo[0]) if todo else MicroBatch(step=self.step, index=0, is_ghost=True)
 
     @property
     def num_held(self) -> int:
-        """Leaves of this step that this worker has computed."""
+        """Micro-batches of this step that this worker has computed."""
         return len(self._build().fold.held)
 
     @property
     def todo(self) -> tuple[int, ...]:
-        """The leaves of this step that this worker has still to compute."""
+        """The micro-batches of this step that this worker has still to compute."""
         return tuple(self._todo)
 
     @property
     def run(self) -> tuple[int, ...]:
-        """The leaves that will be this worker's in each further step of this generation."""
-        return plan_step(num_leaves=self._leaves, size=self.world.size).todo[self.world.rank]
+        """The micro-batches that will be this worker's in each further step of this generation."""
+        return plan_step(num_micro_batches=self._micro_batches, size=self.world.size).todo[self.world.rank]
 
-    def begin_leaf(self, leaf: Leaf, weight: float) -> None:
-        if self._leaf is not None:
+    def begin_micro_batch(self, micro_batch: MicroBatch, weight: float) -> None:
+        if self._micro_batch is not None:
             raise UsageError("a step inside a step", hint="leave `with trainer.step():` before entering it again")
         if weight < 0:
-            raise UsageError(f"weight={weight} is negative", hint="use the number of samples or tokens in the leaf")
-        is_mine = not self._todo if leaf.is_ghost else leaf.index in self._todo
-        if leaf.step != self.step or not is_mine:
-            raise UsageError(f"leaf {leaf.index} of step {leaf.step} is not this worker's to compute now")
+            raise UsageError(
+                f"weight={weight} is negative", hint="use the number of samples or tokens in the micro-batch"
+            )
+        is_mine = not self._todo if micro_batch.is_ghost else micro_batch.index in self._todo
+        if micro_batch.step != self.step or not is_mine:
+            raise UsageError(
+                f"micro-batch {micro_batch.index} of step {micro_batch.step} is not this worker's to compute now"
+            )
         gradients = self._build()
         self.is_catching_up, self.offered = False, None
-        self._leaf, self._leaf_generation = leaf, self.world.generation
+        self._micro_batch, self._micro_batch_generation = micro_batch, self.world.generation
         self._membership.is_in_step = True
         self._decision = None
         self._are_buffers_kept = self._is_committed = False
-        self._buffers.begin_leaf()
-        seed_everything(leaf_seed(self.settings.seed, leaf.step, leaf.index))
+        self._buffers.begin_micro_batch()
+        seed_everything(micro_batch_seed(self.settings.seed, micro_batch.step, micro_batch.index))
         target = None
-        if leaf.is_ghost:
+        if micro_batch.is_ghost:
             gradients.begin_ghost()
         else:
-            self._weights[leaf.index] = weight
-            target = gradients.begin(leaf.index, weight, is_last=self.is_last_leaf)
-        self._board.write(step=self.step, leaf=leaf.index, phase=COMPUTING)
-        if self.is_last_leaf and self.world.size > 1:
+            self._weights[micro_batch.index] = weight
+            target = gradients.begin(micro_batch.index, weight, is_last=self.is_last_micro_batch)
+        self._board.write(step=self.step, micro_batch=micro_batch.index, phase=COMPUTING)
+        if self.is_last_micro_batch and self.world.size > 1:
             self._launch(target)
 
     @property
-    def is_last_leaf(self) -> bool:
-        """Inside a leaf: this worker's last one in the step, or the step is committed already."""
-        leaf = self._leaf
-        if leaf is None or self._decision is not None or not self._todo:
-            return leaf is not None
-        return not leaf.is_ghost and self._todo == [leaf.index]
+    def is_last_micro_batch(self) -> bool:
+        """Inside a micro-batch: this worker's last one in the step, or the step is committed already."""
+        micro_batch = self._micro_batch
+        if micro_batch is None or self._decision is not None or not self._todo:
+            return micro_batch is not None
+        return not micro_batch.is_ghost and self._todo == [micro_batch.index]
 
     @property
     def is_over(self) -> bool:
-        """The present generation is closed: the next one comes with the next leaf, or the next answer."""
+        """The present generation is closed: the next one comes with the next micro-batch, or the next answer."""
         return self._membership.is_closed(self.world.generation)
 
     @property
@@ -270,30 +278,31 @@ class Engine:
         return not self._is_dirty
 
     @property
-    def is_in_leaf(self) -> bool:
-        return self._leaf is not None
+    def is_in_micro_batch(self) -> bool:
+        return self._micro_batch is not None
 
     @property
     def summed(self) -> Collection[int]:
-        """By id: the parameters whose gradients are the mean over all leaves."""
+        """By id: the parameters whose gradients are the mean over all micro-batches."""
         return self._build().ids
 
     @property
     def is_void(self) -> bool:
-        """Inside a leaf: the step has been summed, had no weight, and does not count."""
+        """Inside a micro-batch: the step has been summed, had no weight, and does not count."""
         return self._decision is not None and not self._counts
 
     @contextlib.contextmanager
     def in_phase(self, phase: str) -> Iterator[None]:
-        """For what a worker does outside of its leaves and their sum, so that a cut network is noticed there too."""
+        """For what a worker does outside of its micro-batches and their sum, so that a cut network is noticed there
+        too."""
         before = self._board.progress
-        self._board.write(step=self.step, leaf=before.leaf, phase=OUTSIDE)
-        self._board.write(step=self.step, leaf=before.leaf, phase=phase)
+        self._board.write(step=self.step, micro_batch=before.micro_batch, phase=OUTSIDE)
+        self._board.write(step=self.step, micro_batch=before.micro_batch, phase=phase)
         try:
             yield
         finally:
-            self._board.write(step=self.step, leaf=before.leaf, phase=OUTSIDE)
-            self._board.write(step=self.step, leaf=before.leaf, phase=before.phase)
+            self._board.write(step=self.step, micro_batch=before.micro_batch, phase=OUTSIDE)
+            self._board.write(step=self.step, micro_batch=before.micro_batch, phase=before.phase)
 
     @contextlib.contextmanager
     def sharing(self) -> Iterator[None]:
@@ -306,7 +315,7 @@ class Engine:
 
     @contextlib.contextmanager
     def accumulating(self) -> Iterator[None]:
-        """A backward inside adds to the leaf without ending it."""
+        """A backward inside adds to the micro-batch without ending it."""
         gradients = self._build()
         gradients.is_accumulating = True
         try:
@@ -314,37 +323,37 @@ class Engine:
         finally:
             gradients.is_accumulating = False
 
-    def end_leaf(self) -> None:
-        """The leaf's body came to its end."""
-        if not self.is_last_leaf:
-            self._leaf_done()
+    def end_micro_batch(self) -> None:
+        """The micro-batch's body came to its end."""
+        if not self.is_last_micro_batch:
+            self._micro_batch_done()
             self._build().end()
         elif self._decision is None:
             self._build().check_ended()
-            self._complete_last_leaf()
-        self._leaf = None
+            self._complete_last_micro_batch()
+        self._micro_batch = None
         self._membership.is_in_step = False
-        self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+        self._board.write(step=self.step, micro_batch=-1, phase=OUTSIDE)
 
-    def abandon_leaf(self, error: BaseException) -> None:
-        """The leaf's body broke off. Leaves computed before stay; the step is done again by all."""
-        leaf, self._leaf = self._leaf, None
+    def abandon_micro_batch(self, error: BaseException) -> None:
+        """The micro-batch's body broke off. Micro-batches computed before stay; the step is done again by all."""
+        micro_batch, self._micro_batch = self._micro_batch, None
         self._membership.is_in_step = False
         self.stop_job_for(error)
         gradients = self._build()
         gradients.abandon()
-        self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+        self._board.write(step=self.step, micro_batch=-1, phase=OUTSIDE)
         if self._is_committed:
             self._break_off_after_commit(error)
             return
-        if self._plan is None or self.world.generation != self._leaf_generation:
+        if self._plan is None or self.world.generation != self._micro_batch_generation:
             return  # regrouped meanwhile: a new plan has been made
         is_summed = self._decision is not None
         must_tell = self._sum.is_under_way or is_summed or isinstance(error, PeerLost)
         self._sum.drop()
         if self.world.size > 1 and must_tell:
-            # The others may have taken what this leaf has sent so far: they must not count on it.
-            where = f"leaf {leaf.index if leaf else '?'} of step {self.step}"
+            # The others may have taken what this micro-batch has sent so far: they must not count on it.
+            where = f"micro-batch {micro_batch.index if micro_batch else '?'} of step {self.step}"
             self._membership.report_broken(self.world.generation, f"{type(error).__name__} in {where}")
         elif is_summed:
             gradients.clear()
@@ -361,28 +370,30 @@ class Engine:
     def _refresh_todo(self) -> None:
         assert self._plan is not None
         held = self._build().fold.held
-        void = self._void  # added as nothing; perhaps to a sum that a broken leaf has spoilt
-        mine = [leaf for leaf in self._plan.leaves(self.world.rank) if leaf not in held]
-        for leaf in void.intersection(mine):
-            self._build().add_nothing(leaf)
-        self._todo = [leaf for leaf in mine if leaf not in void]
+        void = self._void  # added as nothing; perhaps to a sum that a broken micro-batch has spoilt
+        mine = [micro_batch for micro_batch in self._plan.micro_batches(self.world.rank) if micro_batch not in held]
+        for micro_batch in void.intersection(mine):
+            self._build().add_nothing(micro_batch)
+        self._todo = [micro_batch for micro_batch in mine if micro_batch not in void]
 
-    def _leaf_done(self) -> None:
-        """The leaf's gradients are complete; idempotent."""
-        leaf = self._leaf
-        assert leaf is not None
-        if leaf.index in self._todo and not leaf.is_ghost:
+    def _micro_batch_done(self) -> None:
+        """The micro-batch's gradients are complete; idempotent."""
+        micro_batch = self._micro_batch
+        assert micro_batch is not None
+        if micro_batch.index in self._todo and not micro_batch.is_ghost:
             self._keep_buffers()
             self._build().complete()
-            self._todo.remove(leaf.index)
+            self._todo.remove(micro_batch.index)
 
     # --- the sum ------------------------------------------------------------------------------------------
 
     def _launch(self, target: Target | None) -> None:
         """Send what is complete, and what becomes so while backward runs."""
         assert self._plan is not None and self._group is not None
-        mine = set(self._plan.leaves(self.world.rank))
-        weights = tuple(self._weights[leaf] if leaf in mine else -1.0 for leaf in range(self._leaves))
+        mine = set(self._plan.micro_batches(self.world.rank))
+        weights = tuple(
+            self._weights[micro_batch] if micro_batch in mine else -1.0 for micro_batch in range(self._micro_batches)
+        )
         self._note = self.note()
         header = Header(
             generation=self.world.generation,
@@ -396,26 +407,33 @@ class Engine:
 
     def _backward_ended(self) -> None:
         self._keep_buffers()
-        if self.is_last_leaf:
-            self._complete_last_leaf()
-        if not self.is_last_leaf:
+        if self.is_last_micro_batch:
+            self._complete_last_micro_batch()
+        if not self.is_last_micro_batch:
             self._buffers.restore()  # who saves the model in the rest of the body saves that of the last commit
 
     def _keep_buffers(self) -> None:
-        """When a leaf's backward ends, whatever comes after it: so buffers do not depend on which leaf is the last."""
-        leaf = self._leaf
-        if leaf is not None and not leaf.is_ghost and not self._are_buffers_kept and self._weights[leaf.index]:
+        """When a micro-batch's backward ends, whatever comes after it: so buffers do not depend on which micro-batch
+        is the last."""
+        micro_batch = self._micro_batch
+        if (
+            micro_batch is not None
+            and not micro_batch.is_ghost
+            and not self._are_buffers_kept
+            and self._weights[micro_batch.index]
+        ):
             self._are_buffers_kept = True
-            self._buffers.keep(leaf.index, self._build().fold.held)
+            self._buffers.keep(micro_batch.index, self._build().fold.held)
 
-    def _complete_last_leaf(self) -> None:
-        """All leaves are computed: wait for the sum, and through regroupings as long as nothing is left to compute.
+    def _complete_last_micro_batch(self) -> None:
+        """All micro-batches are computed: wait for the sum, and through regroupings as long as nothing is left to
+        compute.
 
-        If a loss has left more to compute, this leaf is kept and was not the last one after all."""
+        If a loss has left more to compute, this micro-batch is kept and was not the last one after all."""
         attempted, num_loads = self.step, self._num_loads
-        self._leaf_done()
-        self._pace.leaves_done(len(self._plan.todo[self.world.rank]) if self._plan is not None else 0)
-        self._board.write(step=self.step, leaf=-1, phase=WAITING)
+        self._micro_batch_done()
+        self._pace.micro_batches_done(len(self._plan.todo[self.world.rank]) if self._plan is not None else 0)
+        self._board.write(step=self.step, micro_batch=-1, phase=WAITING)
         while True:
             try:
                 with self._stopping_all():
@@ -428,7 +446,7 @@ class Engine:
                 if self._num_loads != num_loads:
                     raise PeerLost(f"{lost.message}; what was computed here was of a lost generation") from lost
                 if self._todo:
-                    self._board.write(step=self.step, leaf=-1, phase=COMPUTING)
+                    self._board.write(step=self.step, micro_batch=-1, phase=COMPUTING)
                     return
                 if self.world.size > 1:
                     self._launch(None)
@@ -436,7 +454,7 @@ class Engine:
         if decision.is_differing:
             self._name_difference()
         self._decision = decision
-        self._board.write(step=self.step, leaf=-1, phase=COMPUTING)  # the update: nobody waits for a peer in it
+        self._board.write(step=self.step, micro_batch=-1, phase=COMPUTING)  # the update: nobody waits for a peer in it
         if summed.buffers is not None:
             self._buffers.adopt(summed.buffers)
         else:
@@ -453,7 +471,7 @@ class Engine:
             settings=self.comparison.settings,
             weights=self.comparison.weights,
             used=self._build().used_parameters(),
-            leaf_s=self._pace.leaf_s,
+            micro_batch_s=self._pace.micro_batch_s,
             note=self.last_note(self._note),
         )
 
@@ -503,7 +521,7 @@ class Engine:
     def _finish_sum(self) -> Summed:
         if self.world.size == 1:
             self._note = self.note()
-            total = in_order(self._weights[leaf] for leaf in range(self._leaves))
+            total = in_order(self._weights[micro_batch] for micro_batch in range(self._micro_batches))
             return self._sum.finish_alone(self._pulse(), total, self._buffers)
         is_closed = self._membership.is_closed(self.world.generation)
         return self._sum.finish(self._pulse(), is_closed=is_closed)
@@ -511,11 +529,11 @@ class Engine:
     # --- the update ---------------------------------------------------------------------------------------
 
     def await_sum(self) -> bool:
-        """In the last leaf: whether the gradients are the mean over all now. False: a peer was lost, and this leaf was
-        not the last one after all."""
+        """In the last micro-batch: whether the gradients are the mean over all now. False: a peer was lost, and this
+        micro-batch was not the last one after all."""
         if self._decision is None:
             self._build().check_ended()
-            self._complete_last_leaf()  # backward touched no parameter of ours
+            self._complete_last_micro_batch()  # backward touched no parameter of ours
         return self._decision is not None
 
     def update(self, apply: Callable[[], Any], *, is_final: bool) -> Any:
@@ -549,10 +567,10 @@ class Engine:
         self.comparison.committed()
         if decision.must_check and self.world.size > 1:
             self.comparison.note_weights(gradients.parameters)
-        self._pace.committed(decision.leaf_s)
+        self._pace.committed(decision.micro_batch_s)
         for advance in self.on_commit if self._counts else self.on_empty:
             advance(decision)
-        self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+        self._board.write(step=self.step, micro_batch=-1, phase=OUTSIDE)
         if not self._counts:
             return
         self._agreed = Agreed()
@@ -560,7 +578,7 @@ class Engine:
         emit("step.committed", step=self.step, generation=self.world.generation, size=self.world.size)
 
     def after_commit(self) -> None:
-        """At the end of the leaf that committed: do what the pulse decided."""
+        """At the end of the micro-batch that committed: do what the pulse decided."""
         decision = self._decision
         if decision is None or not decision.must_regroup or self._todo:
             return
@@ -617,8 +635,8 @@ class Engine:
         gradients, group, rank = self._build(), self._group, self.world.rank
         with self.in_phase(WAITING):
             hellos = exchange(self._hello(), group)
-        if self.settings.leaves_per_worker is not None:
-            hellos = self._rename_leaves(hellos, self.settings.leaves_per_worker)
+        if self.settings.micro_batches_per_worker is not None:
+            hellos = self._rename_micro_batches(hellos, self.settings.micro_batches_per_worker)
         leadership = decide_leader(hellos, self.world.continues)
         check_fit(hellos, leadership.leader, rank)
         if rank == leadership.leader and leadership.receivers:
@@ -634,7 +652,8 @@ class Engine:
             self._weights.clear()
         is_amid = any(hello.is_agreeing for hello in hellos)
         # What the script does between two steps, such as a scheduler's step after an epoch, is not in the state that a
-        # newcomer gets here: it stays unsettled, and gets the state again when the others are at their next leaf.
+        # newcomer gets here: it stays unsettled, and gets the state again when the others are at their next
+        # micro-batch.
         self._must_settle = is_amid and hellos[rank].settled > 0 and any(hello.settled == 0 for hello in hellos)
         if hellos[rank].settled == 0:
             self.came_late = hellos[leadership.leader].settled > 0
@@ -645,7 +664,9 @@ class Engine:
         self._membership.report_settled(self.world.generation, self.step)
         current = [rank for rank in range(self.world.size) if rank not in leadership.receivers]
         self._agreed.answers = max((hellos[rank].answers for rank in current), key=len)
-        if hellos[leadership.leader].settled > 0:  # a newcomer begins with a leaf: it asks for no value of this step
+        if (
+            hellos[leadership.leader].settled > 0
+        ):  # a newcomer begins with a micro-batch: it asks for no value of this step
             self._agreed.ranks = [rank for rank, hello in enumerate(hellos) if hello.settled > 0]
         self._make_plan([hello.held if rank in current else [] for rank, hello in enumerate(hellos)])
         log.info(
@@ -654,15 +675,17 @@ class Engine:
         )  # fmt: skip
         return leadership
 
-    def _rename_leaves(self, hellos: Sequence[Hello], per_worker: int) -> list[Hello]:
+    def _rename_micro_batches(self, hellos: Sequence[Hello], per_worker: int) -> list[Hello]:
         """So many for each worker: they are numbered through anew in each generation."""
-        self._leaves = self.settings.leaves(self.world.size)
+        self._micro_batches = self.settings.micro_batches(self.world.size)
         hellos = [
             replace(hello, held=list(range(rank * per_worker, rank * per_worker + len(hello.held))))
             for rank, hello in enumerate(hellos)
         ]
         gradients, names = self._build(), hellos[self.world.rank].held
-        self._weights = dict(zip(names, (self._weights[leaf] for leaf in gradients.fold.held), strict=True))
+        self._weights = dict(
+            zip(names, (self._weights[micro_batch] for micro_batch in gradients.fold.held), strict=True)
+        )
         self._buffers.rename(dict(zip(gradients.fold.held, names, strict=True)))
         gradients.rename(names)
         return hellos
@@ -676,7 +699,7 @@ class Engine:
             is_dirty=self._is_dirty,
             is_unfinished=self._is_unfinished,
             layout=self._sum.layout.digest,
-            num_leaves=self.settings.num_leaves or 0,
+            num_micro_batches=self.settings.num_micro_batches or 0,
             is_exact=self.settings.is_exact,
             torch=torch.__version__,
             is_agreeing=self._is_agreeing,
@@ -685,20 +708,22 @@ class Engine:
         )
 
     def _make_plan(self, held: Sequence[Sequence[int]] | None) -> None:
-        leaf_s = self._pace.of_all if self.settings.is_balanced and held is None else ()
-        self._plan = plan_step(num_leaves=self._leaves, size=self.world.size, held=held, leaf_s=leaf_s)
+        micro_batch_s = self._pace.of_all if self.settings.is_balanced and held is None else ()
+        self._plan = plan_step(
+            num_micro_batches=self._micro_batches, size=self.world.size, held=held, micro_batch_s=micro_batch_s
+        )
         self._todo = list(self._plan.todo[self.world.rank])
-        for leaf in self._void.intersection(self._todo):
-            self._weights[leaf] = 0.0
-            self._build().add_nothing(leaf)
-            self._todo.remove(leaf)
+        for micro_batch in self._void.intersection(self._todo):
+            self._weights[micro_batch] = 0.0
+            self._build().add_nothing(micro_batch)
+            self._todo.remove(micro_batch)
 
     @property
     def _void(self) -> frozenset[int]:
-        return frozenset(self.void_leaves())
+        return frozenset(self.void_micro_batches())
 
     def _state(self) -> dict[str, Any]:
-        self._buffers.restore()  # a leaf computed since the last commit may have changed them
+        self._buffers.restore()  # a micro-batch computed since the last commit may have changed them
         own = {"step": self.step, "seed": self.settings.seed, "threads": torch.get_num_threads()}
         return {"engine": own, "objects": self.registry.state()}
 
@@ -714,7 +739,7 @@ class Engine:
         self._buffers.rebase()
         self._agreed = Agreed()
         self._is_dirty = False
-        self._board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+        self._board.write(step=self.step, micro_batch=-1, phase=OUTSIDE)
 
     # --- what all agree on -------------------------------------------------------------------------
 
@@ -732,7 +757,8 @@ class Engine:
         through what the others have behind them."""
         if self._is_amid_step:
             raise UsageError(
-                f"reduce() in the middle of step {self.step}: workers have different numbers of leaves, so some would "
+                f"reduce() in the middle of step {self.step}: workers have different numbers of micro-batches; some "
+                "would "
                 "wait for the others for ever",
                 hint="ask between epochs; or once per step, after it: `if trainer.num_steps > before:`",
             )
@@ -752,7 +778,8 @@ class Engine:
                 assert self._group is not None
                 if self._group.is_broken:
                     raise PeerLost(f"the group of generation {self.world.generation} is broken")
-                # A generation closed in good order serves until the next leaf: there all workers are at one place.
+                # A generation closed in good order serves until the next micro-batch: there all workers are at one
+                # place.
                 with self.in_phase(WAITING), self._stopping_all():
                     self._agreed.agree(name, value, self._group)
             except PeerLost as lost:
@@ -769,8 +796,8 @@ class Engine:
 
     @property
     def _is_amid_step(self) -> bool:
-        if self.offered is not None or self.is_in_leaf:
-            return self._decision is None or not self.is_in_leaf
+        if self.offered is not None or self.is_in_micro_batch:
+            return self._decision is None or not self.is_in_micro_batch
         return self.is_in_loop and bool(self._todo) and not self._void.issuperset(self._build().fold.held)
 
     # --- the end ------------------------------------------------------------------------------------------
@@ -792,9 +819,11 @@ class Engine:
     def _swap_ends(self) -> bool:
         """Whether all others end, too; else those who go on have heard that this worker does not."""
         assert self._group is not None
-        header = Header(generation=self.world.generation, step=self.step, kind=ENDS, weights=(-1.0,) * self._leaves)
+        header = Header(
+            generation=self.world.generation, step=self.step, kind=ENDS, weights=(-1.0,) * self._micro_batches
+        )
         with self.in_phase(WAITING):
-            raws = self._group.swap(header.pack(), [header_bytes(self._leaves)] * self.world.size, TAG_HEADER)
+            raws = self._group.swap(header.pack(), [header_bytes(self._micro_batches)] * self.world.size, TAG_HEADER)
         return all(Header.unpack(raw).kind == ENDS for raw in raws)
 
     def _compare_ends(self) -> None:

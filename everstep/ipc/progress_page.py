@@ -16,7 +16,7 @@ from pathlib import Path
 from everstep.ipc import lifeline
 from everstep.wire import COMPUTING, OUTSIDE, WAITING
 
-_LAYOUT = struct.Struct("<QqQddd")  # step, leaf, phase, since, longest step, longest wait
+_LAYOUT = struct.Struct("<QqQddd")  # step, micro-batch, phase, since, longest step, longest wait
 _LIFELINE, _IS_HELD = 64, 128  # where the lock is, and the byte that says that it is held
 _HAS_RAISED = _IS_HELD + 1  # the byte that says that the script died of an exception of its own
 _IS_SHARED = _HAS_RAISED + 1  # the byte that says that any other worker would do what this one does now
@@ -27,7 +27,7 @@ _PHASES = (OUTSIDE, COMPUTING, WAITING)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
     step: int = 0  # committed steps
-    leaf: int = -1  # the leaf being computed; -1: none
+    micro_batch: int = -1  # the micro-batch being computed; -1: none
     phase: str = OUTSIDE
     since: float = 0.0  # CLOCK_MONOTONIC
     longest_step_s: float = 0.0
@@ -52,9 +52,9 @@ class Board:
         self._longest_wait_s = 0.0
         self._step_started: float | None = None
         self._now = Progress(since=time.monotonic())
-        self.write(step=0, leaf=-1, phase=OUTSIDE)
+        self.write(step=0, micro_batch=-1, phase=OUTSIDE)
 
-    def write(self, *, step: int, leaf: int, phase: str) -> None:
+    def write(self, *, step: int, micro_batch: int, phase: str) -> None:
         before, now = self._now, time.monotonic()
         if before.phase == WAITING and phase == COMPUTING:  # for the sum; all other waiting ends outside of a step
             self._longest_wait_s = max(self._longest_wait_s, now - before.since)
@@ -64,11 +64,11 @@ class Board:
         if phase == COMPUTING and self._step_started is None:
             self._step_started = now
         _LAYOUT.pack_into(
-            self._memory, 0, step, leaf, _PHASES.index(phase), now, self._longest_step_s, self._longest_wait_s
+            self._memory, 0, step, micro_batch, _PHASES.index(phase), now, self._longest_step_s, self._longest_wait_s
         )
         self._now = Progress(
             step=step,
-            leaf=leaf,
+            micro_batch=micro_batch,
             phase=phase,
             since=now,
             longest_step_s=self._longest_step_s,
@@ -142,12 +142,12 @@ def read_board(path: str | Path) -> Progress:
         return Progress()
     if len(raw) < _LAYOUT.size:
         return Progress()
-    step, leaf, phase, since, longest_step_s, longest_wait_s = _LAYOUT.unpack(raw[: _LAYOUT.size])
+    step, micro_batch, phase, since, longest_step_s, longest_wait_s = _LAYOUT.unpack(raw[: _LAYOUT.size])
     if not since:  # allocated, and nobody has written on it: a script without an engine never does
         return Progress()
     return Progress(
         step=step,
-        leaf=leaf,
+        micro_batch=micro_batch,
         phase=_PHASES[phase],
         since=since,
         longest_step_s=longest_step_s,

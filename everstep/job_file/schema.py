@@ -237,7 +237,7 @@ class Elastic(Block):
     last_call_s: Seconds | None = None
     join_s: Seconds | None = None
     undecided_s: Seconds | None = None
-    leaf_deaths: Count | None = None
+    micro_batch_deaths: Count | None = None
 
 
 class Health(Block):

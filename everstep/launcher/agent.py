@@ -3,8 +3,8 @@
 All workers of a job are started together (an attempt). Those that regroup are replaced one by one; all others are
 ended and started anew together when the coordinator says so. One thread decides and acts; it waits for process ends,
 signals, orders and deadlines in one place (loop.py) and never for the coordinator (line.py does). Ends with the job, or
-when none of its regrouping workers is left, and leaves no process behind: on SIGINT and SIGTERM in good order, on its
-own kill -9 by the kernel's hand (process.py) and a broom. Knows nothing of torch."""
+when none of its regrouping workers is left, and micro-batches no process behind: on SIGINT and SIGTERM in good order,
+on its own kill -9 by the kernel's hand (process.py) and a broom. Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -306,7 +306,10 @@ class Agent:
         progress = read_board(worker.board)
         if name not in self._told:  # first of all: the others wait for nothing but this
             told = WorkerExit(
-                exit_code=ended.code, step=progress.step, leaf=progress.leaf, was_asked=name in self._asked
+                exit_code=ended.code,
+                step=progress.step,
+                micro_batch=progress.micro_batch,
+                was_asked=name in self._asked,
             )
             self._line.tell_exit(name, told)
         self._broom.forget(worker.child.pid)
@@ -317,7 +320,7 @@ class Agent:
             worker=name,
             exit=ended,
             step=progress.step,
-            leaf=progress.leaf,
+            micro_batch=progress.micro_batch,
             attempt=attempt,
             was_asked=name in self._asked,
             has_raised=has_raised(worker.board),
@@ -332,7 +335,7 @@ class Agent:
             exit_code=ended.code,
             signal=ended.signal,
             step=progress.step,
-            leaf=progress.leaf,
+            micro_batch=progress.micro_batch,
         )
         is_ending = self._is_ending or self._is_ending_attempt
         num_left = len(self._workers)
@@ -365,7 +368,7 @@ class Agent:
         if code:
             progress = read_board(worker.board)
             self._told.add(name)
-            self._line.tell_exit(name, WorkerExit(exit_code=code, step=progress.step, leaf=progress.leaf))
+            self._line.tell_exit(name, WorkerExit(exit_code=code, step=progress.step, micro_batch=progress.micro_batch))
 
     def _look(self) -> AgentReport:
         """What the coordinator is told of this node; called from the line's thread."""

@@ -18,7 +18,7 @@ class WorkerEnd:
     worker: str
     exit: Exit
     step: int = 0
-    leaf: int = -1
+    micro_batch: int = -1
     attempt: int = 0
     was_asked: bool = False  # by its agent: no failure of its own
     has_raised: bool = False  # its script died of an exception of its own: no loss, but a mistake, or so it seems
@@ -26,9 +26,11 @@ class WorkerEnd:
     is_replaceable: bool = False  # a restart was left for it, needed or not
 
     def __str__(self) -> str:
-        leaf = f" in leaf {self.leaf}" if self.leaf >= 0 else ""
-        step = f" after step {self.step}" if self.step or self.leaf >= 0 else ""  # else it may know no steps at all
-        return f"{self.exit}{leaf}{step}"
+        place = f" in micro-batch {self.micro_batch}" if self.micro_batch >= 0 else ""
+        step = (
+            f" after step {self.step}" if self.step or self.micro_batch >= 0 else ""
+        )  # else it may know no steps at all
+        return f"{self.exit}{place}{step}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,8 +10,9 @@
                 loss_fn(model(inputs), targets).backward()
                 optimizer.step()
 
-Built on the engine alone. A global batch is the same leaves, whatever the number of workers; the body runs once
-for each leaf that this worker owns; optimizer.step() acts with the last one, on the mean over all leaves."""
+Built on the engine alone. A global batch is the same micro-batches, whatever the number of workers; the body runs once
+for each micro-batch that this worker owns; optimizer.step() acts with the last one, on the mean over all
+micro-batches."""
 
 from everstep.engine.data_parallel import DistributedDataParallel
 from everstep.native.digest import weights_digest

@@ -25,13 +25,16 @@ class Logged:
         self._taken: dict[str, float] = {}  # the last answer, for whoever was not there
         self.last: dict[str, float] = {}  # means of the last step that all know
 
-    def record(self, step: int, leaf: int, weight: float, values: Mapping[str, Any]) -> None:
+    def record(self, step: int, micro_batch: int, weight: float, values: Mapping[str, Any]) -> None:
         self._names.update(values)
-        before = self._open.setdefault(step, {}).get(leaf, (weight, {}))[1]
-        self._open[step][leaf] = (weight, before | {name: _value(name, value) for name, value in values.items()})
+        before = self._open.setdefault(step, {}).get(micro_batch, (weight, {}))[1]
+        self._open[step][micro_batch] = (weight, before | {name: _value(name, value) for name, value in values.items()})
 
     def known(self) -> list[Any]:
-        return [[step, [[leaf, *entry] for leaf, entry in _plain(said).items()]] for step, said in self._open.items()]
+        return [
+            [step, [[micro_batch, *entry] for micro_batch, entry in _plain(said).items()]]
+            for step, said in self._open.items()
+        ]
 
     def note(self) -> bytes:
         """For all others, when the last micro-batch begins, with room for what that will say; empty where nothing was
@@ -54,15 +57,15 @@ class Logged:
 
     def merge(self, known: Sequence[Any], before_step: int) -> None:
         for step, said in (each for every in known for each in every):
-            theirs = {int(leaf): (weight, values) for leaf, weight, values in said}
+            theirs = {int(micro_batch): (weight, values) for micro_batch, weight, values in said}
             self._open[step] = theirs | self._open.get(step, {})
         for step in sorted(step for step in self._open if step < before_step):
             self._close(_plain(self._open.pop(step)))
 
     def _close(self, said: _Said) -> None:
         step: dict[str, list[float]] = {}
-        for leaf in sorted(said):
-            weight, values = said[leaf]
+        for micro_batch in sorted(said):
+            weight, values = said[micro_batch]
             for name, value in values.items():
                 for totals in (step, self._totals):
                     total = totals.setdefault(name, [0.0, 0.0])
@@ -94,8 +97,8 @@ def _means(totals: Mapping[str, Sequence[float]]) -> dict[str, float]:
 def _plain(said: _Said) -> _Said:
     """With numbers in place of tensors: only now, so that nobody waits for a GPU in the middle of a step."""
     return {
-        leaf: (weight, {name: float(value) for name, value in values.items()})
-        for leaf, (weight, values) in said.items()
+        micro_batch: (weight, {name: float(value) for name, value in values.items()})
+        for micro_batch, (weight, values) in said.items()
     }
 
 

@@ -1,4 +1,5 @@
-"""ElasticTrainer runs the body of the loop for the right leaves, and applies each step for all workers or for none."""
+"""ElasticTrainer runs the body of the loop for the right micro-batches, and applies each step for all workers or for
+none."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from everstep.engine.data_parallel import is_classic, unwrap
 from everstep.engine.optimizer_gates import Gate, explain
 from everstep.engine.pulse import PulseDecision
 from everstep.engine.settings import Settings
-from everstep.engine.step import Engine, Leaf
+from everstep.engine.step import Engine, MicroBatch
 from everstep.errors import PeerLost, UsageError
 from everstep.native.logged import Logged
 from everstep.native.progress import Progress
@@ -28,7 +29,7 @@ T = TypeVar("T")
 class ElasticTrainer:
     """
     dataloader: an everstep.DataLoader, or torch's own with a map-style dataset, which becomes one in place.
-    leaves: micro-batches per global batch; defaults to the largest number of workers that the job may have.
+    micro-batches: micro-batches per global batch; defaults to the largest number of workers that the job may have.
     reduce: "exact" gives the same bits for every number of workers and every failure; "fast" sums as it comes.
     seed: of dropout and all other randomness in the body. threads: of torch in each worker, in exact mode.
     engine: for tests that need several in one process; by default the process's own."""
@@ -38,23 +39,23 @@ class ElasticTrainer:
         model: nn.Module,
         dataloader: data.DataLoader[Any] | None = None,
         *,
-        leaves: int | None = None,
+        micro_batches: int | None = None,
         reduce: str = "exact",
         seed: int = 0,
         threads: int = 1,
         engine: Engine | None = None,
     ) -> None:
-        _check_arguments(model, dataloader, leaves)
+        _check_arguments(model, dataloader, micro_batches)
         _check_device(model)
         self.engine = engine or process_engine.current(is_fixed=is_classic(model))
-        self._are_leaves_given = leaves is not None
+        self._are_micro_batches_given = micro_batches is not None
         self._settings = Settings(reduce=reduce, seed=seed, threads=threads)
         self._loader = DataLoader.adopt(dataloader) if dataloader is not None else None
-        self._set_leaves(env.max_workers() if leaves is None else leaves)
+        self._set_micro_batches(env.max_workers() if micro_batches is None else micro_batches)
         self.gate = Gate(self.engine, self._loader.position if self._loader is not None else None)
         self._num_named: dict[str, int] = {}
-        self._leaf: Leaf | None = None
-        self._logged, self._at = Logged(), (0, 0, 0.0)  # of the leaf in progress: step, number, weight
+        self._micro_batch: MicroBatch | None = None
+        self._logged, self._at = Logged(), (0, 0, 0.0)  # of the micro-batch in progress: step, number, weight
         self._on_leave: list[Callable[[], Any]] = []
         self._is_left_by_all = False
         self._progress = Progress(self.engine, self._loader, self._logged)
@@ -69,14 +70,14 @@ class ElasticTrainer:
         if self._loader is not None:
             self.engine.registry.add("data", self._loader.position)
             self.engine.on_commit.append(self._loader.position.advance)  # with every step, empty or not
-            self.engine.void_leaves = self._loader.position.void_leaves
+            self.engine.void_micro_batches = self._loader.position.void_micro_batches
             self.engine.place = self._loader.position.place
 
-    def _set_leaves(self, leaves: int) -> None:
-        self._settings = replace(self._settings, num_leaves=leaves)
+    def _set_micro_batches(self, micro_batches: int) -> None:
+        self._settings = replace(self._settings, num_micro_batches=micro_batches)
         self.engine.configure(self._settings)
         if self._loader is not None:
-            self._loader.bind(self.engine, leaves)
+            self._loader.bind(self.engine, micro_batches)
 
     @property
     def num_steps(self) -> int:
@@ -84,15 +85,15 @@ class ElasticTrainer:
         return self.engine.step
 
     @property
-    def num_leaves(self) -> int:
+    def num_micro_batches(self) -> int:
         """Micro-batches per global batch."""
-        assert self._settings.num_leaves is not None
-        return self._settings.num_leaves
+        assert self._settings.num_micro_batches is not None
+        return self._settings.num_micro_batches
 
     @property
-    def is_last_leaf(self) -> bool:
-        """Inside a step: this is the worker's last leaf, the one with which optimizer.step() acts."""
-        return self.engine.is_last_leaf
+    def is_last_micro_batch(self) -> bool:
+        """Inside a step: this is the worker's last micro-batch, the one with which optimizer.step() acts."""
+        return self.engine.is_last_micro_batch
 
     @property
     def rank(self) -> int:
@@ -130,11 +131,11 @@ class ElasticTrainer:
     def log(self, **values: Any) -> None:
         """Inside a step, best before `backward()`: numbers of this micro-batch, such as loss=loss, for `means` and for
         the progress line."""
-        if not self.engine.is_in_leaf:
+        if not self.engine.is_in_micro_batch:
             raise UsageError("log() outside of a step", hint="call it inside `with trainer.step():`")
-        step, leaf, weight = self._at
+        step, micro_batch, weight = self._at
         if weight:
-            self._logged.record(step, leaf, weight, values)
+            self._logged.record(step, micro_batch, weight, values)
 
     def means(self) -> dict[str, float]:
         """Between epochs, on all workers: the means of what was logged since the last call, over all micro-batches of
@@ -200,7 +201,7 @@ class ElasticTrainer:
         if loader is None:
             raise UsageError("epochs() without a loader", hint="ElasticTrainer(model, dataloader)")
         self._progress.num_epochs = number
-        self.engine.next_leaf()
+        self.engine.next_micro_batch()
         epoch = loader.position.first_unfinished
         while epoch < number:
             loader.set_epoch(epoch)
@@ -209,22 +210,24 @@ class ElasticTrainer:
             epoch = max(epoch + 1, loader.position.first_unfinished)
         self.engine.conclude()
 
-    def leaves(self, steps: int) -> Iterator[Leaf]:
-        """Without a loader: the leaves that this worker computes until `steps` steps are committed; then all end."""
+    def micro_batches(self, steps: int) -> Iterator[MicroBatch]:
+        """Without a loader: the micro-batches that this worker computes until `steps` steps are committed; then all
+        end."""
         while self.engine.step < steps:
-            leaf = self.engine.next_leaf()
+            micro_batch = self.engine.next_micro_batch()
             if self.engine.step < steps:
-                self._leaf = leaf
-                yield leaf
+                self._micro_batch = micro_batch
+                yield micro_batch
         self.engine.conclude()
 
     def step(self, weight: float | None = None) -> _Step:
-        """One leaf. `weight`: its share in the mean, such as its number of tokens; else its number of samples."""
+        """One micro-batch. `weight`: its share in the mean, such as its number of tokens; else its number of
+        samples."""
         return _Step(self, weight)
 
     def _begin(self, weight: float | None) -> None:
         self.gate.begin()
-        leaf, self._leaf = self._leaf, None
+        micro_batch, self._micro_batch = self._micro_batch, None
         usual = 1.0
         if self._loader is not None:
             offered = self._loader.take_offered()
@@ -233,18 +236,19 @@ class ElasticTrainer:
                     "step() without a batch: the trainer's loader was not asked for one",
                     hint="loop over the loader that was given to ElasticTrainer; one step() for each batch",
                 )
-            leaf, usual = offered
-        leaf, weight = leaf or self.engine.next_leaf(), usual if weight is None else weight
-        self._at = (self.engine.step, leaf.index, 0.0 if leaf.is_ghost else weight)
-        self.engine.begin_leaf(leaf, weight)
+            micro_batch, usual = offered
+        micro_batch, weight = micro_batch or self.engine.next_micro_batch(), usual if weight is None else weight
+        self._at = (self.engine.step, micro_batch.index, 0.0 if micro_batch.is_ghost else weight)
+        self.engine.begin_micro_batch(micro_batch, weight)
 
     # --- checkpoints --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What to save beside model, optimizer and scheduler: steps, leaves, seed, and the position in the data."""
+        """What to save beside model, optimizer and scheduler: steps, micro-batches, seed, and the position in the
+        data."""
         state: dict[str, Any] = {
             "num_steps": self.num_steps,
-            "leaves": self.num_leaves,
+            "micro_batches": self.num_micro_batches,
             "seed": self._settings.seed,
         }
         logged = self._logged.state_dict()
@@ -252,17 +256,17 @@ class ElasticTrainer:
         return state | ({"data": self._loader.state_dict()} if self._loader is not None else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there. The number of leaves stays what it was. An empty state is a fresh start."""
+        """Go on there. The number of micro-batches stays what it was. An empty state is a fresh start."""
         if not state:
             return
-        leaves, seed = state["leaves"], state["seed"]
-        if self._are_leaves_given and leaves != self.num_leaves:
+        micro_batches, seed = state["micro_batches"], state["seed"]
+        if self._are_micro_batches_given and micro_batches != self.num_micro_batches:
             raise UsageError(
-                f"leaves={self.num_leaves}, but the state was saved with {leaves}: a global batch would be another one",
-                hint=f"use leaves={leaves}, or leave it out",
+                f"micro_batches={self.num_micro_batches}, but the state has {micro_batches}: global batches would differ",
+                hint=f"use micro_batches={micro_batches}, or leave it out",
             )
         self._settings = replace(self._settings, seed=seed)
-        self._set_leaves(leaves)
+        self._set_micro_batches(micro_batches)
         self.engine.resume(state["num_steps"])
         self._logged.load_state_dict(state.get("logged", {}))
         if self._loader is not None:
@@ -270,7 +274,7 @@ class ElasticTrainer:
 
 
 class _Step:
-    """The context of one leaf. A lost peer is absorbed: the loop's next leaf is the right one."""
+    """The context of one micro-batch. A lost peer is absorbed: the loop's next micro-batch is the right one."""
 
     def __init__(self, trainer: ElasticTrainer, weight: float | None) -> None:
         self._trainer = trainer
@@ -286,10 +290,10 @@ class _Step:
             try:
                 self._trainer.gate.end()
             except PeerLost as lost:
-                self._trainer.engine.abandon_leaf(lost)
+                self._trainer.engine.abandon_micro_batch(lost)
             self._trainer._after_step()
             return False
-        self._trainer.engine.abandon_leaf(error)
+        self._trainer.engine.abandon_micro_batch(error)
         if (better := explain(error)) is not error:
             raise better from error
         return isinstance(error, PeerLost)
@@ -301,12 +305,15 @@ def _listed(things: Any) -> list[Any]:
     return list(things) if isinstance(things, list | tuple) else [things]
 
 
-def _check_arguments(model: Any, dataloader: Any, leaves: Any) -> None:
+def _check_arguments(model: Any, dataloader: Any, micro_batches: Any) -> None:
     if not isinstance(model, nn.Module):
         hint = "ElasticTrainer(model, dataloader), in this order"
         raise UsageError(f"ElasticTrainer got a {type(model).__name__} in place of a model", hint=hint)
-    if leaves is not None and (isinstance(leaves, bool) or not isinstance(leaves, int)):
-        raise UsageError(f"leaves={leaves!r} is a {type(leaves).__name__}", hint="give a whole number: leaves=8")
+    if micro_batches is not None and (isinstance(micro_batches, bool) or not isinstance(micro_batches, int)):
+        raise UsageError(
+            f"micro_batches={micro_batches!r} is a {type(micro_batches).__name__}",
+            hint="give a whole number: micro_batches=8",
+        )
 
 
 def _check_device(model: nn.Module) -> None:

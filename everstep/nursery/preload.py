@@ -133,9 +133,9 @@ def _rehearse() -> None:
     _step_of_torchs()
     dist.destroy_process_group()  # when no DDP is left: one that outlives its group may hang when it goes
     ours = torch.nn.Linear(4, 4)
-    trainer = everstep.ElasticTrainer(ours, leaves=1)
+    trainer = everstep.ElasticTrainer(ours, micro_batches=1)
     optimizer = trainer.prepare(torch.optim.SGD(ours.parameters(), lr=0.1))
-    for _ in trainer.leaves(steps=1):
+    for _ in trainer.micro_batches(steps=1):
         with trainer.step():
             ours(torch.randn(2, 4)).sum().backward()
             optimizer.step()

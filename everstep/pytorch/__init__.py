@@ -5,7 +5,7 @@
         trainer.fit(max_length=everstep.pytorch.Epoch(3), validation_period=everstep.pytorch.Epoch(1))
 
 The same script runs under `python`, `torchrun` and `everstep run`. Built on the native loop: a batch is a global batch
-and a step, and train_batch is called for each leaf of it that this worker computes."""
+and a step, and train_batch is called for each micro-batch of it that this worker computes."""
 
 from everstep.data.loader import DataLoader
 from everstep.pytorch.callbacks import EarlyStopping, PyTorchCallback

@@ -31,10 +31,10 @@ class PyTorchCallback:
     def on_training_epoch_end(self, epoch_idx: int) -> None: ...
 
     def on_training_batch_start(self, epoch_idx: int, batch_idx: int) -> None:
-        """Before this worker's first leaf of the batch."""
+        """Before this worker's first micro-batch of the batch."""
 
     def on_training_batch_end(self, epoch_idx: int, batch_idx: int, metrics: dict[str, Any]) -> None:
-        """After the batch is committed. `metrics`: the mean over the leaves that this worker has computed."""
+        """After the batch is committed. `metrics`: the mean over the micro-batches that this worker has computed."""
 
     def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: list[dict[str, Any]]) -> None:
         """At the end of a reporting period, with its averages over all workers."""

@@ -41,7 +41,7 @@ class PyTorchTrialContext:
         exp_conf: Mapping[str, Any],
         distributed: Any,
         device: torch.device,
-        leaves: int,
+        micro_batches: int,
         aggregation_frequency: int = 1,
         enable_tensorboard_logging: bool = True,
         seed: int = 0,
@@ -61,7 +61,7 @@ class PyTorchTrialContext:
         self.device = device
         self.aggregation_frequency = aggregation_frequency
         self.has_tensorboard = enable_tensorboard_logging
-        self.leaves = leaves
+        self.micro_batches = micro_batches
         self.seed, self.reduce, self.threads = seed, reduce, threads
         self.checkpoints = checkpoints
         self.experimental = Experimental(self)
@@ -181,7 +181,8 @@ class PyTorchTrialContext:
         auto_zero_grads: bool = True,
         scaler: GradScaler | None = None,
     ) -> None:
-        """Call it in every train_batch; it acts with the batch's last leaf, in every aggregation_frequency-th batch.
+        """Call it in every train_batch; it acts with the batch's last micro-batch, in every aggregation_frequency-th
+        batch.
         `clip_grads` gets the parameters, whose gradients are the mean over all workers by then.
 
         Every batch's gradients begin at zero; `auto_zero_grads=False` keeps nothing for the next one."""
@@ -237,7 +238,7 @@ class PyTorchTrialContext:
         return self.to_device(batch) if self.moves_batches else batch
 
     def after_train_batch(self) -> None:
-        """At the end of a leaf's body: automatic mixed precision has to be told of the end of the batch."""
+        """At the end of a micro-batch's body: automatic mixed precision has to be told of the end of the batch."""
         if self.amp_scaler is not None:
             self.amp_scaler.update()
 
@@ -260,16 +261,17 @@ class PyTorchTrialContext:
         return size
 
     def get_per_slot_batch_size(self) -> int:
-        """Samples of a leaf: the global batch over the number of leaves, whatever the number of workers."""
-        size, leaves = self.get_global_batch_size(), self.leaves
-        if size % leaves:
-            smaller, larger = size // leaves * leaves, (size // leaves + 1) * leaves
+        """Samples of a micro-batch: the global batch over the number of micro-batches, whatever the number of
+        workers."""
+        size, micro_batches = self.get_global_batch_size(), self.micro_batches
+        if size % micro_batches:
+            smaller, larger = size // micro_batches * micro_batches, (size // micro_batches + 1) * micro_batches
             near = f"{smaller} or {larger}" if smaller else f"{larger}"
             raise UsageError(
-                f"global_batch_size={size} is not a multiple of the {leaves} leaves of a batch",
-                hint=f"use {near}, or another number of leaves: pytorch.init(leaves=…)",
+                f"global_batch_size={size} is not a multiple of the {micro_batches} micro-batches of a batch",
+                hint=f"use {near}, or another number of micro-batches: pytorch.init(micro_batches=…)",
             )
-        return size // leaves
+        return size // micro_batches
 
     def get_hparam(self, name: str) -> Any:
         if name not in self._hparams:

@@ -1,4 +1,4 @@
-"""The loop of a trial: leaves, batches, and what is due between them.
+"""The loop of a trial: micro-batches, batches, and what is due between them.
 
 All workers run it. What is due after a batch is decided from the tally, which is the same on all of them; so all
 report, validate and save at the same step. A worker that was overtaken leaves what it was about, and goes on with the
@@ -83,7 +83,7 @@ class Loop:
         self._is_timed = any(
             isinstance(u, Seconds) for u in (plan.length, plan.reporting, plan.validation, plan.checkpoint)
         )
-        self._engine.next_leaf()  # all workers are there, and a newcomer has the others' state
+        self._engine.next_micro_batch()  # all workers are there, and a newcomer has the others' state
         for model in self.context.models:
             model.train()
         self.callbacks.tell("on_training_start")
@@ -117,27 +117,27 @@ class Loop:
         self.loader.set_epoch(epoch)
         self._start_clock()
         for batch in self.loader:
-            if reason := self._leaf(batch, epoch):
+            if reason := self._micro_batch(batch, epoch):
                 return reason
         return ""
 
-    def _leaf(self, batch: Any, epoch: int) -> str:
+    def _micro_batch(self, batch: Any, epoch: int) -> str:
         engine = self._engine
-        leaf, step = engine.offered, engine.step
-        assert leaf is not None
+        micro_batch, step = engine.offered, engine.step
+        assert micro_batch is not None
         if self._at is None or self._at.batch != step:
             self._at = self._next()
             if self._has_batch_hooks:
                 self.tally.once("batch starts", lambda: self.callbacks.tell("on_training_batch_start", epoch, step))
-        samples = self.loader.num_samples(leaf)
+        samples = self.loader.num_samples(micro_batch)
         batch = self.context.prepare(batch)
         self.context.reducers.reset()
         with self.trainer.step():
             with self.context.autocast() if self.context.is_amp else contextlib.nullcontext():
                 result = self.trial.train_batch(batch, epoch, step)
             self.context.after_train_batch()
-            if not leaf.is_ghost:
-                self.metrics.record(step, leaf.index, samples, result)
+            if not micro_batch.is_ghost:
+                self.metrics.record(step, micro_batch.index, samples, result)
         return self._after_batch(epoch) if engine.step > step else ""
 
     # --- the pulse ----------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ class Loop:
     # --- where we are -------------------------------------------------------------------------------------
 
     def _now(self) -> Now:
-        return self._at if self._at is not None and self._engine.is_in_leaf else self._next()
+        return self._at if self._at is not None and self._engine.is_in_micro_batch else self._next()
 
     def _next(self) -> Now:
         """The batch that is to come, or begins."""

@@ -28,7 +28,7 @@ def init(
     distributed: Any = None,
     aggregation_frequency: int = 1,
     enable_tensorboard_logging: bool = True,
-    leaves: int | None = None,
+    micro_batches: int | None = None,
     reduce: str = "exact",
     seed: int | None = None,
     threads: int = 1,
@@ -37,7 +37,8 @@ def init(
     """A context for a PyTorchTrial and its Trainer; both live inside the `with`.
 
     hparams, exp_conf: those of the job file, if there is one. distributed: not needed; the workers find each other.
-    leaves: parts of a global batch; defaults to the job file's slots_per_trial, else to the largest number of workers.
+    micro-batches: parts of a global batch; defaults to the job file's slots_per_trial, else to the largest number of
+    workers.
     reduce: "exact" gives the same bits for every number of workers, "fast" does not. threads: of torch, in exact mode.
     seed: of the model's first weights and all that is random. checkpoints: a directory or URL for them."""
     exp_conf = dict(experiment_config() if exp_conf is None else exp_conf)
@@ -58,7 +59,7 @@ def init(
         exp_conf=exp_conf,
         distributed=DistributedContext(EngineSource(engine)) if distributed is None else distributed,
         device=_device(),
-        leaves=_leaves(leaves, exp_conf),
+        micro_batches=_micro_batches(micro_batches, exp_conf),
         aggregation_frequency=aggregation_frequency,
         enable_tensorboard_logging=enable_tensorboard_logging,
         seed=seed,
@@ -73,12 +74,15 @@ def init(
             process_engine.close()  # the next context of this process has an engine of its own
 
 
-def _leaves(given: int | None, exp_conf: Mapping[str, Any]) -> int:
+def _micro_batches(given: int | None, exp_conf: Mapping[str, Any]) -> int:
     configured = (exp_conf.get("resources") or {}).get("slots_per_trial")
-    leaves = given if given is not None else configured if configured is not None else env.max_workers()
-    if isinstance(leaves, bool) or not isinstance(leaves, int) or leaves < 1:
-        raise UsageError(f"leaves={leaves!r}: a global batch has at least one leaf", hint="a whole number, 1 or more")
-    return leaves
+    micro_batches = given if given is not None else configured if configured is not None else env.max_workers()
+    if isinstance(micro_batches, bool) or not isinstance(micro_batches, int) or micro_batches < 1:
+        raise UsageError(
+            f"micro_batches={micro_batches!r}: a global batch has at least one micro-batch",
+            hint="a whole number, 1 or more",
+        )
+    return micro_batches
 
 
 def _device() -> torch.device:

@@ -37,7 +37,7 @@ class CheckpointLoadContext(PyTorchTrialContext):
             exp_conf=exp_conf or {},
             distributed=DistributedContext(EngineSource(engine)),
             device=torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu"),
-            leaves=1,
+            micro_batches=1,
         )
 
 

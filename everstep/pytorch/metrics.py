@@ -1,7 +1,8 @@
-"""The metrics of training: of each leaf, put together to those of each batch, and of each reporting period.
+"""The metrics of training: of each micro-batch, put together to those of each batch, and of each reporting period.
 
-What a worker's leaves said of a batch goes to all others with the pulse of the next one, so that nearly nothing is lost
-with a worker: at most its part of the last batch before its death. Then that batch's mean is over fewer samples."""
+What a worker's micro-batches said of a batch goes to all others with the pulse of the next one, so that nearly nothing
+is lost with a worker: at most its part of the last batch before its death. Then that batch's mean is over fewer
+samples."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ log = logging.getLogger("everstep")
 
 
 class Entry(NamedTuple):
-    """What one leaf said."""
+    """What one micro-batch said."""
 
     samples: int
     metrics: dict[str, Any]
@@ -43,15 +44,19 @@ class TrainingMetrics:
 
     def __init__(self, reducers: Reducers) -> None:
         self._reducers = reducers
-        self._open: dict[int, dict[int, Entry]] = {}  # by step and leaf, of steps whose leaves are not all known here
+        self._open: dict[
+            int, dict[int, Entry]
+        ] = {}  # by step and micro-batch, of steps whose micro-batches are not all known here
         self._samples: dict[int, int] = {}  # by open step: how many it has
         self._batches: list[tuple[int, dict[str, Any]]] = []  # samples and means of the period's batches
         self._slots: list[list[Any]] = []
         self.last: dict[str, Any] = {}  # of the last batch that is wholly known
 
-    def record(self, step: int, leaf: int, samples: int, result: Any) -> None:
-        """What train_batch returned for a leaf of this worker's."""
-        self._open.setdefault(step, {})[leaf] = Entry(samples, detached(result), self._reducers.slot(is_training=True))
+    def record(self, step: int, micro_batch: int, samples: int, result: Any) -> None:
+        """What train_batch returned for a micro-batch of this worker's."""
+        self._open.setdefault(step, {})[micro_batch] = Entry(
+            samples, detached(result), self._reducers.slot(is_training=True)
+        )
 
     def committed(self, step: int, samples: int) -> None:
         """This many samples are in the step. What is not known of earlier steps by now will not come any more."""
@@ -63,17 +68,17 @@ class TrainingMetrics:
         """Of the last committed step, what is known here; for `hear` at the others."""
         last = max(self._samples, default=-1)
         if last in self._open:
-            self._open[last] = {leaf: entry.plain() for leaf, entry in self._open[last].items()}
-        return [last, {str(leaf): list(entry) for leaf, entry in self._open.get(last, {}).items()}]
+            self._open[last] = {micro_batch: entry.plain() for micro_batch, entry in self._open[last].items()}
+        return [last, {str(micro_batch): list(entry) for micro_batch, entry in self._open.get(last, {}).items()}]
 
     def hear(self, said: list[Any]) -> None:
-        step, leaves = said
+        step, micro_batches = said
         if step in self._samples:
-            entries = {int(leaf): Entry(*entry) for leaf, entry in leaves.items()}
+            entries = {int(micro_batch): Entry(*entry) for micro_batch, entry in micro_batches.items()}
             self._open[step] = entries | self._open.get(step, {})
 
     def mine(self, step: int) -> dict[str, Number]:
-        """The mean over the leaves that are known here."""
+        """The mean over the micro-batches that are known here."""
         return _mean(self._open.get(step, {}))
 
     def take(self) -> Window:
@@ -100,13 +105,13 @@ class TrainingMetrics:
         if entries:
             self.last = {name: listed(value) for name, value in _mean(entries).items()}
             self._batches.append((samples, self.last))
-            self._slots += [entries[leaf].slots for leaf in sorted(entries) if entries[leaf].slots]
+            self._slots += [entries[micro_batch].slots for micro_batch in sorted(entries) if entries[micro_batch].slots]
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "open": [
-                [step, {str(leaf): list(entry.plain()) for leaf, entry in leaves.items()}]
-                for step, leaves in self._open.items()
+                [step, {str(micro_batch): list(entry.plain()) for micro_batch, entry in micro_batches.items()}]
+                for step, micro_batches in self._open.items()
             ],
             "samples": [list(each) for each in self._samples.items()],
             "batches": [list(each) for each in self._batches],
@@ -115,7 +120,8 @@ class TrainingMetrics:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._open = {
-            step: {int(leaf): Entry(*entry) for leaf, entry in leaves.items()} for step, leaves in state["open"]
+            step: {int(micro_batch): Entry(*entry) for micro_batch, entry in micro_batches.items()}
+            for step, micro_batches in state["open"]
         }
         self._samples = dict(state["samples"])
         self._batches = [(samples, metrics) for samples, metrics in state["batches"]]
@@ -123,8 +129,8 @@ class TrainingMetrics:
 
 
 def _mean(entries: Mapping[int, Entry]) -> dict[str, Number]:
-    """In the order of the leaves."""
-    ordered = [entries[leaf] for leaf in sorted(entries)]
+    """In the order of the micro-batches."""
+    ordered = [entries[micro_batch] for micro_batch in sorted(entries)]
     names = {name: None for entry in ordered for name in entry.metrics}
     return {
         name: mean((entry.samples, number(name, entry.metrics[name])) for entry in ordered if name in entry.metrics)

@@ -1,7 +1,7 @@
 """How the metrics of many batches become one: built-in reducers, and the user's own.
 
-A user's reducer works slot by slot, and a slot is a leaf in training, a batch in validation: so its result is the
-same for every number of workers. It is handed the slots in the order of the data."""
+A user's reducer works slot by slot, and a slot is a micro-batch in training, a batch in validation: so its result is
+the same for every number of workers. It is handed the slots in the order of the data."""
 
 from __future__ import annotations
 

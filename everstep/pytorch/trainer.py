@@ -209,7 +209,7 @@ class Trainer:
             missing = "wrap_optimizer" if context.models else "wrap_model"
             raise UsageError(f"nothing was given to context.{missing}", hint=f"context.{missing}(…) before fit()")
         if state is not None:
-            context.leaves = state["loop"]["leaves"]  # a global batch stays what it was
+            context.micro_batches = state["loop"]["micro_batches"]  # a global batch stays what it was
         callbacks = Callbacks(trial.build_callbacks())
         callbacks.tell("on_trial_startup", 0 if state is None else state["tally"]["now"]["batches"], uuid)
         loader = DataLoader.adopt(trial.build_training_data_loader(), context.seed)
@@ -219,7 +219,7 @@ class Trainer:
         trainer = ElasticTrainer(
             context.models[0],
             loader,
-            leaves=context.leaves,
+            micro_batches=context.micro_batches,
             reduce=context.reduce,
             seed=context.seed,
             threads=context.threads,

@@ -20,9 +20,9 @@ class PyTorchTrial:
     """Subclass it. `__init__` takes the context first, and whatever else you like; wrap models and optimizers there, or
     before.
 
-    `train_batch` is called once for each leaf (a part of the global batch) that this worker computes, with the same
-    batch_idx; the indexes count through the whole training. Give either evaluate_batch, which is shared out over the
-    workers, or evaluate_full_dataset, which the chief alone runs."""
+    `train_batch` is called once for each micro-batch (a part of the global batch) that this worker computes, with the
+    same batch_idx; the indexes count through the whole training. Give either evaluate_batch, which is shared out over
+    the workers, or evaluate_full_dataset, which the chief alone runs."""
 
     trial_context_class: ClassVar[Any] = None
 

@@ -1,8 +1,8 @@
 """Validation: the batches shared out over the workers, their results put together in the order of the data.
 
 So the metrics are the same for every number of workers, and after a loss only the lost worker's batches are evaluated
-again. Randomness is set for each batch by itself, and that of training by each leaf: neither touches the other's. Nor
-does it change the models' buffers, which would differ from worker to worker."""
+again. Randomness is set for each batch by itself, and that of training by each micro-batch: neither touches the
+other's. Nor does it change the models' buffers, which would differ from worker to worker."""
 
 from __future__ import annotations
 

@@ -65,14 +65,14 @@ class Policy:
     start_workers: int = 1  # … and the first generation for so many …
     start_s: float = 60.0  # … for so long after the first arrival, then starts with min_workers or more
     min_workers: int = 1  # below this the job waits
-    max_workers: int | None = None  # more are spares; never more than the job's leaves
+    max_workers: int | None = None  # more are spares; never more than the job's micro-batches
     heartbeat_s: float = 1.0  # a worker's watch call is held at most this long, then asked again
     lease_s: float = 3.0  # no proof of life for this long: lost
     arrive_s: float = 2.0  # after a closing, whoever is alive has this long to arrive
     stall_s: float = 5.0  # all wait for each other for this long: the network is cut between them
     hang_s: float = 600.0  # one computes for this long (or 10 of its longest steps) while others wait: hung
     fence_s: float = 600.0  # a worker that cannot reach the coordinator stops by itself after this long
-    leaf_deaths: int = 3  # a leaf that so many workers died in stops the job
+    micro_batch_deaths: int = 3  # a micro-batch that so many workers died in stops the job
     min_nodes: int = 1  # workers are started when so many nodes are there; if it is less than max_nodes, …
     max_nodes: int | None = None  # … jobs that regroup wait below it, too. More than max_nodes are spares
     last_call_s: float = 1.0  # with fewer than max_nodes, this long is waited for more
@@ -243,7 +243,7 @@ class WorkerExit:
 
     exit_code: int  # negative: ended by that signal
     step: int = 0
-    leaf: int = -1  # the leaf it was computing; -1: none
+    micro_batch: int = -1  # the micro-batch it was computing; -1: none
     was_asked: bool = False  # by its agent: it would have gone on
 
 
@@ -278,7 +278,7 @@ class Watch:
     generation: int
     seen: int
     step: int
-    phase: str  # COMPUTING a leaf, WAITING for peers inside a step, OUTSIDE a step
+    phase: str  # COMPUTING a micro-batch, WAITING for peers inside a step, OUTSIDE a step
     phase_s: float  # how long already
     longest_step_s: float
     longest_wait_s: float
@@ -305,7 +305,7 @@ class Arrive:
     generation: int  # the last one this worker was in; 0: none
     settled: int  # the last generation in which it held the state; 0: never
     step: int  # committed steps
-    max_workers: int | None  # the job's leaves: more members would have nothing to do
+    max_workers: int | None  # the job's micro-batches: more members would have nothing to do
     unreachable: list[str] = field(default_factory=list)
 
 

@@ -16,15 +16,19 @@ from lab.stage import SCRIPTS
 from lab.terminal import Run
 
 SCRIPT = SCRIPTS / "classic_loop.py"
-SAMPLES, EPOCHS, STEPS = 103, 2, 4  # 103 = 3 · 32 + 7: the last step of an epoch has samples for two leaves of eight
-LEAVES = 8
+SAMPLES, EPOCHS, STEPS = (
+    103,
+    2,
+    4,
+)  # 103 = 3 · 32 + 7: the last step of an epoch has samples for two micro-batches of eight
+MICRO_BATCHES = 8
 
 
 def results(directory: Path, *command: object, **how: Any) -> list[dict[str, Any]]:
     """What a run under `python` or `torchrun` tells at its end."""
     events = directory / "events.jsonl"
     told = {"EVERSTEP_EVENTS": str(events), "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, *command, "checkpoint.pt", f"--leaves={LEAVES}"]
+    words = [sys.executable, *command, "checkpoint.pt", f"--micro-batches={MICRO_BATCHES}"]
     with Command(*words, folder=directory, **told, **how) as run:
         run.finish()
     return [event for event in Tape(events).read() if event["event"] == "result"]
@@ -32,13 +36,15 @@ def results(directory: Path, *command: object, **how: Any) -> list[dict[str, Any
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """How one process ends, with eight leaves of its own in each step."""
+    """How one process ends, with eight micro-batches of its own in each step."""
     (result,) = results(tmp_path_factory.mktemp("alone"), SCRIPT, start=nest.start_script)
-    assert (result["steps"], result["leaves"]) == (EPOCHS * STEPS, LEAVES)
+    assert (result["steps"], result["micro_batches"]) == (EPOCHS * STEPS, MICRO_BATCHES)
     return result
 
 
-def test_three_workers_of_torchruns_share_eight_leaves_and_end_together(alone: dict[str, Any], tmp_path: Path) -> None:
+def test_three_workers_of_torchruns_share_eight_micro_batches_and_end_together(
+    alone: dict[str, Any], tmp_path: Path
+) -> None:
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=3", "--standalone", SCRIPT]
     ends = results(tmp_path, *torchrun)
     assert [event["steps"] for event in ends] == [EPOCHS * STEPS] * 3
@@ -47,7 +53,9 @@ def test_three_workers_of_torchruns_share_eight_leaves_and_end_together(alone: d
 
 def test_a_killed_worker_restarts_all_and_the_end_is_that_of_one_process(alone: dict[str, Any], tmp_path: Path) -> None:
     options = ["--nnodes=1", "--nproc-per-node=3", "--max-restarts=1"]
-    with Run(*options, SCRIPT, "checkpoint.pt", f"--leaves={LEAVES}", directory=tmp_path, GATES="5") as run:
+    with Run(
+        *options, SCRIPT, "checkpoint.pt", f"--micro-batches={MICRO_BATCHES}", directory=tmp_path, GATES="5"
+    ) as run:
 
         def events(name: str, **facts: Any) -> list[dict[str, Any]]:
             return [event for event in run.tape.read() if is_match(event, name, facts)]
@@ -57,7 +65,7 @@ def test_a_killed_worker_restarts_all_and_the_end_is_that_of_one_process(alone: 
         run.until(lambda: len(events("worker.exited")) == 3, "the end of the others")
         (tmp_path / "gate-5").touch()
         run.finish()
-        resumed, leaves, ends = events("resumed"), events("leaf"), events("result")
+        resumed, micro_batches, ends = events("resumed"), events("micro_batch"), events("result")
 
     assert {(event["epoch"], event["position"]) for event in resumed} == {(0, 96)}, "after step 3"
     assert {event["steps"] for event in ends} == {EPOCHS * STEPS - 3}
@@ -65,7 +73,7 @@ def test_a_killed_worker_restarts_all_and_the_end_is_that_of_one_process(alone: 
     assert len(ends) == len(resumed) == 3
 
     def parts(epoch: int, *, is_before: bool) -> set[tuple[int, ...]]:
-        wanted = [event for event in leaves if event["epoch"] == epoch]
+        wanted = [event for event in micro_batches if event["epoch"] == epoch]
         return {tuple(event["indices"]) for event in wanted if (event["t"] < resumed[0]["t"]) == is_before}
 
     assert sum(len(part) for part in parts(0, is_before=False)) == SAMPLES - 96, "only what was left of the epoch"

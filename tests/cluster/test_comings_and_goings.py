@@ -6,7 +6,7 @@ from lab.stage import Stage
 
 
 def test_a_job_grows_from_one_to_four_and_shrinks_again() -> None:
-    with Stage("--steps", 40, "--leaves", 5, "--leaf-s", 0.01, gates=[5, 20], workers=1) as cluster:
+    with Stage("--steps", 40, "--micro-batches", 5, "--micro-batch-s", 0.01, gates=[5, 20], workers=1) as cluster:
         cluster.wait_at_gate(5)
         newcomers = cluster.add(3)
         cluster.wait_ready(*newcomers)
@@ -26,7 +26,7 @@ def test_a_job_grows_from_one_to_four_and_shrinks_again() -> None:
 
 def test_a_spare_is_started_again_when_all_who_held_the_state_are_lost() -> None:
     """What it loaded when it came may be old by now. Its second start is no restart: none is allowed here."""
-    with Stage("--steps", 12, "--leaves", 1, gates=[5], workers=1) as cluster:
+    with Stage("--steps", 12, "--micro-batches", 1, gates=[5], workers=1) as cluster:
         cluster.wait_at_gate(5)
         (spare,) = cluster.add()
         cluster.wait_ready(spare)
@@ -41,7 +41,7 @@ def test_a_spare_is_started_again_when_all_who_held_the_state_are_lost() -> None
 
 
 def test_a_worker_that_gets_sigterm_leaves_after_the_step_and_nobody_loses_one() -> None:
-    with Stage("--steps", 20, "--leaves", 6, gates=[5], workers=3) as cluster:
+    with Stage("--steps", 20, "--micro-batches", 6, gates=[5], workers=3) as cluster:
         cluster.wait_at_gate(5, "w0", "w1", "w2")
         cluster.preempt("w1")
         cluster.open_gate(5)
@@ -54,7 +54,7 @@ def test_a_worker_that_gets_sigterm_leaves_after_the_step_and_nobody_loses_one()
 
 def test_the_others_go_on_when_one_script_ends_early() -> None:
     trouble = ["--kind", "end-early", "--at-step", 5, "--worker", "w1"]
-    with Stage("--steps", 12, "--leaves", 6, *trouble, script="trouble.py", workers=3) as cluster:
+    with Stage("--steps", 12, "--micro-batches", 6, *trouble, script="trouble.py", workers=3) as cluster:
         cluster.wait("worker.left", worker="w1")
         result = cluster.finish(90)
     assert result.events("worker.exited", worker="w1")[0]["exit_code"] == 0
@@ -65,7 +65,7 @@ def test_the_others_go_on_when_one_script_ends_early() -> None:
 def test_who_is_asked_to_go_while_another_dies_leaves_all_the_same() -> None:
     """The pulse has announced the leaving; the death comes before the leaver's peers have committed the step."""
     trouble = ["--kind", "slow-update", "--at-step", 5, "--worker", "w1"]
-    with Stage("--steps", 12, "--leaves", 6, *trouble, script="trouble.py", gates=[5], workers=4) as cluster:
+    with Stage("--steps", 12, "--micro-batches", 6, *trouble, script="trouble.py", gates=[5], workers=4) as cluster:
         cluster.wait_at_gate(5, "w0", "w1", "w2", "w3")
         cluster.preempt("w2")
         cluster.open_gate(5)
@@ -80,7 +80,7 @@ def test_who_is_asked_to_go_while_another_dies_leaves_all_the_same() -> None:
 
 
 def test_a_newcomer_that_comes_after_the_end_ends_quietly() -> None:
-    with Stage("--steps", 6, "--leaves", 4, gates=[5], workers=2) as cluster:
+    with Stage("--steps", 6, "--micro-batches", 4, gates=[5], workers=2) as cluster:
         cluster.wait_at_gate(5)
         cluster.add()  # its process has started, but training ends before it is ready
         cluster.open_gate(5)

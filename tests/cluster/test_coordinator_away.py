@@ -12,7 +12,7 @@ from lab.stage import Stage
 
 
 def test_deaths_after_and_during_an_absence_of_the_coordinator_are_survived() -> None:
-    with Stage("--steps", 40, "--leaves", 6, "--leaf-s", 0.01, gates=[12, 24], workers=4) as cluster:
+    with Stage("--steps", 40, "--micro-batches", 6, "--micro-batch-s", 0.01, gates=[12, 24], workers=4) as cluster:
         cluster.wait("step.committed", worker="w0", step=3)
         cluster.kill_coordinator()
         cluster.wait_at_gate(12)  # training goes on without it

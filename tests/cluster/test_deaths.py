@@ -12,7 +12,7 @@ from lab.stage import Stage
 
 
 def test_the_others_go_on_without_one_of_four_and_then_without_rank_0() -> None:
-    with Stage("--steps", 30, "--leaves", 6, "--leaf-s", 0.01, gates=[25], workers=4) as cluster:
+    with Stage("--steps", 30, "--micro-batches", 6, "--micro-batch-s", 0.01, gates=[25], workers=4) as cluster:
         cluster.wait("step.committed", worker=cluster.rank(2), step=5)
         cluster.kill(cluster.rank(2))
         later = cluster.wait("regroup.settled", size=3)["generation"]
@@ -26,7 +26,7 @@ def test_the_others_go_on_without_one_of_four_and_then_without_rank_0() -> None:
 
 
 def test_two_of_four_die_at_once_in_the_middle_of_long_messages() -> None:
-    with Stage("--steps", 20, "--leaves", 6, "--hidden", 30000, gates=[15], workers=4) as cluster:
+    with Stage("--steps", 20, "--micro-batches", 6, "--hidden", 30000, gates=[15], workers=4) as cluster:
         cluster.wait("step.committed", worker=cluster.rank(3), step=5)
         cluster.kill(cluster.rank(3))
         cluster.kill(cluster.rank(0))
@@ -37,7 +37,7 @@ def test_two_of_four_die_at_once_in_the_middle_of_long_messages() -> None:
 
 @pytest.mark.parametrize("moment", ["generation.closed", "generation.formed"])
 def test_another_dies_while_the_survivors_regroup(moment: str) -> None:
-    with Stage("--steps", 30, "--leaves", 6, "--leaf-s", 0.01, gates=[20], workers=4) as cluster:
+    with Stage("--steps", 30, "--micro-batches", 6, "--micro-batch-s", 0.01, gates=[20], workers=4) as cluster:
         cluster.wait("step.committed", worker=cluster.rank(1), step=5)
         cluster.kill(cluster.rank(1))
         cluster.wait(moment, generation=1 if moment == "generation.closed" else 2)
@@ -48,7 +48,7 @@ def test_another_dies_while_the_survivors_regroup(moment: str) -> None:
 
 def test_newcomer_leader_and_bystander_die_in_one_transfer_after_the_other() -> None:
     gates = [4, "transfer-1", "transfer-2", "transfer-3"]  # whoever receives waits there for the rest of the state
-    args = ["--steps", 10, "--leaves", 6, "--ballast-mb", 32, "--kind", "slow-transfer", "--worker", "w4,w5"]
+    args = ["--steps", 10, "--micro-batches", 6, "--ballast-mb", 32, "--kind", "slow-transfer", "--worker", "w4,w5"]
     with Stage(*args, script="trouble.py", gates=gates, workers=4) as cluster:
         cluster.wait_at_gate(4)
         first, last = cluster.add(2)
@@ -85,7 +85,7 @@ def go_on(cluster: Stage, receiver: str, gate: str) -> None:
 
 def test_one_dies_in_the_update_of_a_step_that_the_others_have_committed() -> None:
     trouble = ["--kind", "slow-update", "--at-step", 5, "--worker", "w1"]
-    with Stage("--steps", 12, "--leaves", 6, *trouble, script="trouble.py", workers=3) as cluster:
+    with Stage("--steps", 12, "--micro-batches", 6, *trouble, script="trouble.py", workers=3) as cluster:
         cluster.wait("update.began", worker="w1")
         for other in ("w0", "w2"):
             cluster.wait("step.committed", worker=other, step=6)
@@ -96,7 +96,7 @@ def test_one_dies_in_the_update_of_a_step_that_the_others_have_committed() -> No
 def test_one_dies_while_another_is_in_the_update() -> None:
     """The one in its update arrives for the next generation behind its back, and finds itself at the same step."""
     trouble = ["--kind", "slow-update", "--at-step", 5, "--worker", "w1"]
-    with Stage("--steps", 12, "--leaves", 6, *trouble, script="trouble.py", workers=3) as cluster:
+    with Stage("--steps", 12, "--micro-batches", 6, *trouble, script="trouble.py", workers=3) as cluster:
         cluster.wait("update.began", worker="w1")
         cluster.wait("step.committed", worker="w2", step=6)
         cluster.kill("w2")

@@ -6,7 +6,7 @@ from lab.stage import Stage
 
 
 def test_the_default_group_follows_the_world() -> None:
-    with Stage("--steps", 24, "--leaf-s", 0.01, script="default_group.py", gates=[5, 15], workers=3) as cluster:
+    with Stage("--steps", 24, "--micro-batch-s", 0.01, script="default_group.py", gates=[5, 15], workers=3) as cluster:
         cluster.wait_at_gate(5)
         (newcomer,) = cluster.add()
         first = cluster.wait("group.first", worker=newcomer)

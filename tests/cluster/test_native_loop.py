@@ -23,10 +23,10 @@ LOOP = "loop.py"
 
 
 def audit(result: Result, args: tuple[object, ...], samples: int = 103, epochs: int = 3) -> None:
-    """Each sample exactly once in each epoch's committed steps; each leaf as in the undisturbed run, loss and all; and
-    so is the mean of what was logged. Who comes late tells the last one again."""
+    """Each sample exactly once in each epoch's committed steps; each micro-batch as in the undisturbed run, loss and
+    all; and so is the mean of what was logged. Who comes late tells the last one again."""
     undisturbed = undisturbed_events(LOOP, *map(str, args))
-    alone = [event for event in undisturbed if event["event"] == "leaf"]
+    alone = [event for event in undisturbed if event["event"] == "micro_batch"]
     means = {event["epoch"]: event["loss"] for event in undisturbed if event["event"] == "means"}
     told = {(event["epoch"], event["loss"]) for event in result.events("means")}
     assert len(means) == epochs and told >= means.items(), (told, means)
@@ -34,14 +34,14 @@ def audit(result: Result, args: tuple[object, ...], samples: int = 103, epochs: 
     expected = {(e["step"], tuple(e["indices"])): e["loss"] for e in alone}
     committed = {event["step"] - 1 for event in result.events("step.committed")}
     seen: dict[int, dict[tuple[int, tuple[int, ...]], None]] = defaultdict(dict)
-    for event in result.events("leaf"):
+    for event in result.events("micro_batch"):
         key = (event["step"], tuple(event["indices"]))
         assert expected[key] == event["loss"], f"another loss than undisturbed: {event}"
         if event["step"] in committed:
             seen[event["epoch"]][key] = None
     assert sorted(seen) == list(range(epochs))
-    for epoch, leaves in seen.items():
-        indices = sorted(index for _, leaf in leaves for index in leaf)
+    for epoch, micro_batches in seen.items():
+        indices = sorted(index for _, micro_batch in micro_batches for index in micro_batch)
         assert indices == list(range(samples)), f"epoch {epoch}"
 
 
@@ -53,19 +53,19 @@ def run_alone(*args: object) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", range(usual(3, long=6)))
 def test_a_random_schedule_trains_every_sample_once_per_epoch(seed: int) -> None:
     chance = random.Random(100 + seed)
-    leaves, batch_size = chance.choice([(6, 4), (5, 4), (3, 8)])
+    micro_batches, batch_size = chance.choice([(6, 4), (5, 4), (3, 8)])
     samples = chance.choice([103, 98, 62])  # none leaves a single sample over, which batch norm cannot take
     args = (
         "--samples",
         samples,
-        "--leaves",
-        leaves,
+        "--micro-batches",
+        micro_batches,
         "--batch-size",
         batch_size,
         "--num-workers",
         chance.choice([0, 2]),
     )
-    gates, last = (2, 7), 3 * ceil(samples / (leaves * batch_size)) - 1
+    gates, last = (2, 7), 3 * ceil(samples / (micro_batches * batch_size)) - 1
     with Stage(*args, script=LOOP, gates=(*gates, last), workers=chance.randint(2, 3), policy=QUICK) as cluster:
         for gate in gates:
             cluster.wait_at_gate(gate)
@@ -80,8 +80,8 @@ def test_a_random_schedule_trains_every_sample_once_per_epoch(seed: int) -> None
 
 @pytest.mark.parametrize("is_persistent", [False, True])
 def test_a_death_in_the_short_last_batch(is_persistent: bool) -> None:
-    # 50 = 2 * 24 + 2: four leaves have no sample
-    args = ("--samples", 50, "--leaves", 6, "--num-workers", 1, *(["--persistent"] if is_persistent else []))
+    # 50 = 2 * 24 + 2: four micro-batches have no sample
+    args = ("--samples", 50, "--micro-batches", 6, "--num-workers", 1, *(["--persistent"] if is_persistent else []))
     with Stage(*args, script=LOOP, gates=[2], workers=3, policy=PATIENT) as cluster:
         cluster.wait_at_gate(2, "w0", "w1", "w2")
         cluster.kill("w1")
@@ -101,8 +101,8 @@ def test_a_newcomer_catches_up_with_the_epochs_and_what_is_done_after_them() -> 
     audit(result, args, epochs=4)
     agreed = {(event["epoch"], event["value"]) for event in result.events("validated") if event["worker"] != newcomer}
     assert len(agreed) == 4
-    assert result.events("leaf", worker=newcomer), "the newcomer has trained"
-    assert {event["epoch"] for event in result.events("leaf", worker=newcomer)} <= {2, 3}
+    assert result.events("micro_batch", worker=newcomer), "the newcomer has trained"
+    assert {event["epoch"] for event in result.events("micro_batch", worker=newcomer)} <= {2, 3}
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (1, 3)])
@@ -123,7 +123,7 @@ def test_after_the_loss_of_all_workers_a_checkpoint_goes_on_with_another_number_
 
     assert {event["step"] for event in second.events("resumed")} == {6}
     assert second.weights_digest == whole["weights_digest"]
-    leaves = {(e["epoch"], e["step"], tuple(e["indices"])) for e in first.events("leaf") if e["step"] < 6}
-    leaves |= {(e["epoch"], e["step"], tuple(e["indices"])) for e in second.events("leaf")}
+    micro_batches = {(e["epoch"], e["step"], tuple(e["indices"])) for e in first.events("micro_batch") if e["step"] < 6}
+    micro_batches |= {(e["epoch"], e["step"], tuple(e["indices"])) for e in second.events("micro_batch")}
     for epoch in range(3):
-        assert sorted(i for number, _, part in leaves if number == epoch for i in part) == list(range(103))
+        assert sorted(i for number, _, part in micro_batches if number == epoch for i in part) == list(range(103))

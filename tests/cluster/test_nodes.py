@@ -18,7 +18,7 @@ from lab.stage import pass_time
 
 pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="needs root, iproute2 and nftables")
 
-STEPS, LEAVES = 40, 6
+STEPS, MICRO_BATCHES = 40, 6
 FIRST, LAST = 2, STEPS - 1
 
 PATIENT = ("--lease-s=600", "--arrive-s=600")  # nobody is lost by being slow
@@ -47,7 +47,7 @@ def wait_formed(nodes: Nodes, size: int, since: float) -> float:
 
 def engine(*options: str, gates: Sequence[int] = (), **settings: object) -> Nodes:
     """The engine, held in its last step and wherever else something is to be waited for."""
-    return Nodes("--steps", STEPS, "--leaves", LEAVES, options=options, gates=[*gates, LAST], **settings)
+    return Nodes("--steps", STEPS, "--micro-batches", MICRO_BATCHES, options=options, gates=[*gates, LAST], **settings)
 
 
 def puppets() -> Nodes:

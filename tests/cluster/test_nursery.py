@@ -125,7 +125,7 @@ def test_it_ends_as_a_plain_start_does(nursery: Nursery, tmp_path: Path, code: s
     assert run(nursery.start_worker, command, tmp_path) == run(Child.start, command, tmp_path)
 
 
-LEAVES_FILES_TO_BE_CLOSED = """
+MICRO_BATCHES_FILES_TO_BE_CLOSED = """
 import torch
 text, raw = open("text", "w"), open("raw", "wb")
 torch.mine = open("held by a module", "w")
@@ -135,7 +135,7 @@ text.write("1"), raw.write(b"2"), torch.mine.write("3")
 
 @pytest.mark.parametrize("is_plain", [False, True], ids=["nursery", "plain"])
 def test_files_that_nobody_closes_are_written(nursery: Nursery, tmp_path: Path, is_plain: bool) -> None:
-    (tmp_path / "script.py").write_text(LEAVES_FILES_TO_BE_CLOSED)
+    (tmp_path / "script.py").write_text(MICRO_BATCHES_FILES_TO_BE_CLOSED)
     run(Child.start if is_plain else nursery.start_worker, ["script.py"], tmp_path)
 
     assert [(tmp_path / name).read_text() for name in ("text", "raw", "held by a module")] == ["1", "2", "3"]
@@ -192,7 +192,7 @@ def test_a_worker_is_known_by_its_name_and_script(nursery: Nursery, tmp_path: Pa
 
 
 # What torch's import does on aarch64, on every machine.
-LEAVES_FILES_OPEN = """
+MICRO_BATCHES_FILES_OPEN = """
 import importlib.abc, os, sys
 class Leak(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
@@ -204,7 +204,7 @@ sys.meta_path.insert(0, Leak())
 
 
 def test_a_script_has_no_file_that_an_import_of_torch_left_open(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(LEAVES_FILES_OPEN)
+    (tmp_path / "sitecustomize.py").write_text(MICRO_BATCHES_FILES_OPEN)
     (tmp_path / "look.py").write_text(LOOK)
     env = environment(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     nursery = Nursery.start(env)

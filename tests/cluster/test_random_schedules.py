@@ -19,7 +19,9 @@ STEPS, GATES, LAST = 40, (6, 17, 28), 39
 def test_a_random_schedule(seed: int) -> None:
     chance = random.Random(seed)
     num_workers = chance.randint(2, 3)
-    with Stage("--steps", STEPS, "--leaves", 6, gates=(*GATES, LAST), workers=num_workers, policy=QUICK) as cluster:
+    with Stage(
+        "--steps", STEPS, "--micro-batches", 6, gates=(*GATES, LAST), workers=num_workers, policy=QUICK
+    ) as cluster:
         for gate in GATES:
             cluster.wait_at_gate(gate)
             if len(living(cluster)) == 1 or chance.random() < 0.3:

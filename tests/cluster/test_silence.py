@@ -14,7 +14,7 @@ needs_hosts = pytest.mark.skipif(not can_make_hosts(), reason="needs root, iprou
 
 
 def test_a_short_freeze_is_no_loss_and_a_long_one_is() -> None:
-    with Stage("--steps", 24, "--leaves", 6, gates=[12], workers=3, policy=STRICT) as cluster:
+    with Stage("--steps", 24, "--micro-batches", 6, gates=[12], workers=3, policy=STRICT) as cluster:
         cluster.wait("step.committed", worker="w1", step=5)
         cluster.freeze("w1")
         pass_time(0.5)
@@ -32,7 +32,9 @@ def test_a_short_freeze_is_no_loss_and_a_long_one_is() -> None:
 
 
 def test_a_frozen_node_comes_back_as_a_newcomer() -> None:
-    with Stage("--steps", 30, "--leaves", 6, gates=[5, 10, 20], workers=2, policy=STRICT, max_restarts=1) as cluster:
+    with Stage(
+        "--steps", 30, "--micro-batches", 6, gates=[5, 10, 20], workers=2, policy=STRICT, max_restarts=1
+    ) as cluster:
         cluster.wait_at_gate(5)
         (guest,) = cluster.add()
         cluster.wait_ready(guest)
@@ -54,7 +56,7 @@ def test_a_frozen_node_comes_back_as_a_newcomer() -> None:
 
 @needs_hosts
 def test_a_host_that_is_cut_off_is_lost_until_it_is_mended() -> None:
-    with Stage("--steps", 30, "--leaves", 6, gates=[5, 20], hosts=3, workers=3, policy=STRICT) as cluster:
+    with Stage("--steps", 30, "--micro-batches", 6, gates=[5, 20], hosts=3, workers=3, policy=STRICT) as cluster:
         cluster.wait_at_gate(5, "w0", "w1", "w2")
         cluster.cut(3)
         cluster.open_gate(5)
@@ -69,7 +71,7 @@ def test_a_host_that_is_cut_off_is_lost_until_it_is_mended() -> None:
 
 @needs_hosts
 def test_of_two_hosts_that_lost_each_other_one_goes_on() -> None:
-    with Stage("--steps", 16, "--leaves", 6, gates=[5], hosts=3, workers=3, policy=STRICT) as cluster:
+    with Stage("--steps", 16, "--micro-batches", 6, gates=[5], hosts=3, workers=3, policy=STRICT) as cluster:
         cluster.wait_at_gate(5, "w0", "w1", "w2")
         cluster.cut_between(2, 3)
         cluster.open_gate(5)

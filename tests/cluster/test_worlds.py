@@ -1,4 +1,5 @@
-"""The same bits for every number of workers: odd numbers of leaves, leaves of different sizes, empty ones."""
+"""The same bits for every number of workers: odd numbers of micro-batches, micro-batches of different sizes, empty
+ones."""
 
 from __future__ import annotations
 
@@ -34,25 +35,29 @@ def runs() -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("leaves", [5, 6, 7])
+@pytest.mark.parametrize("micro_batches", [5, 6, 7])
 def test_the_same_bits_in_worlds_of_one_to_five(
-    runs: dict[str, list[dict[str, Any]]], leaves: int, optimizer: str
+    runs: dict[str, list[dict[str, Any]]], micro_batches: int, optimizer: str
 ) -> None:
-    told = runs[f"{leaves} leaves, {optimizer}"]
+    told = runs[f"{micro_batches} micro-batches, {optimizer}"]
     assert [len(line["ends"]) for line in told] == [1, 2, 3, 4, 5]
     assert len({digest for line in told for digest in line["ends"]}) == 1
 
 
-@pytest.mark.parametrize("leaves", [5, 7])
-def test_leaves_of_different_sizes_give_the_mean_over_samples(
-    runs: dict[str, list[dict[str, Any]]], leaves: int
+@pytest.mark.parametrize("micro_batches", [5, 7])
+def test_micro_batches_of_different_sizes_give_the_mean_over_samples(
+    runs: dict[str, list[dict[str, Any]]], micro_batches: int
 ) -> None:
-    told = runs[f"{leaves} weighted leaves, float64"]
+    told = runs[f"{micro_batches} weighted micro-batches, float64"]
     for line in told:
         for weights in line["ends"]:
             assert weights == pytest.approx(line["full_batch"], rel=1e-12, abs=1e-12)
     for dtype in ("float32", "float64"):
-        ends = [tuple(weights) for line in runs[f"{leaves} weighted leaves, {dtype}"] for weights in line["ends"]]
+        ends = [
+            tuple(weights)
+            for line in runs[f"{micro_batches} weighted micro-batches, {dtype}"]
+            for weights in line["ends"]
+        ]
         assert len(set(ends)) == 1  # bit for bit
 
 
@@ -70,7 +75,9 @@ def test_workers_that_are_not_the_same_any_more_are_told_so(runs: dict[str, list
     assert "after 4 steps the workers are not the same: the checksum of bias is" in weights["ends"][0]
 
 
-def test_one_that_comes_back_into_the_same_step_computes_its_leaf_again(runs: dict[str, list[dict[str, Any]]]) -> None:
+def test_one_that_comes_back_into_the_same_step_computes_its_micro_batch_again(
+    runs: dict[str, list[dict[str, Any]]],
+) -> None:
     (told,) = runs["the same step"]
     (first, weights), (second, same_weights) = told["ends"]
     assert first == [[0, 0], [1, 0]]

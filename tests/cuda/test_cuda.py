@@ -14,7 +14,7 @@ from everstep.testing import Cluster
 
 SCRIPT = Path(__file__).parent / "scripts" / "train_on_gpu.py"
 NCCL_SCRIPT = SCRIPT.with_name("nccl_follows.py")
-LOADER = ["--leaves", "6", "--batch-size", "32"]  # a global batch weighs 192, the short last one 50
+LOADER = ["--micro-batches", "6", "--batch-size", "32"]  # a global batch weighs 192, the short last one 50
 
 torch.cuda.init()  # here, since the driver's sockets stay open: no test has left them behind
 
@@ -54,7 +54,7 @@ def test_weights_that_are_no_power_of_two_give_the_bits_of_one_worker(workers: i
 
 
 def test_a_killed_worker_does_not_change_the_weights_on_a_gpu(undisturbed_digest: str) -> None:
-    with Cluster(SCRIPT, ["--leaf-s", "0.02"], workers=2) as cluster:
+    with Cluster(SCRIPT, ["--micro-batch-s", "0.02"], workers=2) as cluster:
         cluster.wait("step.committed", step=10, worker="w1")
         cluster.kill("w1")
 
@@ -65,7 +65,7 @@ def test_a_killed_worker_does_not_change_the_weights_on_a_gpu(undisturbed_digest
 
 
 def test_a_newcomer_gets_the_state_on_a_gpu(undisturbed_digest: str) -> None:
-    with Cluster(SCRIPT, ["--leaf-s", "0.2"], workers=1) as cluster:
+    with Cluster(SCRIPT, ["--micro-batch-s", "0.2"], workers=1) as cluster:
         cluster.wait("step.committed", step=2)
         (newcomer,) = cluster.add()
         cluster.wait("transfer.received", worker=newcomer)

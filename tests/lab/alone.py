@@ -23,8 +23,8 @@ def make_engine() -> Engine:
     return _engines[-1]
 
 
-def make_trainer(model: nn.Module, loader: Any = None, leaves: int | None = 1, **more: Any) -> ElasticTrainer:
-    return ElasticTrainer(model, loader, leaves=leaves, engine=make_engine(), **more)
+def make_trainer(model: nn.Module, loader: Any = None, micro_batches: int | None = 1, **more: Any) -> ElasticTrainer:
+    return ElasticTrainer(model, loader, micro_batches=micro_batches, engine=make_engine(), **more)
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from everstep import pytorch
 from everstep.pytorch import Batch, PyTorchCallback, PyTorchTrial, PyTorchTrialContext, Trainer
 
 SIZE = 16  # samples
-LEAF = 2  # samples of a leaf
+MICRO_BATCH = 2  # samples of a micro-batch
 
 
 class Ones(data.Dataset):
@@ -82,7 +82,7 @@ class OneWeight(PyTorchTrial):
         *,
         lr: float = 0.25,
         size: int = SIZE,
-        batch_size: int = LEAF,
+        batch_size: int = MICRO_BATCH,
         shuffle: bool = False,
         drop_last: bool = False,
         validation_size: int = 6,
@@ -108,7 +108,7 @@ class OneWeight(PyTorchTrial):
         self.weights: list[float] = []  # before each batch
         self.lrs: list[float] = []
         self._begun: set[int] = set()
-        self.batches: list[tuple[int, int, list[int]]] = []  # epoch, batch and samples of each leaf
+        self.batches: list[tuple[int, int, list[int]]] = []  # epoch, batch and samples of each micro-batch
         self.evaluated: list[list[int]] = []  # samples of each batch
         self._size, self._validation_size, self._batch_size = size, validation_size, batch_size
         self._shuffle, self._drop_last, self._make_loader = shuffle, drop_last, loader
@@ -128,7 +128,7 @@ class OneWeight(PyTorchTrial):
         )
 
     def build_validation_data_loader(self) -> Any:
-        return self._make_loader(Ones(self._validation_size), batch_size=LEAF)
+        return self._make_loader(Ones(self._validation_size), batch_size=MICRO_BATCH)
 
     def loss(self, batch: dict[str, Tensor]) -> Tensor:
         return self.model(batch["x"]).square().mean()
@@ -162,7 +162,7 @@ class OneWeight(PyTorchTrial):
     @property
     def samples(self) -> list[int]:
         """In the order in which they were trained on."""
-        return [index for _, _, leaf in self.batches for index in leaf]
+        return [index for _, _, micro_batch in self.batches for index in micro_batch]
 
 
 class Target(OneWeight):
@@ -178,7 +178,7 @@ def trainer(
     kind: type[OneWeight] = OneWeight, *, context: Mapping[str, Any] | None = None, **options: Any
 ) -> Iterator[tuple[OneWeight, Trainer]]:
     """A trial in a context of its own: `context` goes to init(), the options to the trial."""
-    settings = {"leaves": 1, "enable_tensorboard_logging": False, **(context or {})}
+    settings = {"micro_batches": 1, "enable_tensorboard_logging": False, **(context or {})}
     with pytorch.init(**settings) as made:
         trial = kind(made, **options)
         yield trial, Trainer(trial, made)

@@ -1,7 +1,7 @@
 """The stage of the stories: a cluster that trains, gates to hold it at a step, and the weights of an undisturbed run.
 
-A gate stands in the leaves of a step: workers wait there until the test opens it. So a test can prepare what is to
-happen, such as a newcomer that takes seconds to start, and the job is still short.
+A gate stands in the micro-batches of a step: workers wait there until the test opens it. So a test can prepare what is
+to happen, such as a newcomer that takes seconds to start, and the job is still short.
 
 A story is not about time unless it says so: nobody is given up because a busy machine did not let it run for a while.
 Whoever dies is seen to die."""

@@ -21,8 +21,9 @@ from soak.disks import Disk
 from soak.facts import Facts
 from soak.schedule import LEASE_S, Schedule
 
-# Leaves die as often as chance wills. A node that is gone may train on for fence_s: for so long, nobody begins anew.
-POLICY = Policy(heartbeat_s=0.3, lease_s=LEASE_S, arrive_s=20.0, stall_s=6.0, fence_s=30.0, leaf_deaths=1000)
+# Micro-batches die as often as chance wills. A node that is gone may train on for fence_s: for so long, nobody begins
+# anew.
+POLICY = Policy(heartbeat_s=0.3, lease_s=LEASE_S, arrive_s=20.0, stall_s=6.0, fence_s=30.0, micro_batch_deaths=1000)
 DISKS_MB = {"events": 4, "logs": 2, "checkpoints": 2}
 _LAST_CALL = 0.9  # of the training: what is done to it later may meet its end, where other rules hold
 _SILENCE_S, _END_S = 300.0, 3000.0  # without a word of any worker, and in all: it hangs, however busy the machine is

@@ -22,14 +22,14 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 MAX_BODY_BYTES = 1 << 20
 MAX_INT = 1 << 53  # exact in JSON everywhere, and in any database
 MAX_FLOAT = 1 << 50  # a number just above it is still told from it
-LEAST = {"exit_code": -MAX_INT, "leaf": -1, "node_rank": -1}  # all other numbers count something
+LEAST = {"exit_code": -MAX_INT, "micro_batch": -1, "node_rank": -1}  # all other numbers count something
 POSITIVE = {
     "start_workers",
     "min_workers",
     "max_workers",
     "heartbeat_s",
     "lease_s",
-    "leaf_deaths",
+    "micro_batch_deaths",
     "start_nodes",
     "min_nodes",
     "max_nodes",

@@ -188,9 +188,9 @@ def exited(roster: Roster, name: str, end: WorkerExit, now: float) -> Roster:
     good, bad = (LEFT, "ended in good order"), (DEAD, f"died: {Exit(code=end.exit_code)}")
     sent = (SENT, "was asked to go, and went in good order")
     status, reason = bad if end.exit_code != 0 else sent if end.was_asked else good
-    leaf = end.leaf if status == DEAD else -1
-    step = end.step if leaf >= 0 else max(worker.step, end.step)
-    gone = replace(worker, status=status, reason=reason, step=step, leaf=leaf)
+    micro_batch = end.micro_batch if status == DEAD else -1
+    step = end.step if micro_batch >= 0 else max(worker.step, end.step)
+    gone = replace(worker, status=status, reason=reason, step=step, micro_batch=micro_batch)
     return _drop(roster, gone, f"{name} {reason}", now)
 
 

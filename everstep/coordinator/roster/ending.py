@@ -45,15 +45,15 @@ def decide_leaving(roster: Roster) -> Leaving:
 
 
 def decide_end(roster: Roster) -> End:
-    """The job ends well when all leave together or have ended, badly when one leaf kills worker after worker. If all
-    were asked to go it is not over: others may come."""
+    """The job ends well when all leave together or have ended, badly when one micro-batch kills worker after worker.
+    If all were asked to go it is not over: others may come."""
     if roster.is_over:
         return End(reason=roster.reason)
     if _all_wish(roster) and not _all_asked(roster):
         members = roster.generation.ranks
         step = max(wish.step for wish in roster.wishes.values())
         return End(reason=f"all {len(members)} members left together at step {step}", is_finished=True)
-    if deadly := _deadly_leaf(roster):
+    if deadly := _deadly_micro_batch(roster):
         return End(reason=deadly, is_stopped=True)
     if _all_ended(roster):
         return End(reason="all workers ended in good order", is_finished=True)
@@ -83,15 +83,15 @@ def _is_settled(roster: Roster) -> bool:
     return generation.is_open and all(workers[name].settled == generation.number for name in generation.ranks)
 
 
-def _deadly_leaf(roster: Roster) -> str | None:
+def _deadly_micro_batch(roster: Roster) -> str | None:
     deaths: dict[tuple[int, int], list[str]] = defaultdict(list)
     for worker in roster.workers.values():
-        if worker.status == DEAD and worker.leaf >= 0:
-            deaths[worker.step, worker.leaf].append(worker.worker)
-    for (step, leaf), names in deaths.items():
-        if len(names) >= roster.policy.leaf_deaths:
+        if worker.status == DEAD and worker.micro_batch >= 0:
+            deaths[worker.step, worker.micro_batch].append(worker.worker)
+    for (step, micro_batch), names in deaths.items():
+        if len(names) >= roster.policy.micro_batch_deaths:
             killed = listed(by_seniority(roster, names))
-            return f"leaf {leaf} of step {step} killed {killed}: the same samples would kill the next worker too"
+            return f"micro-batch {micro_batch} of step {step} killed {killed}: its samples would kill the next one too"
     return None
 
 

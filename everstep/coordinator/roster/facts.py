@@ -41,7 +41,7 @@ class Worker:
     settled: int = 0  # the last generation whose state it says it holds
     held: int = 0  # the highest it ever said: a worker that was interrupted inside an update holds nothing any more
     step: int = 0
-    leaf: int = -1  # the leaf it died in
+    micro_batch: int = -1  # the micro-batch it died in
     wants_stacks: bool = False  # it was alive but not getting on: take stack traces before killing it
     attempt: int = -1  # the start of all workers that it belongs to
     died_as: int = -1  # its rank in the generation that it was lost from

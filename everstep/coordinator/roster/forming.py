@@ -83,7 +83,7 @@ def _awaited(roster: Roster, signs: Mapping[str, Sign]) -> dict[str, float]:
 
 
 def _busy_until(roster: Roster, sign: Sign | None) -> float:
-    """A worker inside a leaf cannot arrive before its end: it gets as long as the rule for hanging gives it."""
+    """A worker inside a micro-batch cannot arrive before its end: it gets as long as the rule for hanging gives it."""
     if sign is None or sign.phase != COMPUTING:
         return 0.0
     return sign.phase_since + max(roster.policy.hang_s, 10 * sign.longest_step_s)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from everstep.coordinator.roster.facts import ALIVE, LEFT, NodeSign, Roster, Sign, listed
 from everstep.wire import COMPUTING, WAITING
 
-HANG_STEPS = 10  # a worker hangs when a leaf takes so many of its longest steps …
+HANG_STEPS = 10  # a worker hangs when a micro-batch takes so many of its longest steps …
 STALL_WAITS = 5  # … and a generation stalls when all wait for so many of the longest waits
 FIRST_STEP_STALLS = 6  # before the first step nothing is known yet: groups are formed, kernels compiled
 CUT_S = 0.5  # an agent whose connection was closed has this long to open another

@@ -40,7 +40,7 @@ def main() -> None:
     loader = DataLoader(made_up_data(4096, seed=1), batch_size=32, shuffle=True)
     held_out = made_up_data(1024, seed=2)
     # A global batch is eight times the loader's, whatever the number of workers: the result is the same, bit for bit.
-    trainer = everstep.ElasticTrainer(model, loader, leaves=8)
+    trainer = everstep.ElasticTrainer(model, loader, micro_batches=8)
     optimizer = trainer.prepare(torch.optim.Adam(model.parameters(), lr=options.learning_rate))
     state = {"model": model, "optimizer": optimizer, "trainer": trainer}
     with everstep.Checkpointer(options.checkpoints) as checkpointer:

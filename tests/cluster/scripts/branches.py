@@ -1,5 +1,5 @@
-"""Each leaf goes through a branch of its own, one branch is used in even steps only, one never: a parameter that no
-leaf of a step used must be left alone by the optimizer, also by one with weight decay and momentum."""
+"""Each micro-batch goes through a branch of its own, one branch is used in even steps only, one never: a parameter
+that no micro-batch of a step used must be left alone by the optimizer, also by one with weight decay and momentum."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ class Branches(nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--leaf-s", type=float, default=0.0)
+    parser.add_argument("--micro-batch-s", type=float, default=0.0)
     args = parser.parse_args()
 
     model = everstep.DistributedDataParallel(Branches())
-    trainer = everstep.ElasticTrainer(model, leaves=5, seed=7)
+    trainer = everstep.ElasticTrainer(model, micro_batches=5, seed=7)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
     trainer.prepare(optimizer)
     untouched = model.module.branches[3].weight.detach().clone()
-    for leaf in gated(trainer.leaves(steps=args.steps)):
-        with trainer.step(weight=leaf.index + 1):
-            inputs, targets = batch(leaf.step, leaf.index, samples=leaf.index + 1)
-            branch = 2 if leaf.index == 4 and leaf.step % 2 == 0 else leaf.index % 2
-            time.sleep(args.leaf_s)
+    for micro_batch in gated(trainer.micro_batches(steps=args.steps)):
+        with trainer.step(weight=micro_batch.index + 1):
+            inputs, targets = batch(micro_batch.step, micro_batch.index, samples=micro_batch.index + 1)
+            branch = 2 if micro_batch.index == 4 and micro_batch.step % 2 == 0 else micro_batch.index % 2
+            time.sleep(args.micro_batch_s)
             nn.functional.cross_entropy(model(inputs, branch), targets).backward()
             optimizer.step()
-        if trainer.num_steps > leaf.step:
+        if trainer.num_steps > micro_batch.step:
             trace(trainer, model.module, optimizer)
     assert torch.equal(model.module.branches[3].weight, untouched)
     tell(model.module, optimizer, trainer)

@@ -12,18 +12,18 @@ parser = arguments()
 parser.add_argument("folder")
 args = parser.parse_args()
 model = everstep.DistributedDataParallel(build(args.hidden))
-trainer = everstep.ElasticTrainer(model, leaves=args.leaves, seed=7)
+trainer = everstep.ElasticTrainer(model, micro_batches=args.micro_batches, seed=7)
 optimizer = make_optimizer(args.optimizer, model)
 optimizer = trainer.prepare(optimizer)
 loss_fn = nn.CrossEntropyLoss()
 with everstep.Checkpointer(args.folder, keep_latest=None) as checkpointer:
-    for leaf in gated(trainer.leaves(steps=args.steps)):
+    for micro_batch in gated(trainer.micro_batches(steps=args.steps)):
         with trainer.step():
-            inputs, targets = batch(leaf.step, leaf.index)
+            inputs, targets = batch(micro_batch.step, micro_batch.index)
             optimizer.zero_grad()
             loss_fn(model(inputs), targets).backward()
             optimizer.step()
-        if trainer.num_steps > leaf.step:
+        if trainer.num_steps > micro_batch.step:
             state = {"model": model.module, "optimizer": optimizer, "step": torch.tensor(trainer.num_steps)}
             checkpointer.save(trainer.num_steps, state)
 tell(model.module, optimizer, trainer)

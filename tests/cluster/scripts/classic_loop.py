@@ -48,7 +48,7 @@ def train(options: argparse.Namespace, *, is_distributed: bool) -> None:
     sgd = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     halving = torch.optim.lr_scheduler.StepLR(sgd, step_size=len(samples) // BATCH, gamma=0.5)
     parallel = DistributedDataParallel(net) if is_distributed else net
-    trainer = ElasticTrainer(parallel, loader, leaves=options.leaves)
+    trainer = ElasticTrainer(parallel, loader, micro_batches=options.micro_batches)
     sgd, halving = trainer.prepare(sgd, halving)
 
     if options.checkpoint.exists():
@@ -68,19 +68,19 @@ def train(options: argparse.Namespace, *, is_distributed: bool) -> None:
                 sgd.step()
                 sgd.zero_grad()
                 halving.step()
-                emit("leaf", epoch=epoch, steps=trainer.num_steps, indices=numbers.tolist())
+                emit("micro_batch", epoch=epoch, steps=trainer.num_steps, indices=numbers.tolist())
                 if trainer.num_steps % 3 == 0:
                     position = sampler.state_dict(number, BATCH)
                     save({"net": net.state_dict(), "sgd": sgd.state_dict(), "position": position}, options.checkpoint)
 
     digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in net.state_dict().values()))
-    emit("result", weights_digest=digest.hexdigest(), steps=trainer.num_steps, leaves=trainer.num_leaves)
+    emit("result", weights_digest=digest.hexdigest(), steps=trainer.num_steps, micro_batches=trainer.num_micro_batches)
 
 
 if __name__ == "__main__":
     words = argparse.ArgumentParser()
     words.add_argument("checkpoint", type=Path)
-    words.add_argument("--leaves", type=int)
+    words.add_argument("--micro-batches", type=int)
     words.add_argument("--samples", type=int, default=103)
     words.add_argument("--epochs", type=int, default=2)
     is_distributed = "RANK" in os.environ

@@ -1,4 +1,5 @@
-"""A script that uses torch.distributed's default group: before it joins, inside every leaf and between the steps."""
+"""A script that uses torch.distributed's default group: before it joins, inside every micro-batch and between the
+steps."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def tell_group(trainer: everstep.ElasticTrainer) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--leaf-s", type=float, default=0.0)
+    parser.add_argument("--micro-batch-s", type=float, default=0.0)
     args = parser.parse_args()
 
     everstep.init_process_group("gloo")
@@ -46,15 +47,15 @@ def main() -> None:
     emit("group.first", rank=dist.get_rank(), size=dist.get_world_size(), count=count())
 
     model = everstep.DistributedDataParallel(build(hidden=32))
-    trainer = everstep.ElasticTrainer(model, leaves=6, seed=7)
+    trainer = everstep.ElasticTrainer(model, micro_batches=6, seed=7)
     optimizer = trainer.prepare(make_optimizer("sgd", model))
-    for leaf in gated(trainer.leaves(steps=args.steps)):
+    for micro_batch in gated(trainer.micro_batches(steps=args.steps)):
         with trainer.step():
-            inputs, targets = batch(leaf.step, leaf.index)
-            time.sleep(args.leaf_s)
+            inputs, targets = batch(micro_batch.step, micro_batch.index)
+            time.sleep(args.micro_batch_s)
             nn.functional.cross_entropy(model(inputs), targets).backward()
             optimizer.step()
-        if trainer.num_steps > leaf.step:
+        if trainer.num_steps > micro_batch.step:
             trace(trainer, model.module, optimizer)
             tell_group(trainer)
     tell(model.module, optimizer, trainer)

@@ -1,5 +1,6 @@
 """The native loop with everything that could spoil it: random transforms, a short last batch, a scheduler per step and
-one per epoch, validation between epochs, checkpoint and resume. Tells which samples each leaf of each step had."""
+one per epoch, validation between epochs, checkpoint and resume. Tells which samples each micro-batch of each step
+had."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, default=103)
     parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--leaves", type=int, default=6)
+    parser.add_argument("--micro-batches", type=int, default=6)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--num-workers", type=int, default=0)
     parser.add_argument("--persistent", action="store_true")
@@ -63,7 +64,7 @@ def main() -> None:
         persistent_workers=args.persistent,
         seed=11,
     )
-    trainer = everstep.ElasticTrainer(model, loader, leaves=args.leaves, seed=7)
+    trainer = everstep.ElasticTrainer(model, loader, micro_batches=args.micro_batches, seed=7)
     optimizer = make_optimizer("adam", model)
     per_step, per_epoch = LinearLR(optimizer, total_iters=40), StepLR(optimizer, step_size=2, gamma=0.5)
     optimizer, (per_step, per_epoch) = trainer.prepare(optimizer, [per_step, per_epoch])
@@ -82,13 +83,13 @@ def main() -> None:
             noise = torch.rand_like(inputs) * 0.01  # drawn outside of the step
             with trainer.step():
                 loss = loss_fn(model(inputs + noise), targets)
-                emit("leaf", step=step, epoch=epoch, indices=indices.tolist(), loss=loss.item())
+                emit("micro_batch", step=step, epoch=epoch, indices=indices.tolist(), loss=loss.item())
                 trainer.log(loss=loss)
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 per_step.step()
-                if args.save and trainer.num_steps % 3 == 0 and trainer.is_last_leaf and trainer.rank == 0:
+                if args.save and trainer.num_steps % 3 == 0 and trainer.is_last_micro_batch and trainer.rank == 0:
                     aside = args.save.with_suffix(f".{os.getpid()}")
                     torch.save({name: part.state_dict() for name, part in parts.items()}, aside)
                     aside.rename(args.save)

@@ -25,7 +25,7 @@ def main() -> None:
     inputs = torch.randn(48, 4)
     loader = everstep.DataLoader(TensorDataset(inputs, inputs.sum(dim=1, keepdim=True)), batch_size=2)
     model = nn.Linear(4, 1)
-    trainer = everstep.ElasticTrainer(model, loader, leaves=3)
+    trainer = everstep.ElasticTrainer(model, loader, micro_batches=3)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
     for _ in trainer.epochs(2):
         for number, (batch, targets) in enumerate(loader):

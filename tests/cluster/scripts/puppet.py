@@ -89,7 +89,7 @@ class Puppet:
             if is_stuck:
                 continue
             self.step, began = self.step + 1, time.monotonic()
-            self.board.write(step=self.step, leaf=-1, phase=OUTSIDE)
+            self.board.write(step=self.step, micro_batch=-1, phase=OUTSIDE)
             emit("step.committed", step=self.step, generation=self.generation)
 
     def make_room(self, reason: str) -> None:

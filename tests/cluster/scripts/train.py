@@ -1,7 +1,7 @@
 """A small training job with everything that could spoil bits: dropout, batch norm, clipping, a scheduler.
 
-Synthetic data keyed by (step, leaf), so that each leaf is the same whoever computes it. Ends by telling the digest of
-everything it trained. The other scripts borrow from it."""
+Synthetic data keyed by (step, micro-batch), so that each micro-batch is the same whoever computes it. Ends by telling
+the digest of everything it trained. The other scripts borrow from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gates import pass_gate
 from torch import nn
 
 import everstep
-from everstep.engine.step import Leaf
+from everstep.engine.step import MicroBatch
 from everstep.events import emit
 
 
@@ -38,8 +38,8 @@ def build(hidden: int) -> nn.Module:
     )
 
 
-def batch(step: int, leaf: int, samples: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1_000_003 * step + leaf)
+def batch(step: int, micro_batch: int, samples: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1_000_003 * step + micro_batch)
     inputs = torch.randn(samples, 16, generator=generator)
     return inputs, inputs[:, :4].argmax(dim=1)
 
@@ -71,22 +71,22 @@ class Ballast:
         self.bytes.copy_(state["bytes"])
 
 
-def gated(leaves: Iterator[Leaf]) -> Iterator[Leaf]:
-    """Hold each leaf of the steps in GATES until the test opens the gate."""
-    for leaf in leaves:
-        pass_gate(leaf.step, leaf=leaf.index)
-        yield leaf
+def gated(micro_batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+    """Hold each micro-batch of the steps in GATES until the test opens the gate."""
+    for micro_batch in micro_batches:
+        pass_gate(micro_batch.step, micro_batch=micro_batch.index)
+        yield micro_batch
 
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--leaves", type=int, default=4)
+    parser.add_argument("--micro-batches", type=int, default=4)
     parser.add_argument("--hidden", type=int, default=32)
     parser.add_argument("--ballast-mb", type=int, default=0)
     parser.add_argument("--reduce", default="exact")
     parser.add_argument("--optimizer", default="adam")
-    parser.add_argument("--leaf-s", type=float, default=0.0)
+    parser.add_argument("--micro-batch-s", type=float, default=0.0)
     return parser
 
 
@@ -111,24 +111,24 @@ def main() -> None:
     args = arguments().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(message)s")
     model = everstep.DistributedDataParallel(build(args.hidden))
-    trainer = everstep.ElasticTrainer(model, leaves=args.leaves, reduce=args.reduce, seed=7)
+    trainer = everstep.ElasticTrainer(model, micro_batches=args.micro_batches, reduce=args.reduce, seed=7)
     trainer.register("ballast", Ballast(args.ballast_mb))
     optimizer = make_optimizer(args.optimizer, model)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.5)
     optimizer, scheduler = trainer.prepare(optimizer, scheduler)
     loss_fn = nn.CrossEntropyLoss()
 
-    for leaf in gated(trainer.leaves(steps=args.steps)):
+    for micro_batch in gated(trainer.micro_batches(steps=args.steps)):
         with trainer.step():
-            inputs, targets = batch(leaf.step, leaf.index)
+            inputs, targets = batch(micro_batch.step, micro_batch.index)
             optimizer.zero_grad()
             loss = loss_fn(model(inputs), targets)
-            time.sleep(args.leaf_s)
+            time.sleep(args.micro_batch_s)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             scheduler.step()
-        if trainer.num_steps > leaf.step:
+        if trainer.num_steps > micro_batch.step:
             trace(trainer, model.module, optimizer)
 
     tell(model.module, optimizer, trainer)

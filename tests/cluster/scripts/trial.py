@@ -159,7 +159,7 @@ def _in_order(indices: list[int]) -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, default=103)
-    parser.add_argument("--leaves", type=int, default=6)
+    parser.add_argument("--micro-batches", type=int, default=6)
     parser.add_argument("--batches", type=int, default=12)
     parser.add_argument("--aggregation", type=int, default=2)
     parser.add_argument("--folder", help="of checkpoints")
@@ -192,7 +192,7 @@ def main() -> None:
     if args.die_at_fsync:
         die_at_fsync(args.die_at_fsync)
     with pytorch.init(
-        leaves=args.leaves, aggregation_frequency=args.aggregation, seed=7, checkpoints=args.folder,
+        micro_batches=args.micro_batches, aggregation_frequency=args.aggregation, seed=7, checkpoints=args.folder,
         enable_tensorboard_logging=False,
     ) as context:  # fmt: skip
         trial = Trial(context, args)

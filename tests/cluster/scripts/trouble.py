@@ -1,10 +1,11 @@
-"""train.py with one kind of trouble: at a step, in a leaf, for a worker. Without EVERSTEP_WORKER nothing happens.
+"""train.py with one kind of trouble: at a step, in a micro-batch, for a worker. Without EVERSTEP_WORKER nothing
+happens.
 
 slow-update      the optimizer's step says so and then waits for gate-update
 slow-transfer    whoever receives a state waits at the gate transfer-N when its beginning is there, the Nth time
-deadly-leaf      whoever computes the leaf dies
+deadly-micro-batch      whoever computes the micro-batch dies
 end-early        the script breaks out of its loop
-raise-forward, raise-backward, raise-after   an exception at that point of the leaf, once, caught by the script
+raise-forward, raise-backward, raise-after   an exception at that point of the micro-batch, once, caught by the script
 raise-uncaught   the same as raise-backward, but the script dies of it
 none             all wait at the gate "after", between the last step and the script's end, if there is one"""
 
@@ -59,13 +60,13 @@ def main() -> None:
     parser = arguments()
     parser.add_argument("--kind", required=True)
     parser.add_argument("--at-step", type=int, default=5)
-    parser.add_argument("--at-leaf", type=int, default=-1)
+    parser.add_argument("--at-micro-batch", type=int, default=-1)
     parser.add_argument("--worker", default="")
     args = parser.parse_args()
 
     me = os.environ.get("EVERSTEP_WORKER", "")
     model = everstep.DistributedDataParallel(build(args.hidden))
-    trainer = everstep.ElasticTrainer(model, leaves=args.leaves, seed=7)
+    trainer = everstep.ElasticTrainer(model, micro_batches=args.micro_batches, seed=7)
     trainer.register("ballast", Ballast(args.ballast_mb))
     trainer.register("more ballast", Ballast(args.ballast_mb))
     if args.kind == "slow-transfer" and me in args.worker.split(","):
@@ -75,9 +76,9 @@ def main() -> None:
     loss_fn = nn.CrossEntropyLoss()
     troubles = {(args.kind, args.at_step)} if me and args.worker in ("", me) else set()
 
-    def is_due(kind: str, leaf: Any) -> bool:
-        is_here = (kind, leaf.step) in troubles and args.at_leaf in (-1, leaf.index)
-        if is_here and kind != "deadly-leaf":
+    def is_due(kind: str, micro_batch: Any) -> bool:
+        is_here = (kind, micro_batch.step) in troubles and args.at_micro_batch in (-1, micro_batch.index)
+        if is_here and kind != "deadly-micro-batch":
             troubles.clear()  # once is enough
         return is_here
 
@@ -90,28 +91,28 @@ def main() -> None:
 
     optimizer.register_step_pre_hook(before_update)
 
-    for leaf in gated(trainer.leaves(steps=args.steps)):
-        if is_due("end-early", leaf):
+    for micro_batch in gated(trainer.micro_batches(steps=args.steps)):
+        if is_due("end-early", micro_batch):
             break
-        uncaught = is_due("raise-uncaught", leaf)
+        uncaught = is_due("raise-uncaught", micro_batch)
         with suppress(KeyError if uncaught else Trouble), trainer.step():
-            inputs, targets = batch(leaf.step, leaf.index)
+            inputs, targets = batch(micro_batch.step, micro_batch.index)
             optimizer.zero_grad()
-            if is_due("deadly-leaf", leaf):
+            if is_due("deadly-micro-batch", micro_batch):
                 os.kill(os.getpid(), signal.SIGKILL)
-            if is_due("raise-forward", leaf):
+            if is_due("raise-forward", micro_batch):
                 raise Trouble("in forward")
             hidden = model.module[:3](inputs)
-            if uncaught or is_due("raise-backward", leaf):
+            if uncaught or is_due("raise-backward", micro_batch):
                 hidden = Raise.apply(hidden)
             loss = loss_fn(model.module[3:](hidden), targets)
-            time.sleep(args.leaf_s)
+            time.sleep(args.micro_batch_s)
             loss.backward()
-            if is_due("raise-after", leaf):
+            if is_due("raise-after", micro_batch):
                 raise Trouble("after backward")
             optimizer.step()
             scheduler.step()
-        if trainer.num_steps > leaf.step:
+        if trainer.num_steps > micro_batch.step:
             trace(trainer, model.module, optimizer)
 
     pass_gate("after")

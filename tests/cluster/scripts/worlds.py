@@ -35,32 +35,33 @@ from everstep.errors import PermanentError, StateMismatch
 from everstep.ipc.progress_page import Board
 from everstep.process import STOPPED, process_state
 
-SIZES = (3, 0, 5, 1, 2, 4, 1)  # samples of each leaf; one is empty
+SIZES = (3, 0, 5, 1, 2, 4, 1)  # samples of each micro-batch; one is empty
 
 
-def train_small(leaves: int, optimizer_name: str) -> str:
+def train_small(micro_batches: int, optimizer_name: str) -> str:
     """train.py's job: the digest of all it trained."""
     model = everstep.DistributedDataParallel(build(hidden=32))
-    trainer = everstep.ElasticTrainer(model, leaves=leaves, seed=7)
+    trainer = everstep.ElasticTrainer(model, micro_batches=micro_batches, seed=7)
     optimizer = trainer.prepare(make_optimizer(optimizer_name, model))
-    for leaf in trainer.leaves(steps=6):
+    for micro_batch in trainer.micro_batches(steps=6):
         with trainer.step():
-            inputs, targets = batch(leaf.step, leaf.index)
+            inputs, targets = batch(micro_batch.step, micro_batch.index)
             nn.functional.cross_entropy(model(inputs), targets).backward()
             optimizer.step()
     return digest(model.module.state_dict(), optimizer_state(optimizer))
 
 
-def train_weighted(leaves: int, dtype: str) -> list[float]:
-    """One step of gradient descent over leaves of different sizes: the mean is over samples, not over leaves."""
+def train_weighted(micro_batches: int, dtype: str) -> list[float]:
+    """One step of gradient descent over micro-batches of different sizes: the mean is over samples, not over
+    micro-batches."""
     torch.manual_seed(0)
     model = nn.Linear(16, 4).to(getattr(torch, dtype))
-    trainer = everstep.ElasticTrainer(model, leaves=leaves)
+    trainer = everstep.ElasticTrainer(model, micro_batches=micro_batches)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
-    for leaf in trainer.leaves(steps=1):
-        samples = SIZES[leaf.index]
+    for micro_batch in trainer.micro_batches(steps=1):
+        samples = SIZES[micro_batch.index]
         with trainer.step(weight=samples):
-            inputs, targets = batch(leaf.step, leaf.index, samples)
+            inputs, targets = batch(micro_batch.step, micro_batch.index, samples)
             nn.functional.cross_entropy(model(inputs.to(model.weight.dtype)), targets).backward()
             optimizer.step()
     return model.weight.detach().flatten().tolist()
@@ -80,24 +81,24 @@ class Averaging(nn.Module):
 
 
 def train_with_buffers(*weights: float) -> str:
-    """Leaves without weight in between; the second step has none at all. The digest of model and buffers."""
+    """Micro-batches without weight in between; the second step has none at all. The digest of model and buffers."""
     torch.manual_seed(0)
     model = Averaging()
-    trainer = everstep.ElasticTrainer(model, leaves=len(weights))
+    trainer = everstep.ElasticTrainer(model, micro_batches=len(weights))
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
-    for leaf in trainer.leaves(steps=3):
-        with trainer.step(weight=weights[leaf.index] * (leaf.step != 1)):
-            inputs, targets = batch(leaf.step, leaf.index)
+    for micro_batch in trainer.micro_batches(steps=3):
+        with trainer.step(weight=weights[micro_batch.index] * (micro_batch.step != 1)):
+            inputs, targets = batch(micro_batch.step, micro_batch.index)
             nn.functional.cross_entropy(model(inputs), targets).backward()
             optimizer.step()
     return digest(model.state_dict())
 
 
-def full_batch(leaves: int) -> list[float]:
+def full_batch(micro_batches: int) -> list[float]:
     """What train_weighted must come to: plain torch on all samples at once."""
     torch.manual_seed(0)
     model = nn.Linear(16, 4).double()
-    parts = [batch(0, leaf, SIZES[leaf]) for leaf in range(leaves)]
+    parts = [batch(0, micro_batch, SIZES[micro_batch]) for micro_batch in range(micro_batches)]
     inputs, targets = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
     nn.functional.cross_entropy(model(inputs.double()), targets).backward()
     return (model.weight - model.weight.grad).detach().flatten().tolist()
@@ -106,14 +107,14 @@ def full_batch(leaves: int) -> list[float]:
 def exchange_notes(*sizes: int) -> list[int]:
     """What each rank has to say in a step, by the number of its bytes: all hear all of it."""
     model = nn.Linear(1, 1)
-    trainer = everstep.ElasticTrainer(model, leaves=len(sizes))
+    trainer = everstep.ElasticTrainer(model, micro_batches=len(sizes))
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
     heard: list[bytes] = []
     engine = process_engine.current()
     rank = int(os.environ["RANK"])
     trainer.hand_over(lambda: bytes([rank]) * sizes[rank])
     engine.on_commit.append(lambda decision: heard.extend(decision.notes))
-    for _ in trainer.leaves(steps=1):
+    for _ in trainer.micro_batches(steps=1):
         with trainer.step():
             model(torch.ones(1)).sum().backward()
             optimizer.step()
@@ -123,12 +124,12 @@ def exchange_notes(*sizes: int) -> list[int]:
 def lose_a_peer_at_the_end() -> str:
     """Rank 1 dies when the last step is done, before all have said so: what the others are told."""
     model = nn.Linear(1, 1)
-    trainer = everstep.ElasticTrainer(model, leaves=3)
+    trainer = everstep.ElasticTrainer(model, micro_batches=3)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
     if os.environ["RANK"] == "1":
         process_engine.current().on_commit.append(lambda decision: os._exit(1))
     try:
-        for _ in trainer.leaves(steps=1):
+        for _ in trainer.micro_batches(steps=1):
             with trainer.step():
                 model(torch.ones(1)).sum().backward()
                 optimizer.step()
@@ -141,7 +142,7 @@ def come_back_too_late() -> int:
     """Rank 1 is frozen when all is summed and it has not read the result; rank 0 goes on without it, and writes to that
     memory again. The steps that each has committed."""
     model = nn.Linear(1, 1)
-    trainer = everstep.ElasticTrainer(model, leaves=2)
+    trainer = everstep.ElasticTrainer(model, micro_batches=2)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
     engine, rank, steps = process_engine.current(), os.environ["RANK"], [0]
     take_result = Reduction._take_result
@@ -167,7 +168,7 @@ def come_back_too_late() -> int:
         Reduction._take_result = freeze_first  # type: ignore[method-assign]
     engine.on_commit.append(go_on_without)
     try:
-        for _ in trainer.leaves(steps=3):
+        for _ in trainer.micro_batches(steps=3):
             with trainer.step():
                 model(torch.ones(1)).sum().backward()
                 optimizer.step()
@@ -180,13 +181,13 @@ def drift_apart(kind: str) -> str:
     """Rank 1 does something else than rank 0; what each is told."""
     torch.manual_seed(0)
     model = nn.Linear(2, 1)
-    trainer = everstep.ElasticTrainer(model, leaves=3)
+    trainer = everstep.ElasticTrainer(model, micro_batches=3)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
     try:
-        for leaf in trainer.leaves(steps=4):
+        for micro_batch in trainer.micro_batches(steps=4):
             with trainer.step():
                 model(torch.ones(1, 2)).sum().backward()
-                if kind == "rate" and trainer.rank == 1 and leaf.step == 2:
+                if kind == "rate" and trainer.rank == 1 and micro_batch.step == 2:
                     optimizer.param_groups[0]["lr"] = 0.2
                 optimizer.step()
             if kind == "weights" and trainer.rank == 1 and trainer.num_steps == 4:
@@ -224,28 +225,31 @@ class Planned(Alone):
         return self._group
 
 
-def in_planned_world(leaves: int, *generations: Sequence[int]) -> tuple[Engine, everstep.ElasticTrainer, nn.Module]:
+def in_planned_world(
+    micro_batches: int, *generations: Sequence[int]
+) -> tuple[Engine, everstep.ElasticTrainer, nn.Module]:
     torch.manual_seed(0)
     engine, model = Engine(lambda board, closed: Planned(*generations), Board()), nn.Linear(2, 1)
-    return engine, everstep.ElasticTrainer(model, leaves=leaves, engine=engine), model
+    return engine, everstep.ElasticTrainer(model, micro_batches=micro_batches, engine=engine), model
 
 
 def come_back_into_the_same_step() -> list[Any]:
-    """Rank 1 waits in backward with its leaf; rank 0 goes through a generation without it, and both meet again before
-    the step is done: rank 1 gets the state, and the leaf once more. What rank 1 computed, and the weights."""
+    """Rank 1 waits in backward with its micro-batch; rank 0 goes through a generation without it, and both meet again
+    before the step is done: rank 1 gets the state, and the micro-batch once more. What rank 1 computed, and the
+    weights."""
     engine, trainer, model = in_planned_world(2, (0, 1), (0,), (0, 1))
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
     computed: list[list[int]] = []
     rank = os.environ["RANK"]
-    for leaf in trainer.leaves(steps=2):
+    for micro_batch in trainer.micro_batches(steps=2):
         if engine.world.generation == 2:
             engine._membership.report_broken(2, "rank 1 is back")
             continue
         with trainer.step():
-            computed += [] if leaf.is_ghost else [[leaf.step, leaf.index]]
+            computed += [] if micro_batch.is_ghost else [[micro_batch.step, micro_batch.index]]
             if rank == "0" and engine.world.generation == 1:
                 engine._membership.report_broken(1, "rank 1 is cut off")
-            model(torch.full((1, 2), 1.0 + leaf.step + leaf.index)).sum().backward()
+            model(torch.full((1, 2), 1.0 + micro_batch.step + micro_batch.index)).sum().backward()
             optimizer.step()
     engine.close()
     return [computed, model.weight.tolist()]
@@ -259,11 +263,11 @@ def fail_after_the_commit(*victims: int) -> list[Any]:
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     trainer.prepare(optimizer, scheduler)
     victims = tuple(victims) if size > 1 else ()
-    for leaf in trainer.leaves(steps=5):
+    for micro_batch in trainer.micro_batches(steps=5):
         with suppress(ValueError), trainer.step():
-            model(torch.full((1, 2), 1.0 + leaf.step + leaf.index)).sum().backward()
+            model(torch.full((1, 2), 1.0 + micro_batch.step + micro_batch.index)).sum().backward()
             optimizer.step()
-            if int(os.environ["RANK"]) in victims and leaf.step == 2 and trainer.is_last_leaf:
+            if int(os.environ["RANK"]) in victims and micro_batch.step == 2 and trainer.is_last_micro_batch:
                 victims = ()
                 raise ValueError("the disk with the logs is full")
             scheduler.step()
@@ -341,10 +345,17 @@ def main() -> None:
     weighted = list(product((5, 7), ("float32", "float64")))
     for size in range(1, 6):
         ends = in_world(size, *((train_small, each) for each in small), *((train_weighted, each) for each in weighted))
-        for (leaves, optimizer), found in zip(small, ends, strict=False):
-            print(json.dumps({"run": f"{leaves} leaves, {optimizer}", "size": size, "ends": found}), flush=True)
-        for (leaves, dtype), found in zip(weighted, ends[len(small) :], strict=True):
-            told = {"run": f"{leaves} weighted leaves, {dtype}", "size": size, "full_batch": full_batch(leaves)}
+        for (micro_batches, optimizer), found in zip(small, ends, strict=False):
+            print(
+                json.dumps({"run": f"{micro_batches} micro-batches, {optimizer}", "size": size, "ends": found}),
+                flush=True,
+            )
+        for (micro_batches, dtype), found in zip(weighted, ends[len(small) :], strict=True):
+            told = {
+                "run": f"{micro_batches} weighted micro-batches, {dtype}",
+                "size": size,
+                "full_batch": full_batch(micro_batches),
+            }
             print(json.dumps(told | {"ends": found}), flush=True)
 
 

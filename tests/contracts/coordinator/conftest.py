@@ -163,8 +163,8 @@ class Puppet:
             wire.Broken(incarnation=self.incarnation, generation=self.generation, reason=reason, must_probe=must_probe),
         )
 
-    def exit(self, code: int, *, step: int = 0, leaf: int = -1) -> None:
-        self._coordinator.exited(self.name, wire.WorkerExit(exit_code=code, step=step, leaf=leaf))
+    def exit(self, code: int, *, step: int = 0, micro_batch: int = -1) -> None:
+        self._coordinator.exited(self.name, wire.WorkerExit(exit_code=code, step=step, micro_batch=micro_batch))
 
 
 def together(*calls: Callable[[], object]) -> list[object]:

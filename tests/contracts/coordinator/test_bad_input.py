@@ -58,7 +58,7 @@ BAD = [
     ("deep nesting", "workers/w0/watch", b"[" * 100_000, 422),
     ("bad inner field", "agents/a/report", {**asdict(REPORT), "workers": [{"worker": "w0", "is_running": 1}]}, 422),
     ("negative wait", "agents/a/report", replace(REPORT, wait_s=-1.0), 422),
-    ("leaf below -1", "workers/w0/exited", replace(EXIT, leaf=-2), 422),
+    ("micro-batch below -1", "workers/w0/exited", replace(EXIT, micro_batch=-2), 422),
     ("unknown worker watches", "workers/w9/watch", WATCH, 404),
     ("unknown worker arrives", "workers/w9/arrive", ARRIVE, 404),
     ("unknown worker announces", "workers/w9/announce", ANNOUNCE, 404),

@@ -156,15 +156,15 @@ def test_a_stop_reaches_everybody(play):
         job.puppets(1)
 
 
-def test_a_deadly_leaf_stops_the_job_and_is_named(play):
-    job = play(leaf_deaths=2)
+def test_a_deadly_micro_batch_stops_the_job_and_is_named(play):
+    job = play(micro_batch_deaths=2)
     w0, w1 = job.puppets(2)
-    w0.exit(-11, step=17, leaf=2)
-    w1.exit(-11, step=17, leaf=2)
+    w0.exit(-11, step=17, micro_batch=2)
+    w1.exit(-11, step=17, micro_batch=2)
 
     view = job.view()
     assert view.is_stopped
-    assert view.reason.startswith("leaf 2 of step 17 killed w0, w1")
+    assert view.reason.startswith("micro-batch 2 of step 17 killed w0, w1")
 
 
 def test_all_waiting_for_each_other_are_told_to_probe(play):
@@ -183,7 +183,7 @@ def test_all_waiting_for_each_other_are_told_to_probe(play):
 
 
 def test_every_request_may_be_repeated(play):
-    job = play(start_workers=2, leaf_deaths=2)
+    job = play(start_workers=2, micro_batch_deaths=2)
     request = wire.SlotRequest(agent="a0", request="one")
     assert job.coordinator.reserve(request) == job.coordinator.reserve(request) == wire.Slot(worker="w0")
     w1, w2, w3 = job.puppets(3)
@@ -196,8 +196,8 @@ def test_every_request_may_be_repeated(play):
     w1.settle()
     w1.break_("a socket broke")
     w1.break_("a socket broke, said again")
-    w3.exit(-9, step=3, leaf=1)
-    w3.exit(-9, step=3, leaf=1)
+    w3.exit(-9, step=3, micro_batch=1)
+    w3.exit(-9, step=3, micro_batch=1)
 
     view = job.view()
     assert not view.is_stopped  # one death, not two

@@ -35,10 +35,10 @@ def reborn(server):
 
 @on_both_stores
 def test_everything_is_as_before(frail, play):
-    job = play(frail, start_workers=3, leaf_deaths=2)
+    job = play(frail, start_workers=3, micro_batch_deaths=2)
     w0, w1, w2 = job.training(3)
     dead = job.puppets(1)[0]
-    dead.exit(-9, step=3, leaf=1)
+    dead.exit(-9, step=3, micro_batch=1)
     before = job.view()
 
     reborn(frail)
@@ -56,8 +56,8 @@ def test_everything_is_as_before(frail, play):
     answers = job.together(w0.arrive, w1.arrive, w2.arrive)
     assert [(a.generation, a.continues) for a in answers] == [(2, 1)] * 3  # who held which state was kept too
     another = job.puppets(1)[0]
-    another.exit(-9, step=3, leaf=1)
-    assert job.view().reason.startswith("leaf 1 of step 3 killed w3, w5")
+    another.exit(-9, step=3, micro_batch=1)
+    assert job.view().reason.startswith("micro-batch 1 of step 3 killed w3, w5")
 
     reborn(frail)
 

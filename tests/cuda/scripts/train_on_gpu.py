@@ -30,8 +30,8 @@ def draw(number: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def batches(trainer: everstep.ElasticTrainer, loader: everstep.DataLoader | None) -> Iterator[tuple[Tensor, Tensor]]:
     if loader is None:
-        for leaf in trainer.leaves(steps=STEPS):
-            yield draw(32, 1000 * leaf.step + leaf.index)
+        for micro_batch in trainer.micro_batches(steps=STEPS):
+            yield draw(32, 1000 * micro_batch.step + micro_batch.index)
     else:
         for _ in trainer.epochs(EPOCHS):
             yield from loader
@@ -39,9 +39,9 @@ def batches(trainer: everstep.ElasticTrainer, loader: everstep.DataLoader | None
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--leaves", type=int, default=4)
+    parser.add_argument("--micro-batches", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=0)
-    parser.add_argument("--leaf-s", type=float, default=0.0)
+    parser.add_argument("--micro-batch-s", type=float, default=0.0)
     args = parser.parse_args()
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -52,14 +52,14 @@ def main() -> None:
     loader = None
     if args.batch_size:
         loader = everstep.DataLoader(TensorDataset(*draw(SAMPLES, 1)), batch_size=args.batch_size, shuffle=True)
-    trainer = everstep.ElasticTrainer(model, loader, leaves=args.leaves, seed=3)
+    trainer = everstep.ElasticTrainer(model, loader, micro_batches=args.micro_batches, seed=3)
     optimizer = trainer.prepare(torch.optim.AdamW(model.parameters(), lr=1e-3))
     for host_images, host_labels in batches(trainer, loader):
         with trainer.step():
             images, labels = host_images.cuda(), host_labels.cuda()
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(images), labels)
-            time.sleep(args.leaf_s)
+            time.sleep(args.micro_batch_s)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

@@ -15,7 +15,7 @@ if IS_TORCHRUN:
     dist.init_process_group("gloo")
 world = core.DistributedContext.from_torch_distributed(chief_ip="localhost") if IS_TORCHRUN else None
 
-with pytorch.init(hparams=hparams, distributed=world, leaves=None if IS_TORCHRUN else 8) as context:
+with pytorch.init(hparams=hparams, distributed=world, micro_batches=None if IS_TORCHRUN else 8) as context:
     every_ten = pytorch.Batch(10)
     pytorch.Trainer(Spikes(context, lr=hparams["lr"]), context).fit(
         max_length=pytorch.Epoch(1),

@@ -1,7 +1,7 @@
 """Train a small model and save a checkpoint every fifth step; started again, go on from the newest.
 
-resume.py FOLDER STEPS PACE UNTIL     FOLDER holds the checkpoints; PACE seconds after each leaf until there is a file
-UNTIL, so that what happens to it happens while it trains."""
+resume.py FOLDER STEPS PACE UNTIL     FOLDER holds the checkpoints; PACE seconds after each micro-batch until there is
+a file UNTIL, so that what happens to it happens while it trains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ model = torch.nn.Linear(8, 1)
 inputs = torch.randn(num_steps * 8, 8)
 data = torch.utils.data.TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
 loader = everstep.DataLoader(data, batch_size=2, shuffle=True)
-trainer = everstep.ElasticTrainer(model, loader, leaves=4)
+trainer = everstep.ElasticTrainer(model, loader, micro_batches=4)
 optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.05))
 state = {"model": model, "optimizer": optimizer, "trainer": trainer}
 with everstep.Checkpointer(folder, every=5) as checkpointer:
@@ -34,7 +34,7 @@ with everstep.Checkpointer(folder, every=5) as checkpointer:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            is_done = trainer.is_last_leaf
+            is_done = trainer.is_last_micro_batch
         if is_done:
             checkpointer.save(trainer.num_steps, state)
         if not until.exists():

@@ -1,4 +1,4 @@
-"""Train a small model for so many steps, with a pause after each leaf, and print the digest of its weights.
+"""Train a small model for so many steps, with a pause after each micro-batch, and print the digest of its weights.
 
 train.py --steps N [--pace SECONDS] [--until FILE] [--die STEP]     Without a pause from when FILE is there, so that
 what happens to it happens while it trains. At STEP whoever has rank 1 and came there from the step before, which
@@ -29,7 +29,7 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Li
 inputs = torch.randn(arguments.steps * 8, 8)
 data = torch.utils.data.TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
 loader = torch.utils.data.DataLoader(data, batch_size=2, shuffle=True)
-trainer = everstep.ElasticTrainer(model, loader, leaves=4)
+trainer = everstep.ElasticTrainer(model, loader, micro_batches=4)
 optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.05))
 last_step = -1
 for batch, target in loader:

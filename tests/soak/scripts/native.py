@@ -6,7 +6,7 @@ import logging
 
 from task import (
     BATCH,
-    LEAVES,
+    MICRO_BATCHES,
     SAVE_EVERY,
     Net,
     Records,
@@ -29,7 +29,7 @@ tell("started")
 net = Net()
 model = everstep.DistributedDataParallel(net)
 loader = everstep.DataLoader(Records(), batch_size=BATCH, shuffle=True, num_workers=args.loaders, seed=args.seed)
-trainer = everstep.ElasticTrainer(model, loader, leaves=LEAVES, reduce=args.reduce, seed=args.seed)
+trainer = everstep.ElasticTrainer(model, loader, micro_batches=MICRO_BATCHES, reduce=args.reduce, seed=args.seed)
 learning, counting = optimizers(net)
 scheduler = ExponentialLR(learning, 0.995)
 (learning, counting), scheduler = trainer.prepare([learning, counting], scheduler)

@@ -22,14 +22,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-RECORDS, BATCH, LEAVES = (
+RECORDS, BATCH, MICRO_BATCHES = (
     203,
     4,
     6,
 )  # 203 = 8 * 24 + 11: the last global batch of an epoch has two batches and a short one
-STEPS_PER_EPOCH = -(-RECORDS // (BATCH * LEAVES))
+STEPS_PER_EPOCH = -(-RECORDS // (BATCH * MICRO_BATCHES))
 SAVE_EVERY = 7  # steps
-_LEAF_S = 0.03  # on average, until the soak says go
+_MICRO_BATCH_S = 0.03  # on average, until the soak says go
 _chance = random.Random()  # not the training's
 
 
@@ -141,6 +141,6 @@ def tell_result(net: Net, step: int, epochs: int) -> None:
 
 
 def dawdle() -> None:
-    """Be slow, at one of four places of a leaf, until the soak has done all that it wants to do."""
+    """Be slow, at one of four places of a micro-batch, until the soak has done all that it wants to do."""
     if _chance.random() < 0.25 and not (_here() / "go").exists():
-        time.sleep(_chance.expovariate(1 / (4 * _LEAF_S)) if _chance.random() < 0.5 else 2 * _LEAF_S)
+        time.sleep(_chance.expovariate(1 / (4 * _MICRO_BATCH_S)) if _chance.random() < 0.5 else 2 * _MICRO_BATCH_S)

@@ -9,7 +9,7 @@ from typing import Any
 
 from task import (
     BATCH,
-    LEAVES,
+    MICRO_BATCHES,
     SAVE_EVERY,
     STEPS_PER_EPOCH,
     Net,
@@ -80,7 +80,7 @@ def main() -> None:
     os.chdir(checkpoints().parent)
     os.environ["EVERSTEP_HOME"] = str(checkpoints().parent / "home")
     with pytorch.init(
-        leaves=LEAVES,
+        micro_batches=MICRO_BATCHES,
         reduce=args.reduce,
         seed=args.seed,
         checkpoints=checkpoints(),

@@ -37,16 +37,18 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
     return tensor.t() if tensor.dim() == 2 and draw(st.booleans()) else tensor
 
 
-leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | tensors()
+micro_batches = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | tensors()
+)
 states = st.recursive(
-    leaves,
+    micro_batches,
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.tuples(inner, inner)
         | st.dictionaries(st.text(max_size=8) | st.integers(), inner, max_size=4)
         | st.dictionaries(st.text(max_size=8), inner, max_size=4).map(collections.OrderedDict)
     ),
-    max_leaves=12,
+    max_micro_batches=12,
 )
 
 

@@ -239,7 +239,7 @@ def raising(error: BaseException, at: int, job: Job) -> Callable[[], None]:
 
 @pytest.mark.parametrize("where", ["before_step", "after_step"])
 @pytest.mark.parametrize("with_service", [False, True])
-def test_the_users_own_error_rises_unchanged_is_not_retried_and_leaves_the_scope(
+def test_the_users_own_error_rises_unchanged_is_not_retried_and_micro_batches_the_scope(
     where: str, with_service: bool
 ) -> None:
     job = Job(serve(16) if with_service else None).broadcast()

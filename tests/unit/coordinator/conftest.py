@@ -105,9 +105,9 @@ class Stage:
         )
         self._act(changes.broken(self.roster, name, message, self.now))
 
-    def exit(self, *names: str, code: int = -9, step: int = 0, leaf: int = -1, was_asked: bool = False) -> None:
+    def exit(self, *names: str, code: int = -9, step: int = 0, micro_batch: int = -1, was_asked: bool = False) -> None:
         for name in names:
-            end = WorkerExit(exit_code=code, step=step, leaf=leaf, was_asked=was_asked)
+            end = WorkerExit(exit_code=code, step=step, micro_batch=micro_batch, was_asked=was_asked)
             self._act(changes.exited(self.roster, name, end, self.now))
 
     def hear(self, *names: str, phase: str = OUTSIDE, phase_s: float = 0.0, step: int = 1, **longest: float) -> None:

@@ -144,19 +144,19 @@ def test_a_worker_that_holds_nothing_may_go_at_once(trio):
     assert trio.status("w3") == "left"
 
 
-def test_a_leaf_that_kills_worker_after_worker_stops_the_job(stage):
-    play = stage(leaf_deaths=3)
+def test_a_micro_batch_that_kills_worker_after_worker_stops_the_job(stage):
+    play = stage(micro_batch_deaths=3)
     names = play.add(4)
-    play.exit(names[0], step=17, leaf=2)
-    play.exit(names[1], step=17, leaf=1)
-    play.exit(names[2], step=17, leaf=2)
-    play.exit(names[2], step=17, leaf=2)  # said twice, counted once
+    play.exit(names[0], step=17, micro_batch=2)
+    play.exit(names[1], step=17, micro_batch=1)
+    play.exit(names[2], step=17, micro_batch=2)
+    play.exit(names[2], step=17, micro_batch=2)  # said twice, counted once
     assert not play.roster.is_over
 
-    play.exit(names[3], step=17, leaf=2)
+    play.exit(names[3], step=17, micro_batch=2)
     assert not play.roster.is_over or play.roster.is_stopped
     assert play.roster.is_stopped
-    assert "leaf 2 of step 17 killed w0, w2, w3" in play.roster.reason
+    assert "micro-batch 2 of step 17 killed w0, w2, w3" in play.roster.reason
 
 
 def test_scripts_that_end_without_a_word_finish_the_job(stage):

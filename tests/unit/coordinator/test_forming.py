@@ -135,7 +135,7 @@ def test_one_that_does_not_come_after_a_closing_in_good_order_is_told_first_and_
     assert play.status(w1) == "lost"
 
 
-def test_a_worker_inside_a_long_leaf_is_awaited(stage):
+def test_a_worker_inside_a_long_micro_batch_is_awaited(stage):
     play = stage(start_workers=3, arrive_s=2.0, hang_s=60.0)
     w0, w1, w2 = play.add(3)
     play.arrive(w0, w1, w2)
@@ -181,7 +181,7 @@ def test_more_than_max_workers_are_spares_and_survivors_go_first(stage):
     assert play.members == [w0, w2]
 
 
-def test_the_number_of_leaves_limits_a_generation(stage):
+def test_the_number_of_micro_batches_limits_a_generation(stage):
     play = stage(start_workers=3)
     w0, w1, w2 = play.add(3)
     play.arrive(w0, w1, w2, max_workers=2)

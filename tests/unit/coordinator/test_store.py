@@ -53,7 +53,7 @@ def test_a_story_is_kept_act_by_act(kept):
         lambda: kept.arrive(w0, w1, step=3, unreachable=(w2,)),
         lambda: kept.arrive(w2, step=3),
         lambda: kept.after(3.0, w0),
-        lambda: kept.exit(w1, step=3, leaf=1),
+        lambda: kept.exit(w1, step=3, micro_batch=1),
         lambda: kept.arrive(w0, step=3),
         lambda: kept.leave(w0, step=3),
     ]

@@ -27,10 +27,10 @@ from lab.samples import Numbers, as_they_are
 class Loop:
     """A trainer that learns nothing from a loader, and remembers what it was given."""
 
-    def __init__(self, loader: Any, leaves: int = 2) -> None:
+    def __init__(self, loader: Any, micro_batches: int = 2) -> None:
         self.loader = loader
         self.model = nn.Linear(1, 1)
-        self.trainer: ElasticTrainer = make_trainer(self.model, loader, leaves)
+        self.trainer: ElasticTrainer = make_trainer(self.model, loader, micro_batches)
         self.optimizer = self.trainer.prepare(torch.optim.SGD(self.model.parameters(), lr=0.0))
 
     def train(self) -> None:
@@ -58,8 +58,8 @@ def samples(batches: list[Any]) -> list[int]:
 # --- batches ----------------------------------------------------------------------------------------------
 
 
-def test_each_batch_is_a_leaf_and_len_counts_steps() -> None:
-    loop = Loop(everstep.DataLoader(Numbers(20), batch_size=3), leaves=2)
+def test_each_batch_is_a_micro_batch_and_len_counts_steps() -> None:
+    loop = Loop(everstep.DataLoader(Numbers(20), batch_size=3), micro_batches=2)
     assert [batch.tolist() for batch in loop.epoch()] == [
         [0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13, 14], [15, 16, 17], [18, 19],
     ]  # fmt: skip
@@ -70,11 +70,11 @@ def test_each_batch_is_a_leaf_and_len_counts_steps() -> None:
 @given(
     size=st.integers(1, 60),
     batch_size=st.integers(1, 6),
-    leaves=st.integers(1, 6),
+    micro_batches=st.integers(1, 6),
     stops=st.lists(st.integers(1, 8), max_size=3),
 )
-def test_resumed_again_and_again_with_other_leaves_an_epoch_has_every_sample_once(
-    size: int, batch_size: int, leaves: int, stops: list[int]
+def test_resumed_again_and_again_with_other_micro_batches_an_epoch_has_every_sample_once(
+    size: int, batch_size: int, micro_batches: int, stops: list[int]
 ) -> None:
     seen: dict[int, list[int]] = {}
     state: dict[str, Any] = {}
@@ -82,7 +82,7 @@ def test_resumed_again_and_again_with_other_leaves_an_epoch_has_every_sample_onc
         loader = everstep.DataLoader(Numbers(size), batch_size=batch_size, shuffle=True, seed=2)
         loader.load_state_dict(state)
         epoch = loader.position.epoch
-        loop = Loop(loader, leaves=1 + (leaves + number) % 6)
+        loop = Loop(loader, micro_batches=1 + (micro_batches + number) % 6)
         seen.setdefault(epoch, []).extend(samples(loop.epoch(epoch, stop_at=steps)))
         state = loader.state_dict()
         assert state["epoch"] == epoch or (state["epoch"], state["position"]) == (epoch + 1, 0)
@@ -90,13 +90,13 @@ def test_resumed_again_and_again_with_other_leaves_an_epoch_has_every_sample_onc
 
 
 def test_drop_last_drops_a_global_batch_that_is_not_full() -> None:
-    loop = Loop(everstep.DataLoader(Numbers(20), batch_size=3, drop_last=True), leaves=2)
+    loop = Loop(everstep.DataLoader(Numbers(20), batch_size=3, drop_last=True), micro_batches=2)
     assert samples(loop.epoch()) == list(range(18))
     assert (len(loop.loader), loop.trainer.num_steps) == (3, 3)
 
 
 def test_shuffling_is_by_seed_and_epoch() -> None:
-    loop = Loop(everstep.DataLoader(Numbers(50), batch_size=4, shuffle=True, seed=9), leaves=3)
+    loop = Loop(everstep.DataLoader(Numbers(50), batch_size=4, shuffle=True, seed=9), micro_batches=3)
     for number in range(3):
         assert samples(loop.epoch()) == Permutation(50, 9, number)[:].tolist()
 
@@ -138,11 +138,11 @@ def test_an_epoch_left_early_is_not_gone_on_with_unless_it_is_asked_for() -> Non
     assert loop.loader.state_dict()["epoch"] == 2
 
 
-def test_leaves_computed_before_an_epoch_was_left_do_not_count_in_the_next() -> None:
-    loop = Loop(everstep.DataLoader(Numbers(12), batch_size=2), leaves=3)
+def test_micro_batches_computed_before_an_epoch_was_left_do_not_count_in_the_next() -> None:
+    loop = Loop(everstep.DataLoader(Numbers(12), batch_size=2), micro_batches=3)
     for _ in loop.loader:
         loop.train()
-        break  # one leaf of three
+        break  # one micro-batch of three
     assert samples(loop.epoch(1)) == list(range(12))
     assert loop.trainer.num_steps == 2
 
@@ -354,8 +354,8 @@ def test_a_loader_of_another_kind_is_refused_by_its_name() -> None:
 
 def test_drop_last_that_would_drop_all_is_refused_with_the_numbers() -> None:
     loader = everstep.DataLoader(Numbers(23), batch_size=4, drop_last=True)
-    with pytest.raises(UsageError, match="all 23 samples: a global batch is batch_size=4 × 6 leaves = 24"):
-        Loop(loader, leaves=6)
+    with pytest.raises(UsageError, match="all 23 samples: a global batch is batch_size=4 × 6 micro-batches = 24"):
+        Loop(loader, micro_batches=6)
 
 
 def test_a_loader_without_a_trainer_says_so() -> None:

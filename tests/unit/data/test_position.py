@@ -13,9 +13,11 @@ from everstep.data.position import Position
 from everstep.errors import UsageError
 
 
-def make_position(size: int = 10, leaves: int = 2, batch_size: int = 2, drop_last: bool = False) -> Position:
+def make_position(size: int = 10, micro_batches: int = 2, batch_size: int = 2, drop_last: bool = False) -> Position:
     position = Position(size=size, seed=3, shuffle=True)
-    position.order = Order(size=size, batch_size=batch_size, leaves=leaves, shuffle=True, seed=3, drop_last=drop_last)
+    position.order = Order(
+        size=size, batch_size=batch_size, micro_batches=micro_batches, shuffle=True, seed=3, drop_last=drop_last
+    )
     return position
 
 
@@ -51,7 +53,7 @@ def test_a_later_epoch_leaves_the_rest_of_this_one_out_and_an_earlier_one_change
 
 
 @given(size=st.integers(1, 40), before=st.integers(1, 9), after=st.integers(1, 9), commits=st.integers(0, 30))
-def test_a_state_goes_on_with_another_number_of_leaves_at_the_same_sample(
+def test_a_state_goes_on_with_another_number_of_micro_batches_at_the_same_sample(
     size: int, before: int, after: int, commits: int
 ) -> None:
     saved, loaded = make_position(size, before), make_position(size, after)

@@ -26,7 +26,7 @@ def noise_of_batches(num_workers: int) -> list[float]:
     )
     model = torch.nn.Linear(2, 1)
     engine = Engine(lambda board, closed: Alone(), Board())
-    trainer = ElasticTrainer(model, loader, leaves=2, engine=engine)
+    trainer = ElasticTrainer(model, loader, micro_batches=2, engine=engine)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
     drawn = []
     for inputs, noise in loader:

@@ -29,11 +29,11 @@ def ended_resource_tracker() -> Iterator[None]:
     multiprocessing.resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 
 
-def epoch(dataset: Any, number: int = 0, leaves: int = 2, **more: Any) -> list[Any]:
+def epoch(dataset: Any, number: int = 0, micro_batches: int = 2, **more: Any) -> list[Any]:
     """What the loop gets in one epoch, in order."""
     loader = everstep.DataLoader(dataset, batch_size=3, shuffle=True, seed=5, collate_fn=as_they_are, **more)
     model = nn.Linear(1, 1)
-    trainer = make_trainer(model, loader, leaves)
+    trainer = make_trainer(model, loader, micro_batches)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.0))
     loader.set_epoch(number)
     got = []
@@ -71,9 +71,9 @@ def test_a_batch_that_is_read_as_one_has_the_stream_of_its_first_place() -> None
     assert samples[0][1] == random.random()
 
 
-def test_the_leaves_do_not_show_in_a_samples_numbers() -> None:
+def test_the_micro_batches_do_not_show_in_a_samples_numbers() -> None:
     dataset = Noisy(SIZE, "python")
-    assert sorted(epoch(dataset, leaves=1)) == sorted(epoch(dataset, leaves=5))
+    assert sorted(epoch(dataset, micro_batches=1)) == sorted(epoch(dataset, micro_batches=5))
 
 
 def test_epochs_and_seeds_differ() -> None:
@@ -86,7 +86,7 @@ def test_samples_that_seldom_draw_have_their_streams_too() -> None:
     dataset = SeldomNoisy(SIZE)
     first = epoch(dataset)
     assert first == epoch(dataset, num_workers=2)
-    order = Order(size=SIZE, batch_size=3, leaves=2, shuffle=True, seed=5)
+    order = Order(size=SIZE, batch_size=3, micro_batches=2, shuffle=True, seed=5)
     for place, index in enumerate(order.indices(0, range(SIZE))):
         random.seed(sample_seed(5, 0, place))
         assert first[place] == [float(index), random.random() if index % 5 == 3 else 0.0]
@@ -129,11 +129,11 @@ def test_in_a_loader_process_nothing_is_seeded_until_something_draws() -> None:
     assert keyed.dataset.num_reads == SIZE
 
 
-def test_the_loops_own_draws_are_those_of_the_leaf_whatever_was_read_before_it() -> None:
+def test_the_loops_own_draws_are_those_of_the_micro_batch_whatever_was_read_before_it() -> None:
     def drawn(dataset: Any, **more: Any) -> list[float]:
         loader = everstep.DataLoader(dataset, batch_size=5, **more)
         model = nn.Linear(1, 1)
-        trainer = make_trainer(model, loader, leaves=2)
+        trainer = make_trainer(model, loader, micro_batches=2)
         optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.0))
         seen = []
         for _ in loader:

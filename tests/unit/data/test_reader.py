@@ -1,4 +1,5 @@
-"""Reading ahead: whatever regroups come between, a leaf's batch holds that leaf's samples, and no leaf is missed."""
+"""Reading ahead: whatever regroups come between, a micro-batch's batch holds that micro-batch's samples, and no
+micro-batch is missed."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from torch.utils import data
 
 from everstep.data.epoch_order import Key, Order, Schedule
 from everstep.data.randomness import KeyedDataset, as_it_is
-from everstep.data.reader import Here, LeafReader, Requests
+from everstep.data.reader import Here, MicroBatchReader, Requests
 from everstep.engine.plan import plan_step
 from lab.samples import Numbers, as_they_are
 
@@ -33,7 +34,8 @@ def two_processes(dataset: Any, requests: Requests, is_persistent: bool = False)
 
 
 class Worker:
-    """What the engine tells one worker's loader, as simply as can be: its leaves, commits, and worlds that change."""
+    """What the engine tells one worker's loader, as simply as can be: its micro-batches, commits, and worlds that
+    change."""
 
     def __init__(self, order: Order, make_source: Callable[[Any, Requests], Iterable[Any]]) -> None:
         self.order = order
@@ -46,7 +48,7 @@ class Worker:
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch, self.position = epoch, 0
-        self.reader = LeafReader(self.source, self.requests)
+        self.reader = MicroBatchReader(self.source, self.requests)
         self._plan(None)
 
     @property
@@ -54,19 +56,20 @@ class Worker:
         return not self.order.samples_at(self.position)
 
     def _plan(self, held: list[list[int]] | None) -> None:
-        void = self.order.void_leaves(self.position)
-        todo = plan_step(num_leaves=self.order.leaves, size=self.size, held=held).todo[self.rank]
-        self.todo = [leaf for leaf in todo if leaf not in void]
+        void = self.order.void_micro_batches(self.position)
+        todo = plan_step(num_micro_batches=self.order.micro_batches, size=self.size, held=held).todo[self.rank]
+        self.todo = [micro_batch for micro_batch in todo if micro_batch not in void]
 
     def _schedule(self) -> Schedule:
-        run = plan_step(num_leaves=self.order.leaves, size=self.size).todo[self.rank]
+        run = plan_step(num_micro_batches=self.order.micro_batches, size=self.size).todo[self.rank]
         return Schedule(order=self.order, epoch=self.epoch, position=self.position, todo=tuple(self.todo), run=run)
 
     def read(self) -> None:
-        """The next leaf's batch is that leaf's; a worker without a leaf runs the body with leaf 0's."""
-        leaf = self.todo[0] if self.todo else 0
-        batch = self.reader.get(Key(self.epoch, self.position, leaf), self.generation, self._schedule)
-        assert batch == self.order.indices(self.epoch, self.order.span(self.position, leaf))
+        """The next micro-batch's batch is that micro-batch's; a worker without a micro-batch runs the body with
+        micro-batch 0's."""
+        micro_batch = self.todo[0] if self.todo else 0
+        batch = self.reader.get(Key(self.epoch, self.position, micro_batch), self.generation, self._schedule)
+        assert batch == self.order.indices(self.epoch, self.order.span(self.position, micro_batch))
 
     def commit(self) -> None:
         self.position += self.order.samples_at(self.position)
@@ -74,18 +77,21 @@ class Worker:
             self._plan(None)
 
     def compute(self) -> None:
-        """A whole leaf; the last one commits the step."""
+        """A whole micro-batch; the last one commits the step."""
         self.read()
         self.todo = self.todo[1:]
         if not self.todo:
             self.commit()
 
     def regroup(self, size: int, rank: int, owners: list[int]) -> None:
-        """`owners`: by leaf, who holds it already; -1: nobody."""
+        """`owners`: by micro-batch, who holds it already; -1: nobody."""
         self.generation += 1
-        self.size = min(size, self.order.leaves)
+        self.size = min(size, self.order.micro_batches)
         self.rank = rank % self.size
-        held = [[leaf for leaf in range(self.order.leaves) if owners[leaf] == each] for each in range(self.size)]
+        held = [
+            [micro_batch for micro_batch in range(self.order.micro_batches) if owners[micro_batch] == each]
+            for each in range(self.size)
+        ]
         self._plan(held)
 
 
@@ -93,13 +99,14 @@ orders = st.builds(
     Order,
     size=st.integers(1, 70),
     batch_size=st.integers(1, 5),
-    leaves=st.integers(1, 7),
+    micro_batches=st.integers(1, 7),
     shuffle=st.booleans(),
     seed=st.just(1),
     drop_last=st.booleans(),
 ).filter(lambda order: order.num_batches > 0)
 
-# "compute" a leaf; "read" one whose body then breaks off; "regroup" in the same step; "catch up" by a peer's state.
+# "compute" a micro-batch; "read" one whose body then breaks off; "regroup" in the same step; "catch up" by a peer's
+# state.
 happening = st.tuples(
     st.sampled_from(["compute", "compute", "compute", "read", "regroup", "catch up", "next epoch"]),
     st.integers(1, 7),
@@ -142,10 +149,10 @@ def test_with_two_loader_processes_each_batch_is_its_leafs(is_persistent: bool) 
 
 
 def test_undisturbed_each_sample_is_read_once_and_nothing_ahead_of_its_time() -> None:
-    worker = Worker(Order(size=50, batch_size=3, leaves=4, shuffle=True, seed=1), here)
-    for leaf in range(1, 5):
+    worker = Worker(Order(size=50, batch_size=3, micro_batches=4, shuffle=True, seed=1), here)
+    for micro_batch in range(1, 5):
         worker.compute()
-        assert worker.dataset.num_reads == 3 * leaf
+        assert worker.dataset.num_reads == 3 * micro_batch
     while not worker.is_over:
         worker.compute()
     assert worker.dataset.num_reads == 50
@@ -165,14 +172,14 @@ class Watched(Requests):
 
 
 def test_what_was_read_ahead_and_is_still_needed_is_not_read_again() -> None:
-    order = Order(size=48, batch_size=2, leaves=4, shuffle=False, seed=1)
+    order = Order(size=48, batch_size=2, micro_batches=4, shuffle=False, seed=1)
     worker = Worker(order, two_processes)
     worker.requests = watched = Watched(order)
     worker.source = two_processes(worker.dataset, watched)
     worker.begin_epoch(0)
     worker.compute()
-    assert watched.seen == list(range(10)), "two leaves ahead for each process, and the one that was given"
-    worker.regroup(2, 0, [0, -1, -1, -1])  # from now on leaves 0 and 1 of each step
+    assert watched.seen == list(range(10)), "two micro-batches ahead for each process, and the one that was given"
+    worker.regroup(2, 0, [0, -1, -1, -1])  # from now on micro-batches 0 and 1 of each step
     while not worker.is_over:
         worker.compute()
     mine = [place for place in range(48) if place % 8 < 4]
@@ -180,7 +187,7 @@ def test_what_was_read_ahead_and_is_still_needed_is_not_read_again() -> None:
 
 
 def test_processes_go_on_over_a_regroup() -> None:
-    worker = Worker(Order(size=60, batch_size=2, leaves=5, shuffle=True, seed=1), two_processes)
+    worker = Worker(Order(size=60, batch_size=2, micro_batches=5, shuffle=True, seed=1), two_processes)
     worker.compute()
     processes = worker.reader._iterator._workers  # type: ignore[union-attr]
     before = [process.pid for process in processes]
@@ -202,7 +209,7 @@ class Stops(Numbers):
 
 @pytest.mark.parametrize("make_source", [here, two_processes])
 def test_a_dataset_that_raises_stop_iteration_is_an_error_not_an_endless_loop(make_source: Any) -> None:
-    worker = Worker(Order(size=20, batch_size=2, leaves=2, shuffle=False, seed=1), here)
+    worker = Worker(Order(size=20, batch_size=2, micro_batches=2, shuffle=False, seed=1), here)
     worker.source = make_source(Stops(20), worker.requests)
     worker.begin_epoch(0)
     with pytest.raises(RuntimeError, match="StopIteration"):

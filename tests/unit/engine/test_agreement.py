@@ -11,7 +11,7 @@ from everstep.engine.pulse import STEPS, Header, Place, Pulse, decide_pulse, tot
 from everstep.errors import PeerLost, PermanentError, StateMismatch
 
 HELLO = Hello(
-    worker="w0", job="j", settled=3, step=7, is_dirty=False, is_unfinished=False, layout="abc", num_leaves=4,
+    worker="w0", job="j", settled=3, step=7, is_dirty=False, is_unfinished=False, layout="abc", num_micro_batches=4,
     is_exact=True, torch="2", held=[], answers={}, is_agreeing=False,
 )  # fmt: skip
 
@@ -36,7 +36,7 @@ def test_weights_are_summed_over_all_owners() -> None:
 
 
 @pytest.mark.parametrize("other", [header(5, 1.0, -1.0), header(5, -1.0, -1.0), header(6, -1.0, 1.0)])
-def test_a_leaf_without_exactly_one_owner_or_another_step_is_an_error(other: Header) -> None:
+def test_a_micro_batch_without_exactly_one_owner_or_another_step_is_an_error(other: Header) -> None:
     with pytest.raises(StateMismatch):
         total_weight([header(5, 1.0, -1.0), other])
 

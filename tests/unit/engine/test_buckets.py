@@ -46,12 +46,12 @@ def test_a_large_model_has_no_more_than_so_many_buckets(num_parameters: int) -> 
 
 def test_a_model_of_several_buckets_gets_the_mean_gradients_of_plain_torch() -> None:
     model = nn.ParameterList([torch.zeros(BUCKET_BYTES // 4), torch.zeros(3), torch.zeros(2, dtype=torch.float64)])
-    trainer = ElasticTrainer(model, leaves=3, engine=Engine(lambda board, closed: Alone(), Board()))
+    trainer = ElasticTrainer(model, micro_batches=3, engine=Engine(lambda board, closed: Alone(), Board()))
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
 
-    for leaf in trainer.leaves(steps=1):
-        with trainer.step(weight=leaf.index + 1):
-            sum((number + 1.0) * (leaf.index + 1) * each.sum() for number, each in enumerate(model)).backward()
+    for micro_batch in trainer.micro_batches(steps=1):
+        with trainer.step(weight=micro_batch.index + 1):
+            sum((number + 1.0) * (micro_batch.index + 1) * each.sum() for number, each in enumerate(model)).backward()
             optimizer.step()
 
     mean = (1 * 1 + 2 * 2 + 3 * 3) / (1 + 2 + 3)
@@ -87,11 +87,11 @@ def test_alone_it_trains_as_plain_torch_does_with_buckets_of_two_kinds() -> None
         loss(plain, step).backward()
         optimizer.step()
     engine = Engine(lambda board, on_closed: Alone(), Board())
-    trainer = ElasticTrainer(ours, leaves=1, engine=engine)
+    trainer = ElasticTrainer(ours, micro_batches=1, engine=engine)
     bound = trainer.prepare(torch.optim.SGD(ours.parameters(), lr=1e-3))
-    for leaf in trainer.leaves(steps=3):
+    for micro_batch in trainer.micro_batches(steps=3):
         with trainer.step():
-            loss(ours, leaf.step).backward()
+            loss(ours, micro_batch.step).backward()
             bound.step()
     engine.close()
     assert all(torch.equal(one, other) for one, other in zip(plain, ours, strict=True))

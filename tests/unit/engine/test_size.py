@@ -12,7 +12,7 @@ from everstep.ipc.progress_page import Board
 
 
 @pytest.mark.parametrize(
-    ("leaves", "settled", "is_newcomer", "told"),
+    ("micro_batches", "settled", "is_newcomer", "told"),
     [
         (8, 0, False, 8),
         (8, 3, False, 8),
@@ -24,11 +24,13 @@ from everstep.ipc.progress_page import Board
     ],
 )
 def test_more_workers_than_were_shown_to_work_are_spares_of_a_job_that_trains(
-    leaves: int | None, settled: int, is_newcomer: bool, told: int | None
+    micro_batches: int | None, settled: int, is_newcomer: bool, told: int | None
 ) -> None:
     membership = Alone()
     membership.is_newcomer = is_newcomer
     engine = Engine(lambda board, closed: membership, Board())
-    engine.configure(Settings(num_leaves=leaves, leaves_per_worker=None if leaves else 1, reduce="fast"))
+    engine.configure(
+        Settings(num_micro_batches=micro_batches, micro_batches_per_worker=None if micro_batches else 1, reduce="fast")
+    )
     engine._settled = settled
     assert engine._max_workers == told

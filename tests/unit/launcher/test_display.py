@@ -168,7 +168,7 @@ def test_a_terminal_gets_a_progress_line_that_is_wiped_at_the_end(tmp_path: Path
     files = files_with(tmp_path / "w0")
     board = Board(files.board)
     err = Terminal()
-    board.write(step=13, leaf=-1, phase=OUTSIDE)
+    board.write(step=13, micro_batch=-1, phase=OUTSIDE)
     with Display(Console(Terminal(), err)) as display:
         display.follow("w0", 0, files, lambda: True)
         deadline = time.monotonic() + 60.0
@@ -245,7 +245,7 @@ def test_an_event_that_nobody_can_read_ends_nothing(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_counts_the_steps_that_it_has_done_itself(tmp_path: Path) -> None:
     files, events = files_with(tmp_path / "w0"), tmp_path / "events"
     board = Board(files.board)
-    board.write(step=13, leaf=-1, phase=OUTSIDE)
+    board.write(step=13, micro_batch=-1, phase=OUTSIDE)
     with Display(Console(Terminal(is_terminal=False), Terminal(is_terminal=False))) as display:
         display.follow_events(events)
         display.follow("w0", 0, files, lambda: True)

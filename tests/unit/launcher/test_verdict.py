@@ -108,7 +108,7 @@ def test_the_first_to_fail_is_the_one_that_the_reason_names_or_whose_own_script_
         return failure.worker if failure else ""
 
     assert first("w0: UsageError: wrong") == "w0"
-    assert first("leaf 2 of step 3 killed 3 workers") == "w2"
+    assert first("micro-batch 2 of step 3 killed 3 workers") == "w2"
 
 
 def test_who_failed_after_the_last_step_did_fail() -> None:
@@ -168,7 +168,7 @@ def test_a_worker_that_was_asked_to_end_is_not_the_one_to_look_at() -> None:
 
 
 def test_a_stopped_job_failed_whatever_its_workers_returned() -> None:
-    verdict = decide_verdict(ends(GOOD), JobEnd(stop_reason="leaf 3 killed 3 workers"), signal_number=None)
+    verdict = decide_verdict(ends(GOOD), JobEnd(stop_reason="micro-batch 3 killed 3 workers"), signal_number=None)
     assert verdict.exit_code == 1
 
 
@@ -178,19 +178,19 @@ def test_an_interrupted_job_ends_as_a_shell_would() -> None:
     assert failure_report(verdict, None) == ["stopped by SIGINT"]
 
 
-def test_the_failure_report_names_worker_signal_step_and_leaf() -> None:
-    end = WorkerEnd(worker="w1", exit=KILLED, step=7, leaf=3)
-    verdict = decide_verdict([end], JobEnd(stop_reason="leaf 3 killed 3 workers"), signal_number=None)
+def test_the_failure_report_names_worker_signal_step_and_micro_batch() -> None:
+    end = WorkerEnd(worker="w1", exit=KILLED, step=7, micro_batch=3)
+    verdict = decide_verdict([end], JobEnd(stop_reason="micro-batch 3 killed 3 workers"), signal_number=None)
     words = LastWords(directory="/d/w1", stdout=["one"], stderr=["two", "three"], error="ValueError: bad")
     assert failure_report(verdict, words) == [
-        "first to fail: w1, killed by SIGKILL in leaf 3 after step 7",
+        "first to fail: w1, killed by SIGKILL in micro-batch 3 after step 7",
         "  error: ValueError: bad",
         "  last lines of /d/w1/stdout.log:",
         "  | one",
         "  last lines of /d/w1/stderr.log:",
         "  | two",
         "  | three",
-        "the job failed: leaf 3 killed 3 workers",
+        "the job failed: micro-batch 3 killed 3 workers",
     ]
 
 

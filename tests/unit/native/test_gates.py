@@ -1,4 +1,5 @@
-"""Optimizers, schedulers and scalers act once per global batch, on the mean over all leaves, at the right moment."""
+"""Optimizers, schedulers and scalers act once per global batch, on the mean over all micro-batches, at the right
+moment."""
 
 from __future__ import annotations
 
@@ -32,11 +33,11 @@ class Slope(nn.Module):
 
 
 @pytest.mark.parametrize("reduce", ["exact", "fast"])
-@pytest.mark.parametrize("leaves", range(1, 9))
-def test_a_step_is_taken_by_the_mean_over_the_samples_of_the_global_batch(leaves: int, reduce: str) -> None:
+@pytest.mark.parametrize("micro_batches", range(1, 9))
+def test_a_step_is_taken_by_the_mean_over_the_samples_of_the_global_batch(micro_batches: int, reduce: str) -> None:
     model, size = Slope(), 45
     loader = everstep.DataLoader(Numbers(size), batch_size=3)
-    trainer = make_trainer(model, loader, leaves, reduce=reduce)
+    trainer = make_trainer(model, loader, micro_batches, reduce=reduce)
     optimizer = trainer.prepare(SGD(model.parameters(), lr=1.0))
     means = []
     for samples in loader:
@@ -47,14 +48,14 @@ def test_a_step_is_taken_by_the_mean_over_the_samples_of_the_global_batch(leaves
         if trainer.num_steps > len(means):
             means.append(-model.weight.item() - sum(means))
 
-    expected = [range(start, min(start + 3 * leaves, size)) for start in range(0, size, 3 * leaves)]
+    expected = [range(start, min(start + 3 * micro_batches, size)) for start in range(0, size, 3 * micro_batches)]
     assert means == pytest.approx([sum(each) / len(each) for each in expected])
 
 
-def test_the_weight_of_a_leaf_can_be_the_users_own() -> None:
+def test_the_weight_of_a_micro_batch_can_be_the_users_own() -> None:
     model = Slope()
     loader = everstep.DataLoader(Numbers(4), batch_size=2)
-    trainer = make_trainer(model, loader, leaves=2)
+    trainer = make_trainer(model, loader, micro_batches=2)
     optimizer = trainer.prepare(SGD(model.parameters(), lr=1.0))
     for samples in loader:
         with trainer.step(weight=float(samples.sum())):  # 1 and 5; means 0.5 and 2.5
@@ -66,7 +67,7 @@ def test_the_weight_of_a_leaf_can_be_the_users_own() -> None:
 def test_clipping_sees_the_full_gradient_and_only_that_counts() -> None:
     model = Slope()
     loader = everstep.DataLoader(Numbers(6), batch_size=2)
-    trainer = make_trainer(model, loader, leaves=3)
+    trainer = make_trainer(model, loader, micro_batches=3)
     optimizer = trainer.prepare(SGD(model.parameters(), lr=1.0))
     norms = []
     for samples in loader:
@@ -74,7 +75,7 @@ def test_clipping_sees_the_full_gradient_and_only_that_counts() -> None:
             model(samples).backward()
             norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
             optimizer.step()
-    assert norms == [0.0, 0.0, 2.5]  # between leaves there is no gradient to be seen
+    assert norms == [0.0, 0.0, 2.5]  # between micro-batches there is no gradient to be seen
     assert model.weight.item() == pytest.approx(-1.0)
 
 
@@ -104,7 +105,7 @@ def test_prepare_gives_back_what_it_was_given() -> None:
 def test_the_last_of_several_optimizers_commits() -> None:
     model = nn.ModuleDict({"one": Slope(), "two": Slope()})
     loader = everstep.DataLoader(Numbers(12), batch_size=2)
-    trainer = make_trainer(model, loader, leaves=2)
+    trainer = make_trainer(model, loader, micro_batches=2)
     first, second = trainer.prepare([SGD(model[name].parameters(), lr=1.0) for name in ("one", "two")])
     steps = []
     for samples in loader:
@@ -121,7 +122,7 @@ def test_the_last_of_several_optimizers_commits() -> None:
 def test_a_step_in_which_only_one_of_two_optimizers_acts_is_a_step() -> None:
     model = nn.ModuleDict({"one": Slope(), "two": Slope()})
     loader = everstep.DataLoader(Numbers(8), batch_size=2)
-    trainer = make_trainer(model, loader, leaves=2)
+    trainer = make_trainer(model, loader, micro_batches=2)
     first, second = trainer.prepare([SGD(model[name].parameters(), lr=1.0) for name in ("one", "two")])
     for samples in loader:
         with trainer.step():
@@ -141,13 +142,13 @@ def train(
     *,
     is_per_epoch: bool,
     epochs: int = 3,
-    leaves: int = 2,
+    micro_batches: int = 2,
     is_prepared: bool = True,
 ) -> tuple[list[float], Any]:
     """The learning rate of each step, 4 to an epoch."""
     model = Slope()
-    loader = everstep.DataLoader(Numbers(8 * leaves), batch_size=2)
-    trainer = make_trainer(model, loader, leaves)
+    loader = everstep.DataLoader(Numbers(8 * micro_batches), batch_size=2)
+    trainer = make_trainer(model, loader, micro_batches)
     optimizer = SGD(model.parameters(), lr=1.0)
     scheduler = schedule(optimizer)
     trainer.prepare(optimizer, scheduler if is_prepared else None)
@@ -168,9 +169,11 @@ def train(
 
 
 @pytest.mark.filterwarnings("error")  # torch warns of a scheduler that steps before its optimizer
-@pytest.mark.parametrize("leaves", [1, 4])
-def test_a_scheduler_per_step_steps_once_per_global_batch(leaves: int) -> None:
-    rates, scheduler = train(lambda o: LambdaLR(o, lambda n: 1 / (1 + n)), is_per_epoch=False, leaves=leaves)
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_a_scheduler_per_step_steps_once_per_global_batch(micro_batches: int) -> None:
+    rates, scheduler = train(
+        lambda o: LambdaLR(o, lambda n: 1 / (1 + n)), is_per_epoch=False, micro_batches=micro_batches
+    )
     assert rates == [1 / (1 + step) for step in range(12)]
     assert scheduler.last_epoch == 12
 
@@ -184,8 +187,8 @@ def test_a_scheduler_per_step_steps_once_per_global_batch(leaves: int) -> None:
     ],
 )
 def test_a_scheduler_that_was_not_prepared_is_adopted(schedule: Callable[..., Any], is_per_epoch: bool) -> None:
-    adopted, _ = train(schedule, is_per_epoch=is_per_epoch, leaves=3, is_prepared=False)
-    prepared, _ = train(schedule, is_per_epoch=is_per_epoch, leaves=3)
+    adopted, _ = train(schedule, is_per_epoch=is_per_epoch, micro_batches=3, is_prepared=False)
+    prepared, _ = train(schedule, is_per_epoch=is_per_epoch, micro_batches=3)
     assert adopted == prepared
 
 
@@ -201,9 +204,9 @@ def test_several_schedulers_that_were_not_prepared_are_refused_by_name() -> None
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("leaves", [1, 4])
-def test_a_scheduler_per_epoch_steps_once_after_each(leaves: int) -> None:
-    rates, _ = train(lambda o: StepLR(o, 1, 0.5), is_per_epoch=True, leaves=leaves)
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_a_scheduler_per_epoch_steps_once_after_each(micro_batches: int) -> None:
+    rates, _ = train(lambda o: StepLR(o, 1, 0.5), is_per_epoch=True, micro_batches=micro_batches)
     assert rates == [1.0] * 4 + [0.5] * 4 + [0.25] * 4
 
 
@@ -219,7 +222,7 @@ def test_a_schedulers_state_is_as_without_a_trainer() -> None:
 def test_a_scheduler_that_is_told_a_metric() -> None:
     model = Slope()
     loader = everstep.DataLoader(Numbers(8), batch_size=2)
-    trainer = make_trainer(model, loader, leaves=2)
+    trainer = make_trainer(model, loader, micro_batches=2)
     optimizer = SGD(model.parameters(), lr=1.0)
     optimizer, scheduler = trainer.prepare(optimizer, ReduceLROnPlateau(optimizer, factor=0.5, patience=0))
     for _ in trainer.epochs(3):
@@ -235,7 +238,7 @@ def test_a_scheduler_that_is_told_a_metric() -> None:
 def test_a_scheduler_may_be_made_after_its_optimizer_was_prepared() -> None:
     model = Slope()
     loader = everstep.DataLoader(Numbers(8), batch_size=2)
-    trainer = make_trainer(model, loader, leaves=2)
+    trainer = make_trainer(model, loader, micro_batches=2)
     optimizer = trainer.prepare(SGD(model.parameters(), lr=1.0))
     _, scheduler = trainer.prepare([], StepLR(optimizer, 1, 0.5))
     for samples in loader:
@@ -251,7 +254,7 @@ def test_what_comes_after_an_epoch_is_not_missed_by_a_checkpoint_from_its_last_s
     def run(epochs: int, saved: dict[str, Any] | None, *, is_saving_inside: bool = False) -> tuple[list[float], Any]:
         model = Slope()
         loader = everstep.DataLoader(Numbers(8), batch_size=2)
-        trainer = make_trainer(model, loader, leaves=2)
+        trainer = make_trainer(model, loader, micro_batches=2)
         optimizer = SGD(model.parameters(), lr=1.0)
         optimizer, scheduler = trainer.prepare(optimizer, StepLR(optimizer, 1, 0.5))
         parts = {"trainer": trainer, "optimizer": optimizer, "scheduler": scheduler}
@@ -284,7 +287,7 @@ def test_autocast_in_the_body() -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
     loader = everstep.DataLoader(torch.randn(24, 4), batch_size=4)  # type: ignore[arg-type]
-    trainer = make_trainer(model, loader, leaves=3)
+    trainer = make_trainer(model, loader, micro_batches=3)
     optimizer = trainer.prepare(Adam(model.parameters()))
     dtypes = set()
     for samples in loader:
@@ -299,11 +302,11 @@ def test_autocast_in_the_body() -> None:
     assert trainer.num_steps == 2
 
 
-@pytest.mark.parametrize("leaves", [1, 4])
-def test_an_overflow_skips_the_update_and_counts_the_step(leaves: int) -> None:
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_an_overflow_skips_the_update_and_counts_the_step(micro_batches: int) -> None:
     model = Slope().float()
-    loader = everstep.DataLoader(Numbers(4 * leaves), batch_size=1)
-    trainer = make_trainer(model, loader, leaves)
+    loader = everstep.DataLoader(Numbers(4 * micro_batches), batch_size=1)
+    trainer = make_trainer(model, loader, micro_batches)
     optimizer, scaler = SGD(model.parameters(), lr=1.0), torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
     optimizer, scaler = trainer.prepare(optimizer, None, scaler)
     told = []
@@ -311,7 +314,7 @@ def test_an_overflow_skips_the_update_and_counts_the_step(leaves: int) -> None:
         with trainer.step():
             step = trainer.num_steps
             loss = model(samples.float())
-            if step == 1 and trainer.is_last_leaf:
+            if step == 1 and trainer.is_last_micro_batch:
                 loss = loss * float("inf")
             scaler.scale(loss).backward()
             scaler.unscale_(optimizer)
@@ -320,7 +323,9 @@ def test_an_overflow_skips_the_update_and_counts_the_step(leaves: int) -> None:
             scaler.update()
         if trainer.num_steps > step:
             told.append((model.weight.item(), scaler.get_scale()))
-    means = [sum(range(start, start + leaves)) / leaves for start in range(0, 4 * leaves, leaves)]
+    means = [
+        sum(range(start, start + micro_batches)) / micro_batches for start in range(0, 4 * micro_batches, micro_batches)
+    ]
     assert [weight for weight, _ in told] == [-means[0], -means[0], -means[0] - means[2], -sum(means) + means[1]]
     assert [scale for _, scale in told] == [8.0, 4.0, 4.0, 8.0]
     assert trainer.num_steps == 4
@@ -346,7 +351,7 @@ def test_newcomers_get_the_scale_and_the_learning_rate() -> None:
 def test_a_scaler_that_is_switched_off_does_nothing() -> None:
     model = Slope()
     loader = everstep.DataLoader(Numbers(8), batch_size=2)
-    trainer = make_trainer(model, loader, leaves=2)
+    trainer = make_trainer(model, loader, micro_batches=2)
     optimizer, scaler = trainer.prepare(
         SGD(model.parameters(), lr=1.0), scaler=torch.amp.GradScaler("cpu", enabled=False)
     )
@@ -359,11 +364,11 @@ def test_a_scaler_that_is_switched_off_does_nothing() -> None:
 
 
 @pytest.mark.parametrize("has_late_scheduler", [False, True])
-@pytest.mark.parametrize("leaves", [1, 3])
-def test_a_scaler_that_the_trainer_does_not_know_is_explained(leaves: int, has_late_scheduler: bool) -> None:
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_a_scaler_that_the_trainer_does_not_know_is_explained(micro_batches: int, has_late_scheduler: bool) -> None:
     model = Slope().float()
     loader = everstep.DataLoader(Numbers(6), batch_size=1)
-    trainer = make_trainer(model, loader, leaves)
+    trainer = make_trainer(model, loader, micro_batches)
     optimizer, scaler = trainer.prepare(SGD(model.parameters(), lr=1.0)), torch.amp.GradScaler("cpu")
     if has_late_scheduler:
         StepLR(optimizer, 1)

@@ -19,10 +19,10 @@ from lab.samples import Numbers
 
 
 class Loop:
-    def __init__(self, leaves: int = 3, size: int = 10) -> None:
+    def __init__(self, micro_batches: int = 3, size: int = 10) -> None:
         self.model = everstep.DistributedDataParallel(nn.Linear(1, 1))
         self.loader = everstep.DataLoader(Numbers(size), batch_size=2)
-        self.trainer = make_trainer(self.model, self.loader, leaves)
+        self.trainer = make_trainer(self.model, self.loader, micro_batches)
         self.optimizer = self.trainer.prepare(torch.optim.SGD(self.model.parameters(), lr=0.1))
 
     def step(self, samples: torch.Tensor, **values: Any) -> None:
@@ -42,7 +42,7 @@ def test_the_mean_is_over_all_samples_and_begins_anew_when_it_is_taken() -> None
 
 
 def test_what_is_logged_after_the_update_counts_too() -> None:
-    loop = Loop(leaves=1)
+    loop = Loop(micro_batches=1)
     for _ in loop.trainer.epochs(1):
         for number, samples in enumerate(loop.loader):
             with loop.trainer.step():
@@ -52,7 +52,7 @@ def test_what_is_logged_after_the_update_counts_too() -> None:
 
 
 def test_a_checkpoint_in_the_middle_of_an_epoch_keeps_what_was_logged() -> None:
-    first, second = Loop(leaves=1), Loop(leaves=1)
+    first, second = Loop(micro_batches=1), Loop(micro_batches=1)
     for number, samples in enumerate(first.loader):
         with first.trainer.step():
             first.step(samples, value=samples.float().mean())
@@ -84,7 +84,7 @@ def test_logging_outside_of_a_step_is_refused() -> None:
 
 
 def test_who_is_asked_to_go_saves_after_the_step_and_ends() -> None:
-    loop, saved = Loop(leaves=1), []
+    loop, saved = Loop(micro_batches=1), []
     loop.trainer.on_leave(lambda: saved.append(loop.trainer.num_steps))
     with pytest.raises(Leaving):
         for _ in loop.trainer.epochs(9):

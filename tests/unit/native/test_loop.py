@@ -20,15 +20,15 @@ from lab.samples import Numbers
 class Job:
     """A small model that learns from noisy numbers."""
 
-    def __init__(self, leaves: int | None = 3, size: int = 32, saved: dict[str, Any] | None = None) -> None:
+    def __init__(self, micro_batches: int | None = 3, size: int = 32, saved: dict[str, Any] | None = None) -> None:
         torch.manual_seed(0)
         self.model = everstep.DistributedDataParallel(
             nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
         )
         self.loader = everstep.DataLoader(Numbers(size), batch_size=2, shuffle=True, seed=3)
-        self.trainer = make_trainer(self.model, self.loader, leaves, seed=5)
+        self.trainer = make_trainer(self.model, self.loader, micro_batches, seed=5)
         self.optimizer = self.trainer.prepare(torch.optim.Adam(self.model.parameters()))
-        self.seen: list[tuple[int, list[int]]] = []  # epoch and samples of each leaf
+        self.seen: list[tuple[int, list[int]]] = []  # epoch and samples of each micro-batch
         for name, part in self.parts.items():
             part.load_state_dict(saved[name]) if saved else None
 
@@ -69,27 +69,27 @@ def test_a_checkpoint_saved_in_the_body_repeats_and_loses_nothing(until: int) ->
     expected = whole.train(3)
     first = Job()
     saved = first.train(3, until)
-    second = Job(leaves=None, saved=saved)
+    second = Job(micro_batches=None, saved=saved)
     assert second.trainer.num_steps == until
     assert digest(second.train(3)) == digest(expected)
     assert first.seen + second.seen == whole.seen
     assert second.trainer.num_steps == whole.trainer.num_steps == 18
 
 
-def test_the_leaves_stay_what_they_were_when_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    saved = Job(leaves=3).train(1, until=2)
+def test_the_micro_batches_stay_what_they_were_when_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = Job(micro_batches=3).train(1, until=2)
     monkeypatch.setenv("EVERSTEP_MAX_WORKERS", "7")
-    fresh = Job(leaves=None)
-    assert (fresh.trainer.num_leaves, len(fresh.loader)) == (7, 3)
-    resumed = Job(leaves=None, saved=saved)
-    assert (resumed.trainer.num_leaves, len(resumed.loader)) == (3, 6)
+    fresh = Job(micro_batches=None)
+    assert (fresh.trainer.num_micro_batches, len(fresh.loader)) == (7, 3)
+    resumed = Job(micro_batches=None, saved=saved)
+    assert (resumed.trainer.num_micro_batches, len(resumed.loader)) == (3, 6)
 
 
-def test_other_leaves_than_saved_are_refused() -> None:
-    saved = Job(leaves=3).train(1, until=2)
-    with pytest.raises(UsageError, match="leaves=4, but the state was saved with 3") as caught:
-        Job(leaves=4, saved=saved)
-    assert "leaves=3" in str(caught.value.hint)
+def test_other_micro_batches_than_saved_are_refused() -> None:
+    saved = Job(micro_batches=3).train(1, until=2)
+    with pytest.raises(UsageError, match="micro_batches=4, but the state was saved with 3") as caught:
+        Job(micro_batches=4, saved=saved)
+    assert "micro_batches=3" in str(caught.value.hint)
 
 
 def test_an_empty_state_is_a_fresh_start() -> None:
@@ -162,29 +162,29 @@ def test_one_worker_computes_what_one_without_a_trainer_would() -> None:
 # --- errors of the user's own -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("leaf", range(3))
+@pytest.mark.parametrize("micro_batch", range(3))
 @pytest.mark.parametrize("where", ["forward", "after backward", "after the step"])
-def test_an_error_in_the_body_rises_unchanged_and_the_loop_could_go_on(leaf: int, where: str) -> None:
+def test_an_error_in_the_body_rises_unchanged_and_the_loop_could_go_on(micro_batch: int, where: str) -> None:
     class SpiltCoffee(Exception):
         pass
 
-    job, spilt = Job(leaves=3), SpiltCoffee("on sample 5")
-    num_leaves, is_spilt = 0, False
+    job, spilt = Job(micro_batches=3), SpiltCoffee("on sample 5")
+    num_micro_batches, is_spilt = 0, False
     with pytest.raises(SpiltCoffee) as caught:
         for samples in job.loader:
             with job.trainer.step():
-                is_spilt = num_leaves == leaf
+                is_spilt = num_micro_batches == micro_batch
                 if is_spilt and where == "forward":
                     raise spilt
                 job.model(samples.float().unsqueeze(1)).mean().backward()
                 if is_spilt and where == "after backward":
                     raise spilt
                 job.optimizer.step()
-                num_leaves += 1
+                num_micro_batches += 1
                 if is_spilt:
                     raise spilt
     assert caught.value is spilt
-    assert job.trainer.num_steps == (1 if where == "after the step" and leaf == 2 else 0)
+    assert job.trainer.num_steps == (1 if where == "after the step" and micro_batch == 2 else 0)
     job.loader.set_epoch(0)
     job.train(1)
     assert job.trainer.num_steps == 6
@@ -230,7 +230,7 @@ def another_length(job: Job) -> None:
 
 
 MISUSES: list[tuple[Any, str]] = [
-    (taken_not_trained, "the batch of leaf 0 of step 0 was taken from the loader, but not trained on"),
+    (taken_not_trained, "the batch of micro-batch 0 of step 0 was taken from the loader, but not trained on"),
     (two_steps_for_one_batch, "step\\(\\) without a batch"),
     (step_before_the_loop, "step\\(\\) without a batch"),
     (no_optimizer_step, "ended without optimizer.step\\(\\)"),
@@ -262,10 +262,10 @@ def test_step_before_prepare() -> None:
     assert "trainer.prepare(optimizer)" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("leaves", [0, -2])
-def test_leaves_that_are_not_positive(leaves: int) -> None:
-    with pytest.raises(UsageError, match=f"leaves={leaves}") as caught:
-        make_trainer(nn.Linear(1, 1), leaves=leaves)
+@pytest.mark.parametrize("micro_batches", [0, -2])
+def test_micro_batches_that_are_not_positive(micro_batches: int) -> None:
+    with pytest.raises(UsageError, match=f"micro_batches={micro_batches}") as caught:
+        make_trainer(nn.Linear(1, 1), micro_batches=micro_batches)
     assert caught.value.hint
 
 

@@ -20,18 +20,18 @@ from lab.alone import make_engine, make_trainer
 
 
 @pytest.mark.parametrize("reduce", ["exact", "fast"])
-def test_the_gradient_is_the_mean_over_all_samples_also_of_uneven_and_empty_leaves(reduce: str) -> None:
+def test_the_gradient_is_the_mean_over_all_samples_also_of_uneven_and_empty_micro_batches(reduce: str) -> None:
     torch.manual_seed(0)
     model = nn.Linear(5, 3).double()
     samples = torch.randn(9, 5).double()
     parts = [samples[:2], samples[2:7], samples[:0], samples[7:]]
     model(samples).square().sum(dim=1).mean().backward()
     wanted = [p.grad.clone() for p in model.parameters()]
-    trainer = make_trainer(model, leaves=4, reduce=reduce)
+    trainer = make_trainer(model, micro_batches=4, reduce=reduce)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.0))
 
-    for leaf in trainer.leaves(steps=1):
-        part = parts[leaf.index]
+    for micro_batch in trainer.micro_batches(steps=1):
+        part = parts[micro_batch.index]
         with trainer.step(weight=len(part)):
             stand_in = part if len(part) else samples[:1]
             model(stand_in).square().sum(dim=1).mean().backward()
@@ -44,11 +44,13 @@ def test_the_gradient_is_the_mean_over_all_samples_also_of_uneven_and_empty_leav
 @pytest.mark.parametrize("reduce", ["exact", "fast"])
 def test_float16_gradients_do_not_overflow_by_their_weight(reduce: str) -> None:
     model = nn.Linear(3, 1, bias=False).half()
-    trainer = make_trainer(model, leaves=3, reduce=reduce)
+    trainer = make_trainer(model, micro_batches=3, reduce=reduce)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.0))
-    for leaf in trainer.leaves(steps=1):
+    for micro_batch in trainer.micro_batches(steps=1):
         with trainer.step(weight=64):
-            (3000.0 * model(torch.full((1, 3), 1.0 + leaf.index).half())).sum().backward()  # 64 times that is infinite
+            (
+                3000.0 * model(torch.full((1, 3), 1.0 + micro_batch.index).half())
+            ).sum().backward()  # 64 times that is infinite
             optimizer.step()
 
     assert model.weight.grad.dtype == torch.float16
@@ -57,9 +59,9 @@ def test_float16_gradients_do_not_overflow_by_their_weight(reduce: str) -> None:
 
 def test_a_parameter_that_nobody_used_has_no_gradient() -> None:
     model = nn.ModuleDict({"used": nn.Linear(2, 2), "idle": nn.Linear(2, 2)})
-    trainer = make_trainer(model, leaves=2)
+    trainer = make_trainer(model, micro_batches=2)
     optimizer = trainer.prepare(torch.optim.Adam(model.parameters()))
-    for _ in trainer.leaves(steps=2):
+    for _ in trainer.micro_batches(steps=2):
         with trainer.step():
             model["used"](torch.ones(1, 2)).sum().backward()
             optimizer.step()
@@ -68,11 +70,11 @@ def test_a_parameter_that_nobody_used_has_no_gradient() -> None:
     assert model["used"].weight.grad is not None
 
 
-def test_no_sync_adds_up_within_a_leaf() -> None:
+def test_no_sync_adds_up_within_a_micro_batch() -> None:
     model = DistributedDataParallel(nn.Linear(2, 1, bias=False))
     trainer = make_trainer(model)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.0))
-    for _ in trainer.leaves(steps=1):
+    for _ in trainer.micro_batches(steps=1):
         with trainer.step():
             with model.no_sync():
                 model(torch.ones(1, 2)).sum().backward()
@@ -83,13 +85,13 @@ def test_no_sync_adds_up_within_a_leaf() -> None:
     assert list(model.state_dict()) == ["module.weight"]
 
 
-def test_an_exception_in_the_body_rises_and_complete_leaves_are_kept() -> None:
+def test_an_exception_in_the_body_rises_and_complete_micro_batches_are_kept() -> None:
     model = nn.Linear(2, 1)
-    trainer = make_trainer(model, leaves=3)
+    trainer = make_trainer(model, micro_batches=3)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
     seen = []
-    for leaf in trainer.leaves(steps=1):
-        seen.append(leaf.index)
+    for micro_batch in trainer.micro_batches(steps=1):
+        seen.append(micro_batch.index)
         try:
             with trainer.step():
                 model(torch.ones(1, 2)).sum().backward()
@@ -103,13 +105,13 @@ def test_an_exception_in_the_body_rises_and_complete_leaves_are_kept() -> None:
     assert trainer.num_steps == 1
 
 
-def test_a_leaf_that_is_computed_again_starts_from_the_buffers_of_the_step() -> None:
+def test_a_micro_batch_that_is_computed_again_starts_from_the_buffers_of_the_step() -> None:
     model = nn.BatchNorm1d(1, momentum=0.5)
-    trainer = make_trainer(model, leaves=2)
+    trainer = make_trainer(model, micro_batches=2)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
     seen = []
-    for leaf in trainer.leaves(steps=1):
-        seen.append(leaf.index)
+    for micro_batch in trainer.micro_batches(steps=1):
+        seen.append(micro_batch.index)
         try:
             with trainer.step():
                 loss = model(torch.tensor([[1.0], [3.0]])).sum()
@@ -128,7 +130,7 @@ def test_sparse_gradients_are_refused() -> None:
     model = nn.Embedding(4, 2, sparse=True)
     trainer = make_trainer(model)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
-    next(iter(trainer.leaves(steps=1)))
+    next(iter(trainer.micro_batches(steps=1)))
     with pytest.raises(UsageError, match="sparse gradients") as caught, trainer.step():
         model(torch.tensor([1])).sum().backward()
         optimizer.step()
@@ -139,7 +141,7 @@ def test_sparse_parameters_are_refused() -> None:
     model = nn.Module()
     model.weight = nn.Parameter(torch.eye(2).to_sparse())
     with pytest.raises(UsageError, match="parameter weight is sparse"):
-        make_trainer(model).engine.next_leaf()
+        make_trainer(model).engine.next_micro_batch()
 
 
 class Counting(nn.Module):
@@ -156,11 +158,11 @@ class Counting(nn.Module):
 
 
 def train_counting(model: nn.Module, *weights: float, steps: int = 3) -> None:
-    trainer = make_trainer(model, leaves=len(weights))
+    trainer = make_trainer(model, micro_batches=len(weights))
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
-    for leaf in trainer.leaves(steps=steps):
-        with trainer.step(weights[leaf.index]):
-            model(torch.full((2, 2), 1.0 + leaf.index)).sum().backward()
+    for micro_batch in trainer.micro_batches(steps=steps):
+        with trainer.step(weights[micro_batch.index]):
+            model(torch.full((2, 2), 1.0 + micro_batch.index)).sum().backward()
             optimizer.step()
 
 
@@ -186,7 +188,7 @@ def test_a_buffer_that_changes_its_shape_or_type_is_refused(change: Callable[...
         train_counting(Counting(change), 1.0, 1.0)
 
 
-def test_buffers_are_those_of_the_first_leaf_with_weight() -> None:
+def test_buffers_are_those_of_the_first_micro_batch_with_weight() -> None:
     model = nn.Sequential(nn.BatchNorm1d(2, momentum=1.0), nn.Linear(2, 1))
     train_counting(model, 0.0, 0.0, 1.0, 1.0)
     assert model[0].running_mean.tolist() == [3.0, 3.0]
@@ -198,13 +200,13 @@ def test_a_step_without_weight_does_not_move_buffers(counts: bool) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     before = {name: each.clone() for name, each in model.named_buffers()}
     engine = make_engine()
-    engine.configure(Settings(leaves_per_worker=1, reduce="fast", counts_empty_steps=counts))
+    engine.configure(Settings(micro_batches_per_worker=1, reduce="fast", counts_empty_steps=counts))
     engine.registry.add("model", model)
     for _ in range(3):
-        engine.begin_leaf(engine.next_leaf(), 0.0)
+        engine.begin_micro_batch(engine.next_micro_batch(), 0.0)
         model(torch.randn(8, 4) + 100.0).sum().backward()
         engine.update(lambda: None, is_final=True)
-        engine.end_leaf()
+        engine.end_micro_batch()
         engine.after_commit()
     assert all(torch.equal(before[name], each) for name, each in model.named_buffers())
 
@@ -231,11 +233,11 @@ def train_segments(*checkpointed: str, shared: bool = False) -> list[list[float]
     """The clipped gradients of the last step."""
     torch.manual_seed(0)
     model = Segments(*checkpointed, shared=shared)
-    trainer = make_trainer(model, leaves=2)
+    trainer = make_trainer(model, micro_batches=2)
     optimizer = trainer.prepare(torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1))
-    for leaf in trainer.leaves(steps=2):
+    for micro_batch in trainer.micro_batches(steps=2):
         with trainer.step():
-            model(torch.full((2, 4), 1.0 + leaf.index)).sum().backward()
+            model(torch.full((2, 4), 1.0 + micro_batch.index)).sum().backward()
             nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             optimizer.step()
     return [p.grad.flatten().tolist() for p in model.parameters() if p.requires_grad]
@@ -262,12 +264,12 @@ def test_a_parameter_of_two_reentrant_segments_is_refused_by_name_or_summed() ->
 
 
 def backward_outside(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.optim.Optimizer) -> None:
-    next(iter(trainer.leaves(steps=1)))
+    next(iter(trainer.micro_batches(steps=1)))
     model(torch.ones(1, 2)).sum().backward()
 
 
 def second_backward(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.optim.Optimizer) -> None:
-    for _ in trainer.leaves(steps=1):
+    for _ in trainer.micro_batches(steps=1):
         with trainer.step():
             model(torch.ones(1, 2)).sum().backward()
             model(torch.ones(1, 2)).sum().backward()
@@ -278,19 +280,19 @@ def step_outside(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.opt
 
 
 def step_forgotten(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.optim.Optimizer) -> None:
-    for _ in trainer.leaves(steps=1):
+    for _ in trainer.micro_batches(steps=1):
         with trainer.step():
             model(torch.ones(1, 2)).sum().backward()
 
 
 def step_in_step(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.optim.Optimizer) -> None:
-    for _ in trainer.leaves(steps=1):
+    for _ in trainer.micro_batches(steps=1):
         with trainer.step(), trainer.step():
             pass
 
 
 def negative_weight(model: nn.Module, trainer: ElasticTrainer, optimizer: torch.optim.Optimizer) -> None:
-    for _ in trainer.leaves(steps=1):
+    for _ in trainer.micro_batches(steps=1):
         with trainer.step(weight=-1):
             pass
 
@@ -319,8 +321,8 @@ def test_wrong_use_gets_an_error_and_a_hint(misuse: Callable[..., None], words: 
 
 def test_wrong_arguments_get_an_error() -> None:
     model = nn.Linear(2, 1)
-    with pytest.raises(UsageError, match="leaves=0"):
-        make_trainer(model, leaves=0)
+    with pytest.raises(UsageError, match="micro_batches=0"):
+        make_trainer(model, micro_batches=0)
     with pytest.raises(UsageError, match="reduce='slow'"):
         make_trainer(model, reduce="slow")
     with pytest.raises(UsageError, match="before prepare"), make_trainer(model).step():
@@ -328,19 +330,19 @@ def test_wrong_arguments_get_an_error() -> None:
     with pytest.raises(UsageError, match="not bound to a trainer"):
         DistributedDataParallel(model)(torch.ones(1, 2))
     with pytest.raises(UsageError, match="no parameter"):
-        make_trainer(nn.ReLU()).engine.next_leaf()
+        make_trainer(nn.ReLU()).engine.next_micro_batch()
 
 
 def test_what_the_script_changes_in_buffers_between_two_steps_stays() -> None:
     model = nn.Linear(2, 1)
-    trainer = make_trainer(model, leaves=2)
+    trainer = make_trainer(model, micro_batches=2)
     average = trainer.register("average", AveragedModel(model))
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
-    for _ in trainer.leaves(steps=3):
+    for _ in trainer.micro_batches(steps=3):
         with trainer.step():
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
-            if trainer.is_last_leaf:
+            if trainer.is_last_micro_batch:
                 average.update_parameters(model)
 
     assert average.n_averaged.item() == 3
@@ -350,7 +352,7 @@ def test_what_the_script_changes_in_buffers_between_two_steps_stays() -> None:
 def train_unregistered(model: nn.Module, head: nn.Module) -> None:
     trainer = make_trainer(model)
     optimizer = trainer.prepare(torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1))
-    for _ in trainer.leaves(steps=2):
+    for _ in trainer.micro_batches(steps=2):
         with trainer.step():
             head(model(torch.ones(1, 2))).sum().backward()
             optimizer.step()
@@ -365,10 +367,10 @@ def test_a_gradient_that_no_other_worker_has_a_part_in_is_refused() -> None:
         train_unregistered(thawed, nn.Identity())
 
 
-def test_leaves_of_an_epoch_that_was_left_early_are_not_those_of_the_next() -> None:
+def test_micro_batches_of_an_epoch_that_was_left_early_are_not_those_of_the_next() -> None:
     model = nn.Linear(1, 1)
     loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=1)
-    trainer = ElasticTrainer(model, loader, leaves=4, engine=make_engine())
+    trainer = ElasticTrainer(model, loader, micro_batches=4, engine=make_engine())
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
     seen: dict[int, list[int]] = {}
     for epoch in trainer.epochs(2):
@@ -386,7 +388,7 @@ def test_leaves_of_an_epoch_that_was_left_early_are_not_those_of_the_next() -> N
 def test_a_value_is_agreed_on_between_steps_and_not_amid_one() -> None:
     model = nn.Linear(1, 1)
     loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=1)
-    trainer = ElasticTrainer(model, loader, leaves=2, engine=(engine := make_engine()))
+    trainer = ElasticTrainer(model, loader, micro_batches=2, engine=(engine := make_engine()))
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
     for (sample,) in loader:
         with pytest.raises(UsageError, match="in the middle of step"):

@@ -25,7 +25,7 @@ def refused(act: Any) -> str:
 
 
 def test_micro_batches_as_a_text() -> None:
-    assert "leaves='4' is a str" in refused(lambda: make_trainer(nn.Linear(1, 1), leaves="4"))
+    assert "micro_batches='4' is a str" in refused(lambda: make_trainer(nn.Linear(1, 1), micro_batches="4"))
 
 
 def test_arguments_in_another_order() -> None:
@@ -60,7 +60,7 @@ def test_a_step_without_a_gradient(is_of_another: bool) -> None:
 
 
 def test_what_a_script_dies_of_is_shown_without_our_own_lines(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import everstep\n\neverstep.ElasticTrainer(None, leaves=4)\n")
+    (tmp_path / "train.py").write_text("import everstep\n\neverstep.ElasticTrainer(None, micro_batches=4)\n")
 
     done = run(sys.executable, "train.py", folder=tmp_path)
 

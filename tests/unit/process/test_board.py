@@ -25,8 +25,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_what_is_written_is_read(tmp_path: Path, clock: list[float]) -> None:
     written = Board(tmp_path / "board")
     clock[0] = 101.0
-    written.write(step=3, leaf=2, phase=COMPUTING)
-    assert read_board(tmp_path / "board") == Progress(step=3, leaf=2, phase=COMPUTING, since=101.0)
+    written.write(step=3, micro_batch=2, phase=COMPUTING)
+    assert read_board(tmp_path / "board") == Progress(step=3, micro_batch=2, phase=COMPUTING, since=101.0)
     assert written.progress == read_board(tmp_path / "board")
     written.close()
     assert read_board(tmp_path / "board").step == 3
@@ -46,7 +46,7 @@ def test_a_disk_without_room_for_it_is_an_error_and_not_a_death(tmp_path: Path) 
         allocate(tmp_path / "early")
         code = (
             "import sys; from everstep.ipc.progress_page import *;"
-            " Board(sys.argv[1]).write(step=3, leaf=2, phase=OUTSIDE)"
+            " Board(sys.argv[1]).write(step=3, micro-batch=2, phase=OUTSIDE)"
         )
         done = run(sys.executable, "-c", code, tmp_path / "late", folder=Path("/"))
         assert done.returncode == 1 and "No space left on device" in done.stderr
@@ -58,27 +58,27 @@ def test_a_disk_without_room_for_it_is_an_error_and_not_a_death(tmp_path: Path) 
 
 def test_only_the_wait_for_the_sum_counts_as_a_usual_wait(clock: list[float]) -> None:
     worker = Board()
-    worker.write(step=0, leaf=0, phase=COMPUTING)
-    worker.write(step=0, leaf=-1, phase=WAITING)
+    worker.write(step=0, micro_batch=0, phase=COMPUTING)
+    worker.write(step=0, micro_batch=-1, phase=WAITING)
     clock[0] += 2
-    worker.write(step=0, leaf=-1, phase=COMPUTING)  # the update
+    worker.write(step=0, micro_batch=-1, phase=COMPUTING)  # the update
     assert worker.progress.longest_wait_s == 2
-    worker.write(step=1, leaf=-1, phase=OUTSIDE)
-    worker.write(step=1, leaf=-1, phase=WAITING)  # for a newcomer that loads its data
+    worker.write(step=1, micro_batch=-1, phase=OUTSIDE)
+    worker.write(step=1, micro_batch=-1, phase=WAITING)  # for a newcomer that loads its data
     clock[0] += 50
-    worker.write(step=1, leaf=-1, phase=OUTSIDE)
+    worker.write(step=1, micro_batch=-1, phase=OUTSIDE)
     assert worker.progress.longest_wait_s == 2
     worker.close()
 
 
-def test_a_step_lasts_from_its_first_leaf_to_its_commit(clock: list[float]) -> None:
+def test_a_step_lasts_from_its_first_micro_batch_to_its_commit(clock: list[float]) -> None:
     worker = Board()
-    worker.write(step=0, leaf=0, phase=COMPUTING)
+    worker.write(step=0, micro_batch=0, phase=COMPUTING)
     clock[0] += 1
-    worker.write(step=0, leaf=1, phase=COMPUTING)
+    worker.write(step=0, micro_batch=1, phase=COMPUTING)
     clock[0] += 2
-    worker.write(step=1, leaf=-1, phase=OUTSIDE)
+    worker.write(step=1, micro_batch=-1, phase=OUTSIDE)
     clock[0] += 9
-    worker.write(step=1, leaf=0, phase=COMPUTING)
+    worker.write(step=1, micro_batch=0, phase=COMPUTING)
     assert worker.progress.longest_step_s == 3
     worker.close()

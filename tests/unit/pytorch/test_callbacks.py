@@ -13,7 +13,7 @@ from lab.one_weight import OneWeight, fit, reported, trainer
 
 
 def test_each_batch_is_told_with_its_epoch_and_metrics() -> None:
-    trial = fit(context={"leaves": 2}, options={"size": 8}, max_length=Batch(4))  # 2 batches an epoch
+    trial = fit(context={"micro_batches": 2}, options={"size": 8}, max_length=Batch(4))  # 2 batches an epoch
 
     assert trial.diary.of("on_training_batch_start") == [(0, 0), (0, 1), (1, 2), (1, 3)]
     assert trial.diary.of("on_training_batch_end") == [

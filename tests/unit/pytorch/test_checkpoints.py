@@ -42,15 +42,17 @@ class Everything(Target):
 
 
 @pytest.mark.parametrize("cuts", [(1,), (8,), (5, 11), (7, 8, 9, 16)])
-@pytest.mark.parametrize("leaves", [1, 3])
-def test_a_training_in_parts_is_the_same_as_one_without_a_break(cuts: tuple[int, ...], leaves: int) -> None:
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_a_training_in_parts_is_the_same_as_one_without_a_break(cuts: tuple[int, ...], micro_batches: int) -> None:
     """Shuffled, in the middle of epochs and at their ends."""
-    straight = fit(Everything, context={"checkpoints": "straight", "leaves": leaves}, max_length=Batch(20))
+    straight = fit(
+        Everything, context={"checkpoints": "straight", "micro_batches": micro_batches}, max_length=Batch(20)
+    )
     samples: list[int] = []
     weights: list[float] = []
     losses: list[float] = []
     for length in (*cuts, 20):
-        part = fit(Everything, context=KEPT | {"leaves": leaves}, max_length=Batch(length))
+        part = fit(Everything, context=KEPT | {"micro_batches": micro_batches}, max_length=Batch(length))
         samples, weights = samples + part.samples, weights + part.weights
         losses += training_losses(part)
 
@@ -93,10 +95,10 @@ def test_other_hyperparameters_are_another_run() -> None:
     assert fit(context={"hparams": {"lr": 2}}, max_length=Batch(3)).weights[0] == 1.0
 
 
-def test_the_leaves_of_a_batch_stay_what_they_were() -> None:
-    straight = fit(Everything, context={"leaves": 3, "checkpoints": "straight"}, max_length=Batch(6))
-    fit(Everything, context=KEPT | {"leaves": 3}, max_length=Batch(2))
-    trial = fit(Everything, context=KEPT | {"leaves": 1}, max_length=Batch(6))
+def test_the_micro_batches_of_a_batch_stay_what_they_were() -> None:
+    straight = fit(Everything, context={"micro_batches": 3, "checkpoints": "straight"}, max_length=Batch(6))
+    fit(Everything, context=KEPT | {"micro_batches": 3}, max_length=Batch(2))
+    trial = fit(Everything, context=KEPT | {"micro_batches": 1}, max_length=Batch(6))
 
     assert trial.samples == straight.samples[12:]
     assert trial.w == straight.w

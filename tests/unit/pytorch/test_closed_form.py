@@ -31,14 +31,14 @@ def test_further_metrics_are_there_for_each_batch() -> None:
     assert average["seven"] == 7
 
 
-@pytest.mark.parametrize("leaves", [1, 4])
-def test_a_metric_is_what_it_was_when_it_was_returned(leaves: int) -> None:
-    """Though the script goes on to change that tensor, in the next leaf or batch."""
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_a_metric_is_what_it_was_when_it_was_returned(micro_batches: int) -> None:
+    """Though the script goes on to change that tensor, in the next micro-batch or batch."""
     total = torch.zeros(())
-    trial = fit(options={"more": lambda trial: {"total": total.add_(1)}}, context={"leaves": leaves})
+    trial = fit(options={"more": lambda trial: {"total": total.add_(1)}}, context={"micro_batches": micro_batches})
 
     ((_, batches),) = trial.diary.of("on_training_workload_end")
-    expected = [sum(range(n * leaves + 1, (n + 1) * leaves + 1)) / leaves for n in range(8)]
+    expected = [sum(range(n * micro_batches + 1, (n + 1) * micro_batches + 1)) / micro_batches for n in range(8)]
     assert [batch["total"] for batch in batches] == expected
 
 
@@ -61,19 +61,25 @@ def test_what_is_no_metric_is_refused_by_name() -> None:
         fit(options={"more": lambda trial: {"word": "good"}})
 
 
-def test_a_batch_is_all_its_leaves_and_one_step() -> None:
-    trial = fit(context={"leaves": 4})
+def test_a_batch_is_all_its_micro_batches_and_one_step() -> None:
+    trial = fit(context={"micro_batches": 4})
 
-    leaves_of_batch = [[leaf for _, batch, leaf in trial.batches if batch == number] for number in range(2)]
-    assert leaves_of_batch == [[[0, 1], [2, 3], [4, 5], [6, 7]], [[8, 9], [10, 11], [12, 13], [14, 15]]]
+    micro_batches_of_batch = [
+        [micro_batch for _, batch, micro_batch in trial.batches if batch == number] for number in range(2)
+    ]
+    assert micro_batches_of_batch == [[[0, 1], [2, 3], [4, 5], [6, 7]], [[8, 9], [10, 11], [12, 13], [14, 15]]]
     assert trial.weights == [2.0**-n for n in range(8)]
     assert training_losses(trial) == [4.0**-n for n in range(8)]
 
 
 def test_the_metrics_of_a_batch_are_the_mean_over_its_samples() -> None:
-    """Of 5 samples in leaves of 2: batches of 4 and 1, and the second one's other leaf is empty."""
+    """Of 5 samples in micro-batches of 2: batches of 4 and 1, and the second one's other micro-batch is empty."""
     trial = fit(
-        Target, context={"leaves": 2}, options={"size": 5, "lr": 0.0}, max_length=Epoch(1), reporting_period=Batch(2)
+        Target,
+        context={"micro_batches": 2},
+        options={"size": 5, "lr": 0.0},
+        max_length=Epoch(1),
+        reporting_period=Batch(2),
     )
 
     square = [(1 - index / SIZE) ** 2 for index in range(5)]
@@ -83,7 +89,7 @@ def test_the_metrics_of_a_batch_are_the_mean_over_its_samples() -> None:
 
 
 def test_the_gradient_of_a_short_batch_is_the_mean_over_its_samples() -> None:
-    trial = fit(Target, context={"leaves": 2}, options={"size": 7}, max_length=Epoch(1))  # 4, then 2 + 1
+    trial = fit(Target, context={"micro_batches": 2}, options={"size": 7}, max_length=Epoch(1))  # 4, then 2 + 1
 
     w = 1.0
     for first, end in ((0, 4), (4, 7)):
@@ -93,13 +99,15 @@ def test_the_gradient_of_a_short_batch_is_the_mean_over_its_samples() -> None:
 
 
 def test_a_last_batch_that_is_not_full_is_dropped_if_asked() -> None:
-    trial = fit(context={"leaves": 2}, options={"size": 7, "drop_last": True}, max_length=Epoch(2))
+    trial = fit(context={"micro_batches": 2}, options={"size": 7, "drop_last": True}, max_length=Epoch(2))
 
     assert trial.samples == [0, 1, 2, 3] * 2
 
 
 def test_gradients_are_clipped_by_value() -> None:
-    trial = fit(options={"clip": lambda parameters: nn.utils.clip_grad_value_(parameters, 0.5)}, context={"leaves": 2})
+    trial = fit(
+        options={"clip": lambda parameters: nn.utils.clip_grad_value_(parameters, 0.5)}, context={"micro_batches": 2}
+    )
 
     w = 1.0
     for n in range(8):
@@ -119,13 +127,13 @@ def test_gradients_are_clipped_by_norm() -> None:
         w -= 0.25 * min(2 * w, 1.0)
 
 
-def test_gradients_are_clipped_once_per_batch_when_they_are_the_mean_over_its_leaves() -> None:
+def test_gradients_are_clipped_once_per_batch_when_they_are_the_mean_over_its_micro_batches() -> None:
     seen = []
 
     def clip(parameters: Any) -> None:
         seen.extend(parameter.grad.item() for parameter in parameters)
 
-    fit(options={"clip": clip}, context={"leaves": 4}, max_length=Batch(3))
+    fit(options={"clip": clip}, context={"micro_batches": 4}, max_length=Batch(3))
 
     assert seen == [2.0, 1.0, 0.5]
 
@@ -137,7 +145,7 @@ def test_with_aggregation_the_weight_changes_with_every_nth_batch_by_the_mean() 
     trial = fit(context={"aggregation_frequency": 2})
     assert trial.weights == [1, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 4, 1 / 8, 1 / 8]
 
-    trial = fit(context={"aggregation_frequency": 4, "leaves": 2, "checkpoints": "other"})
+    trial = fit(context={"aggregation_frequency": 4, "micro_batches": 2, "checkpoints": "other"})
     assert trial.weights == [1, 1, 1, 1, 1 / 2, 1 / 2, 1 / 2, 1 / 2]
 
 
@@ -195,7 +203,7 @@ def test_two_models_with_an_optimizer_each() -> None:
 
 
 def test_a_model_and_an_optimizer_that_were_wrapped_before_the_trial() -> None:
-    with pytorch.init(leaves=1, enable_tensorboard_logging=False) as context:
+    with pytorch.init(micro_batches=1, enable_tensorboard_logging=False) as context:
         model = context.wrap_model(Weight())
         optimizer = context.wrap_optimizer(torch.optim.SGD(model.parameters(), lr=0.25))
         trial = OneWeight(context, model=model, optimizer=optimizer)
@@ -205,7 +213,7 @@ def test_a_model_and_an_optimizer_that_were_wrapped_before_the_trial() -> None:
 
 
 def test_torchs_own_loader_is_welcome() -> None:
-    trial = fit(options={"loader": data.DataLoader}, context={"leaves": 2})
+    trial = fit(options={"loader": data.DataLoader}, context={"micro_batches": 2})
     assert trial.weights == [2.0**-n for n in range(8)]
     assert trial.samples == list(range(SIZE)) * 2
 

@@ -31,13 +31,15 @@ def test_where_training_is_can_be_asked_in_every_batch() -> None:
     assert seen == [(n, n // 3, n % 3 == 0, n % 3 == 2, 0) for n in range(7)]
 
 
-def test_where_training_is_is_the_same_in_all_leaves_of_a_batch() -> None:
+def test_where_training_is_is_the_same_in_all_micro_batches_of_a_batch() -> None:
     seen = []
 
     def ask(trial: OneWeight, batch: int) -> None:
         seen.append((trial.context.current_train_batch(), trial.context.is_epoch_end()))
 
-    fit(options={"in_batch": ask, "size": 10}, context={"leaves": 4}, max_length=Batch(2))  # batches of 8 and 2 samples
+    fit(
+        options={"in_batch": ask, "size": 10}, context={"micro_batches": 4}, max_length=Batch(2)
+    )  # batches of 8 and 2 samples
     assert set(seen) == {(0, False), (1, True)}
 
 
@@ -58,7 +60,9 @@ def test_before_training_has_begun_there_is_no_answer() -> None:
 
 def test_hyperparameters() -> None:
     hparams = {"lr": 0.1, "global_batch_size": 32}
-    with pytorch.init(hparams=hparams, exp_conf={"name": "mine", "data": {"folder": "here"}}, leaves=4) as context:
+    with pytorch.init(
+        hparams=hparams, exp_conf={"name": "mine", "data": {"folder": "here"}}, micro_batches=4
+    ) as context:
         assert context.get_hparams() == hparams
         assert context.get_hparam("lr") == 0.1
         assert context.get_experiment_config()["name"] == "mine"
@@ -74,11 +78,13 @@ def test_hyperparameters_of_the_experiments_configuration() -> None:
         assert context.get_trial_seed() == 3
 
 
-@pytest.mark.parametrize(("size", "leaves", "near"), [(30, 4, "28 or 32"), (3, 4, "use 4")])
-def test_a_global_batch_that_does_not_split_names_those_that_do(size: int, leaves: int, near: str) -> None:
+@pytest.mark.parametrize(("size", "micro_batches", "near"), [(30, 4, "28 or 32"), (3, 4, "use 4")])
+def test_a_global_batch_that_does_not_split_names_those_that_do(size: int, micro_batches: int, near: str) -> None:
     with (
-        pytorch.init(hparams={"global_batch_size": size}, leaves=leaves) as context,
-        pytest.raises(UsageError, match=f"(?s)global_batch_size={size} is not a multiple of the {leaves} .*{near}"),
+        pytorch.init(hparams={"global_batch_size": size}, micro_batches=micro_batches) as context,
+        pytest.raises(
+            UsageError, match=f"(?s)global_batch_size={size} is not a multiple of the {micro_batches} .*{near}"
+        ),
     ):
         context.get_per_slot_batch_size()
 

@@ -59,16 +59,18 @@ class Automatic(Scaled):
 
 
 @pytest.mark.parametrize("kind", [Scaled, Automatic])
-@pytest.mark.parametrize("leaves", [1, 2])
-def test_the_scale_grows_after_its_interval_and_the_weights_do_not_know_of_it(kind: type[Scaled], leaves: int) -> None:
-    trial = fit(kind, context={"leaves": leaves})
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_the_scale_grows_after_its_interval_and_the_weights_do_not_know_of_it(
+    kind: type[Scaled], micro_batches: int
+) -> None:
+    trial = fit(kind, context={"micro_batches": micro_batches})
 
-    assert trial.scales[::leaves] == [FIRST * 2 ** (n // 3) for n in range(8)]
+    assert trial.scales[::micro_batches] == [FIRST * 2 ** (n // 3) for n in range(8)]
     assert trial.weights == [2.0**-n for n in range(8)]
 
 
 @pytest.mark.parametrize("kind", [Scaled, Automatic])
-def test_an_overflow_shrinks_the_scale_and_leaves_the_weight_alone(kind: type[Scaled]) -> None:
+def test_an_overflow_shrinks_the_scale_and_micro_batches_the_weight_alone(kind: type[Scaled]) -> None:
     trial = fit(kind, options={"overflows": (1, 4)}, max_length=Batch(6))
 
     assert trial.weights == [1, 1 / 2, 1 / 2, 1 / 4, 1 / 8, 1 / 8]

@@ -10,7 +10,7 @@ from everstep.errors import UsageError
 from everstep.pytorch import Batch, Epoch, Record, Seconds
 from lab.one_weight import OneWeight, fit, reported, trainer, training_losses
 
-EPOCH = 8  # batches: 16 samples in leaves of 2, one leaf per batch
+EPOCH = 8  # batches: 16 samples in micro-batches of 2, one micro-batch per batch
 
 
 def batches_of(kind: str) -> list[int]:
@@ -239,8 +239,8 @@ def test_a_time_is_above_zero(value: Any) -> None:
         ({"aggregation_frequency": 0}, "aggregation_frequency=0"),
         ({"aggregation_frequency": True}, "aggregation_frequency=True"),
         ({"aggregation_frequency": 1.5}, "aggregation_frequency=1.5"),
-        ({"leaves": 0}, "leaves=0"),
-        ({"leaves": "two"}, "leaves='two'"),
+        ({"micro_batches": 0}, "micro_batches=0"),
+        ({"micro_batches": "two"}, "micro_batches='two'"),
         ({"reduce": "exakt"}, "exakt"),
     ],
 )

@@ -49,8 +49,8 @@ def test_with_every_second_epoch() -> None:
     assert rates(Mode.STEP_EVERY_EPOCH, 2) == [n // 8 for n in range(16)]
 
 
-def test_with_every_batch_whatever_the_leaves() -> None:
-    assert rates(Mode.STEP_EVERY_BATCH, leaves=4) == list(range(16))
+def test_with_every_batch_whatever_the_micro_batches() -> None:
+    assert rates(Mode.STEP_EVERY_BATCH, micro_batches=4) == list(range(16))
 
 
 def test_by_hand_alone() -> None:
@@ -125,7 +125,7 @@ def test_a_scheduler_stepped_in_train_batch_acts_once_per_batch() -> None:
             super().update(loss)
             self.scheduler.step()
 
-    trial = fit(ByHand, options={"mode": Mode.MANUAL_STEP}, context={"leaves": 4})
+    trial = fit(ByHand, options={"mode": Mode.MANUAL_STEP}, context={"micro_batches": 4})
     assert trial.lrs == [0.25 * 0.5**n for n in range(8)]
 
 

@@ -39,7 +39,7 @@ class Listening(pytorch.PyTorchTrial):
 
 
 def order(seed: int) -> list[float]:
-    with pytorch.init(seed=seed, hparams={"seed": seed}, leaves=1, enable_tensorboard_logging=False) as context:
+    with pytorch.init(seed=seed, hparams={"seed": seed}, micro_batches=1, enable_tensorboard_logging=False) as context:
         trial = Listening(context)
         pytorch.Trainer(trial, context).fit(max_length=pytorch.Epoch(1))
     return trial.heard

@@ -266,12 +266,12 @@ def averages(trial: OneWeight) -> list[dict[str, Any]]:
     return [average for average, _ in trial.diary.of("on_training_workload_end")]
 
 
-@pytest.mark.parametrize("leaves", [1, 4])
-def test_a_reducer_of_a_class_sees_each_window_and_each_validation(leaves: int) -> None:
-    batches = 8 // leaves
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_a_reducer_of_a_class_sees_each_window_and_each_validation(micro_batches: int) -> None:
+    batches = 8 // micro_batches
     trial = fit(
         Reduced,
-        context={"leaves": leaves},
+        context={"micro_batches": micro_batches},
         options={"wrapped": [(Last(),)]},
         max_length=Batch(batches),
         reporting_period=Batch(batches // 2),
@@ -281,8 +281,8 @@ def test_a_reducer_of_a_class_sees_each_window_and_each_validation(leaves: int) 
     assert [(each["most"], each["samples"]) for each in validated(trial)] == [(5, 6)]
 
 
-@pytest.mark.parametrize("leaves", [1, 2, 4])
-def test_a_function_gets_all_values_in_the_order_of_the_data(leaves: int) -> None:
+@pytest.mark.parametrize("micro_batches", [1, 2, 4])
+def test_a_function_gets_all_values_in_the_order_of_the_data(micro_batches: int) -> None:
     seen = []
 
     def keep(values: list[int]) -> float:
@@ -291,9 +291,9 @@ def test_a_function_gets_all_values_in_the_order_of_the_data(leaves: int) -> Non
 
     trial = fit(
         Reduced,
-        context={"leaves": leaves},
+        context={"micro_batches": micro_batches},
         options={"wrapped": [(keep, "number")]},
-        max_length=Batch(8 // leaves),
+        max_length=Batch(8 // micro_batches),
     )
 
     assert seen == [list(range(16)), list(range(6))]

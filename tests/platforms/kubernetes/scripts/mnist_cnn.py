@@ -1,6 +1,7 @@
 """What seed 000's manifest starts: a CNN on images that a text file lists, trained with ElasticTrainer.
 
-Each leaf takes almost half a second until there is a file `hurry` in /data, so that a test has time to disturb it."""
+Each micro-batch takes almost half a second until there is a file `hurry` in /data, so that a test has time to disturb
+it."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ torch.manual_seed(0)
 train_data = load(args.training_data)
 train_loader = DataLoader(train_data, batch_size=4, sampler=ElasticDistributedSampler(train_data))
 model = DistributedDataParallel(nn.Sequential(nn.Conv2d(1, 4, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10)))
-trainer = ElasticTrainer(model, train_loader, leaves=4)
+trainer = ElasticTrainer(model, train_loader, micro_batches=4)
 optimizer = trainer.prepare(optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
 for _epoch in trainer.epochs(args.epochs):
     for data, target in train_loader:

@@ -40,7 +40,7 @@ def upgrade() -> None:
         sa.Column("settled", sa.BigInteger, nullable=False),
         sa.Column("held", sa.BigInteger, nullable=False),
         sa.Column("step", sa.BigInteger, nullable=False),
-        sa.Column("leaf", sa.BigInteger, nullable=False),
+        sa.Column("micro_batch", sa.BigInteger, nullable=False),
         sa.Column("wants_stacks", sa.Boolean, nullable=False),
         sa.Column("attempt", sa.BigInteger, nullable=False),
     )

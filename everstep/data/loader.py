@@ -243,7 +243,7 @@ class _Loop:
     def check_computed(self) -> None:
         if (micro_batch := self.offered) is not None:
             raise UsageError(
-                f"micro-batch {micro_batch.index} of step {micro_batch.step} was taken from the loader but not trained on",
+                f"micro-batch {micro_batch.index} of step {micro_batch.step} was read but not trained on",
                 hint="enter `with trainer.step():` for every batch; step(weight=0) leaves a batch out",
             )
 

@@ -113,7 +113,7 @@ class Gradients:
         for bucket in range(len(self.layout.buckets)):
             self._finish_bucket(micro_batch, bucket)
         self.fold.done(micro_batch.target)
-        self.used[micro_batch.target.micro_batch] = (
+        self.used[micro_batch.target.leaf] = (
             bytes(micro_batch.seen) if micro_batch.weight else bytes(len(micro_batch.seen))
         )
         self.used = {number: self.used[number] for number in self.fold.held}

@@ -28,10 +28,10 @@ from everstep.engine.fixed_world import Alone
 from everstep.engine.gradients import Gradients
 from everstep.engine.group import LARGEST_WORLD, TAG_HEADER, Group
 from everstep.engine.leadership import Hello, Leadership, check_fit, decide_leader, exchange
+from everstep.engine.leaf_sums import Target
 from everstep.engine.leaving import ASKED, Farewell, Leaving, on_sigterm
 from everstep.engine.membership import Membership
 from everstep.engine.micro_batch_pace import Pace
-from everstep.engine.leaf_sums import Target
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.plan import Plan, plan_step
 from everstep.engine.pulse import (

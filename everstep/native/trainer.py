@@ -262,7 +262,7 @@ class ElasticTrainer:
         micro_batches, seed = state["micro_batches"], state["seed"]
         if self._are_micro_batches_given and micro_batches != self.num_micro_batches:
             raise UsageError(
-                f"micro_batches={self.num_micro_batches}, but the state has {micro_batches}: global batches would differ",
+                f"micro_batches={self.num_micro_batches}, but the state has {micro_batches}: batches would differ",
                 hint=f"use micro_batches={micro_batches}, or leave it out",
             )
         self._settings = replace(self._settings, seed=seed)

@@ -221,15 +221,15 @@ class Bench:
         import everstep
         from everstep import env
 
-        vault = os.environ.pop(env.VAULT, None)
+        saver = os.environ.pop(env.SAVER, None)
         try:
             with everstep.Checkpointer(self.directory / "ours") as other:
                 began = now()
                 self.job.put(other.load())
                 self.note("load ours, from disk", block=now() - began)
         finally:
-            if vault is not None:
-                os.environ[env.VAULT] = vault
+            if saver is not None:
+                os.environ[env.SAVER] = saver
 
     def load_torch(self) -> None:
         import torch

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.statistics_of_ratios import paired_ratio
 from everstep.engine.fixed_world import Fixed
 from everstep.engine.step import Engine
-from everstep.ipc.progress_page import Board
+from everstep.ipc.progress_page import ProgressPage
 from everstep.native import ElasticTrainer
 
 WORKERS = 2
@@ -71,7 +71,7 @@ def plain_ddp(model: nn.Module, batches: dict[int, torch.Tensor], num_micro_batc
 def elastic(
     model: nn.Module, batches: dict[int, torch.Tensor], num_micro_batches: int, reduce: str, purpose: str
 ) -> Step:
-    engine = Engine(lambda board, closed: Fixed("127.0.0.1", purpose), Board())
+    engine = Engine(lambda board, closed: Fixed("127.0.0.1", purpose), ProgressPage())
     trainer = ElasticTrainer(model, micro_batches=num_micro_batches, reduce=reduce, engine=engine)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9))
 

@@ -26,28 +26,28 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from everstep.data.record_index import Batch, RecordIndexService
+from everstep.data.record_index import RecordBatch, RecordIndexService
 from everstep.data.used_samples import Note, Usage
 from everstep.engine import process_engine
 from everstep.engine.data_parallel import unwrap
-from everstep.engine.optimizer_gates import Gate, explain
+from everstep.engine.optimizer_gates import StepGate, explain
 from everstep.engine.pulse import PulseDecision
 from everstep.engine.settings import Settings
 from everstep.errors import PeerLost, UsageError
 from everstep.events import emit
 from everstep.ranges import Ranges, merged
-from everstep.wire import Part
+from everstep.wire import LeasePart
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class _Call:
+class _TrainCall:
     """One batch that the script has given, kept until its step is committed."""
 
     run: Callable[[], Any]
-    batch: Batch | None
+    batch: RecordBatch | None
     is_held: bool = False  # its gradients are in this worker's sum
     is_used: bool = False  # they are in a committed step already: it is run again for its result alone
     result: Any = None
@@ -83,11 +83,11 @@ class AllReduceController:
             counts_empty_steps=False,
         )
         self._engine.configure(settings)
-        self._gate = Gate(self._engine)
+        self._gate = StepGate(self._engine)
         self._service = data_shard_service
         self._usage = Usage()
-        self._calls: list[_Call] = []  # of the step under way …
-        self._failed: list[tuple[Batch, str]] = []  # … in which the function failed, and why
+        self._calls: list[_TrainCall] = []  # of the step under way …
+        self._failed: list[tuple[RecordBatch, str]] = []  # … in which the function failed, and why
         self._step = 0  # … which is this one
         self._num_registered = 0
         self._epoch = 0
@@ -177,7 +177,7 @@ class AllReduceController:
                     hint="loop inside `with controller.scope():`",
                 )
             batch = self._service.take() if self._service is not None else None
-            call = _Call(run=lambda: function(*args, **kwargs), batch=batch)
+            call = _TrainCall(run=lambda: function(*args, **kwargs), batch=batch)
             if self._is_left_over(batch):
                 call.result = latest[-1]
             else:
@@ -195,11 +195,11 @@ class AllReduceController:
                 hint="enter controller.scope() once, around all epochs",
             )
 
-    def _is_left_over(self, batch: Batch | None) -> bool:
+    def _is_left_over(self, batch: RecordBatch | None) -> bool:
         """A ghost that was read ahead when all agreed on the end: nobody else would take part in its step."""
         return batch is not None and batch.is_ghost and self._service is not None and self._service.has_ended
 
-    def _train(self, call: _Call) -> None:
+    def _train(self, call: _TrainCall) -> None:
         if call.batch is not None:
             self._epoch = call.batch.epoch
         self._calls.append(call)
@@ -212,7 +212,7 @@ class AllReduceController:
         """What to save beside model and optimizer: steps, and the records that are in the model."""
         state: dict[str, Any] = {"num_steps": self.num_steps}
         if self._service is not None:
-            elsewhere = [Part(lease=0, start=start, count=stop - start) for start, stop in self._elsewhere]
+            elsewhere = [LeasePart(lease=0, start=start, count=stop - start) for start, stop in self._elsewhere]
             state["records"] = self._service.state_dict([*self._usage.through(self.num_steps), *elsewhere])
         return state
 
@@ -224,7 +224,7 @@ class AllReduceController:
 
     # --- a batch ------------------------------------------------------------------------------------------
 
-    def _compute(self, call: _Call) -> None:
+    def _compute(self, call: _TrainCall) -> None:
         """One call as one micro-batch of the step that is next."""
         engine = self._engine
         micro_batch = engine.next_micro_batch()
@@ -255,7 +255,7 @@ class AllReduceController:
                 raise better from error
             raise
 
-    def _drop(self, call: _Call, reason: str) -> None:
+    def _drop(self, call: _TrainCall, reason: str) -> None:
         """Its function failed. If that was after the step's commit, the call is not of the step under way any more."""
         if any(each is call for each in self._calls):
             self._calls = [each for each in self._calls if each is not call]

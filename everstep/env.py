@@ -19,14 +19,14 @@ ADDRESS = "EVERSTEP_ADDRESS"  # where peers reach this node; absent: the address
 EVENTS = "EVERSTEP_EVENTS"  # file that events are appended to
 BOARD = "EVERSTEP_BOARD"  # file of this worker's progress board, shared with its agent
 MAX_WORKERS = "EVERSTEP_MAX_WORKERS"  # the largest number of workers that the job may have, given by the agent
-VAULT = "EVERSTEP_VAULT"  # socket of the node's vault, which keeps and writes checkpoints; absent: workers write
+SAVER = "EVERSTEP_SAVER"  # socket of the node's saver, which keeps and writes checkpoints; absent: workers write
 NURSERY = "EVERSTEP_NURSERY"  # "off": every worker is started plainly
 COORDINATOR_DEADLINE = "EVERSTEP_COORDINATOR_DEADLINE_S"  # how long a worker waits for a coordinator that is away
 EXPERIMENT = "EVERSTEP_EXPERIMENT"  # file with the job file's content, as JSON: hyperparameters, searcher, name, …
 HOME = "EVERSTEP_HOME"  # folder where this user's jobs and checkpoints are remembered
 ORDER = "EVERSTEP_ORDER"  # of a submitted job: what its processes are told, as JSON, or the path of a file with it
 SECRETS_FILE = "EVERSTEP_SECRETS_FILE"  # 0600 file with more variables of the workers, as JSON; or its URI in a bucket
-OCI_SECRETS = "EVERSTEP_OCI_SECRETS"  # more of them, in a vault of OCI: NAME=OCID,NAME=OCID
+OCI_SECRETS = "EVERSTEP_OCI_SECRETS"  # more of them, in a saver of OCI: NAME=OCID,NAME=OCID
 NETWORK = "EVERSTEP_NETWORK"  # CIDR of the network that nodes meet in; absent: the one that leads out
 OCI_ENDPOINT = "EVERSTEP_OCI_ENDPOINT"  # URL of OCI's services; absent: the region's
 DEADLINE = "EVERSTEP_DEADLINE"  # unix time at which this node is taken away
@@ -68,8 +68,8 @@ def board_path() -> str | None:
     return os.environ.get(BOARD) or None
 
 
-def vault_path() -> Path | None:
-    path = os.environ.get(VAULT)
+def saver_path() -> Path | None:
+    path = os.environ.get(SAVER)
     return Path(path) if path else None
 
 

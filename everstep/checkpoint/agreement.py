@@ -45,7 +45,7 @@ _uses: Counter[tuple[Any, ...]] = Counter()  # keys are never used twice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class WorkerPlace:
     """This worker's place among those that save."""
 
     generation: int
@@ -56,7 +56,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
+class SaveMark:
     """Which save of a world."""
 
     step: int
@@ -73,36 +73,36 @@ class Word:
     is_split: bool  # whether all write this save together
 
 
-def place_now() -> Place:
+def place_now() -> WorkerPlace:
     job = env.job() if env.coordinator_url() else ""
     if (world := process_engine.joined_world()) is not None:
-        return Place(generation=world.generation, rank=world.rank, size=world.size, job=job, is_elastic=True)
+        return WorkerPlace(generation=world.generation, rank=world.rank, size=world.size, job=job, is_elastic=True)
     if dist.is_available() and dist.is_initialized():
-        return Place(generation=0, rank=dist.get_rank(), size=dist.get_world_size(), job=job)
-    return Place(generation=0, rank=0, size=1, job=job)
+        return WorkerPlace(generation=0, rank=dist.get_rank(), size=dist.get_world_size(), job=job)
+    return WorkerPlace(generation=0, rank=0, size=1, job=job)
 
 
 class Agreement:
     """Of one world; another world makes another one."""
 
-    def __init__(self, place: Place, uri: str, store: Any = None, *, identity: Callable[[], str]) -> None:
+    def __init__(self, place: WorkerPlace, uri: str, store: Any = None, *, identity: Callable[[], str]) -> None:
         """`store` is where the workers talk; without one, that of their world. `identity` is the storage's."""
         self.place = place
         self._uri = uri
         self._identity = identity
         self._token = os.urandom(4).hex()
         self._base: int | None = None
-        self._marks: deque[Mark] = deque(maxlen=_NUM_MARKS)  # of this worker's last saves
-        self._said_at: Mark | None = None  # the save at which rank 0 said that all will write together
+        self._marks: deque[SaveMark] = deque(maxlen=_NUM_MARKS)  # of this worker's last saves
+        self._said_at: SaveMark | None = None  # the save at which rank 0 said that all will write together
         self._is_split = False
         self._has_told = False  # the others that this worker saves too
         self._has_warned = False
         self._opened = store
 
-    def mark(self, step: int) -> Mark:
+    def mark(self, step: int) -> SaveMark:
         """The save that begins now."""
-        last = self._marks[-1] if self._marks else Mark(step=-1)
-        mark = Mark(
+        last = self._marks[-1] if self._marks else SaveMark(step=-1)
+        mark = SaveMark(
             step=step,
             num_returns=last.num_returns + (step < last.step),
             num_before=last.num_before + 1 if step == last.step else 0,
@@ -188,7 +188,7 @@ class Agreement:
             if word is None:
                 raise self._apart([self.place.rank])
             said_at, self._token, self._base = word
-            self._said_at = Mark(**said_at)
+            self._said_at = SaveMark(**said_at)
 
     def _tell(self) -> None:
         if not self._has_told:
@@ -236,7 +236,7 @@ def _ranks(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 
 
-def _open_store(place: Place, uri: str) -> Any:
+def _open_store(place: WorkerPlace, uri: str) -> Any:
     world = process_engine.joined_world()
     if world is not None:
         store = generation_store(world, "checkpoint", CONNECT_S)

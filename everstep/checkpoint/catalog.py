@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from everstep.checkpoint import strict_json
 from everstep.checkpoint.manifest import (
     MANIFEST,
+    CheckpointKey,
     FileRecord,
-    Key,
     Manifest,
     NewerFormat,
-    Policy,
+    RetentionPolicy,
     parse_folder,
     parse_manifest,
 )
@@ -29,7 +29,7 @@ from everstep.storage.base import Storage
 class Found:
     """A checkpoint's folder. `problem` is empty if its manifest and all its files are there in full size."""
 
-    key: Key
+    key: CheckpointKey
     manifest: Manifest | None = None
     problem: str = ""
     is_unreadable: bool = False  # storage gave an error, or a newer version wrote it: it may be whole
@@ -53,7 +53,7 @@ def find(storage: Storage) -> list[Found]:
     return [look(storage, key) for key in sorted(keys)]
 
 
-def look(storage: Storage, key: Key) -> Found:
+def look(storage: Storage, key: CheckpointKey) -> Found:
     where = f"{key.folder}/{MANIFEST}"
     try:
         manifest = parse_manifest(storage.read(where), f"{storage.uri}/{where}")
@@ -91,12 +91,12 @@ def wrong_block(where: str, file: FileRecord, number: int, actual: int) -> str:
     return f"{where}: bytes {start:,} to {end:,} have checksum {actual:08x}, expected {expected:08x}"
 
 
-def standing(found: Found, policy: Policy) -> Standing:
+def standing(found: Found, policy: RetentionPolicy) -> Standing:
     metric = found.metrics.get(policy.metric) if policy.metric is not None else None
     return Standing(key=found.key, is_whole=found.is_whole, metric=metric)
 
 
-def prune(storage: Storage, policy: Policy, *, is_dry: bool = False) -> Retention:
+def prune(storage: Storage, policy: RetentionPolicy, *, is_dry: bool = False) -> Retention:
     """Delete what the policy does not keep."""
     if is_dry:
         return _decide(storage, policy)
@@ -105,7 +105,7 @@ def prune(storage: Storage, policy: Policy, *, is_dry: bool = False) -> Retentio
     return decision
 
 
-def retire(storage: Storage, policy: Policy) -> Retention:
+def retire(storage: Storage, policy: RetentionPolicy) -> Retention:
     """The quick part of it: what is not kept is not found any more. `sweep` gives back the space."""
     decision = _decide(storage, policy)
     for key in decision.delete:
@@ -120,17 +120,17 @@ def sweep(storage: Storage, decision: Retention) -> None:
         _tidy(storage, key)
 
 
-def delete(storage: Storage, key: Key) -> None:
+def delete(storage: Storage, key: CheckpointKey) -> None:
     storage.hide(key.folder, MANIFEST)
     storage.sweep()
 
 
-def _decide(storage: Storage, policy: Policy) -> Retention:
+def _decide(storage: Storage, policy: RetentionPolicy) -> Retention:
     found = [each for each in find(storage) if not each.is_unreadable]
     return decide_retention([standing(each, policy) for each in found], policy)
 
 
-def _tidy(storage: Storage, key: Key) -> None:
+def _tidy(storage: Storage, key: CheckpointKey) -> None:
     there = storage.list(key.folder)
     found = look(storage, key)  # after the list: a save that has just come to its end is in it
     manifest = found.manifest

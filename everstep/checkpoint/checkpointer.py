@@ -29,16 +29,15 @@ import torch
 import everstep
 from everstep import env
 from everstep.checkpoint import catalog
-from everstep.checkpoint.agreement import Agreement, Mark, Place, Word, place_now
+from everstep.checkpoint.agreement import Agreement, SaveMark, Word, WorkerPlace, place_now
 from everstep.checkpoint.catalog import Found
-from everstep.checkpoint.code_snapshot import Snapshot as CodeSnapshot
-from everstep.checkpoint.code_snapshot import take_snapshot
-from everstep.checkpoint.collect import Snapshot, take
+from everstep.checkpoint.code_snapshot import CodeSnapshot, take_snapshot
+from everstep.checkpoint.collect import StateSnapshot, take
 from everstep.checkpoint.contents import position_of, take_apart
-from everstep.checkpoint.failed_saves import Ledger
-from everstep.checkpoint.image import WHOLE, Share, lay_out
+from everstep.checkpoint.failed_saves import FailedSaves
+from everstep.checkpoint.image import WHOLE, ImageShare, lay_out
 from everstep.checkpoint.load import read_state
-from everstep.checkpoint.manifest import Key, Manifest, Policy, parse_folder
+from everstep.checkpoint.manifest import CheckpointKey, Manifest, RetentionPolicy, parse_folder
 from everstep.checkpoint.retention import best_first
 from everstep.checkpoint.save import Saver
 from everstep.checkpoint.saver.held_states import HeldStates
@@ -86,12 +85,12 @@ class Checkpointer:
                 raise UsageError(f"{name}={value}", hint="give a number of steps, 1 or more")
         if busy not in BUSY:
             raise UsageError(f"busy={busy!r}", hint='busy is "wait" or "skip"')
-        self._policy = Policy(keep_latest=keep_latest, keep_best=keep_best, metric=metric, mode=mode)
+        self._policy = RetentionPolicy(keep_latest=keep_latest, keep_best=keep_best, metric=metric, mode=mode)
         self._every, self._memory_every, self._busy = every, memory_every, busy
         self._hparams = _plain(hparams)
         self._snapshot: CodeSnapshot | None = take_snapshot(code) if code is not None else None
         self._storage = open_storage(uri)
-        self._ledger = Ledger(self._storage.uri)
+        self._ledger = FailedSaves(self._storage.uri)
         self._writer = ThreadWriter(self._storage, self._is_abandoned)
         self._saver = Saver(self._storage, self._writer)
         self._agreement: Agreement | None = None
@@ -157,7 +156,7 @@ class Checkpointer:
         if self._is_closed:
             raise UsageError("save() after close()", hint="close it when the last checkpoint was saved")
 
-    def _save(self, step: int, snapshot: Snapshot, draft: Manifest, *, will_be_written: bool) -> bool:
+    def _save(self, step: int, snapshot: StateSnapshot, draft: Manifest, *, will_be_written: bool) -> bool:
         place = place_now()
         agreement = self._agree(place)
         mark = agreement.mark(step)  # before anybody leaves: all workers must count alike
@@ -171,7 +170,7 @@ class Checkpointer:
             return False
         if word is None:
             return False
-        share = Share(rank=place.rank, size=place.size) if word.is_split else WHOLE
+        share = ImageShare(rank=place.rank, size=place.size) if word.is_split else WHOLE
         manifest = self._manifest(draft, place, mark, word)
         if will_be_written and self._busy == "skip" and self._pending is not None and not self._pending.done():
             return self._skip(step, snapshot, share, manifest)
@@ -191,7 +190,7 @@ class Checkpointer:
             self._pending = pending
         return True
 
-    def _skip(self, step: int, snapshot: Snapshot, share: Share, manifest: Manifest) -> bool:
+    def _skip(self, step: int, snapshot: StateSnapshot, share: ImageShare, manifest: Manifest) -> bool:
         log.warning("checkpoint of step %d skipped: the last one is still being written", step)
         emit("checkpoint.skipped", step=step)
         if share.rank > 0:
@@ -211,7 +210,7 @@ class Checkpointer:
         else:
             self._ledger.failed(step, _unforeseen(error))
 
-    def _agree(self, place: Place) -> Agreement:
+    def _agree(self, place: WorkerPlace) -> Agreement:
         if self._agreement is None or self._agreement.place != place:
             self._agreement = Agreement(place, self._storage.uri, identity=self._storage.identity)
             self._num_loads = 0
@@ -221,7 +220,7 @@ class Checkpointer:
         """Whether a later generation has begun: shares that are missing will not come."""
         return place_now().generation > manifest.world_generation
 
-    def _base(self, step: int, place: Place) -> int:
+    def _base(self, step: int, place: WorkerPlace) -> int:
         found = self.list()
         lineage = decide_lineage(
             step=step,
@@ -235,7 +234,7 @@ class Checkpointer:
 
     def _draft(self, step: int, state: Any, metrics: Mapping[str, float] | None) -> Manifest:
         return Manifest(
-            key=Key(generation=0, step=step),
+            key=CheckpointKey(generation=0, step=step),
             save="",
             time=time.time(),
             metrics={str(name): float(value) for name, value in (metrics or {}).items()},
@@ -250,17 +249,17 @@ class Checkpointer:
             policy=self._policy,
         )
 
-    def _manifest(self, draft: Manifest, place: Place, mark: Mark, word: Word) -> Manifest:
+    def _manifest(self, draft: Manifest, place: WorkerPlace, mark: SaveMark, word: Word) -> Manifest:
         return replace(
             draft,
-            key=Key(generation=word.base + place.generation + mark.num_returns, step=mark.step),
+            key=CheckpointKey(generation=word.base + place.generation + mark.num_returns, step=mark.step),
             save=f"{word.token}-{mark.num_before + 1}",
             world_size=place.size,
             world_generation=place.generation,
             job=place.job,
         )
 
-    def _put_code(self, share: Share) -> None:
+    def _put_code(self, share: ImageShare) -> None:
         snapshot = self._snapshot
         if snapshot is None or self._has_code or share.rank > 0:
             return

@@ -27,7 +27,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
+class CodeSnapshot:
     sha256: str
     num_files: int
     archive: bytes = field(repr=False)
@@ -42,7 +42,7 @@ class Snapshot:
         return {"sha256": self.sha256, "files": self.num_files, "archive": self.name}
 
 
-def take_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
+def take_snapshot(folder: str | os.PathLike[str]) -> CodeSnapshot:
     """The same files give the same snapshot, whatever their times and owners."""
     root = Path(folder)
     if not root.is_dir():
@@ -61,7 +61,7 @@ def take_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
             digest.update(f"{name}\0{len(content)}\0".encode() + content)
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
             count += 1
-    return Snapshot(sha256=digest.hexdigest(), num_files=count, archive=buffer.getvalue(), secret=found.secret)
+    return CodeSnapshot(sha256=digest.hexdigest(), num_files=count, archive=buffer.getvalue(), secret=found.secret)
 
 
 def archive_name(record: Any, where: str) -> str:

@@ -26,7 +26,7 @@ _PLAIN_TENSORS = {Tensor, nn.Parameter}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
+class StateSnapshot:
     """`value` holds what the state held when it was taken, as long as the gate is closed for it."""
 
     value: Any
@@ -38,7 +38,7 @@ class Snapshot:
     events: Sequence[torch.cuda.Event]  # what GPUs had been told to do until then
 
 
-def take(state: Any) -> Snapshot:
+def take(state: Any) -> StateSnapshot:
     survey = _Survey()
     try:
         value = survey.walk(state)
@@ -47,7 +47,7 @@ def take(state: Any) -> Snapshot:
         raise
     except RecursionError:
         raise UsageError("the state is nested too deeply", hint="does it hold itself?") from None
-    return Snapshot(
+    return StateSnapshot(
         value=value,
         late=survey.late,
         versions=[tensor._version for tensor in survey.late],

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everstep.checkpoint.image import Layout, Piece, TensorMeta, put_heads
+from everstep.checkpoint.image import ImageLayout, Piece, TensorMeta, put_heads
 from everstep.engine.state import encode
 from everstep.errors import UsageError
 
@@ -53,14 +53,14 @@ def take_apart(state: Any) -> Contents:
     )
 
 
-def copy_into(contents: Contents, layout: Layout, image: memoryview) -> None:
+def copy_into(contents: Contents, layout: ImageLayout, image: memoryview) -> None:
     """The whole copy, done when this returns."""
     put_heads(layout, image)
     for target, source in zip(targets(contents, layout, image), sources(contents, layout), strict=True):
         target.copy_(source)
 
 
-def targets(contents: Contents, layout: Layout, image: memoryview) -> list[Tensor]:
+def targets(contents: Contents, layout: ImageLayout, image: memoryview) -> list[Tensor]:
     """Our share of the tensors as they will lie in the image, to be copied to."""
     if not layout.slices:  # fewer tensors than workers: nothing is ours
         return []
@@ -83,7 +83,7 @@ def _strides(shape: Sequence[int]) -> list[int]:
     return strides
 
 
-def sources(contents: Contents, layout: Layout) -> list[Tensor]:
+def sources(contents: Contents, layout: ImageLayout) -> list[Tensor]:
     return [contents.tensors[each.index] for each in layout.slices]
 
 

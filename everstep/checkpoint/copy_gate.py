@@ -49,7 +49,7 @@ class Copying(Protocol):
         """Until the sources may change."""
 
 
-class Gate:
+class CopyGate:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -143,7 +143,7 @@ class Gate:
                 listener(size)
 
 
-GATE = Gate()
+GATE = CopyGate()
 
 
 class _BeforeLoad:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everstep.checkpoint.collect import Snapshot
+from everstep.checkpoint.collect import StateSnapshot
 from everstep.checkpoint.copy_gate import GATE
 
 log = logging.getLogger("everstep")
@@ -35,7 +35,7 @@ class Copy:
 
     def __init__(
         self,
-        snapshot: Snapshot,
+        snapshot: StateSnapshot,
         pairs: Callable[[], Pairs],
         then: Callable[[BaseException | None], None],
     ) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from everstep.checkpoint import state_block
-from everstep.checkpoint.memory_blocks import Block
+from everstep.checkpoint.memory_blocks import GrowingBlock
 from everstep.checkpoint.memory_limit import Memory, Room, decide_room, look_for_memory
 
 log = logging.getLogger("everstep")
@@ -28,7 +28,7 @@ class Filling:
 
     index: int
     sequence: int
-    block: Block
+    block: GrowingBlock
     image: memoryview
     offset: int  # of the image in the block
     _done: Callable[[int, bool], None]
@@ -44,15 +44,15 @@ class Arena:
 
     def __init__(
         self,
-        blocks: Sequence[Block] = (),
+        blocks: Sequence[GrowingBlock] = (),
         *,
         busy: Sequence[int] = (),
-        prepare: Callable[[Block], None] = lambda block: None,
+        prepare: Callable[[GrowingBlock], None] = lambda block: None,
         look: Callable[[], Memory] = look_for_memory,
     ) -> None:
         """`blocks` are two, private ones if none are given. `busy` are those still being written for somebody who has
         died. `prepare` is called for a block whose pages have been touched."""
-        self._blocks = list(blocks) or [Block(), Block()]
+        self._blocks = list(blocks) or [GrowingBlock(), GrowingBlock()]
         self._prepare, self._look = prepare, look
         self._usable = list(range(len(self._blocks)))
         self._told = ""
@@ -185,7 +185,7 @@ class Arena:
                 state_block.clear(block.view)
                 block.give_back(0)
         if room.num_slots == 0 and not self._is_on_disk:
-            self._blocks[index], self._is_on_disk = Block(_file_on_disk()), True
+            self._blocks[index], self._is_on_disk = GrowingBlock(_file_on_disk()), True
 
     def _tell(self, room: Room) -> None:
         if room.reason != self._told:
@@ -210,7 +210,7 @@ class Arena:
                 self._prepare(block)
             done = wanted
 
-    def _enlarge(self, block: Block, wanted: int) -> None:
+    def _enlarge(self, block: GrowingBlock, wanted: int) -> None:
         """A private block loses what it held when it grows: it must not hold a state."""
         if block.is_shared or state_block.read(block.view) is None:
             block.grow(wanted)

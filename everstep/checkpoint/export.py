@@ -15,7 +15,7 @@ from everstep.checkpoint import strict_json
 from everstep.checkpoint.catalog import Found, verify
 from everstep.checkpoint.header import (
     LENGTH_BYTES,
-    Entry,
+    TensorEntry,
     check_tiling,
     parse_header,
     parse_length,
@@ -29,7 +29,9 @@ from everstep.storage.base import Storage
 
 _COPY_BYTES = 16 << 20
 
-_Entries = dict[tuple[str, bool], list[tuple[str, Entry]]]  # name of a tensor, or of the whole that it is a block of
+_Entries = dict[
+    tuple[str, bool], list[tuple[str, TensorEntry]]
+]  # name of a tensor, or of the whole that it is a block of
 
 
 def export_safetensors(storage: Storage, found: Found, target: Path, *, only: str = "") -> int:
@@ -90,7 +92,7 @@ def _entries(storage: Storage, manifest: Manifest) -> _Entries:
     return found
 
 
-def _parts(there: _Entries, meta: TensorMeta, uri: str) -> list[tuple[str, Entry, Piece]]:
+def _parts(there: _Entries, meta: TensorMeta, uri: str) -> list[tuple[str, TensorEntry, Piece]]:
     if not meta.is_sharded:
         whole = Piece(start=(0,) * len(meta.shape), shape=meta.shape)
         parts = [(name, entry, whole) for name, entry in there.get((meta.name, False), [])]
@@ -101,7 +103,7 @@ def _parts(there: _Entries, meta: TensorMeta, uri: str) -> list[tuple[str, Entry
     return parts
 
 
-def _copy(storage: Storage, name: str, entry: Entry, piece: Piece, meta: TensorMeta, out: int, at: int) -> None:
+def _copy(storage: Storage, name: str, entry: TensorEntry, piece: Piece, meta: TensorMeta, out: int, at: int) -> None:
     for source, target, size in runs(piece, meta.shape, ITEM_BYTES[meta.dtype]):
         for done in range(0, size, _COPY_BYTES):
             data = storage.read(name, entry.start + source + done, min(_COPY_BYTES, size - done))

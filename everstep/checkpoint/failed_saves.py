@@ -20,11 +20,11 @@ EXIT_CODE = 74  # EX_IOERR
 
 log = logging.getLogger("everstep.checkpoint")
 
-_ledgers: list[Ledger] = []
+_ledgers: list[FailedSaves] = []
 _owner = 0  # the process that the exit handler belongs to
 
 
-class Ledger:
+class FailedSaves:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.num_written = 0
@@ -68,7 +68,7 @@ class Ledger:
             )
 
 
-def _register(ledger: Ledger) -> None:
+def _register(ledger: FailedSaves) -> None:
     global _owner
     if _owner != os.getpid():  # a forked child tells of its own saves only
         _owner = os.getpid()

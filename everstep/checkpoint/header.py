@@ -17,7 +17,7 @@ _MOST_ELEMENTS = 1 << 53
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class TensorEntry:
     """A tensor in a file: bytes [start, end) of the file itself."""
 
     name: str
@@ -41,7 +41,7 @@ def parse_length(first: bytes, size_bytes: int, where: str) -> int:
     return length
 
 
-def parse_header(text: bytes, size_bytes: int, where: str) -> list[Entry]:
+def parse_header(text: bytes, size_bytes: int, where: str) -> list[TensorEntry]:
     """The file's tensors, in the order of their bytes: without gaps, without overlaps, up to the file's end."""
     record = strict_json.parse_json(text, where, offset=LENGTH_BYTES)
     if not isinstance(record, dict):
@@ -61,7 +61,7 @@ def parse_header(text: bytes, size_bytes: int, where: str) -> list[Entry]:
     return entries
 
 
-def _entry(name: str, record: Any, data: int, where: str) -> Entry:
+def _entry(name: str, record: Any, data: int, where: str) -> TensorEntry:
     its = f"{where}: tensor {name[:80]!r}"
     dtype = strict_json.field(record, "dtype", str, its)
     if dtype not in ITEM_BYTES:
@@ -75,7 +75,7 @@ def _entry(name: str, record: Any, data: int, where: str) -> Entry:
         strict_json.broken(
             its, f"expected {math.prod(shape) * ITEM_BYTES[dtype]:,} bytes, data_offsets give {end - start:,}"
         )
-    return Entry(name=name, dtype=dtype, shape=shape, start=data + start, end=data + end)
+    return TensorEntry(name=name, dtype=dtype, shape=shape, start=data + start, end=data + end)
 
 
 def parse_shape(value: Any, where: str) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ def _meta(row: Any, where: str) -> TensorMeta:
     )
 
 
-def parse_piece(entry: Entry, meta: TensorMeta, where: str) -> Piece:
+def parse_piece(entry: TensorEntry, meta: TensorMeta, where: str) -> Piece:
     """Which block of a sharded tensor an entry is, by its name."""
     its = f"{where}: tensor {entry.name[:80]!r}"
     text = entry.name[len(meta.name) :]

@@ -74,14 +74,14 @@ class TensorMeta:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
+class ImageShare:
     """Which part of a replicated state is ours to write."""
 
     rank: int = 0
     size: int = 1
 
 
-WHOLE = Share()
+WHOLE = ImageShare()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,10 +103,10 @@ class Slice:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class ImageLayout:
     """Ours of the files, one after another. `size_bytes` is what the buffer must hold."""
 
-    share: Share
+    share: ImageShare
     files: tuple[FileLayout, ...]
     slices: tuple[Slice, ...]  # of our share, in the order of the tensors
     size_bytes: int
@@ -114,8 +114,8 @@ class Layout:
 
 
 def lay_out(
-    skeleton: Any, tensors: Sequence[TensorMeta], share: Share = WHOLE, *, file_bytes: int = FILE_BYTES
-) -> Layout:
+    skeleton: Any, tensors: Sequence[TensorMeta], share: ImageShare = WHOLE, *, file_bytes: int = FILE_BYTES
+) -> ImageLayout:
     """Our share of a state's files. The first share also holds `state.json`: the skeleton and the list of all tensors.
 
     The same arguments give the same layout on every worker, so each knows what the others write."""
@@ -133,10 +133,12 @@ def lay_out(
         slices += its_slices
         offset = _aligned(offset + file.size_bytes, PAGE_BYTES)
     slices.sort(key=lambda each: each.index)
-    return Layout(share=share, files=tuple(files), slices=tuple(slices), size_bytes=offset, digest=_digest(tensors))
+    return ImageLayout(
+        share=share, files=tuple(files), slices=tuple(slices), size_bytes=offset, digest=_digest(tensors)
+    )
 
 
-def lay_out_again(layout: Layout, skeleton: Any, tensors: Sequence[TensorMeta]) -> Layout:
+def lay_out_again(layout: ImageLayout, skeleton: Any, tensors: Sequence[TensorMeta]) -> ImageLayout:
     """The layout of the same tensors with another skeleton, in a fraction of the time."""
     if layout.share.rank > 0:
         return layout
@@ -152,7 +154,7 @@ def lay_out_again(layout: Layout, skeleton: Any, tensors: Sequence[TensorMeta]) 
     )
 
 
-def put_heads(layout: Layout, image: memoryview) -> None:
+def put_heads(layout: ImageLayout, image: memoryview) -> None:
     """Copy into the buffer all that is not a tensor."""
     for file in layout.files:
         image[file.offset : file.offset + len(file.head)] = file.head
@@ -182,7 +184,7 @@ def share_of(tensors: Sequence[TensorMeta], num_shares: int) -> list[int]:
     return owners
 
 
-def _ours(tensors: Sequence[TensorMeta], share: Share) -> list[int]:
+def _ours(tensors: Sequence[TensorMeta], share: ImageShare) -> list[int]:
     owners = share_of(tensors, share.size)
     return [
         index

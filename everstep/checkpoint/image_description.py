@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 
 from everstep.checkpoint import strict_json
-from everstep.checkpoint.image import FileLayout, Layout, Share
+from everstep.checkpoint.image import FileLayout, ImageLayout, ImageShare
 from everstep.checkpoint.manifest import Manifest, from_record, to_record
 
 _WHERE = "the description of a state in memory"
@@ -19,7 +19,7 @@ class Description:
     """`layout` comes back without heads and slices: the image holds them."""
 
     uri: str
-    layout: Layout
+    layout: ImageLayout
     manifest: Manifest
 
 
@@ -44,8 +44,8 @@ def unpack(text: bytes) -> Description:
         FileLayout(name=name, offset=offset, size_bytes=size_bytes, head=b"")
         for name, offset, size_bytes in strict_json.field(record, "files", list, _WHERE)
     ]
-    layout = Layout(
-        share=Share(rank=rank, size=size),
+    layout = ImageLayout(
+        share=ImageShare(rank=rank, size=size),
         files=tuple(files),
         slices=(),
         size_bytes=strict_json.natural(record, "size_bytes", _WHERE),

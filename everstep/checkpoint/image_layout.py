@@ -10,18 +10,18 @@ from typing import Any
 
 from torch import Tensor
 
-from everstep.checkpoint.collect import Snapshot
+from everstep.checkpoint.collect import StateSnapshot
 from everstep.checkpoint.contents import Contents, sources, take_apart, targets
 from everstep.checkpoint.copying import Pairs
 from everstep.checkpoint.double_buffer import Filling
-from everstep.checkpoint.image import Layout, Share, lay_out, lay_out_again
+from everstep.checkpoint.image import ImageLayout, ImageShare, lay_out, lay_out_again
 from everstep.engine.state import encode
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawing:
     contents: Contents
-    layout: Layout
+    layout: ImageLayout
 
     def without_tensors(self) -> Drawing:
         """To be kept: it must not keep a state's memory."""
@@ -38,7 +38,7 @@ class Draughtsman:
         self._last: Drawing | None = None
         self._views: dict[int, tuple[Any, list[Tensor]]] = {}  # slot: what they depend on, and they
 
-    def draw(self, snapshot: Snapshot, share: Share) -> Drawing:
+    def draw(self, snapshot: StateSnapshot, share: ImageShare) -> Drawing:
         key = (snapshot.key, share)
         if self._last is not None and key == self._key and (again := self._draw_again(snapshot, self._last)):
             self._last = again.without_tensors()
@@ -63,7 +63,7 @@ class Draughtsman:
         """Let go of the arena's memory."""
         self._views.clear()
 
-    def _draw_again(self, snapshot: Snapshot, last: Drawing) -> Drawing | None:
+    def _draw_again(self, snapshot: StateSnapshot, last: Drawing) -> Drawing | None:
         """None where a tensor in memory is not one in the file: tied, sharded or complex."""
         metas = last.contents.metas
         tensors: list[Tensor] = []

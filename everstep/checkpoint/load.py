@@ -19,7 +19,7 @@ from everstep.checkpoint.catalog import wrong_block
 from everstep.checkpoint.contents import DTYPES
 from everstep.checkpoint.header import (
     LENGTH_BYTES,
-    Entry,
+    TensorEntry,
     check_tiling,
     parse_header,
     parse_length,
@@ -43,7 +43,7 @@ class _Open:
     file: FileRecord
     path: str
     head: bytearray
-    entries: list[Entry]
+    entries: list[TensorEntry]
     targets: dict[str, Tensor] = field(default_factory=dict)  # where the bytes of each entry go
 
 
@@ -91,7 +91,7 @@ def _make_room(
     metas: Sequence[TensorMeta], files: Sequence[_Open], uri: str
 ) -> tuple[list[Tensor], list[tuple[Tensor, Piece, Tensor]]]:
     """A new tensor for each; of sharded ones the blocks too, with their place."""
-    by_name: dict[str, list[tuple[_Open, Entry]]] = {}
+    by_name: dict[str, list[tuple[_Open, TensorEntry]]] = {}
     sharded = {meta.name for meta in metas if meta.is_sharded}
     for file in files:
         for entry in file.entries:

@@ -26,7 +26,7 @@ _MOST_BYTES = 1 << 48
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
-class Key:
+class CheckpointKey:
     """Which checkpoint: later generations come after earlier ones, whatever their steps."""
 
     generation: int
@@ -37,12 +37,12 @@ class Key:
         return f"{self.generation:06d}-{self.step:012d}"
 
 
-def parse_folder(name: str) -> Key | None:
+def parse_folder(name: str) -> CheckpointKey | None:
     """The key of a folder that is named as ours are; None for others."""
     match = _FOLDER.fullmatch(name)
     if match is None:
         return None
-    key = Key(generation=int(match[1]), step=int(match[2]))
+    key = CheckpointKey(generation=int(match[1]), step=int(match[2]))
     return key if key.folder == name else None
 
 
@@ -57,7 +57,7 @@ class FileRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Policy:
+class RetentionPolicy:
     """What is kept. `keep_latest=None`: everything."""
 
     keep_latest: int | None = 2
@@ -79,7 +79,7 @@ class Policy:
 class Manifest:
     """`save` is one call of save on all workers: parts of different saves are never put together."""
 
-    key: Key
+    key: CheckpointKey
     save: str
     time: float  # Unix
     world_size: int = 1
@@ -90,7 +90,7 @@ class Manifest:
     data: Any = None  # position in the data, where the state tells it
     versions: dict[str, str] = field(default_factory=dict)
     code: dict[str, Any] | None = None
-    policy: Policy = field(default_factory=Policy)
+    policy: RetentionPolicy = field(default_factory=RetentionPolicy)
     state: str = ""  # the file of the skeleton
     files: tuple[FileRecord, ...] = ()
 
@@ -148,7 +148,7 @@ def from_record(record: Any, where: str) -> Manifest:
     if files and state not in {file.name for file in files}:
         strict_json.broken(where, f"state {strict_json.shown(state)} is none of its files")
     return Manifest(
-        key=Key(
+        key=CheckpointKey(
             generation=strict_json.natural(record, "generation", where), step=strict_json.natural(record, "step", where)
         ),
         save=strict_json.field(record, "save", str, where),
@@ -180,9 +180,9 @@ def parse_file(record: Any, where: str) -> FileRecord:
     return FileRecord(name=name, size_bytes=size, block_bytes=block, crc32=tuple(int(each, 16) for each in sums))
 
 
-def parse_policy(record: Any, where: str) -> Policy:
+def parse_policy(record: Any, where: str) -> RetentionPolicy:
     try:
-        return Policy(
+        return RetentionPolicy(
             keep_latest=strict_json.field(record, "keep_latest", (int, type(None)), where),
             keep_best=strict_json.natural(record, "keep_best", where),
             metric=strict_json.field(record, "metric", (str, type(None)), where),

@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
-class Block:
+class GrowingBlock:
     """`view` is its memory now. Whoever holds a view of before a `grow` keeps that memory alive, to no effect."""
 
     def __init__(self, descriptor: int | None = None) -> None:

@@ -8,7 +8,7 @@ import logging
 
 import torch
 
-from everstep.checkpoint.memory_blocks import Block
+from everstep.checkpoint.memory_blocks import GrowingBlock
 
 log = logging.getLogger("everstep")
 
@@ -16,7 +16,7 @@ _PORTABLE = 1  # for all GPUs
 _ALREADY = 712  # cudaErrorHostMemoryAlreadyRegistered
 
 
-def pin(block: Block) -> None:
+def pin(block: GrowingBlock) -> None:
     """Do nothing if no GPU is in use, or if it is done."""
     if not torch.cuda.is_available() or not torch.cuda.is_initialized() or not block.size_bytes:
         return

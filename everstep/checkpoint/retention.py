@@ -10,30 +10,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from everstep.checkpoint.manifest import Key, Policy
+from everstep.checkpoint.manifest import CheckpointKey, RetentionPolicy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
     """A checkpoint as retention sees it."""
 
-    key: Key
+    key: CheckpointKey
     is_whole: bool = True
     metric: float | None = None  # of the policy's name; NaN counts as none
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retention:
-    keep: Mapping[Key, str]  # why
-    delete: Mapping[Key, str]
-    overtaken: frozenset[Key] = frozenset()  # kept against the policy: newer ones have not come as far
+    keep: Mapping[CheckpointKey, str]  # why
+    delete: Mapping[CheckpointKey, str]
+    overtaken: frozenset[CheckpointKey] = frozenset()  # kept against the policy: newer ones have not come as far
 
     @property
     def reason(self) -> str:
         return f"{len(self.keep)} kept, {len(self.delete)} to delete"
 
 
-def decide_retention(found: Sequence[Standing], policy: Policy) -> Retention:
+def decide_retention(found: Sequence[Standing], policy: RetentionPolicy) -> Retention:
     whole = sorted((each.key for each in found if each.is_whole), reverse=True)
     if not whole:
         return Retention(keep={each.key: "no whole checkpoint is newer" for each in found}, delete={})
@@ -57,16 +57,16 @@ def decide_retention(found: Sequence[Standing], policy: Policy) -> Retention:
     return Retention(keep=keep, delete=delete, overtaken=overtaken)
 
 
-def _furthest(newest_first: Sequence[Key]) -> list[Key]:
+def _furthest(newest_first: Sequence[CheckpointKey]) -> list[CheckpointKey]:
     """Those with a higher step than all that are newer."""
-    found: list[Key] = []
+    found: list[CheckpointKey] = []
     for key in newest_first:
         if not found or key.step > found[-1].step:
             found.append(key)
     return found
 
 
-def best_first(found: Sequence[Standing], policy: Policy) -> list[Standing]:
+def best_first(found: Sequence[Standing], policy: RetentionPolicy) -> list[Standing]:
     """Whole ones with a metric, best first; of equals the newer."""
     if policy.metric is None:
         return []

@@ -1,7 +1,7 @@
 """From a state that is to be saved to its image in memory, and on to a writer: all that happens after save() returns.
 
-The memory is the vault's where the node has one, so that the state outlives this worker, and the vault writes it; else
-it is private and a thread of this process writes. If the vault is lost, the thread takes over what it was to write."""
+The memory is the saver's where the node has one, so that the state outlives this worker, and the saver writes it; else
+it is private and a thread of this process writes. If the saver is lost, the thread takes over what it was to write."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from concurrent.futures import Future
 
 from everstep import env
 from everstep.checkpoint import state_block
-from everstep.checkpoint.collect import Snapshot
+from everstep.checkpoint.collect import StateSnapshot
 from everstep.checkpoint.copy_gate import GATE
 from everstep.checkpoint.copying import Changed, Copier, Copy, Pairs
 from everstep.checkpoint.double_buffer import Arena, Filling
-from everstep.checkpoint.image import Layout, Share, put_heads
+from everstep.checkpoint.image import ImageLayout, ImageShare, put_heads
 from everstep.checkpoint.image_description import Description, pack
 from everstep.checkpoint.image_layout import Draughtsman
 from everstep.checkpoint.manifest import Manifest
-from everstep.checkpoint.memory_blocks import Block
+from everstep.checkpoint.memory_blocks import GrowingBlock
 from everstep.checkpoint.pinning import pin
-from everstep.checkpoint.saver.client import VaultGone, VaultLine
+from everstep.checkpoint.saver.client import SaverConnection, SaverGone
 from everstep.checkpoint.saver.messages import SlotWritten
 from everstep.checkpoint.write import Written
 from everstep.checkpoint.writer import ThreadWriter
@@ -53,7 +53,7 @@ class Saver:
         GATE.tell_size(self._get_ready)
 
     @property
-    def has_vault(self) -> bool:
+    def has_saver(self) -> bool:
         return self._line is not None and not self._line.is_gone
 
     def expect(self, image_bytes: int) -> None:
@@ -75,8 +75,8 @@ class Saver:
     def start(
         self,
         index: int,
-        snapshot: Snapshot,
-        share: Share,
+        snapshot: StateSnapshot,
+        share: ImageShare,
         manifest: Manifest,
         *,
         will_be_written: bool,
@@ -110,16 +110,16 @@ class Saver:
     def forget(self, step: int | None) -> None:
         """It was deleted from storage; None: all were."""
         if self._line is not None:
-            with contextlib.suppress(VaultGone):
+            with contextlib.suppress(SaverGone):
                 self._line.forget(self._storage.uri, step)
 
     def held(self) -> list[int]:
-        """Files of the states in the vault's memory."""
+        """Files of the states in the saver's memory."""
         if self._line is None:
             return []
         try:
             return self._line.held(self._storage.uri, is_patient=not env.is_one_node())
-        except VaultGone:
+        except SaverGone:
             return []
 
     def close(self) -> None:
@@ -142,15 +142,15 @@ class Saver:
             self._outstanding.discard(done)
             self._changed.notify_all()
 
-    # --- the vault ------------------------------------------------------------------------------------
+    # --- the saver ------------------------------------------------------------------------------------
 
-    def _connect(self) -> VaultLine | None:
-        path = env.vault_path()
+    def _connect(self) -> SaverConnection | None:
+        path = env.saver_path()
         if path is None or self._storage.uri.partition("://")[0] in _OWN_MEMORY:
             return None
         try:
-            return VaultLine(path, on_free=lambda index: self._arena.release(index))
-        except VaultGone as gone:
+            return SaverConnection(path, on_free=lambda index: self._arena.release(index))
+        except SaverGone as gone:
             log.warning("%s; checkpoints are written by this process and do not outlive it", gone.message)
             return None
 
@@ -158,8 +158,8 @@ class Saver:
         if self._line is not None:
             try:
                 opened = self._line.open_arena(self._storage.uri, env.place_on_node())
-                return Arena([Block(file) for file in opened.files], busy=opened.busy, prepare=pin)
-            except VaultGone as gone:
+                return Arena([GrowingBlock(file) for file in opened.files], busy=opened.busy, prepare=pin)
+            except SaverGone as gone:
                 log.warning("%s; checkpoints are written by this process and do not outlive it", gone.message)
                 self._line = None
         return Arena(prepare=pin)
@@ -196,7 +196,7 @@ class Saver:
             return
 
         def tell(outcome: SlotWritten) -> None:
-            if outcome.cause == "VaultGone":
+            if outcome.cause == "SaverGone":
                 self._write_here(passage, done)
                 return
             self._arena.release(filling.index)
@@ -218,12 +218,12 @@ class Saver:
 class _Passage:
     """A state on its way from the worker's memory to a slot and on."""
 
-    layout: Layout
+    layout: ImageLayout
     filling: Filling
 
-    def __init__(self, index: int, snapshot: Snapshot, share: Share, manifest: Manifest) -> None:
+    def __init__(self, index: int, snapshot: StateSnapshot, share: ImageShare, manifest: Manifest) -> None:
         self.index, self.share, self.manifest = index, share, manifest
-        self.snapshot: Snapshot | None = snapshot
+        self.snapshot: StateSnapshot | None = snapshot
 
 
 class _Lent:

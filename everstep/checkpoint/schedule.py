@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from everstep.checkpoint.manifest import Key, Manifest
+from everstep.checkpoint.manifest import CheckpointKey, Manifest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +20,7 @@ class Lineage:
 
 
 def decide_lineage(
-    *, step: int, world_generation: int, job: str, newest: Manifest | None, unread: Key | None = None
+    *, step: int, world_generation: int, job: str, newest: Manifest | None, unread: CheckpointKey | None = None
 ) -> Lineage:
     """For the first save of a world: `newest` is the newest whole checkpoint that is there, `unread` the newest that
     cannot be read here and may be whole."""
@@ -30,25 +30,25 @@ def decide_lineage(
     base, reason = 0, "newer than all that is there"
     if newest is not None and newest.job == job and newest.world_generation <= world_generation:
         base, reason = newest.key.generation - newest.world_generation, "goes on with the job's own"
-    if Key(generation=base + world_generation, step=step) <= last:
+    if CheckpointKey(generation=base + world_generation, step=step) <= last:
         base = last.generation + 1 - world_generation
         reason = f"step {step} must come after {last.folder}, another history"
     return Lineage(base=base, reason=reason)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Due:
+class DueSave:
     is_due: bool
     reason: str
     is_in_memory: bool = False  # kept there, and written only if the worker dies
 
 
-def decide_due(step: int, *, every: int | None, memory_every: int | None = None, is_asked: bool) -> Due:
+def decide_due(step: int, *, every: int | None, memory_every: int | None = None, is_asked: bool) -> DueSave:
     """`is_asked`: somebody waits for this one."""
     if every is None or is_asked:
-        return Due(is_due=True, reason="asked for")
+        return DueSave(is_due=True, reason="asked for")
     if step % every == 0:
-        return Due(is_due=True, reason=f"step {step} is a multiple of {every}")
+        return DueSave(is_due=True, reason=f"step {step} is a multiple of {every}")
     if memory_every is not None and step % memory_every == 0:
-        return Due(is_due=True, is_in_memory=True, reason=f"step {step} is a multiple of {memory_every}")
-    return Due(is_due=False, reason=f"step {step} is not a multiple of {every}")
+        return DueSave(is_due=True, is_in_memory=True, reason=f"step {step} is a multiple of {memory_every}")
+    return DueSave(is_due=False, reason=f"step {step} is not a multiple of {every}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from everstep.checkpoint.memory_blocks import PAGE_BYTES, Block
+from everstep.checkpoint.memory_blocks import PAGE_BYTES, GrowingBlock
 
 _HEAD = struct.Struct("<8sQQQQqQQ")  # magic, begun, ended, generation, step, …
 _MAGIC = b"evrstep1"
@@ -35,7 +35,9 @@ def needed_bytes(description: bytes, image_bytes: int) -> int:
     return _image_offset(description) + image_bytes
 
 
-def begin(block: Block, *, sequence: int, generation: int, step: int, description: bytes, image_bytes: int) -> None:
+def begin(
+    block: GrowingBlock, *, sequence: int, generation: int, step: int, description: bytes, image_bytes: int
+) -> None:
     """From now on the slot holds nothing whole, whatever becomes of us."""
     block.grow(needed_bytes(description, image_bytes))
     view, offset = block.view, _image_offset(description)

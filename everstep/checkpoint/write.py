@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from everstep.checkpoint import strict_json
-from everstep.checkpoint.image import STATE_FILE, FileLayout, Layout
+from everstep.checkpoint.image import STATE_FILE, FileLayout, ImageLayout
 from everstep.checkpoint.manifest import BLOCK_BYTES, MANIFEST, FileRecord, Manifest, parse_file, to_json
 from everstep.errors import CheckpointFailed, EverstepError
 from everstep.storage.base import Storage
@@ -39,7 +39,7 @@ class Written:
 
 def write_image(
     storage: Storage,
-    layout: Layout,
+    layout: ImageLayout,
     image: memoryview,
     manifest: Manifest,
     *,
@@ -96,7 +96,7 @@ _HINTS = {
 
 
 def put_part(
-    storage: Storage, layout: Layout, manifest: Manifest, files: list[FileRecord], *, is_skipped: bool = False
+    storage: Storage, layout: ImageLayout, manifest: Manifest, files: list[FileRecord], *, is_skipped: bool = False
 ) -> None:
     """Tell the first share's writer that ours is there, or will not come."""
     record = {
@@ -111,7 +111,7 @@ def checksums(data: memoryview, block_bytes: int = BLOCK_BYTES) -> tuple[int, ..
     return tuple(zlib.crc32(data[start : start + block_bytes]) for start in range(0, len(data), block_bytes))
 
 
-def _write_files(storage: Storage, layout: Layout, image: memoryview, manifest: Manifest) -> list[FileRecord]:
+def _write_files(storage: Storage, layout: ImageLayout, image: memoryview, manifest: Manifest) -> list[FileRecord]:
     """Some at once: a small one waits for the disk as often as a large one."""
     with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="everstep-write") as pool:
         records = [pool.submit(_write_file, storage, file, image, manifest) for file in layout.files]
@@ -134,7 +134,7 @@ def _write_file(storage: Storage, file: FileLayout, image: memoryview, manifest:
 
 
 def _other_parts(
-    storage: Storage, layout: Layout, manifest: Manifest, parts_s: float, is_abandoned: Callable[[], bool]
+    storage: Storage, layout: ImageLayout, manifest: Manifest, parts_s: float, is_abandoned: Callable[[], bool]
 ) -> list[FileRecord]:
     """The files of all other shares, in order of their ranks, once all are there."""
     size = layout.share.size
@@ -155,7 +155,7 @@ def _other_parts(
     return [file for rank in sorted(files) for file in files[rank]]
 
 
-def _read_part(storage: Storage, layout: Layout, manifest: Manifest, rank: int) -> list[FileRecord]:
+def _read_part(storage: Storage, layout: ImageLayout, manifest: Manifest, rank: int) -> list[FileRecord]:
     name = _part_name(rank, layout.share.size, manifest)
     record: Any = strict_json.parse_json(storage.read(name), name)
     if strict_json.field(record, "is_skipped", bool, name):

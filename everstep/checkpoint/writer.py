@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from everstep.checkpoint.catalog import retire, sweep, wrong_size
-from everstep.checkpoint.image import Layout
-from everstep.checkpoint.manifest import Key, Manifest
+from everstep.checkpoint.image import ImageLayout
+from everstep.checkpoint.manifest import CheckpointKey, Manifest
 from everstep.checkpoint.retention import Retention
 from everstep.checkpoint.write import Written, failure, put_part, write_image
 from everstep.errors import CheckpointFailed
@@ -24,7 +24,7 @@ from everstep.storage.base import Storage
 log = logging.getLogger("everstep.checkpoint")
 
 
-class Slot(Protocol):
+class ImageMemory(Protocol):
     """Memory for one image. It is the writer's from `submit` on, who releases it."""
 
     memory: memoryview
@@ -41,12 +41,12 @@ class ThreadWriter:
         self._is_abandoned = is_abandoned
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="everstep-checkpoint")
 
-    def submit(self, slot: Slot, layout: Layout, manifest: Manifest) -> Future[Written]:
+    def submit(self, slot: ImageMemory, layout: ImageLayout, manifest: Manifest) -> Future[Written]:
         done: Future[Written] = Future()
         self._thread.submit(self._write, slot, layout, manifest, done)
         return done
 
-    def skip(self, layout: Layout, manifest: Manifest) -> None:
+    def skip(self, layout: ImageLayout, manifest: Manifest) -> None:
         self._thread.submit(put_part, self._storage, layout, manifest, [], is_skipped=True)
 
     def run(self, action: Callable[[], None]) -> Future[None]:
@@ -56,7 +56,7 @@ class ThreadWriter:
     def close(self) -> None:
         self._thread.shutdown(wait=True)
 
-    def _write(self, slot: Slot, layout: Layout, manifest: Manifest, done: Future[Written]) -> None:
+    def _write(self, slot: ImageMemory, layout: ImageLayout, manifest: Manifest, done: Future[Written]) -> None:
         try:
             stored = store(
                 self._storage, layout, slot.memory, manifest, is_abandoned=lambda: self._is_abandoned(manifest)
@@ -100,7 +100,7 @@ class Stored:
 
 def store(
     storage: Storage,
-    layout: Layout,
+    layout: ImageLayout,
     image: memoryview,
     manifest: Manifest,
     *,
@@ -145,7 +145,7 @@ def _retire(storage: Storage, ours: Manifest) -> tuple[Retention | None, str]:
         return None, ""
 
 
-def _problem(decision: Retention, ours: Key) -> str:
+def _problem(decision: Retention, ours: CheckpointKey) -> str:
     if ours in decision.overtaken:
         return f"it is not the latest: {max(decision.keep).folder} is"
     return f"it is gone again: {decision.delete[ours]}" if ours in decision.delete else ""

@@ -18,7 +18,7 @@ from everstep.checkpoint.catalog import Found, find, prune, standing, verify
 from everstep.checkpoint.export import export_safetensors, read_metas
 from everstep.checkpoint.image import TensorMeta
 from everstep.checkpoint.index import checkpoint_uuid
-from everstep.checkpoint.manifest import Policy, to_record
+from everstep.checkpoint.manifest import RetentionPolicy, to_record
 from everstep.checkpoint.retention import Retention, best_first, decide_retention
 from everstep.errors import CheckpointBroken, NoCheckpoint, UsageError
 from everstep.storage.base import Storage, open_storage
@@ -168,9 +168,9 @@ def choose(found: list[Found], step: str, uri: str) -> Found:
     return chosen[0]
 
 
-def policy_of(found: list[Found]) -> Policy:
+def policy_of(found: list[Found]) -> RetentionPolicy:
     """What the newest checkpoint's own manifest asks to keep."""
-    return next((each.manifest.policy for each in reversed(found) if each.manifest is not None), Policy())
+    return next((each.manifest.policy for each in reversed(found) if each.manifest is not None), RetentionPolicy())
 
 
 def _export_pt(storage: Storage, chosen: Found, target: Path, only: str) -> None:

@@ -20,7 +20,7 @@ from everstep.errors import EverstepError, UsageError
 from everstep.job_file.tree import dump
 from everstep.jobs import submitted
 from everstep.jobs.submit import prepare, prepare_text, submit
-from everstep.platforms.job_records import Record
+from everstep.platforms.job_records import JobRecord
 
 
 def say(line: str) -> None:
@@ -85,7 +85,7 @@ def print_logs(wanted: str, *, rank: int | None, worker: str | None, follows: bo
     return 0
 
 
-def _print_lines(record: Record, *, follows: bool) -> None:
+def _print_lines(record: JobRecord, *, follows: bool) -> None:
     for line in submitted.logs(record, follow=follows):
         typer.echo(f"{line.node} | {line.text}")
 
@@ -127,7 +127,7 @@ def print_submitted(wanted: str, *, is_json: bool) -> int:
     return 0
 
 
-def _print_training(record: Record, console: Console) -> None:
+def _print_training(record: JobRecord, console: Console) -> None:
     try:
         training = submitted.training(record)
     except EverstepError as error:

@@ -18,7 +18,7 @@ from everstep import wire
 from everstep.coordinator.clock import Now
 from everstep.coordinator.roster.facts import ID, Roster, Worker
 from everstep.coordinator.shards.leasing import Holder, Key, LeaseFacts, Leasing, decide_lease, decide_release
-from everstep.coordinator.shards.ledger import Ledger, Leftover, Mark, Rows, check_same
+from everstep.coordinator.shards.ledger import DatasetMark, Leftover, Rows, ShardLedger, check_same
 from everstep.coordinator.store.store import StoreError
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.errors import CONFLICT, UNKNOWN, Refused
@@ -46,7 +46,7 @@ class _Waiter:
     called: asyncio.Future[None]
 
 
-class Shards:
+class JobDatasets:
     def __init__(
         self,
         roster: Roster,
@@ -61,7 +61,7 @@ class Shards:
         began = now()
         self._roster = roster
         self._keep, self._stop = keep, stop
-        self._ledgers = {rows.dataset: Ledger(rows, began) for rows in ledgers}
+        self._ledgers = {rows.dataset: ShardLedger(rows, began) for rows in ledgers}
         self._deadlines: dict[str, dict[Key, float]] = {name: {} for name in self._ledgers}
         self._lines: dict[str, list[_Waiter]] = {name: [] for name in self._ledgers}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -97,7 +97,7 @@ class Shards:
             check_same(name, spec, known.spec)
         else:
             check_datasets(len(self._ledgers) + 1)
-            self._ledgers[name] = Ledger(Rows(dataset=name, spec=spec, mark=Mark()))
+            self._ledgers[name] = ShardLedger(Rows(dataset=name, spec=spec, mark=DatasetMark()))
             self._deadlines[name], self._lines[name] = {}, []
             self._touch(name)
         await self._kept()
@@ -166,12 +166,12 @@ class Shards:
 
     # --- what the call is made of ---
 
-    def _ledger(self, name: str) -> Ledger:
+    def _ledger(self, name: str) -> ShardLedger:
         if found := self._ledgers.get(name):
             return found
         raise Refused(f"job {self._roster.job} has no dataset {name[:80]}", status=UNKNOWN)
 
-    def _check(self, ledger: Ledger, key: Key, worker: Worker, message: wire.LeaseRequest) -> None:
+    def _check(self, ledger: ShardLedger, key: Key, worker: Worker, message: wire.LeaseRequest) -> None:
         """Refuse what comes too late or from nobody, before anything is changed."""
         latest, known = self._roster.generation.number, ledger.holders.get(key)
         if message.generation > latest:
@@ -187,7 +187,7 @@ class Shards:
         if known is None and not worker.incarnation and any(name == key[0] for name, _ in ledger.holders):
             raise Refused(f"{key[0]} is another process: one process of a worker takes samples", status=CONFLICT)
 
-    def _take_in(self, ledger: Ledger, key: Key, message: wire.LeaseRequest, now: float) -> None:
+    def _take_in(self, ledger: ShardLedger, key: Key, message: wire.LeaseRequest, now: float) -> None:
         if not _says_something(ledger.holders.get(key), message):
             return
         limit, may_speak = self._roster.policy.shard_failures, message.generation > 0
@@ -243,7 +243,7 @@ class Shards:
         self._touch(name)
         return True
 
-    def _has_answer(self, ledger: Ledger, key: Key, message: wire.LeaseRequest) -> bool:
+    def _has_answer(self, ledger: ShardLedger, key: Key, message: wire.LeaseRequest) -> bool:
         return ledger.is_end or self._roster.is_over or _num_granted(ledger, key, message.request) > 0
 
     async def _in_line(self, name: str, key: Key, message: wire.LeaseRequest, now: float) -> str:
@@ -290,7 +290,7 @@ class Shards:
             self._lines[name].remove(waiter)
             _wake(waiter.called)
 
-    def _answer(self, ledger: Ledger, key: Key, request: int, reason: str) -> bytes:
+    def _answer(self, ledger: ShardLedger, key: Key, request: int, reason: str) -> bytes:
         holder, roster = ledger.holder(key), self._roster
         leased = wire.Leased(
             leases=[
@@ -321,7 +321,7 @@ class Shards:
         else:
             self._deadlines[name][key] = now + self._roster.policy.shard_lease_s
 
-    def _release(self, name: str, ledger: Ledger) -> None:
+    def _release(self, name: str, ledger: ShardLedger) -> None:
         is_free = self._roster.is_over
         for key, holder in list(ledger.holders.items()):
             if (worker := self._roster.workers.get(key[0])) and worker.incarnation:
@@ -347,7 +347,7 @@ class Shards:
             log.info("%s: dataset %s: %d samples are leased again: %s", self._roster.job, name, size(freed), reason)
             emit("lease.freed", job=self._roster.job, worker=key[0], dataset=name, ranges=freed, reason=reason)
 
-    def _tell_failure(self, ledger: Ledger, failed: wire.FailedPart) -> None:
+    def _tell_failure(self, ledger: ShardLedger, failed: wire.FailedPart) -> None:
         job, shard = self._roster.job, ledger.named(failed.start)
         emit("shard.failed", job=job, dataset=ledger.dataset, shard=shard, reason=failed.reason)
         log.warning("%s: %s failed: %s", job, shard, failed.reason)
@@ -404,7 +404,7 @@ def _says_something(holder: Holder | None, message: wire.LeaseRequest) -> bool:
     return bool(message.done or message.returned or message.failed or message.settles)
 
 
-def _num_granted(ledger: Ledger, key: Key, request: int) -> int:
+def _num_granted(ledger: ShardLedger, key: Key, request: int) -> int:
     return sum(each.request == request for each in ledger.holder(key).leases.values())
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from everstep import wire
 from everstep.coordinator.clock import Now
-from everstep.coordinator.datasets import Keep, Shards
+from everstep.coordinator.datasets import JobDatasets, Keep
 from everstep.coordinator.roster import changes
 from everstep.coordinator.roster.advance import advance, examine
 from everstep.coordinator.roster.facts import (
@@ -61,7 +61,7 @@ BRIEF_S = 0.001
 LONGEST_REST_S = 0.05
 
 
-class Job:
+class CoordinatedJob:
     def __init__(
         self,
         roster: Roster,
@@ -101,7 +101,7 @@ class Job:
         self._views: dict[bool, tuple[Roster, str, int, bytes]] = {}  # by whether they are brief, and of which state
         self._num_steps = 0  # that were heard of
         self._seats = Seats(roster.generation)
-        self.shards = Shards(roster, ledgers, keep, self.stop, grace_s=grace_s, now=now)
+        self.shards = JobDatasets(roster, ledgers, keep, self.stop, grace_s=grace_s, now=now)
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(die_if_failed)
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from everstep import wire
 from everstep.coordinator.clock import Clock
 from everstep.coordinator.datasets import Keep
-from everstep.coordinator.job import Job
+from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.roster.facts import ID, Roster
 from everstep.coordinator.roster.replies import generation_view
 from everstep.coordinator.shards.ledger import Rows
@@ -29,7 +29,7 @@ class Service:
     def __init__(self, store: Store, clock: Clock | None = None) -> None:
         self._store = store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, CoordinatedJob] = {}
         self._opening = asyncio.Lock()
         self._clock = clock or Clock()
         self._ticking = asyncio.create_task(self._clock.tick())
@@ -41,15 +41,15 @@ class Service:
         self._thread.shutdown()
         self._store.close()
 
-    def job_at_hand(self, name: str) -> Job | None:
+    def job_at_hand(self, name: str) -> CoordinatedJob | None:
         return self._jobs.get(name)
 
-    async def job(self, name: str) -> Job:
+    async def job(self, name: str) -> CoordinatedJob:
         if found := self._jobs.get(name) or await self._load(name):
             return found
         raise Refused(f"there is no job {name}", status=UNKNOWN)
 
-    async def create(self, name: str, spec: wire.JobSpec) -> Job:
+    async def create(self, name: str, spec: wire.JobSpec) -> CoordinatedJob:
         if not ID.fullmatch(name):
             raise Refused("a job's id is up to 128 letters, digits, dots, dashes and underscores", status=422)
         if found := self._jobs.get(name) or await self._load(name):
@@ -79,7 +79,7 @@ class Service:
         await self.job(name)
         return await self._in_thread(lambda: self._store.load_reports(name, since, limit))
 
-    async def _load(self, name: str) -> Job | None:
+    async def _load(self, name: str) -> CoordinatedJob | None:
         async with self._opening:
             if name in self._jobs:
                 return self._jobs[name]
@@ -94,9 +94,11 @@ class Service:
             self._jobs[name] = job
             return job
 
-    def _make(self, roster: Roster, ledgers: Sequence[Rows] = (), *, grace_s: float = 0.0) -> Job:
+    def _make(self, roster: Roster, ledgers: Sequence[Rows] = (), *, grace_s: float = 0.0) -> CoordinatedJob:
         clock, keep = self._clock, self._keeper(roster.job)
-        return Job(roster, self._save, keep, ledgers, grace_s=grace_s, now=clock.now, was_away=clock.was_away)
+        return CoordinatedJob(
+            roster, self._save, keep, ledgers, grace_s=grace_s, now=clock.now, was_away=clock.was_away
+        )
 
     async def _save(self, before: Roster, after: Roster) -> None:
         await self._in_thread(lambda: self._store.save(before, after))

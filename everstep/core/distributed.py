@@ -13,7 +13,7 @@ from everstep import env
 from everstep.errors import UsageError
 
 
-class Source(Protocol):
+class ContextSource(Protocol):
     """Where a context has its answers from."""
 
     @property
@@ -47,7 +47,7 @@ class DistributedContext:
     They take what JSON can hold: None, truths, numbers, text, lists, dicts with text for keys. A tuple arrives as a
     list."""
 
-    def __init__(self, source: Source, *, chief_ip: str | None = None) -> None:
+    def __init__(self, source: ContextSource, *, chief_ip: str | None = None) -> None:
         self._source = source
         self._chief_ip = chief_ip
 

@@ -147,11 +147,11 @@ class _Finder:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _Loader(spec.loader.name, spec.loader.path, scope)
+            spec.loader = _PathLoader(spec.loader.name, spec.loader.path, scope)
         return spec
 
 
-class _Loader(SourceFileLoader):
+class _PathLoader(SourceFileLoader):
     def __init__(self, name: str, path: str, scope: _Scope) -> None:
         super().__init__(name, path)
         self._scope = scope

@@ -29,10 +29,10 @@ Key = tuple[int, int]  # the loader, and how often it has been iterated before
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
+class RecordBatch:
     """What one call of a training function trains on. A ghost has no parts and no records that count."""
 
-    parts: tuple[wire.Part, ...]
+    parts: tuple[wire.LeasePart, ...]
     num_records: int
     epoch: int
     is_ghost: bool
@@ -42,9 +42,9 @@ class Batch:
 class Handed:
     """A batch that was bound to a number."""
 
-    parts: tuple[wire.Part, ...]
+    parts: tuple[wire.LeasePart, ...]
     epoch: int
-    repeats: tuple[wire.Part, ...] = ()  # of a ghost: whose records it shows
+    repeats: tuple[wire.LeasePart, ...] = ()  # of a ghost: whose records it shows
     is_ghost: bool = False
 
     @property
@@ -105,7 +105,7 @@ class Handout:
 
     # --- whoever trains ---
 
-    def take(self) -> Batch:
+    def take(self) -> RecordBatch:
         leases = self._leases
         with leases.changed:
             while True:
@@ -127,7 +127,7 @@ class Handout:
                 leases.put_back(handed.parts)
                 handed = Handed(parts=(), epoch=handed.epoch, is_ghost=True)
         num_records = sum(part.count for part in handed.parts)
-        return Batch(parts=handed.parts, num_records=num_records, epoch=handed.epoch, is_ghost=handed.is_ghost)
+        return RecordBatch(parts=handed.parts, num_records=num_records, epoch=handed.epoch, is_ghost=handed.is_ghost)
 
     def report(self, number: int | None) -> None:
         """The next so many records that were handed out are done; None: the next batch."""
@@ -263,10 +263,12 @@ class Handout:
         log.warning("dataset %s: no sample for %.0f s: %s%s", self._dataset, waited_s, reason, hint)
 
 
-def _first(parts: Sequence[wire.Part], number: int) -> tuple[tuple[wire.Part, ...], tuple[wire.Part, ...]]:
+def _first(
+    parts: Sequence[wire.LeasePart], number: int
+) -> tuple[tuple[wire.LeasePart, ...], tuple[wire.LeasePart, ...]]:
     """The first so many samples, and the rest."""
-    head: list[wire.Part] = []
-    tail: list[wire.Part] = []
+    head: list[wire.LeasePart] = []
+    tail: list[wire.LeasePart] = []
     for part in parts:
         count = min(number, part.count)
         number -= count
@@ -277,9 +279,11 @@ def _first(parts: Sequence[wire.Part], number: int) -> tuple[tuple[wire.Part, ..
     return tuple(head), tuple(tail)
 
 
-def _split(parts: Sequence[wire.Part], failed: dict[int, str]) -> tuple[tuple[wire.Part, ...], list[wire.FailedPart]]:
+def _split(
+    parts: Sequence[wire.LeasePart], failed: dict[int, str]
+) -> tuple[tuple[wire.LeasePart, ...], list[wire.FailedPart]]:
     """The parts without the samples that failed, and those."""
-    good: list[wire.Part] = []
+    good: list[wire.LeasePart] = []
     bad: list[wire.FailedPart] = []
     offset = 0
     for part in parts:
@@ -291,5 +295,5 @@ def _split(parts: Sequence[wire.Part], failed: dict[int, str]) -> tuple[tuple[wi
             elif good and (last := good[-1]).lease == part.lease and last.start + last.count == position:
                 good[-1] = replace(last, count=last.count + 1)
             else:
-                good.append(wire.Part(lease=part.lease, start=position, count=1))
+                good.append(wire.LeasePart(lease=part.lease, start=position, count=1))
     return tuple(good), bad

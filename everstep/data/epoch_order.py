@@ -16,7 +16,7 @@ from everstep.data.permutation import Permutation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class EpochOrder:
     size: int  # samples of the dataset
     batch_size: int  # of a micro-batch
     micro_batches: int
@@ -82,7 +82,7 @@ def _block(size: int, seed: int, epoch: int, number: int) -> NDArray[np.int64]:
     return Permutation(size, seed, epoch)[number * _BLOCK : min((number + 1) * _BLOCK, size)]
 
 
-class Key(NamedTuple):
+class BatchKey(NamedTuple):
     """One micro-batch's data: of the global batch of this epoch that begins at `position`."""
 
     epoch: int
@@ -94,23 +94,23 @@ class Key(NamedTuple):
 class Schedule:
     """What one worker will need, from a given step of a given generation on, if nothing happens."""
 
-    order: Order
+    order: EpochOrder
     epoch: int
     position: int
     todo: tuple[int, ...]  # micro-batches of the step at `position`
     run: tuple[int, ...]  # micro-batches of each further step
 
-    def key(self, number: int) -> Key | None:
+    def key(self, number: int) -> BatchKey | None:
         """The number-th micro-batch that is needed; None: the epoch is over."""
         if number < len(self.todo):
-            return Key(self.epoch, self.position, self.todo[number])
+            return BatchKey(self.epoch, self.position, self.todo[number])
         steps, place = divmod(number - len(self.todo), len(self.run))
         position = self.position + (steps + 1) * self.order.global_batch
         if not self.order.samples_at(position):
             return None
-        return Key(self.epoch, position, self.run[place])
+        return BatchKey(self.epoch, position, self.run[place])
 
-    def needs(self, key: Key) -> bool:
+    def needs(self, key: BatchKey) -> bool:
         if key.epoch != self.epoch or key.position < self.position:
             return False
         return key.micro_batch in (self.todo if key.position == self.position else self.run)

@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from everstep.ranges import Ranges, merged, size, within, without
-from everstep.wire import Lease, Part
+from everstep.wire import Lease, LeasePart
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
     """The samples of one batch."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[LeasePart, ...]
     epoch: int
 
     @property
@@ -70,7 +70,7 @@ class Stock:
         self._leases, self._uncut = {}, {}
         self._tails.clear()
 
-    def holds(self, parts: Iterable[Part]) -> bool:
+    def holds(self, parts: Iterable[LeasePart]) -> bool:
         return all(self._holds(part) for part in parts)
 
     def cut(self) -> Cut | None:
@@ -78,18 +78,18 @@ class Stock:
         epoch = self._ripe_epoch()
         return None if epoch is None else self._cut(epoch, self._batch_size)
 
-    def put_back(self, parts: Iterable[Part]) -> None:
+    def put_back(self, parts: Iterable[LeasePart]) -> None:
         """Cut, but not used: to be cut again. Parts that are not held any more are forgotten."""
         for part in parts:
             if self._holds(part):
                 uncut = self._uncut.get(part.lease, ())
                 self._uncut[part.lease] = merged([*uncut, (part.start, part.start + part.count)])
 
-    def take_out(self, leases: Iterable[int]) -> list[Part]:
+    def take_out(self, leases: Iterable[int]) -> list[LeasePart]:
         """All of these leases that is not cut: it will not be used here."""
         return [part for number in leases for part in _parts(number, self._uncut.pop(number, ()))]
 
-    def take_out_all(self) -> list[Part]:
+    def take_out_all(self) -> list[LeasePart]:
         return self.take_out(list(self._uncut))
 
     def remainders(self) -> list[int]:
@@ -110,12 +110,12 @@ class Stock:
         return self._cut(epoch, self._batch_size - 1)
 
     def _cut(self, epoch: int, number: int) -> Cut:
-        parts: list[Part] = []
+        parts: list[LeasePart] = []
         for lease in [each for each in self._uncut if self._leases[each].epoch == epoch]:
             for start, stop in self._uncut[lease]:
                 count = min(number, stop - start)
                 if count:
-                    parts.append(Part(lease=lease, start=start, count=count))
+                    parts.append(LeasePart(lease=lease, start=start, count=count))
                     number -= count
         for part in parts:
             self._uncut[part.lease] = without(self._uncut[part.lease], part.start, part.start + part.count)
@@ -134,10 +134,10 @@ class Stock:
         ripe = [e for e, number in self._uncut_by_epoch().items() if number >= self._batch_size or e in self._tails]
         return min(ripe, default=None)
 
-    def _holds(self, part: Part) -> bool:
+    def _holds(self, part: LeasePart) -> bool:
         lease = self._leases.get(part.lease)
         return lease is not None and any(a <= part.start and part.start + part.count <= b for a, b in lease.left)
 
 
-def _parts(lease: int, ranges: Ranges) -> list[Part]:
-    return [Part(lease=lease, start=start, count=stop - start) for start, stop in ranges]
+def _parts(lease: int, ranges: Ranges) -> list[LeasePart]:
+    return [LeasePart(lease=lease, start=start, count=stop - start) for start, stop in ranges]

@@ -37,7 +37,7 @@ class Obtained:
     is_ghost: bool
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Where a process gets its batches from."""
 
     def begin(self) -> None:
@@ -59,10 +59,10 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-class Batches:
+class IndexBatches:
     """Batch after batch, for one iteration in one process, whose numbers are process, process + num_processes, …"""
 
-    def __init__(self, source: Source, *, process: int = 0, num_processes: int = 1) -> None:
+    def __init__(self, source: BatchSource, *, process: int = 0, num_processes: int = 1) -> None:
         self._source, self._num_processes = source, num_processes
         self._number = process - num_processes
         source.begin()
@@ -85,7 +85,7 @@ class Batches:
 class Taker:
     """`process` of `num_processes`: whose numbers are process, process + num_processes, …"""
 
-    def __init__(self, source: Source, batch_size: int, *, process: int = 0, num_processes: int = 1) -> None:
+    def __init__(self, source: BatchSource, batch_size: int, *, process: int = 0, num_processes: int = 1) -> None:
         self._source, self._batch_size = source, batch_size
         self._process, self._num_processes = process, num_processes
         self._loader: object = None  # torch's fetcher: there is one for each iteration in each process

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from everstep.wire import FailedPart, Part
+from everstep.wire import FailedPart, LeasePart
 
 MOST_PARTS = 4096  # in one call
 
@@ -16,8 +16,8 @@ MOST_PARTS = 4096  # in one call
 class Message:
     """The content of one call."""
 
-    done: tuple[Part, ...] = ()
-    returned: tuple[Part, ...] = ()
+    done: tuple[LeasePart, ...] = ()
+    returned: tuple[LeasePart, ...] = ()
     failed: tuple[FailedPart, ...] = ()
     settles: bool = False
     on_durable: tuple[Callable[[], None], ...] = ()
@@ -38,7 +38,7 @@ class Message:
         return self == Message()
 
 
-class Outbox:
+class LeaseReports:
     def __init__(self) -> None:
         self.content = Message()
         self.since = 0.0  # when the oldest of it came
@@ -58,14 +58,14 @@ class Outbox:
         return content
 
 
-def joined(parts: Iterable[Part]) -> tuple[Part, ...]:
+def joined(parts: Iterable[LeasePart]) -> tuple[LeasePart, ...]:
     """The same samples in as few parts as possible; what is said twice is said once."""
-    found: list[Part] = []
+    found: list[LeasePart] = []
     for part in sorted(parts, key=lambda each: (each.lease, each.start)):
         last = found[-1] if found else None
         if last is not None and last.lease == part.lease and part.start <= last.start + last.count:
             stop = max(last.start + last.count, part.start + part.count)
-            found[-1] = Part(lease=last.lease, start=last.start, count=stop - last.start)
+            found[-1] = LeasePart(lease=last.lease, start=last.start, count=stop - last.start)
         else:
             found.append(part)
     return tuple(found)

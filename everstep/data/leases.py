@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from everstep import wire
 from everstep.data.held_leases import Cut, Stock
-from everstep.data.lease_reports import Message, Outbox
+from everstep.data.lease_reports import LeaseReports, Message
 from everstep.data.lease_source import Desk
 from everstep.errors import Abandoned, EverstepError, JobStopped, Refused, TemporaryError
 from everstep.events import emit
@@ -39,7 +39,7 @@ class LeftOut:
     """Samples that came to nobody: fewer than a batch, at the end of an epoch."""
 
     epoch: int
-    parts: tuple[wire.Part, ...]
+    parts: tuple[wire.LeasePart, ...]
     num_records: int
 
 
@@ -50,7 +50,7 @@ class Wants:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Call:
+class _LeaseCall:
     """What is said with one call, and in which generation: what one knows of a step is settled in no other."""
 
     message: Message
@@ -78,7 +78,7 @@ class Leases:
         self.reason = "the dataset is being registered"  # why there is nothing
         self.delivers_tail = delivers_tail  # a short batch may be cut
         self._desk, self._dataset = desk, dataset
-        self._stock, self._outbox = Stock(batch_size), Outbox()
+        self._stock, self._outbox = Stock(batch_size), LeaseReports()
         self._answered = 0  # the generation of the latest answer
         self._restore: wire.RestoreShards | None = None
         self._is_nothing_free = False
@@ -149,21 +149,21 @@ class Leases:
             self._batch_s += (0.2 if self._batch_s else 1.0) * (newest - self._batch_s)
         self._cut_at = now
 
-    def holds(self, parts: Iterable[wire.Part]) -> bool:
+    def holds(self, parts: Iterable[wire.LeasePart]) -> bool:
         return self._stock.holds(parts)
 
-    def put_back(self, parts: Iterable[wire.Part]) -> None:
+    def put_back(self, parts: Iterable[wire.LeasePart]) -> None:
         self._stock.put_back(parts)
         self.changed.notify_all()
 
-    def report(self, done: Iterable[wire.Part], on_durable: Callable[[], None] | None = None) -> None:
+    def report(self, done: Iterable[wire.LeasePart], on_durable: Callable[[], None] | None = None) -> None:
         self._say(Message(done=tuple(done), on_durable=(on_durable,) if on_durable else ()))
 
     def fail(self, failed: Iterable[wire.FailedPart]) -> None:
         short = tuple(replace(each, reason=each.reason[:MOST_REASON]) for each in failed)
         self._say(Message(failed=short, is_urgent=True))
 
-    def regroup(self, generation: int, done: Iterable[wire.Part], *, settles: bool) -> None:
+    def regroup(self, generation: int, done: Iterable[wire.LeasePart], *, settles: bool) -> None:
         self.generation = generation
         self._say(Message(done=tuple(done), settles=settles, is_urgent=True))
 
@@ -197,7 +197,7 @@ class Leases:
             if not (isinstance(error, Abandoned) and self._is_closing):
                 self.give_up(error)
 
-    def _await_call(self) -> _Call | None:
+    def _await_call(self) -> _LeaseCall | None:
         """The next call to be made; None: all is said and over."""
         with self.changed:
             self._is_calling = False
@@ -223,7 +223,7 @@ class Leases:
             wants = 0 if self._is_closing else self._num_wanted()
             is_held = message.is_empty and wants > 0 and self._is_nothing_free and self._restore is None
             self._is_calling = not is_held
-            return _Call(message=message, generation=self.generation, wants=wants, is_held=is_held)
+            return _LeaseCall(message=message, generation=self.generation, wants=wants, is_held=is_held)
 
     def _is_due(self, now: float) -> bool:
         content = self._outbox.content
@@ -250,7 +250,7 @@ class Leases:
         pauses += [self._quiet_until - now] if self._quiet_until > now else []
         return max(0.001, min(pauses)) if pauses else None
 
-    def _make(self, call: _Call) -> None:
+    def _make(self, call: _LeaseCall) -> None:
         restore = self._restore
         if restore is not None:
             self._desk.restore(restore)
@@ -271,7 +271,7 @@ class Leases:
         for tell in call.message.on_durable:
             tell()
 
-    def _request(self, call: _Call) -> wire.LeaseRequest:
+    def _request(self, call: _LeaseCall) -> wire.LeaseRequest:
         name, number = self._desk.request()
         message = call.message
         return wire.LeaseRequest(
@@ -397,7 +397,7 @@ class Leases:
             self._say(Message(is_urgent=True))
 
 
-def _count(parts: Iterable[wire.Part]) -> int:
+def _count(parts: Iterable[wire.LeasePart]) -> int:
     return sum(part.count for part in parts)
 
 

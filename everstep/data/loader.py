@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import torch
 from torch.utils import data
 
-from everstep.data.epoch_order import Key, Order, Schedule
+from everstep.data.epoch_order import BatchKey, EpochOrder, Schedule
 from everstep.data.position import Position
 from everstep.data.randomness import KeyedDataset, as_it_is, sample_seed
-from everstep.data.reader import Here, MicroBatchReader, Requests
+from everstep.data.reader import InProcessSource, MicroBatchReader, Requests
 from everstep.data.sampler import ElasticDistributedSampler
 from everstep.engine.seeds import seed_everything
 from everstep.engine.step import Engine, MicroBatch
@@ -83,9 +83,9 @@ class DataLoader(data.DataLoader[Any]):
 
     def _follow_sampler(self, seed: int) -> None:
         self._engine: Engine | None = None
-        self._order: Order | None = None
+        self._order: EpochOrder | None = None
         self._source: Iterable[Any] | None = None
-        self._loop = _Loop()
+        self._loop = _Iteration()
         self._wanted_epoch: int | None = None  # by set_epoch
         self._is_resumed = False  # in a later epoch than the first
         self._is_shuffled, self._seed = _shuffling(self.sampler, seed)
@@ -108,7 +108,7 @@ class DataLoader(data.DataLoader[Any]):
         """Follow this engine's plan from now on."""
         assert self.batch_size is not None
         size = self.position.size
-        order = Order(
+        order = EpochOrder(
             size=size,
             batch_size=self.batch_size,
             micro_batches=micro_batches,
@@ -152,7 +152,7 @@ class DataLoader(data.DataLoader[Any]):
     def _make_source(self, requests: Requests) -> Iterable[Any]:
         keyed = KeyedDataset(self.dataset, self._seed, self.collate_fn)
         if not self.num_workers and not self.pin_memory:
-            return Here(keyed, requests)
+            return InProcessSource(keyed, requests)
         return data.DataLoader(
             keyed,
             batch_sampler=requests,  # type: ignore[arg-type]
@@ -207,11 +207,11 @@ class DataLoader(data.DataLoader[Any]):
                 hint="call loader.set_epoch(epoch) before each epoch, or use `for epoch in trainer.epochs(n):`",
             )
         epoch = self._next_epoch if self._wanted_epoch is None else self._wanted_epoch
-        self._next_epoch, self._wanted_epoch, self._loop = epoch + 1, None, _Loop()
+        self._next_epoch, self._wanted_epoch, self._loop = epoch + 1, None, _Iteration()
         self._go_to(epoch)
         return self._batches(engine, order, MicroBatchReader(source, self._requests), epoch)
 
-    def _batches(self, engine: Engine, order: Order, reader: MicroBatchReader, epoch: int) -> Iterator[Any]:
+    def _batches(self, engine: Engine, order: EpochOrder, reader: MicroBatchReader, epoch: int) -> Iterator[Any]:
         position, loop = self.position, self._loop
         engine.is_catching_up = engine.is_in_loop = position.is_in_one = True
         try:
@@ -220,7 +220,7 @@ class DataLoader(data.DataLoader[Any]):
                 micro_batch = engine.next_micro_batch()  # may regroup, and bring the state of a peer that is further
                 if position.epoch != epoch:
                     break
-                key = Key(epoch, position.samples, micro_batch.index)
+                key = BatchKey(epoch, position.samples, micro_batch.index)
                 batch = reader.get(key, engine.world.generation, lambda: self._schedule(engine, order))
                 seed_everything(sample_seed(self._seed, epoch, -1 - order.span(key.position, key.micro_batch).start))
                 loop.offered = engine.offered = micro_batch
@@ -229,13 +229,13 @@ class DataLoader(data.DataLoader[Any]):
             position.is_in_one, engine.is_in_loop, engine.offered = False, False, None
             position.last_iterated = epoch
 
-    def _schedule(self, engine: Engine, order: Order) -> Schedule:
+    def _schedule(self, engine: Engine, order: EpochOrder) -> Schedule:
         position = self.position
         return Schedule(order=order, epoch=position.epoch, position=position.samples, todo=engine.todo, run=engine.run)
 
 
 @dataclass(kw_only=True, slots=True)
-class _Loop:
+class _Iteration:
     """One iteration of the script's over the loader."""
 
     offered: MicroBatch | None = None  # whose batch it was given and has not computed yet

@@ -29,7 +29,7 @@ Answer = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hello:
+class LoaderHello:
     """Who calls: one of the processes of an iteration of a loader."""
 
     process: int
@@ -37,16 +37,16 @@ class Hello:
     loader: int  # the same for all processes of a loader that belong together
 
 
-def hello_of_this_process() -> Hello:
+def hello_of_this_process() -> LoaderHello:
     from torch.utils.data import get_worker_info
 
     info = get_worker_info()
     if info is None:  # no loader of torch's
-        return Hello(process=0, num_processes=1, loader=os.getpid())
+        return LoaderHello(process=0, num_processes=1, loader=os.getpid())
     # They share the queue of what they have read, and nobody else does.
     queue = _loop_of_loader().get("data_queue")
     loader = info.seed - info.id if queue is None else os.fstat(queue._writer.fileno()).st_ino
-    return Hello(process=info.id, num_processes=info.num_workers, loader=loader)
+    return LoaderHello(process=info.id, num_processes=info.num_workers, loader=loader)
 
 
 class Hatch:
@@ -57,7 +57,7 @@ class Hatch:
         self._answer, self._new_group = answer, new_group
         self._lock = threading.Lock()
         self._group = -1  # the latest, and those who are in it
-        self._members: dict[int, Hello] = {}
+        self._members: dict[int, LoaderHello] = {}
         self._connections: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -100,7 +100,7 @@ class Hatch:
             with connection, connection.makefile("r") as lines:
                 if not (line := lines.readline()):
                     return
-                group = self._join(Hello(**json.loads(line)))
+                group = self._join(LoaderHello(**json.loads(line)))
                 for line in lines:
                     _send(connection, self._answered(group, json.loads(line)))
         except OSError:
@@ -109,7 +109,7 @@ class Hatch:
             with self._lock:
                 self._connections.discard(connection)
 
-    def _join(self, hello: Hello) -> int:
+    def _join(self, hello: LoaderHello) -> int:
         """The number of those who belong together; who calls once more begins another iteration."""
         with self._lock:
             is_first = not self._members or any(each.loader != hello.loader for each in self._members.values())
@@ -130,7 +130,7 @@ class Hatch:
 class HatchClient:
     """The side of a loader's process."""
 
-    def __init__(self, address: str, hello: Hello) -> None:
+    def __init__(self, address: str, hello: LoaderHello) -> None:
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._connection.settimeout(LOOK_S)
         try:
@@ -187,7 +187,7 @@ class HatchClient:
             raise Abandoned("the loader is being ended")
 
 
-class Remote:
+class RemoteBatches:
     """Batches for a loader's process."""
 
     def __init__(self, client: HatchClient) -> None:

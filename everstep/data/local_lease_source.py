@@ -117,7 +117,7 @@ class LocalDesk:
         epoch, start, stop = left[0][0] // self._spec.size, left[0][0], left[-1][1]
         return wire.Lease(lease=lease, epoch=epoch, start=start, stop=stop, left=[list(each) for each in left])
 
-    def _take_out(self, part: wire.Part | wire.FailedPart) -> bool:
+    def _take_out(self, part: wire.LeasePart | wire.FailedPart) -> bool:
         left, stop = self._out.get(part.lease, ()), part.start + part.count
         if size(within(left, part.start, stop)) < part.count:
             return False
@@ -126,7 +126,7 @@ class LocalDesk:
             del self._out[part.lease]
         return True
 
-    def _report(self, part: wire.Part) -> bool:
+    def _report(self, part: wire.LeasePart) -> bool:
         """Also of other ranks: so that a checkpoint knows of all."""
         is_known = not self._is_mine(part.start) or self._take_out(part)
         if is_known:
@@ -138,7 +138,7 @@ class LocalDesk:
         per_epoch = -(-self._spec.size // self._shard_size)
         return (epoch * per_epoch + start // self._shard_size) % self._num_workers == self._rank
 
-    def _refuse(self, part: wire.Part) -> wire.RefusedPart:
+    def _refuse(self, part: wire.LeasePart) -> wire.RefusedPart:
         is_done = size(within(self._done, part.start, part.start + part.count)) == part.count
         reason = "it was reported before" if is_done else f"lease {part.lease} is not held"
         return wire.RefusedPart(lease=part.lease, start=part.start, count=part.count, reason=reason, is_done=is_done)

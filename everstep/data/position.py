@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from everstep.data.epoch_order import Order
+from everstep.data.epoch_order import EpochOrder
 from everstep.data.sampler import resume_point
-from everstep.engine.pulse import Place
+from everstep.engine.pulse import DataPlace
 from everstep.errors import UsageError
 
 
@@ -19,7 +19,7 @@ class Position:
         self.shuffle = shuffle
         self.epoch = 0
         self.samples = 0  # of the epoch, consumed by committed steps
-        self.order: Order | None = None  # known once the number of micro-batches is
+        self.order: EpochOrder | None = None  # known once the number of micro-batches is
         self.is_in_one = False  # the loop goes through an epoch
         self.last_iterated = -1  # the epoch that it has left last
         self._done_after: dict[str, int] = {}  # what is done once after each epoch: after which it was done last
@@ -66,9 +66,9 @@ class Position:
         self._done_after[name] = self.last_iterated
         return True
 
-    def place(self) -> Place:
+    def place(self) -> DataPlace:
         """Which data the step to come is made of."""
-        return Place(self.epoch, self.samples, self._known_order().samples_at(self.samples))
+        return DataPlace(self.epoch, self.samples, self._known_order().samples_at(self.samples))
 
     @property
     def records(self) -> int:
@@ -78,7 +78,7 @@ class Position:
     def void_micro_batches(self) -> tuple[int, ...]:
         return self._known_order().void_micro_batches(self.samples)
 
-    def _known_order(self) -> Order:
+    def _known_order(self) -> EpochOrder:
         if self.order is None:
             raise UsageError("the loader is not bound to a trainer", hint="everstep.ElasticTrainer(model, loader)")
         return self.order

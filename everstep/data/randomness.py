@@ -41,7 +41,7 @@ class KeyedDataset(Dataset[Any]):
         self._collate = collate
         self._is_random = False  # a sample, or collating, has drawn from a stream
         self._reads_batches = bool(getattr(dataset, "__getitems__", None))
-        self._streams = _Streams()
+        self._streams = _RandomStreams()
 
     def __getitems__(self, request: Request) -> Any:
         if not self._is_random:
@@ -82,7 +82,7 @@ def as_it_is(batch: Any) -> Any:
     return batch
 
 
-class _Streams:
+class _RandomStreams:
     """Tells whether anybody has drawn from the process's random streams, by drawing from them what is expected."""
 
     def __init__(self) -> None:

@@ -9,33 +9,33 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from everstep.data.epoch_order import Key, Order, Schedule
+from everstep.data.epoch_order import BatchKey, EpochOrder, Schedule
 from everstep.data.randomness import KeyedDataset, Request
 
 
 class Requests:
     """torch's batch sampler: which micro-batch to read next. May give more after it had nothing to give."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: EpochOrder) -> None:
         self.order = order
-        self.asked: deque[Key] = deque()  # being read, in order
-        self.kept: dict[Key, Any] = {}  # read before they were wanted
+        self.asked: deque[BatchKey] = deque()  # being read, in order
+        self.kept: dict[BatchKey, Any] = {}  # read before they were wanted
         self._schedule: Schedule | None = None
         self._number = 0  # of the schedule's micro-batches so far
-        self._next: tuple[Key, range] | None = None  # to be read next, and its places in the epoch
+        self._next: tuple[BatchKey, range] | None = None  # to be read next, and its places in the epoch
 
-    def follow(self, schedule: Schedule, first: Key) -> None:
+    def follow(self, schedule: Schedule, first: BatchKey) -> None:
         """A new schedule; `first` may be none of its micro-batches."""
         self._schedule, self._number = schedule, 0
         self.kept = {key: batch for key, batch in self.kept.items() if key == first or self.needs(key)}
         is_coming = first in self.kept or first in self.asked
         self._next = self._find_next() if is_coming else (first, self.order.span(first.position, first.micro_batch))
 
-    def needs(self, key: Key) -> bool:
+    def needs(self, key: BatchKey) -> bool:
         assert self._schedule is not None
         return self._schedule.needs(key)
 
-    def is_coming(self, key: Key) -> bool:
+    def is_coming(self, key: BatchKey) -> bool:
         return (self._next is not None and key == self._next[0]) or key in self.asked or key in self.kept
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class Requests:
         self._next = self._find_next()
         return self.order.indices(key.epoch, span), key.epoch, span.start
 
-    def _find_next(self) -> tuple[Key, range] | None:
+    def _find_next(self) -> tuple[BatchKey, range] | None:
         """The schedule's next micro-batch that has samples and is not being read yet."""
         assert self._schedule is not None
         while (found := self._schedule.key(self._number)) is not None:
@@ -64,7 +64,7 @@ class Requests:
         return None
 
 
-class Here:
+class InProcessSource:
     """A source that reads in this process, when it is asked: torch's would do the same, with more ado."""
 
     def __init__(self, dataset: KeyedDataset, requests: Requests) -> None:
@@ -89,7 +89,7 @@ class MicroBatchReader:
         self._iterator: Iterator[Any] | None = None
         self._generation = -1
 
-    def get(self, wanted: Key, generation: int, make_schedule: Callable[[], Schedule]) -> Any:
+    def get(self, wanted: BatchKey, generation: int, make_schedule: Callable[[], Schedule]) -> Any:
         requests = self._requests
         if generation != self._generation or not requests.is_coming(wanted):
             self._generation = generation
@@ -100,7 +100,7 @@ class MicroBatchReader:
                 requests.kept[key] = batch
         return requests.kept.pop(wanted)
 
-    def _receive(self) -> tuple[Key | None, Any]:
+    def _receive(self) -> tuple[BatchKey | None, Any]:
         if self._iterator is None:
             self._requests.asked.clear()
             self._iterator = iter(self._source)

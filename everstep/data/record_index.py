@@ -18,18 +18,18 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from everstep import env, wire
-from everstep.data.batches import Batch, Handout, Key
-from everstep.data.index_iterator import Batches, Obtained, Taker
+from everstep.data.batches import Handout, Key, RecordBatch
+from everstep.data.index_iterator import IndexBatches, Obtained, Taker
 from everstep.data.lease_source import Desk, open_desk
 from everstep.data.leases import Leases, LeftOut
-from everstep.data.loader_server import Answer, Hatch, HatchClient, Remote, hello_of_this_process
+from everstep.data.loader_server import Answer, Hatch, HatchClient, RemoteBatches, hello_of_this_process
 from everstep.data.record_numbers import Records
 from everstep.errors import UsageError
 from everstep.ranges import merged
 
 log = logging.getLogger("everstep")
 
-__all__ = ["Batch", "LeftOut", "RecordIndexService"]
+__all__ = ["RecordBatch", "LeftOut", "RecordIndexService"]
 
 _unnamed = itertools.count()  # services without a name, in the order in which the script makes them
 
@@ -148,7 +148,7 @@ class RecordIndexService:
 
     # --- checkpoints --------------------------------------------------------------------------------------
 
-    def state_dict(self, usage: Iterable[wire.Part] = ()) -> dict[str, Any]:
+    def state_dict(self, usage: Iterable[wire.LeasePart] = ()) -> dict[str, Any]:
         """What is done, to be saved with the model. `usage`: what is in the model already and not reported yet."""
         self._work()
         assert self._leases is not None
@@ -191,11 +191,11 @@ class RecordIndexService:
                 self._handout.in_steps = True
                 self._leases.changed.notify_all()
 
-    def take(self) -> Batch:
+    def take(self) -> RecordBatch:
         """What the coming call of the training function trains on. Call `regrouped` first."""
         return self._work().take()
 
-    def holds(self, batch: Batch) -> bool:
+    def holds(self, batch: RecordBatch) -> bool:
         """Whether the samples of a batch that was taken are this worker's still. Waits for the desk's word on it."""
         self._work()
         assert self._leases is not None
@@ -205,21 +205,21 @@ class RecordIndexService:
                 self._leases.changed.wait()
             return self._leases.holds(batch.parts)
 
-    def regrouped(self, generation: int, done: Sequence[wire.Part], settles: bool) -> None:
+    def regrouped(self, generation: int, done: Sequence[wire.LeasePart], settles: bool) -> None:
         """A new generation has settled; `done`: what is in steps that all hold, also of workers that are gone."""
         self._work()
         assert self._leases is not None
         with self._leases.changed:
             self._leases.regroup(generation, done, settles=settles)
 
-    def report(self, done: Sequence[wire.Part], generation: int, on_durable: Callable[[], None]) -> None:
+    def report(self, done: Sequence[wire.LeasePart], generation: int, on_durable: Callable[[], None]) -> None:
         """In the background; `on_durable` is called there, when it cannot be lost any more."""
         self._work()
         assert self._leases is not None
         with self._leases.changed:
             self._leases.report(done, on_durable)
 
-    def fail(self, batch: Batch, reason: str) -> None:
+    def fail(self, batch: RecordBatch, reason: str) -> None:
         """A batch that was taken could not be trained on: its samples are leased again, until they fail too often."""
         self._work()
         assert self._leases is not None
@@ -255,13 +255,13 @@ class RecordIndexService:
         if self._leases is not None:
             self._leases.delivers_tail = True
 
-    def batches(self) -> Batches:
+    def batches(self) -> IndexBatches:
         """Whole batches, in the process that asks for them."""
         if self._is_owner:
-            return Batches(_Here(self))
+            return IndexBatches(_LocalBatches(self))
         hello = hello_of_this_process()
-        source = Remote(HatchClient(self._address, hello))
-        return Batches(source, process=hello.process, num_processes=hello.num_processes)
+        source = RemoteBatches(HatchClient(self._address, hello))
+        return IndexBatches(source, process=hello.process, num_processes=hello.num_processes)
 
     # --- inside -------------------------------------------------------------------------------------------
 
@@ -326,17 +326,17 @@ class RecordIndexService:
 
     def _taker_here(self) -> Taker:
         if self._taker is None or self._taker[0] != os.getpid():
-            taker = Taker(_Here(self), self.batch_size) if self._is_owner else self._loader_taker()
+            taker = Taker(_LocalBatches(self), self.batch_size) if self._is_owner else self._loader_taker()
             self._taker = (os.getpid(), taker)
         return self._taker[1]
 
     def _loader_taker(self) -> Taker:
         hello = hello_of_this_process()
-        source = Remote(HatchClient(self._address, hello))
+        source = RemoteBatches(HatchClient(self._address, hello))
         return Taker(source, self.batch_size, process=hello.process, num_processes=hello.num_processes)
 
 
-class _Here:
+class _LocalBatches:
     """Batches for the process that owns the leases."""
 
     def __init__(self, service: RecordIndexService) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from everstep.data.permutation import Permutation
-from everstep.wire import Part
+from everstep.wire import LeasePart
 
 
 class Records:
@@ -17,10 +17,10 @@ class Records:
         self.size, self._shuffle, self._seed = size, shuffle, seed
         self._order: Permutation | None = None  # of the epoch that was asked for last
 
-    def indices(self, parts: Iterable[Part]) -> list[int]:
+    def indices(self, parts: Iterable[LeasePart]) -> list[int]:
         return [index for part in parts for index in self._of_part(part)]
 
-    def _of_part(self, part: Part) -> Iterable[int]:
+    def _of_part(self, part: LeasePart) -> Iterable[int]:
         epoch, start = divmod(part.start, self.size)  # a part lies in one epoch
         if not self._shuffle:
             return range(start, start + part.count)

@@ -27,7 +27,7 @@ from everstep.data.permutation import BLOCK, Permutation
 from everstep.errors import UsageError
 
 
-class Source(Protocol):
+class CommitSource(Protocol):
     """Whoever knows what has been committed: a loader that a trainer drives."""
 
     def set_epoch(self, epoch: int) -> None: ...
@@ -53,7 +53,7 @@ class ElasticDistributedSampler(DistributedSampler[int]):
         self.size = _size_of(dataset)
         num_replicas, rank = _place(num_replicas, rank)
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
-        self._source: Source | None = None
+        self._source: CommitSource | None = None
         self._next = 0  # where the next iteration begins
         self._lay_out(0)
 
@@ -138,7 +138,7 @@ class ElasticDistributedSampler(DistributedSampler[int]):
             self._source.load_state_dict({**state, "epoch": epoch, "position": position} if state else {})
             self._source.set_epoch(epoch)  # a sampler's next iteration goes over the epoch that it was resumed in
 
-    def bind(self, source: Source) -> None:
+    def bind(self, source: CommitSource) -> None:
         """Leave the position to this loader from now on: it knows which steps were committed."""
         self._source = source
 

@@ -16,9 +16,9 @@ from torch.utils.data import IterableDataset, default_collate
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 
 from everstep import wire
-from everstep.data.index_iterator import Batches, Obtained
+from everstep.data.index_iterator import IndexBatches, Obtained
 from everstep.data.record_index import RecordIndexService
-from everstep.data.text_lines import Lines
+from everstep.data.text_lines import TextLines
 from everstep.errors import UsageError
 
 REASON_LENGTH = 300  # of what is told of a record that cannot be read
@@ -75,7 +75,7 @@ class ShardDataset(IterableDataset[Any]):
         """For those who train without a controller."""
         return self.service.report_batch_done(batch_size)
 
-    def state_dict(self, usage: Iterable[wire.Part] = ()) -> dict[str, Any]:
+    def state_dict(self, usage: Iterable[wire.LeasePart] = ()) -> dict[str, Any]:
         return self.service.state_dict(usage)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ class ShardDataset(IterableDataset[Any]):
     def close(self) -> None:
         self.service.close()
 
-    def _batches(self, batches: Batches) -> Iterator[Any]:
+    def _batches(self, batches: IndexBatches) -> Iterator[Any]:
         try:
             obtained = batches.next()
             while obtained is not None:
@@ -126,7 +126,7 @@ class _Files:
 
 def _records(source: Any) -> Any:
     if isinstance(source, str | os.PathLike):
-        return Lines(source)
+        return TextLines(source)
     if isinstance(source, list | tuple) and source and all(isinstance(each, str | os.PathLike) for each in source):
         return _Files(source)
     if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):

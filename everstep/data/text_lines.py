@@ -19,7 +19,7 @@ STRIDE = 32  # lines per offset that is kept
 CHUNK = 1 << 22
 
 
-class Lines:
+class TextLines:
     """len(lines), lines[n]: text without its line end."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

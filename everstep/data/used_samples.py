@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everstep.wire import Part
+from everstep.wire import LeasePart
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
     """What one worker says with a step."""
 
-    used: tuple[Part, ...]
+    used: tuple[LeasePart, ...]
     reported: int  # through this step, as far as it knows
     is_end: bool  # the coordinator has told it that all samples are done
 
@@ -34,8 +34,8 @@ class Note:
 
 class Usage:
     def __init__(self) -> None:
-        self.mine: list[Part] = []  # this worker's, in the step under way
-        self._steps: dict[int, tuple[Part, ...]] = {}  # by committed step, of all workers
+        self.mine: list[LeasePart] = []  # this worker's, in the step under way
+        self._steps: dict[int, tuple[LeasePart, ...]] = {}  # by committed step, of all workers
         self._reported = 0
 
     def committed(self, step: int, notes: Sequence[Note]) -> None:
@@ -51,7 +51,7 @@ class Usage:
         """The coordinator knows of all steps through this one. From any thread."""
         self._reported = max(self._reported, step)
 
-    def through(self, step: int) -> list[Part]:
+    def through(self, step: int) -> list[LeasePart]:
         """What is to be reported of the steps through this one."""
         return [part for number, parts in self._steps.items() if self._reported < number <= step for part in parts]
 
@@ -68,5 +68,5 @@ class Usage:
         self.mine.clear()
 
 
-def _parts(values: Iterable[Sequence[int]]) -> tuple[Part, ...]:
-    return tuple(Part(lease=lease, start=start, count=count) for lease, start, count in values)
+def _parts(values: Iterable[Sequence[int]]) -> tuple[LeasePart, ...]:
+    return tuple(LeasePart(lease=lease, start=start, count=count) for lease, start, count in values)

@@ -47,7 +47,7 @@ class Torch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Names:
+class NameFacts:
     host: str
     addresses: tuple[str, ...] = ()  # that the host's own name stands for
     reverse: str = ""  # the name of the first of them
@@ -70,7 +70,7 @@ class Facts:
     num_cpus: int
     num_gpus: int
     driver: str | None  # NVIDIA's
-    names: Names
+    names: NameFacts
     port_range: tuple[int, int] | None  # for outgoing connections and free ports
     listen_problem: str  # why no port can be listened on
     shm_bytes: int | None
@@ -162,18 +162,18 @@ def _driver() -> str | None:
     return next((word for word in first.split() if word[:1].isdigit()), first)
 
 
-def _names() -> Names:
+def _names() -> NameFacts:
     host = socket.gethostname()
     try:
         found = _within(NAMES_S, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
         addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in found))
     except OSError as error:
-        return Names(host=host, problem=error.strerror or str(error), interface=env.gloo_interface())
+        return NameFacts(host=host, problem=error.strerror or str(error), interface=env.gloo_interface())
     try:
         reverse = _within(NAMES_S, lambda: socket.gethostbyaddr(addresses[0])[0])
     except OSError:
         reverse = ""
-    return Names(host=host, addresses=addresses, reverse=reverse, interface=env.gloo_interface())
+    return NameFacts(host=host, addresses=addresses, reverse=reverse, interface=env.gloo_interface())
 
 
 def _within(limit_s: float, call: Callable[[], T]) -> T:

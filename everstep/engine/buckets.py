@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from everstep.engine.shared_memory import Block, cut, is_available, needed_bytes
+from everstep.engine.shared_memory import SharedBlock, cut, is_available, needed_bytes
 from everstep.errors import UsageError
 
 BUCKET_BYTES = 4 << 20  # measured on loopback: 1 MiB costs a quarter more, above 4 MiB nothing is gained
@@ -29,7 +29,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class BucketLayout:
     buckets: tuple[Bucket, ...]
     bucket_of: tuple[int, ...]  # by parameter number
     digest: str
@@ -48,7 +48,7 @@ def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype == torch.float16 else dtype
 
 
-def lay_out(parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES) -> Layout:
+def lay_out(parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES) -> BucketLayout:
     """Fill buckets from the last parameter to the first: about the order in which backward makes gradients."""
     bucket_bytes = max(bucket_bytes, sum(p.numel() * sum_dtype(p.dtype).itemsize for p in parameters) // MANY)
     buckets: list[Bucket] = []
@@ -79,7 +79,7 @@ def lay_out(parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES
         close(kind)
     bucket_of = {number: bucket.index for bucket in buckets for number, _ in bucket.slots}
     shapes = [(str(p.dtype), tuple(p.shape), p.stride(), bucket_of[n]) for n, p in enumerate(parameters)]
-    return Layout(
+    return BucketLayout(
         buckets=tuple(buckets),
         bucket_of=tuple(bucket_of[number] for number in range(len(parameters))),
         digest=hashlib.sha256(repr(shapes).encode()).hexdigest()[:16],
@@ -91,10 +91,10 @@ class Flats:
 
     On the host they lie in memory that neighbours can read, unless they are private."""
 
-    def __init__(self, layout: Layout, parameters: Sequence[nn.Parameter], *, is_private: bool = False) -> None:
-        self.block: Block | None = None
+    def __init__(self, layout: BucketLayout, parameters: Sequence[nn.Parameter], *, is_private: bool = False) -> None:
+        self.block: SharedBlock | None = None
         if layout.is_on_host and not is_private and is_available():
-            self.block = Block(needed_bytes(layout.shapes))
+            self.block = SharedBlock(needed_bytes(layout.shapes))
             self.buffers = cut(self.block.bytes, layout.shapes)
         else:
             self.buffers = [torch.empty(b.numel, dtype=b.dtype, device=b.device) for b in layout.buckets]

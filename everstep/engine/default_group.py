@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
 from everstep import env
-from everstep.engine.group import WAIT_S, Attempt, Group, generation_store, gloo_words
+from everstep.engine.group import WAIT_S, Group, GroupForming, generation_store, gloo_words
 from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, UsageError
 
@@ -41,7 +41,7 @@ class DefaultGroup(dist.ProcessGroup):
         self._lock = threading.Lock()
         self._world: World = ALONE
         self._group: Group | None = None
-        self._attempt = Attempt()
+        self._attempt = GroupForming()
         self._solo: ProcessGroupGloo | None = None
         self._is_closed = threading.Event()  # the present generation
         self._wants_nccl = wants_nccl
@@ -49,7 +49,7 @@ class DefaultGroup(dist.ProcessGroup):
 
     def follow(self, group: Group) -> None:
         with self._lock:
-            old, self._group, self._world, self._attempt = self._group, None, group.world, Attempt()
+            old, self._group, self._world, self._attempt = self._group, None, group.world, GroupForming()
             self._is_closed.clear()
             nccl, self._nccl = self._nccl, None
         if group.is_broken:  # closed while we are told of it

@@ -15,7 +15,7 @@ from everstep.engine.world import World
 from everstep.errors import PermanentError
 
 
-class Alone:
+class LoneMembership:
     """Membership without a coordinator: one generation, one member, for ever."""
 
     worker = "w0"
@@ -50,7 +50,7 @@ class Alone:
     def close(self) -> None: ...
 
 
-class Fixed(Alone):
+class Fixed(LoneMembership):
     """The world of torchrun's environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT."""
 
     def __init__(self, address: str | None, purpose: str = "engine") -> None:

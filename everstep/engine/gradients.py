@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.autograd.function import BackwardCFunction
 
-from everstep.engine.buckets import Flats, Layout
+from everstep.engine.buckets import BucketLayout, Flats
 from everstep.engine.leaf_sums import Fold, Target
 from everstep.engine.pulse import union
 from everstep.errors import UsageError
 
 
 @dataclass(kw_only=True, slots=True)
-class _MicroBatch:
+class _OpenMicroBatch:
     target: Target
     weight: float
     is_last: bool
@@ -52,7 +52,7 @@ class Gradients:
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
-        layout: Layout,
+        layout: BucketLayout,
         fold: Fold,
         on_ready: Callable[[int], None],
         on_backward_end: Callable[[], None],
@@ -65,7 +65,7 @@ class Gradients:
         self.used: dict[int, bytes] = {}  # by held micro-batch: which parameters got a gradient
         self._on_ready = on_ready
         self._on_backward_end = on_backward_end
-        self._micro_batch: _MicroBatch | None = None
+        self._micro_batch: _OpenMicroBatch | None = None
         self._ghost: _Ghost | None = None
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(number))
@@ -79,7 +79,7 @@ class Gradients:
     def begin(self, micro_batch: int, weight: float, *, is_last: bool) -> Target:
         target = self.fold.begin(micro_batch)
         self.clear_user_gradients()
-        self._micro_batch = _MicroBatch(
+        self._micro_batch = _OpenMicroBatch(
             target=target,
             weight=weight,
             is_last=is_last,
@@ -196,7 +196,7 @@ class Gradients:
         if micro_batch.missing[bucket] == 0:
             self._finish_bucket(micro_batch, bucket)
 
-    def _queue_callback(self, micro_batch: _MicroBatch | _Ghost) -> None:
+    def _queue_callback(self, micro_batch: _OpenMicroBatch | _Ghost) -> None:
         """At the end of the whole backward. A gradient from a backward inside it cannot tell where that is."""
         if micro_batch.is_callback_queued or self.is_accumulating:
             return
@@ -217,7 +217,7 @@ class Gradients:
                 'gradient_checkpointing_kwargs={"use_reentrant": False}',
             )
 
-    def _finish_bucket(self, micro_batch: _MicroBatch, bucket: int) -> None:
+    def _finish_bucket(self, micro_batch: _OpenMicroBatch, bucket: int) -> None:
         if micro_batch.is_bucket_done[bucket]:
             return
         micro_batch.is_bucket_done[bucket] = True

@@ -67,7 +67,7 @@ def check_size(size: int) -> None:
         )
 
 
-class Attempt:
+class GroupForming:
     """The forming of a group, which can be given up from another thread: it then ends with an error, soon."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Group:
 
     @classmethod
     def form_in_generation(
-        cls, world: World, address: str, purpose: str, attempt: Attempt, *, has_neighbours: bool = True
+        cls, world: World, address: str, purpose: str, attempt: GroupForming, *, has_neighbours: bool = True
     ) -> Group:
         """For a world that the coordinator made: rank 0's store is up, or rank 0 is dead."""
         if world.size > 1:
@@ -130,7 +130,7 @@ class Group:
         address: str,
         purpose: str,
         timeout_s: float | None = None,
-        attempt: Attempt | None = None,
+        attempt: GroupForming | None = None,
         *,
         has_neighbours: bool = True,
     ) -> Group:
@@ -138,7 +138,7 @@ class Group:
         neighbours, everything goes over gloo."""
         if world.size == 1:
             return cls(world, None, [])
-        attempt = attempt or Attempt()
+        attempt = attempt or GroupForming()
         attempt.begin(world)
         try:
             return cls._connect(world, address, purpose, timeout_s or form_s(world.size), attempt, has_neighbours)
@@ -147,7 +147,7 @@ class Group:
 
     @classmethod
     def _connect(
-        cls, world: World, address: str, purpose: str, timeout_s: float, attempt: Attempt, has_neighbours: bool
+        cls, world: World, address: str, purpose: str, timeout_s: float, attempt: GroupForming, has_neighbours: bool
     ) -> Group:
         store = generation_store(world, purpose, timeout_s, attempt)
         before = sockets.listeners()
@@ -325,18 +325,18 @@ class Swap:
 
 
 def generation_store(
-    world: World, purpose: str, timeout_s: float | None = None, attempt: Attempt | None = None
+    world: World, purpose: str, timeout_s: float | None = None, attempt: GroupForming | None = None
 ) -> dist.Store:
     """Keys of this job, generation and purpose alone, in rank 0's store; a key is never used twice."""
     if world.size == 1:
         return dist.HashStore()
     timeout_s = timeout_s or form_s(world.size)
-    server = _knock(world, timeout_s, attempt or Attempt())
+    server = _knock(world, timeout_s, attempt or GroupForming())
     server.set_timeout(timedelta(seconds=timeout_s))
     return dist.PrefixStore(f"everstep/{world.job}/{world.generation}/{purpose}", server)
 
 
-def _knock(world: World, timeout_s: float, attempt: Attempt) -> dist.TCPStore:
+def _knock(world: World, timeout_s: float, attempt: GroupForming) -> dist.TCPStore:
     """Again and again for a short time: an attempt that is given up must end before the interpreter does."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -12,19 +12,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from everstep.engine.buckets import Flats, Layout
-from everstep.engine.shared_memory import Block, cut, is_available, needed_bytes
-from everstep.engine.tree import Node
+from everstep.engine.buckets import BucketLayout, Flats
+from everstep.engine.shared_memory import SharedBlock, cut, is_available, needed_bytes
+from everstep.engine.tree import TreeNode
 
 
 class Staging(Protocol):
-    def depart(self, bucket: int, sums: Mapping[Node, Flats]) -> None:
+    def depart(self, bucket: int, sums: Mapping[TreeNode, Flats]) -> None:
         """The sums of this bucket are complete, or queued on the current stream."""
 
     def outgoing(self, sums: Flats, bucket: int) -> Tensor:
         """Host memory with the sums; they have departed before."""
 
-    def block(self, sums: Flats) -> Block | None:
+    def block(self, sums: Flats) -> SharedBlock | None:
         """Where neighbours find what `outgoing` gives; None: they cannot."""
 
     def incoming(self, result: Flats, bucket: int) -> Tensor:
@@ -38,12 +38,12 @@ class Staging(Protocol):
 
 
 class HostStaging:
-    def depart(self, bucket: int, sums: Mapping[Node, Flats]) -> None: ...
+    def depart(self, bucket: int, sums: Mapping[TreeNode, Flats]) -> None: ...
 
     def outgoing(self, sums: Flats, bucket: int) -> Tensor:
         return sums.buffers[bucket]
 
-    def block(self, sums: Flats) -> Block | None:
+    def block(self, sums: Flats) -> SharedBlock | None:
         return sums.block
 
     def incoming(self, result: Flats, bucket: int) -> Tensor:
@@ -57,12 +57,12 @@ class HostStaging:
 class _Pinned:
     """Page-locked host memory for all buckets, which neighbours can read where that is possible."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.block: Block | None = None
+    def __init__(self, layout: BucketLayout) -> None:
+        self.block: SharedBlock | None = None
         if not is_available():
             self.buffers = [torch.empty(numel, dtype=dtype, pin_memory=True) for numel, dtype in layout.shapes]
             return
-        self.block = Block(needed_bytes(layout.shapes))
+        self.block = SharedBlock(needed_bytes(layout.shapes))
         self.buffers = cut(self.block.bytes, layout.shapes)
         cudart = torch.cuda.cudart()
         error = cudart.cudaHostRegister(self.block.bytes.data_ptr(), self.block.bytes.numel(), 0)
@@ -72,7 +72,7 @@ class _Pinned:
 class CudaStaging:
     """Pinned copies, made once and kept: one of the result, one for each partial sum in use."""
 
-    def __init__(self, layout: Layout, device: torch.device) -> None:
+    def __init__(self, layout: BucketLayout, device: torch.device) -> None:
         self._layout = layout
         self._away, self._home = torch.cuda.Stream(device), torch.cuda.Stream(device)
         self._is_away = [torch.cuda.Event(blocking=True) for _ in layout.buckets]
@@ -84,7 +84,7 @@ class CudaStaging:
             self._out[id(sums)] = _Pinned(self._layout)
         return self._out[id(sums)]
 
-    def depart(self, bucket: int, sums: Mapping[Node, Flats]) -> None:
+    def depart(self, bucket: int, sums: Mapping[TreeNode, Flats]) -> None:
         self._away.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._away):
             for flats in sums.values():
@@ -95,7 +95,7 @@ class CudaStaging:
         self._is_away[bucket].synchronize()
         return self._mirror(sums).buffers[bucket]
 
-    def block(self, sums: Flats) -> Block | None:
+    def block(self, sums: Flats) -> SharedBlock | None:
         return self._mirror(sums).block
 
     def incoming(self, result: Flats, bucket: int) -> Tensor:

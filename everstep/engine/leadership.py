@@ -16,7 +16,7 @@ from everstep.errors import PeerLost, PermanentError, StateMismatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hello:
+class MemberHello:
     """What a member tells the others when a generation begins."""
 
     worker: str
@@ -41,12 +41,12 @@ class Leadership:
     reason: str
 
 
-def exchange(hello: Hello, group: Group) -> list[Hello]:
+def exchange(hello: MemberHello, group: Group) -> list[MemberHello]:
     raws: list[Any] = [json.loads(raw) for raw in group.gather(json.dumps(asdict(hello)).encode())]
-    return [Hello(**raw) for raw in raws]
+    return [MemberHello(**raw) for raw in raws]
 
 
-def decide_leader(hellos: Sequence[Hello], continues: int) -> Leadership:
+def decide_leader(hellos: Sequence[MemberHello], continues: int) -> Leadership:
     clean = [rank for rank, hello in enumerate(hellos) if not hello.is_dirty]
     if not clean:
         raise PermanentError("no worker holds a whole state: every update broke off half-way")
@@ -75,12 +75,12 @@ def decide_leader(hellos: Sequence[Hello], continues: int) -> Leadership:
     )
 
 
-def _is_current(hello: Hello, lead: Hello) -> bool:
+def _is_current(hello: MemberHello, lead: MemberHello) -> bool:
     is_good = not hello.is_dirty and not hello.is_unfinished
     return lead.settled > 0 and hello.settled == lead.settled and hello.step == lead.step and is_good
 
 
-def check_fit(hellos: Sequence[Hello], leader: int, rank: int) -> None:
+def check_fit(hellos: Sequence[MemberHello], leader: int, rank: int) -> None:
     """All must be built like the leader, of one job."""
     lead = hellos[leader]
     if strangers := [f"{each.worker} is of job {each.job!r}" for each in hellos if each.job != hellos[rank].job]:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from everstep.engine.buckets import Flats
 from everstep.engine.plan import Plan
-from everstep.engine.tree import Node, cover, lift, root
+from everstep.engine.tree import TreeNode, cover, lift, root
 
 
 @dataclass(kw_only=True, slots=True)
@@ -24,8 +24,8 @@ class Target:
     flats: Flats
     is_sum: bool  # the buffer holds a sibling already: add, do not overwrite
     carries: list[tuple[Flats, Flats]] = field(default_factory=list)  # then, bucket by bucket: first += second
-    total: Node  # what the sum is called afterwards
-    spent: list[Node] = field(default_factory=list)  # what it has taken in
+    total: TreeNode  # what the sum is called afterwards
+    spent: list[TreeNode] = field(default_factory=list)  # what it has taken in
 
     @property
     def sum(self) -> Flats:
@@ -48,10 +48,10 @@ class Fold(Protocol):
     def rename(self, leaves: Sequence[int]) -> None:
         """What is held is called otherwise from now on."""
 
-    def tree(self, plan: Plan) -> tuple[int, list[list[Node]]]:
+    def tree(self, plan: Plan) -> tuple[int, list[list[TreeNode]]]:
         """The number of leaves of the tree over all workers, and the nodes that each rank brings to it."""
 
-    def sums(self, rank: int, target: Target | None) -> dict[Node, Flats]:
+    def sums(self, rank: int, target: Target | None) -> dict[TreeNode, Flats]:
         """This rank's nodes, as they will be when `target` is done."""
 
 
@@ -76,7 +76,7 @@ class ExactFold:
 
     def __init__(self, num_leaves: int, make: Callable[[], Flats]) -> None:
         self._num_leaves = num_leaves
-        self._sums: dict[Node, Flats] = {}
+        self._sums: dict[TreeNode, Flats] = {}
         self._pool = _Pool(make)
         self.make_spare = self._pool.make_spare
 
@@ -85,7 +85,7 @@ class ExactFold:
         return tuple(sorted(leaf for node in self._sums for leaf in self._leaves(node)))
 
     def begin(self, leaf: int) -> Target:
-        node = lift(Node(0, leaf), self._num_leaves)
+        node = lift(TreeNode(0, leaf), self._num_leaves)
         if not node.is_left and node.sibling in self._sums:
             target = Target(leaf=leaf, flats=self._sums[node.sibling], is_sum=True, total=node, spent=[node.sibling])
             target.total = lift(node.parent, self._num_leaves)
@@ -120,10 +120,10 @@ class ExactFold:
             self._pool.give(flats)
         self._sums.clear()
 
-    def tree(self, plan: Plan) -> tuple[int, list[list[Node]]]:
+    def tree(self, plan: Plan) -> tuple[int, list[list[TreeNode]]]:
         return self._num_leaves, [cover(plan.micro_batches(rank), self._num_leaves) for rank in range(len(plan.todo))]
 
-    def sums(self, rank: int, target: Target | None) -> dict[Node, Flats]:
+    def sums(self, rank: int, target: Target | None) -> dict[TreeNode, Flats]:
         if target is None:
             return dict(self._sums)
         rest = {node: flats for node, flats in self._sums.items() if node not in target.spent}
@@ -132,7 +132,7 @@ class ExactFold:
     def rename(self, leaves: Sequence[int]) -> None:
         raise AssertionError("in a fixed tree a leaf's number is its place")
 
-    def _leaves(self, node: Node) -> range:
+    def _leaves(self, node: TreeNode) -> range:
         return range(node.index << node.level, min((node.index + 1) << node.level, self._num_leaves))
 
 
@@ -144,14 +144,14 @@ class FastFold:
     def __init__(self, make: Callable[[], Flats]) -> None:
         self._sum = make()
         self._held: list[int] = []
-        self._nodes: dict[int, Node] = {}  # by rank; one that works alone needs no tree
+        self._nodes: dict[int, TreeNode] = {}  # by rank; one that works alone needs no tree
 
     @property
     def held(self) -> tuple[int, ...]:
         return tuple(sorted(self._held))
 
     def begin(self, leaf: int) -> Target:
-        return Target(leaf=leaf, flats=self._sum, is_sum=bool(self._held), total=Node(0, 0))
+        return Target(leaf=leaf, flats=self._sum, is_sum=bool(self._held), total=TreeNode(0, 0))
 
     def done(self, target: Target) -> None:
         self._held.append(target.leaf)
@@ -168,12 +168,12 @@ class FastFold:
     def make_spare(self) -> None:
         """One sum is enough, whatever happens."""
 
-    def tree(self, plan: Plan) -> tuple[int, list[list[Node]]]:
+    def tree(self, plan: Plan) -> tuple[int, list[list[TreeNode]]]:
         ranks = [rank for rank in range(len(plan.todo)) if plan.micro_batches(rank)]
-        self._nodes = {rank: lift(Node(0, place), len(ranks)) for place, rank in enumerate(ranks)}
+        self._nodes = {rank: lift(TreeNode(0, place), len(ranks)) for place, rank in enumerate(ranks)}
         return len(ranks), [[self._nodes[rank]] if rank in self._nodes else [] for rank in range(len(plan.todo))]
 
-    def sums(self, rank: int, target: Target | None) -> dict[Node, Flats]:
+    def sums(self, rank: int, target: Target | None) -> dict[TreeNode, Flats]:
         if not self._held and target is None:
             return {}  # what lies in the buffers is of another step, or nobody's
-        return {self._nodes.get(rank, Node(0, 0)): self._sum}
+        return {self._nodes.get(rank, TreeNode(0, 0)): self._sum}

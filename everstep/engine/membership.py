@@ -26,11 +26,11 @@ import torch.distributed as dist
 
 from everstep import env
 from everstep.engine import background, incarnation
-from everstep.engine.group import Attempt, Group, check_size, gloo_words
+from everstep.engine.group import Group, GroupForming, check_size, gloo_words
 from everstep.engine.world import World
 from everstep.errors import EverstepError, JobFinished, JobStopped, PermanentError
 from everstep.events import emit
-from everstep.ipc.progress_page import Board
+from everstep.ipc.progress_page import ProgressPage
 from everstep.retry import patiently
 from everstep.wire import (
     Announce,
@@ -59,7 +59,7 @@ class Membership:
     """Membership by a coordinator. Thread-safe; `on_closed` is called in a thread of ours, once per generation."""
 
     def __init__(
-        self, client: Coordinator, url: str, worker: str, board: Board, on_closed: Callable[[int], None]
+        self, client: Coordinator, url: str, worker: str, board: ProgressPage, on_closed: Callable[[int], None]
     ) -> None:
         self.worker = worker
         self.newcomers = 0
@@ -367,7 +367,7 @@ class Membership:
     def _form(self, world: World) -> None:
         """Form the group in a thread of its own: with a peer that died meanwhile, forming would block."""
         outcome: list[Group | Exception] = []
-        attempt = Attempt()
+        attempt = GroupForming()
 
         def form() -> None:
             try:

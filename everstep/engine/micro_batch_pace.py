@@ -7,7 +7,7 @@ import time
 _MEMORY = 0.5  # of the average so far, against the newest step
 
 
-class Pace:
+class MicroBatchPace:
     """Of one generation."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from everstep.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Slot:
+class _BufferPlace:
     """Where a buffer is found, and what it must be."""
 
     module: nn.Module
@@ -100,9 +100,9 @@ class ModuleBuffers:
             base.copy_(tensor)
 
 
-def _slots(modules: Sequence[nn.Module]) -> list[_Slot]:
+def _slots(modules: Sequence[nn.Module]) -> list[_BufferPlace]:
     return [
-        _Slot(module=part, name=name, path=f"{path}.{name}".lstrip("."), shape=found.shape, dtype=found.dtype)
+        _BufferPlace(module=part, name=name, path=f"{path}.{name}".lstrip("."), shape=found.shape, dtype=found.dtype)
         for module in modules
         for path, part in module.named_modules()
         for name, found in part._buffers.items()

@@ -123,7 +123,7 @@ def find_neighbours(world: World, store: dist.Store) -> dict[int, Neighbour]:
         store.set(f"seen/{world.rank}", json.dumps([]))
         return {}
     secret = os.urandom(16)
-    block = shared_memory.Block(len(secret))
+    block = shared_memory.SharedBlock(len(secret))
     block.bytes.copy_(torch.frombuffer(bytearray(secret), dtype=torch.uint8))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
         door.bind(b"\0everstep-" + os.urandom(16).hex().encode())  # in no folder: it goes with the socket

@@ -35,7 +35,7 @@ class Epochs(Protocol):
         """Whether it is still to be done after the epoch just left."""
 
 
-class Gate:
+class StepGate:
     """Open for the last micro-batch of this worker in a step; knows whether all optimizers have passed."""
 
     def __init__(self, engine: Engine, epochs: Epochs | None = None) -> None:

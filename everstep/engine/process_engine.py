@@ -13,13 +13,13 @@ from collections.abc import Callable
 from everstep import env
 from everstep.engine import background
 from everstep.engine.default_group import DefaultGroup, install
-from everstep.engine.fixed_world import Alone, Fixed
+from everstep.engine.fixed_world import Fixed, LoneMembership
 from everstep.engine.group import FORM_S
 from everstep.engine.membership import Membership, address_towards
 from everstep.engine.step import Engine
 from everstep.engine.world import ALONE, World
 from everstep.errors import UsageError
-from everstep.ipc.progress_page import Board
+from everstep.ipc.progress_page import ProgressPage
 from everstep.wire import WAITING
 
 _engine: Engine | None = None
@@ -30,7 +30,7 @@ def current(*, is_fixed: bool = False) -> Engine:
     """`is_fixed`: in a world that does not change, if there is no engine yet."""
     global _engine
     if _engine is None:
-        _engine = Engine(_fixed_membership if is_fixed else _membership, Board(env.board_path()))
+        _engine = Engine(_fixed_membership if is_fixed else _membership, ProgressPage(env.board_path()))
         atexit.register(_end)
     return _engine
 
@@ -93,11 +93,11 @@ def _address() -> str:
     return env.address() or (address_towards(url) if url else "127.0.0.1")
 
 
-def _fixed_membership(board: Board, on_closed: Callable[[int], None]) -> Alone:
-    return Fixed(env.address()) if env.torchrun_size() > 1 else Alone()
+def _fixed_membership(board: ProgressPage, on_closed: Callable[[int], None]) -> LoneMembership:
+    return Fixed(env.address()) if env.torchrun_size() > 1 else LoneMembership()
 
 
-def _membership(board: Board, on_closed: Callable[[int], None]) -> Alone | Membership:
+def _membership(board: ProgressPage, on_closed: Callable[[int], None]) -> LoneMembership | Membership:
     url = env.coordinator_url()
     if url is None:
         return _fixed_membership(board, on_closed)

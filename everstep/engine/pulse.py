@@ -22,7 +22,7 @@ _PULSE = struct.Struct(
 STEPS, ENDS = 0, 1
 
 
-class Place(NamedTuple):
+class DataPlace(NamedTuple):
     """Which data a step is made of."""
 
     epoch: int = 0
@@ -33,7 +33,7 @@ class Place(NamedTuple):
         return f"samples {self.position} to {self.position + self.samples} of epoch {self.epoch}"
 
 
-NOWHERE = Place()  # without a loader
+NOWHERE = DataPlace()  # without a loader
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class Header:
     generation: int
     step: int
     kind: int  # STEPS: a step follows; ENDS: this worker wants no further step
-    place: Place = NOWHERE
+    place: DataPlace = NOWHERE
     weights: tuple[float, ...]  # by micro-batch; -1: computed by somebody else
     note_bytes: int = 0  # of the note that this worker's pulse will carry
 
@@ -58,7 +58,7 @@ class Header:
             generation=generation,
             step=step,
             kind=kind,
-            place=Place(epoch, position, samples),
+            place=DataPlace(epoch, position, samples),
             weights=weights,
             note_bytes=note_bytes,
         )

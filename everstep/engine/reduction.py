@@ -21,14 +21,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from everstep.engine.buckets import Flats, Layout
+from everstep.engine.buckets import BucketLayout, Flats
 from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, Swap, gloo_words
 from everstep.engine.host_staging import Staging
 from everstep.engine.mean import divide
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.pulse import ENDS, Header, Pulse, first_with_weight, header_bytes, pulse_bytes, total_weight
-from everstep.engine.shared_memory import Block, Shelf, cut, is_available, needed_bytes
-from everstep.engine.tree import Node, additions
+from everstep.engine.shared_memory import SharedBlock, Shelf, cut, is_available, needed_bytes
+from everstep.engine.tree import TreeNode, additions
 from everstep.errors import PeerLost
 
 Collect = Callable[[], list[bytes]]
@@ -44,19 +44,19 @@ class Task:
     """What is to be summed, by whom."""
 
     group: Group
-    layout: Layout
+    layout: BucketLayout
     num_leaves: int  # of the tree
-    nodes: Sequence[Sequence[Node]]  # by rank: the partial sums it brings
-    sums: dict[Node, Flats]  # this rank's
+    nodes: Sequence[Sequence[TreeNode]]  # by rank: the partial sums it brings
+    sums: dict[TreeNode, Flats]  # this rank's
     header: Header
     num_parameters: int
     buffers: ModuleBuffers  # the first leaf with weight decides: its owner sends what it has kept
-    outbox: Outbox  # where neighbours read our slices of the result
+    outbox: ResultBuffer  # where neighbours read our slices of the result
     shelf: Shelf  # where we read theirs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class PartialSum:
     """One partial sum of a slice, or where to find it."""
 
     slice: Tensor | None = None  # None: in a neighbour's memory
@@ -65,11 +65,11 @@ class Part:
     is_scratch: bool = False
 
 
-class Outbox:
+class ResultBuffer:
     """Host memory for our slices of the result, for neighbours to read."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.block = Block(needed_bytes(layout.shapes)) if is_available() else None
+    def __init__(self, layout: BucketLayout) -> None:
+        self.block = SharedBlock(needed_bytes(layout.shapes)) if is_available() else None
         self.buffers = cut(self.block.bytes, layout.shapes) if self.block is not None else []
 
 
@@ -79,7 +79,7 @@ class Scratch:
     Each piece has room for a whole bucket, of which only what was ever used is really there: so slices of other sizes,
     after a regroup, find their pages."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: BucketLayout) -> None:
         self._capacity = max((bucket.numel * bucket.dtype.itemsize for bucket in layout.buckets), default=0)
         self._free: list[Tensor] = []
 
@@ -179,7 +179,7 @@ class Reduction:
     def _run(self) -> None:
         take_headers = self._post_headers()
         headers: list[Header] = []
-        flying: deque[tuple[int, list[dist.Work], dict[Node, Part]]] = deque()
+        flying: deque[tuple[int, list[dist.Work], dict[TreeNode, PartialSum]]] = deque()
         results: list[tuple[int, list[dist.Work]]] = []
         following, last = 0, len(self._ready)
         while following < last or flying:
@@ -219,23 +219,23 @@ class Reduction:
             if self._is_aborted:
                 raise PeerLost(f"generation {self._world.generation} was closed")
 
-    def _post_sums(self, bucket: int) -> tuple[list[dist.Work], dict[Node, Part]]:
+    def _post_sums(self, bucket: int) -> tuple[list[dist.Work], dict[TreeNode, PartialSum]]:
         rank, cuts, tag = self._world.rank, self._cuts[bucket], self._tag(bucket)
-        parts: dict[Node, Part] = {}
+        parts: dict[TreeNode, PartialSum] = {}
         works = []
         for peer in self._world.peers:
             for number, node in enumerate(self.task.nodes[peer]):
                 if peer in self._neighbours:
-                    parts[node] = Part(peer=peer, tag=tag + number)
+                    parts[node] = PartialSum(peer=peer, tag=tag + number)
                     continue
                 room = self._scratch.take(cuts[rank + 1] - cuts[rank], self.task.layout.buckets[bucket].dtype)
-                parts[node] = Part(slice=room, peer=peer, tag=tag + number, is_scratch=True)
+                parts[node] = PartialSum(slice=room, peer=peer, tag=tag + number, is_scratch=True)
                 if room.numel():
                     works.append(self._recv(room, peer, tag + number))
         for number, node in enumerate(self.task.nodes[rank]):
             sums = self.task.sums[node]
             mine = self._staging.outgoing(sums, bucket)
-            parts[node] = Part(slice=mine[cuts[rank] : cuts[rank + 1]], peer=rank, tag=tag + number)
+            parts[node] = PartialSum(slice=mine[cuts[rank] : cuts[rank + 1]], peer=rank, tag=tag + number)
             for peer in self._world.peers:
                 if cuts[peer + 1] > cuts[peer]:
                     if peer in self._neighbours:
@@ -244,7 +244,7 @@ class Reduction:
                         self._send(mine[cuts[peer] : cuts[peer + 1]], peer, tag + number)
         return works, parts
 
-    def _show(self, block: Block | None, peer: int, tag: int) -> None:
+    def _show(self, block: SharedBlock | None, peer: int, tag: int) -> None:
         """Tell a neighbour that something lies in our memory, and where."""
         assert block is not None
         self._neighbours[peer].send(block.token, tag)
@@ -255,7 +255,7 @@ class Reduction:
         tensors = self.task.shelf.look(neighbour.pid, neighbour.recv(tag), self.task.layout.shapes)
         return tensors[bucket][self._cuts[bucket][owner] : self._cuts[bucket][owner + 1]]
 
-    def _add(self, bucket: int, parts: dict[Node, Part], total: float) -> None:
+    def _add(self, bucket: int, parts: dict[TreeNode, PartialSum], total: float) -> None:
         """The slice's sum in tree order, divided once. Only scratch is written to: all else is somebody's."""
         rank, cuts = self._world.rank, self._cuts[bucket]
         out = self._outbox(bucket)[cuts[rank] : cuts[rank + 1]]

@@ -23,7 +23,7 @@ _ALIGN = 64
 _TOKEN = struct.Struct("<qq")
 
 
-class Block:
+class SharedBlock:
     """Bytes of ours that neighbours may read. Small blocks have all their pages at once: one that is first used after a
     loss would make everybody wait."""
 

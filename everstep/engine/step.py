@@ -24,21 +24,21 @@ import torch
 from everstep.engine.agreed_values import Agreed, weighted_mean
 from everstep.engine.buckets import lay_out, trainable
 from everstep.engine.determinism import fix_kernels
-from everstep.engine.fixed_world import Alone
+from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.gradients import Gradients
 from everstep.engine.group import LARGEST_WORLD, TAG_HEADER, Group
-from everstep.engine.leadership import Hello, Leadership, check_fit, decide_leader, exchange
+from everstep.engine.leadership import Leadership, MemberHello, check_fit, decide_leader, exchange
 from everstep.engine.leaf_sums import Target
 from everstep.engine.leaving import ASKED, Farewell, Leaving, on_sigterm
 from everstep.engine.membership import Membership
-from everstep.engine.micro_batch_pace import Pace
+from everstep.engine.micro_batch_pace import MicroBatchPace
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.plan import Plan, plan_step
 from everstep.engine.pulse import (
     ENDS,
     STEPS,
+    DataPlace,
     Header,
-    Place,
     Pulse,
     PulseDecision,
     decide_pulse,
@@ -54,7 +54,7 @@ from everstep.engine.worker_comparison import Comparison, first_difference, way_
 from everstep.engine.world import ALONE, World
 from everstep.errors import EverstepError, PeerLost, PermanentError, StateMismatch, UsageError
 from everstep.events import emit
-from everstep.ipc.progress_page import Board
+from everstep.ipc.progress_page import ProgressPage
 from everstep.wire import COMPUTING, OUTSIDE, WAITING
 
 log = logging.getLogger("everstep")
@@ -74,7 +74,9 @@ class Engine:
     and over."""
 
     def __init__(
-        self, make_membership: Callable[[Board, Callable[[int], None]], Alone | Membership], board: Board
+        self,
+        make_membership: Callable[[ProgressPage, Callable[[int], None]], LoneMembership | Membership],
+        board: ProgressPage,
     ) -> None:
         self._settings: Settings | None = None
         self.registry = Registry()
@@ -95,7 +97,7 @@ class Engine:
             bytes  # … after its last micro-batch: that note, or another of its length
         )
         self.void_micro_batches: Callable[[], Collection[int]] = tuple  # of the step to come: those without samples
-        self.place: Callable[[], Place] = Place  # of the step to come, in the data
+        self.place: Callable[[], DataPlace] = DataPlace  # of the step to come, in the data
         self._membership = make_membership(board, self._generation_closed)
         self._board = board
         self._group: Group | None = None
@@ -107,7 +109,7 @@ class Engine:
         self._gradients: Gradients | None = None
         self._micro_batches = 0  # of a step of this generation
         self._plan: Plan | None = None
-        self._pace = Pace()
+        self._pace = MicroBatchPace()
         self._note = b""
         self._todo: list[int] = []
         self._weights: dict[int, float] = {}  # by held micro-batch
@@ -659,7 +661,7 @@ class Engine:
             self.came_late = hellos[leadership.leader].settled > 0
         self._settled = 0 if is_amid and hellos[rank].settled == 0 else self.world.generation
         self._is_unfinished = False
-        self._pace = Pace()
+        self._pace = MicroBatchPace()
         self._membership.hold(self._settled, self.step, self._max_workers)
         self._membership.report_settled(self.world.generation, self.step)
         current = [rank for rank in range(self.world.size) if rank not in leadership.receivers]
@@ -675,7 +677,7 @@ class Engine:
         )  # fmt: skip
         return leadership
 
-    def _rename_micro_batches(self, hellos: Sequence[Hello], per_worker: int) -> list[Hello]:
+    def _rename_micro_batches(self, hellos: Sequence[MemberHello], per_worker: int) -> list[MemberHello]:
         """So many for each worker: they are numbered through anew in each generation."""
         self._micro_batches = self.settings.micro_batches(self.world.size)
         hellos = [
@@ -690,8 +692,8 @@ class Engine:
         gradients.rename(names)
         return hellos
 
-    def _hello(self) -> Hello:
-        return Hello(
+    def _hello(self) -> MemberHello:
+        return MemberHello(
             worker=self._membership.worker,
             job=self.world.job,
             settled=self._settled,

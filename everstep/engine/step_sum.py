@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from everstep.engine import background
-from everstep.engine.buckets import Flats, Layout
+from everstep.engine.buckets import BucketLayout, Flats
 from everstep.engine.communication_thread import Courier
 from everstep.engine.group import Group
 from everstep.engine.host_staging import CudaStaging, HostStaging, Staging
@@ -20,7 +20,7 @@ from everstep.engine.mean import divide
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.plan import Plan
 from everstep.engine.pulse import Header, Pulse
-from everstep.engine.reduction import Outbox, Reduction, Scratch, Task
+from everstep.engine.reduction import Reduction, ResultBuffer, Scratch, Task
 from everstep.engine.shared_memory import SMALL_BYTES, Shelf, needed_bytes
 from everstep.errors import PeerLost, UsageError
 
@@ -36,7 +36,9 @@ class Summed:
 
 
 class Sum:
-    def __init__(self, parameters: Sequence[nn.Parameter], layout: Layout, *, num_leaves: int, is_exact: bool) -> None:
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], layout: BucketLayout, *, num_leaves: int, is_exact: bool
+    ) -> None:
         def make() -> Flats:
             return Flats(layout, parameters)
 
@@ -44,7 +46,7 @@ class Sum:
         self.fold: Fold = ExactFold(num_leaves, make) if is_exact else FastFold(make)
         self.result = Flats(layout, parameters, is_private=True)  # users may write to their gradients
         self._num_parameters = len(parameters)
-        self._outbox, self._scratch, self._shelf = Outbox(layout), Scratch(layout), Shelf()
+        self._outbox, self._scratch, self._shelf = ResultBuffer(layout), Scratch(layout), Shelf()
         self._staging = _make_staging(layout)
         self._courier = Courier()
         self._reduction: Reduction | None = None
@@ -123,7 +125,7 @@ class Sum:
         self._courier.close()
 
 
-def _make_staging(layout: Layout) -> Staging:
+def _make_staging(layout: BucketLayout) -> Staging:
     devices = {bucket.device for bucket in layout.buckets}
     if all(device.type == "cpu" for device in devices):
         return HostStaging()

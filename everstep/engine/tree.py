@@ -10,17 +10,17 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     level: int
     index: int  # type: ignore[assignment]  # a tuple's own index() is not needed here
 
     @property
-    def sibling(self) -> Node:
-        return Node(self.level, self.index ^ 1)
+    def sibling(self) -> TreeNode:
+        return TreeNode(self.level, self.index ^ 1)
 
     @property
-    def parent(self) -> Node:
-        return Node(self.level + 1, self.index >> 1)
+    def parent(self) -> TreeNode:
+        return TreeNode(self.level + 1, self.index >> 1)
 
     @property
     def is_left(self) -> bool:
@@ -33,16 +33,16 @@ class Node(NamedTuple):
 class Addition(NamedTuple):
     """`left` takes in `right`; the sum is then called `total`."""
 
-    left: Node
-    right: Node
-    total: Node
+    left: TreeNode
+    right: TreeNode
+    total: TreeNode
 
 
-def root(num_leaves: int) -> Node:
-    return Node((num_leaves - 1).bit_length(), 0)
+def root(num_leaves: int) -> TreeNode:
+    return TreeNode((num_leaves - 1).bit_length(), 0)
 
 
-def lift(node: Node, num_leaves: int) -> Node:
+def lift(node: TreeNode, num_leaves: int) -> TreeNode:
     """The highest name of a node: a left child without a sibling is its own parent."""
     top = root(num_leaves)
     while node != top and node.is_left and not node.sibling.exists(num_leaves):
@@ -50,7 +50,7 @@ def lift(node: Node, num_leaves: int) -> Node:
     return node
 
 
-def additions(nodes: Iterable[Node], num_leaves: int) -> tuple[list[Addition], list[Node]]:
+def additions(nodes: Iterable[TreeNode], num_leaves: int) -> tuple[list[Addition], list[TreeNode]]:
     """All additions that these nodes allow, in an order in which they can be done, and what is left after them."""
     there = {lift(node, num_leaves) for node in nodes}
     todo: list[Addition] = []
@@ -63,6 +63,6 @@ def additions(nodes: Iterable[Node], num_leaves: int) -> tuple[list[Addition], l
     return todo, sorted(there, key=lambda n: (n.index << n.level, n.level))
 
 
-def cover(leaves: Iterable[int], num_leaves: int) -> list[Node]:
+def cover(leaves: Iterable[int], num_leaves: int) -> list[TreeNode]:
     """The largest subtrees that hold exactly these leaves, from left to right."""
-    return additions((Node(0, leaf) for leaf in leaves), num_leaves)[1]
+    return additions((TreeNode(0, leaf) for leaf in leaves), num_leaves)[1]

@@ -25,7 +25,7 @@ _PHASES = (OUTSIDE, COMPUTING, WAITING)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class WorkerProgress:
     step: int = 0  # committed steps
     micro_batch: int = -1  # the micro-batch being computed; -1: none
     phase: str = OUTSIDE
@@ -34,7 +34,7 @@ class Progress:
     longest_wait_s: float = 0.0
 
 
-class Board:
+class ProgressPage:
     """The writing side. Without a file it is plain memory: the same calls, nobody looking."""
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -51,7 +51,7 @@ class Board:
         self._longest_step_s = 0.0
         self._longest_wait_s = 0.0
         self._step_started: float | None = None
-        self._now = Progress(since=time.monotonic())
+        self._now = WorkerProgress(since=time.monotonic())
         self.write(step=0, micro_batch=-1, phase=OUTSIDE)
 
     def write(self, *, step: int, micro_batch: int, phase: str) -> None:
@@ -66,7 +66,7 @@ class Board:
         _LAYOUT.pack_into(
             self._memory, 0, step, micro_batch, _PHASES.index(phase), now, self._longest_step_s, self._longest_wait_s
         )
-        self._now = Progress(
+        self._now = WorkerProgress(
             step=step,
             micro_batch=micro_batch,
             phase=phase,
@@ -84,7 +84,7 @@ class Board:
         self._memory[_IS_SHARED] = is_shared
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> WorkerProgress:
         return self._now
 
     def close(self) -> None:
@@ -134,18 +134,18 @@ def _flag(path: str | Path, place: int) -> bool:
         return False
 
 
-def read_board(path: str | Path) -> Progress:
+def read_board(path: str | Path) -> WorkerProgress:
     """What the worker last wrote; a board that is not yet written, or cannot be read, reads as nothing done."""
     try:
         raw = Path(path).read_bytes()
     except OSError:
-        return Progress()
+        return WorkerProgress()
     if len(raw) < _LAYOUT.size:
-        return Progress()
+        return WorkerProgress()
     step, micro_batch, phase, since, longest_step_s, longest_wait_s = _LAYOUT.unpack(raw[: _LAYOUT.size])
     if not since:  # allocated, and nobody has written on it: a script without an engine never does
-        return Progress()
-    return Progress(
+        return WorkerProgress()
+    return WorkerProgress(
         step=step,
         micro_batch=micro_batch,
         phase=_PHASES[phase],

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from everstep.errors import UsageError
 from everstep.job_file.draft import Draft
 from everstep.job_file.launched import put_command
-from everstep.job_file.order import Order, order_of
+from everstep.job_file.order import NodeOrder, order_of
 from everstep.job_file.problems import problems_of, usage_error
 from everstep.job_file.schema import Job
 from everstep.job_file.tree import planted
@@ -71,7 +71,7 @@ def is_ads(environ: Mapping[str, str]) -> bool:
     return bool(environ.get("OCI__ENTRY_SCRIPT"))
 
 
-def read_order(environ: Mapping[str, str], job_id: str, *, num_gpus: int) -> Order:
+def read_order(environ: Mapping[str, str], job_id: str, *, num_gpus: int) -> NodeOrder:
     """As many workers as there are GPUs, or one; and all nodes, unless OCI__START_ARGS say otherwise."""
     if (kind := environ.get("OCI__RUNTIME_TYPE", "")) in ("git", "remote"):
         raise UsageError(

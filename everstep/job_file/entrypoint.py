@@ -51,7 +51,7 @@ _FLAGS = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class Entrypoint:
     """As `everstep run` takes it."""
 
     script: str  # or the module's name, or the program
@@ -107,13 +107,13 @@ def _bare(text: str) -> str:
     return bare
 
 
-def entry_of(words: Sequence[str], args: Sequence[str] = ()) -> Entry:
+def entry_of(words: Sequence[str], args: Sequence[str] = ()) -> Entrypoint:
     """A script (train.py), a module (-m pkg.train), both with or without python before them, or a program."""
     words = without_python(words)
     if words[0] == "-m" and len(words) > 1:
-        return Entry(script=words[1], args=(*words[2:], *args), is_module=True)
+        return Entrypoint(script=words[1], args=(*words[2:], *args), is_module=True)
     is_program = not words[0].endswith(".py")
-    return Entry(script=words[0], args=(*words[1:], *args), is_program=is_program)
+    return Entrypoint(script=words[0], args=(*words[1:], *args), is_program=is_program)
 
 
 def without_python(words: Sequence[str]) -> tuple[str, ...]:

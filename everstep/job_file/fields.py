@@ -34,7 +34,7 @@ def checked(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return validate
 
 
-class Block(BaseModel):
+class Section(BaseModel):
     """A mapping of a job file. Null is the same as not given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -127,8 +127,8 @@ def text_paths(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[t
             yield from text_paths(block, (*path, name))
 
 
-def blocks_in(hint: Any) -> Iterator[type[Block]]:
-    if isinstance(hint, type) and issubclass(hint, Block):
+def blocks_in(hint: Any) -> Iterator[type[Section]]:
+    if isinstance(hint, type) and issubclass(hint, Section):
         yield hint
     for part in get_args(hint):
         yield from blocks_in(part)

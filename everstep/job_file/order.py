@@ -16,7 +16,7 @@ from everstep.wire import Policy, policy_problems
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
+class NodeOrder:
     job: str  # its id
     name: str
     script: str
@@ -43,7 +43,7 @@ class Order:
         return json.dumps(told, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, text: str) -> Order:
+    def from_json(cls, text: str) -> NodeOrder:
         try:
             told = json.loads(text)
             known = {each.name for each in fields(cls)}
@@ -58,11 +58,11 @@ class Order:
 
 
 _DEFAULTS: dict[str, Any] = {"args": (), "setup": (), "policy": {}, "experiment": {}, "env": {}} | {
-    each.name: each.default for each in fields(Order) if isinstance(each.default, str | int | float | bool | None)
+    each.name: each.default for each in fields(NodeOrder) if isinstance(each.default, str | int | float | bool | None)
 }
 
 
-def policy_of(order: Order) -> Policy:
+def policy_of(order: NodeOrder) -> Policy:
     policy = Policy(**order.policy)  # type: ignore[arg-type]
     for problem in policy_problems(policy):
         raise UsageError(problem, hint="see elastic and health in docs/job_file.md")
@@ -74,10 +74,10 @@ def _grace_s(job: Job) -> float:
     return job.checkpoint.grace if job.time_limit is None else min(job.checkpoint.grace, job.time_limit / 2)
 
 
-def order_of(job: Job, job_id: str, *, code: str = "", code_from: str = "", workdir: str = "") -> Order:
+def order_of(job: Job, job_id: str, *, code: str = "", code_from: str = "", workdir: str = "") -> NodeOrder:
     entry, workers = job.entry, num_workers_of(job)
     counted = workers if isinstance(workers, int) else 1
-    return Order(
+    return NodeOrder(
         job=job_id,
         name=job.title,
         script=entry.script,

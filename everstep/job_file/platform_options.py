@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from everstep.errors import UsageError
-from everstep.job_file.fields import Block, Duration, Json, Line, Names, Text, Texts, Word
+from everstep.job_file.fields import Duration, Json, Line, Names, Section, Text, Texts, Word
 
 PlatformName = Literal["local", "compose", "kubernetes", "slurm", "pbs", "oci"]
 PLATFORMS: tuple[PlatformName, ...] = get_args(PlatformName)
@@ -24,17 +24,17 @@ RawLines = Annotated[
 ]
 
 
-class Local(Block):
+class Local(Section):
     log_dir: Annotated[Text, Field(description="Logs, events and progress boards.")] = "runs"
     keep_warm: Annotated[Duration | None, Field(description="Keep a process with torch for the next run.")] = None
 
 
-class Compose(Block):
+class Compose(Section):
     project: Annotated[Text, Field(description="Name of the Compose project; else the job's id.")] = ""
     raw: Raw = Field(default_factory=dict)
 
 
-class Kubernetes(Block):
+class Kubernetes(Section):
     namespace: Annotated[Text, Field(description="Else the context's.")] = ""
     context: Annotated[Text, Field(description="Of the kubeconfig; else the current one.")] = ""
     mode: Annotated[
@@ -68,7 +68,7 @@ class Kubernetes(Block):
     )
 
 
-class Slurm(Block):
+class Slurm(Section):
     partition: Annotated[Word, Field(description="Else the cluster's default.")] = ""
     account: Annotated[Word, Field(description="Who pays.")] = ""
     qos: Annotated[Word, Field(description="Quality of service.")] = ""
@@ -92,7 +92,7 @@ class Slurm(Block):
     raw: RawLines = ()
 
 
-class Pbs(Block):
+class Pbs(Section):
     queue: Annotated[Word, Field(description="Else the cluster's default.")] = ""
     project: Annotated[Word, Field(description="Who pays.")] = ""
     gpu_model: Annotated[Word, Field(description="In the select statement.")] = ""
@@ -106,7 +106,7 @@ class Pbs(Block):
     raw: RawLines = ()
 
 
-class Oci(Block):
+class Oci(Section):
     compartment: Annotated[Text, Field(description="OCID.")] = ""
     project: Annotated[Text, Field(description="OCID.")] = ""
     subnet: Annotated[Text, Field(description="OCID.")] = ""
@@ -136,7 +136,7 @@ class Oci(Block):
     raw: Raw = Field(default_factory=dict)
 
 
-class Platforms(Block):
+class Platforms(Section):
     """Options of as many platforms as there are; `name` says which one is meant."""
 
     name: Annotated[PlatformName | None, Field(description="Where to run; else the only one below, else local.")] = None

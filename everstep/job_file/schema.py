@@ -14,15 +14,15 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
 from everstep.errors import UsageError
-from everstep.job_file.entrypoint import Entry, entry_of, split, without_launcher
+from everstep.job_file.entrypoint import Entrypoint, entry_of, split, without_launcher
 from everstep.job_file.fields import (
     AS_WRITTEN,
-    Block,
     Cpus,
     Duration,
     EnvName,
     Json,
     Line,
+    Section,
     Size,
     Text,
     Texts,
@@ -48,7 +48,7 @@ def _shorthand(read: Any, form: Any) -> BeforeValidator:
     """A block that may also be given as this form; a mapping is left to the block."""
 
     def validate(given: Any) -> Any:
-        return given if isinstance(given, Mapping | Block) else read(given)
+        return given if isinstance(given, Mapping | Section) else read(given)
 
     return BeforeValidator(checked(validate), json_schema_input_type=form)
 
@@ -101,7 +101,7 @@ def _show_words(words: tuple[str, ...]) -> str | list[str]:
 # --- blocks ---------------------------------------------------------------------------------------
 
 
-class Nodes(Block):
+class Nodes(Section):
     """The job starts with `min` nodes and takes up to `max`."""
 
     min: Annotated[
@@ -126,14 +126,14 @@ class Nodes(Block):
         return str(self.min) if self.min == self.max else f"{self.min}:{self.max}"
 
 
-class Limits(Block):
+class Limits(Section):
     """What a node may use at most, where that is more than what is set aside for it."""
 
     cpu: Annotated[Cpus | None, Field(description="CPUs.")] = None
     memory: Annotated[Size | None, Field(description="Memory.")] = None
 
 
-class NodeResources(Block):
+class NodeResources(Section):
     """What is set aside."""
 
     cpu: Annotated[Cpus | None, Field(description="CPUs: 4, 0.5, 500m.")] = None
@@ -174,14 +174,14 @@ class Resources(NodeResources):
         return self
 
 
-class Coordinator(Block):
+class CoordinatorSection(Section):
     """The coordinator, where the platform gives it a place of its own."""
 
     image: Annotated[Line, Field(description="One that has Everstep in it; else the job's.")] = ""
     resources: Annotated[NodeResources, Field(description="Of the coordinator.")] = NodeResources()
 
 
-class Build(Block):
+class Build(Section):
     """How `everstep build` makes the image."""
 
     dockerfile: Annotated[Text, Field(description="Its path.")] = "Dockerfile"
@@ -192,7 +192,7 @@ class Build(Block):
     push: Annotated[bool, Field(description="Push it, too.")] = False
 
 
-class Volume(Block):
+class Volume(Section):
     """Files that the job sees. `SOURCE:TARGET[:ro]` is the short form."""
 
     source: Annotated[
@@ -217,7 +217,7 @@ class Volume(Block):
         return "pvc" if prefix == "pvc" else "nfs" if prefix == "nfs" else "path"
 
 
-class Checkpoint(Block):
+class Checkpoint(Section):
     """Where checkpoints go. The URI alone is the short form."""
 
     uri: Annotated[Text, Field(description="A folder that all nodes reach, or s3://bucket/prefix, …")] = ""
@@ -226,7 +226,7 @@ class Checkpoint(Block):
     grace: Annotated[Duration, Field(description="A node that must go has so long to save and leave.")] = 60.0
 
 
-class Elastic(Block):
+class Elastic(Section):
     """How membership changes. The same names as in docs/configuration.md; what is not given is as there."""
 
     min_workers: Count | None = None
@@ -240,7 +240,7 @@ class Elastic(Block):
     micro_batch_deaths: Count | None = None
 
 
-class Health(Block):
+class HealthSection(Section):
     """Who is lost, and who hangs. The same names as in docs/configuration.md; what is not given is as there."""
 
     heartbeat_s: Seconds | None = None
@@ -253,7 +253,7 @@ class Health(Block):
     )
 
 
-class Shards(Block):
+class ShardsSection(Section):
     """Leased data. The same names as in docs/configuration.md; what is not given is as there."""
 
     minibatches_per_shard: Count | None = None
@@ -262,7 +262,7 @@ class Shards(Block):
     straggler_factor: Annotated[float | None, Field(ge=1)] = None
 
 
-class Searcher(Block):
+class Searcher(Section):
     """Which hyperparameters are tried, by Determined's names. `single` is one run with those that are given."""
 
     name: Literal["single", "random", "grid", "async_halving", "adaptive_asha"] = "single"
@@ -288,7 +288,7 @@ class Searcher(Block):
 # --- the job --------------------------------------------------------------------------------------
 
 
-class Job(Block):
+class Job(Section):
     """One submitted training run."""
 
     name: Annotated[Line, Field(max_length=200, description="Of the job; else the entrypoint's.")] = ""
@@ -317,8 +317,8 @@ class Job(Block):
         Field(description="A number, or what a node has: auto, gpu, cpu. Else one for each of resources.gpu, or one."),
     ] = None
     resources: Annotated[Resources, Field(description="Of each node.")] = Resources()
-    coordinator: Annotated[Coordinator, Field(description="Of the coordinator, where it has its own place.")] = (
-        Coordinator()
+    coordinator: Annotated[CoordinatorSection, Field(description="Of the coordinator, where it has its own place.")] = (
+        CoordinatorSection()
     )
     image: Annotated[Line, Field(description="The container's; without one, the nodes' own Python.")] = ""
     build: Annotated[Build | None, Field(description="How `everstep build` makes the image.")] = None
@@ -343,8 +343,8 @@ class Job(Block):
     ] = 3
     time_limit: Annotated[Duration | None, Field(description="Of the whole job: 1h30m, 1:30:00.")] = None
     elastic: Annotated[Elastic, Field(description="How membership changes.")] = Elastic()
-    health: Annotated[Health, Field(description="Who is lost, and who hangs.")] = Health()
-    shards: Annotated[Shards, Field(description="Leased data.")] = Shards()
+    health: Annotated[HealthSection, Field(description="Who is lost, and who hangs.")] = HealthSection()
+    shards: Annotated[ShardsSection, Field(description="Leased data.")] = ShardsSection()
     seed: Annotated[int, Field(ge=0, description="Of random streams, for scripts that ask the job.")] = 0
     hyperparameters: Annotated[Json, Field(description="For scripts that ask the job.")] = Field(default_factory=dict)
     data: Annotated[Json, Field(description="Anything else for scripts that ask the job.")] = Field(
@@ -383,7 +383,7 @@ class Job(Block):
         return self
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> Entrypoint:
         """As `everstep run` takes it."""
         return entry_of(self.entrypoint, self.args)
 

@@ -111,21 +111,21 @@ def planted(data: Any) -> Tree:
 # --- reading --------------------------------------------------------------------------------------
 
 
-class _Loader(yaml.SafeLoader):
+class _YamlLoader(yaml.SafeLoader):
     """Resolves scalars as YAML 1.2 does."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
 
 for _tag, _pattern, _first in _RESOLVERS:
-    _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})$"), list(_first))
+    _YamlLoader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})$"), list(_first))
 
 
 def parse(text: str, *, name: str) -> Tree:
     """The one document of this text; `name` is for messages."""
     loader = None
     try:
-        loader = _Loader(text)
+        loader = _YamlLoader(text)
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark

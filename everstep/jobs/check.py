@@ -14,7 +14,7 @@ from pathlib import Path
 from everstep.client.calls import Coordinator
 from everstep.doctor.nodes import PEER_LOST, NodeReport, fitness_of, read_reports
 from everstep.jobs.node_spec import AgentRequest, find_token, node_spec
-from everstep.launcher.agent import Agent, Worker
+from everstep.launcher.agent import Agent, LocalWorker
 from everstep.launcher.decisions import Verdict
 from everstep.launcher.local_coordinator import private_directory
 from everstep.launcher.logs import tail
@@ -45,7 +45,7 @@ class Probed:
 
 def probe_nodes(request: AgentRequest, directory: Path, say: Say, *, log_dir: Path | None = None) -> Probed:
     """This node's part in the job of the request, with the probe for a script. `log_dir`: look at the machine too."""
-    started: list[Worker] = []
+    started: list[LocalWorker] = []
     args = [] if log_dir is None else [str(log_dir.resolve())]
     command = tuple(worker_command("everstep.doctor.measuring_worker", args, is_module=True))
     probe = replace(request, command=command, num_workers=1, is_local_rank_virtual=False)

@@ -15,7 +15,7 @@ from pathlib import Path
 from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, PermanentError, UsageError
-from everstep.job_file.order import Order, policy_of
+from everstep.job_file.order import NodeOrder, policy_of
 from everstep.jobs.asked_to_end import asked_to_end
 from everstep.jobs.node import read_order
 from everstep.launcher.local_coordinator import (
@@ -90,7 +90,7 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
 
 
 def _attend(
-    order: Order,
+    order: NodeOrder,
     coordinator: Coordinator,
     fleet: Fleet,
     asked: threading.Event,
@@ -165,7 +165,7 @@ def _port(files: CoordinatorFiles, port: int) -> int:
     return port
 
 
-def _fleet(kind: str, order: Order, folder: Path) -> Fleet:
+def _fleet(kind: str, order: NodeOrder, folder: Path) -> Fleet:
     if kind == "none":
         return NoFleet()
     if kind == "requeued":

@@ -22,7 +22,7 @@ from everstep import env
 from everstep.errors import JobFinished, PermanentError, UsageError
 from everstep.job_file import ads_env
 from everstep.job_file.ads_env import AdsNode
-from everstep.job_file.order import Order
+from everstep.job_file.order import NodeOrder
 from everstep.jobs.asked_to_end import asked_to_end
 from everstep.jobs.node import NodeRequest, forget_secrets, read_order, run_node
 from everstep.launcher import meeting_folder
@@ -88,7 +88,7 @@ def _become(command: Sequence[str]) -> None:
         raise UsageError(f"{command[0]}: {error.strerror}", hint="a command of the image, or none") from None
 
 
-def _order(request: EntryRequest, node: AdsNode) -> Order:
+def _order(request: EntryRequest, node: AdsNode) -> NodeOrder:
     if request.order is not None:
         return read_order(request.order)
     if not ads_env.is_ads(os.environ):
@@ -106,7 +106,7 @@ def _new_id(node: AdsNode) -> str:
     return time.strftime("%Y%m%d-%H%M%S") + f"-{os.urandom(2).hex()}"
 
 
-def _run_node(request: EntryRequest, order: Order, rank: int | None) -> int:
+def _run_node(request: EntryRequest, order: NodeOrder, rank: int | None) -> int:
     return run_node(
         NodeRequest(
             order=order.to_json(),
@@ -121,7 +121,7 @@ def _run_node(request: EntryRequest, order: Order, rank: int | None) -> int:
     )
 
 
-def _join(request: EntryRequest, order: Order, node: AdsNode, say: Say) -> tuple[str, Order, str]:
+def _join(request: EntryRequest, order: NodeOrder, node: AdsNode, say: Say) -> tuple[str, NodeOrder, str]:
     """The coordinator's URL, the order with the job's id, and the token."""
     if node.folder:
         found = meeting_folder.wait_for(
@@ -142,7 +142,7 @@ def _join(request: EntryRequest, order: Order, node: AdsNode, say: Say) -> tuple
 # --- the first node -------------------------------------------------------------------------------
 
 
-def _host(request: EntryRequest, order: Order, node: AdsNode, say: Say) -> int:
+def _host(request: EntryRequest, order: NodeOrder, node: AdsNode, say: Say) -> int:
     """The coordinator and this node's agent, as two processes. The exit code is the job's."""
     folder = private_directory(request.log_dir / order.job)
     files = CoordinatorFiles(directory=folder)

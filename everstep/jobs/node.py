@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from everstep import env
 from everstep.errors import CoordinatorUnreachable, EverstepError, PermanentError, Refused, UsageError
-from everstep.job_file.order import Order, policy_of
+from everstep.job_file.order import NodeOrder, policy_of
 from everstep.launcher.local_coordinator import private_directory
 from everstep.launcher.machine import count_cpus, count_gpus
 from everstep.launcher.node import ENDING_SIGNALS, worker_command
@@ -46,11 +46,11 @@ class NodeRequest:
     deadline: float | None  # unix time
 
 
-def read_order(given: str) -> Order:
+def read_order(given: str) -> NodeOrder:
     if given.lstrip().startswith("{"):
-        return Order.from_json(given)
+        return NodeOrder.from_json(given)
     try:
-        return Order.from_json(Path(given).read_text())
+        return NodeOrder.from_json(Path(given).read_text())
     except OSError as error:
         raise UsageError(f"{given}: {error.strerror}", hint=f"--order, or {env.ORDER}: the order or its file") from None
 
@@ -153,7 +153,7 @@ def _read_bucket(uri: str) -> bytes:
     return found
 
 
-def _enter(order: Order, request: NodeRequest, directory: Path) -> None:
+def _enter(order: NodeOrder, request: NodeRequest, directory: Path) -> None:
     """The folder that workers start in."""
     folder = _fetch(order, request, directory) if order.code else Path(order.workdir or ".")
     try:
@@ -162,7 +162,7 @@ def _enter(order: Order, request: NodeRequest, directory: Path) -> None:
         raise UsageError(f"cannot work in {folder}: {error.strerror}", hint="see workdir in the job file") from None
 
 
-def _fetch(order: Order, request: NodeRequest, directory: Path) -> Path:
+def _fetch(order: NodeOrder, request: NodeRequest, directory: Path) -> Path:
     from everstep.platforms import code_tarball
 
     if order.code_from and "://" not in order.code_from:
@@ -178,14 +178,14 @@ def _fetch(order: Order, request: NodeRequest, directory: Path) -> Path:
     return code_tarball.unpack(data, order.code, directory)
 
 
-def _connect(order: Order, request: NodeRequest, url: str) -> Coordinator:
+def _connect(order: NodeOrder, request: NodeRequest, url: str) -> Coordinator:
     from everstep.client.calls import Coordinator
     from everstep.jobs.node_spec import find_token
 
     return Coordinator(url, find_token(request.token_file), order.job, answer_s=300.0)
 
 
-def _await_job(order: Order, request: NodeRequest) -> str:
+def _await_job(order: NodeOrder, request: NodeRequest) -> str:
     """The coordinator's URL. Nodes may be up before it has a name, an address, or the job."""
 
     began, is_told = time.monotonic(), False
@@ -228,7 +228,7 @@ def _set_up(lines: tuple[str, ...]) -> None:
         raise PermanentError(f"bash, for the job's setup lines: {error.strerror}") from None
 
 
-def _leave_in_time(order: Order, deadline: float | None) -> None:
+def _leave_in_time(order: NodeOrder, deadline: float | None) -> None:
     """Go as if we were told to, early enough to save: nobody else warns us."""
     if deadline is None:
         return

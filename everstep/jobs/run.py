@@ -17,10 +17,10 @@ from everstep.errors import EverstepError, UsageError
 from everstep.jobs.check import check_node
 from everstep.jobs.node_spec import AgentRequest, node_spec, token_path
 from everstep.launcher import run_record
-from everstep.launcher.agent import Agent, Worker
+from everstep.launcher.agent import Agent, LocalWorker
 from everstep.launcher.console import Console
 from everstep.launcher.decisions import Verdict
-from everstep.launcher.display import Display
+from everstep.launcher.display import JobDisplay
 from everstep.launcher.endpoint import as_job_id, host_or_join, join, private_file
 from everstep.launcher.local_coordinator import (
     CoordinatorFiles,
@@ -201,14 +201,14 @@ def run_agent(request: AgentRequest, starter: Starter, *, check_by: Policy | Non
         return _run_node(request, directory, display, starter)
 
 
-def _display(shown: Shown, copied_texts: Mapping[int, tuple[str, ...]], directory: Path) -> Display:
+def _display(shown: Shown, copied_texts: Mapping[int, tuple[str, ...]], directory: Path) -> JobDisplay:
     names = {STDOUT: "filtered_stdout.log", STDERR: "filtered_stderr.log"}
     copies = {stream: FilteredCopy(directory / names[stream], texts) for stream, texts in copied_texts.items()}
-    return Display(shown=shown, copies=copies)
+    return JobDisplay(shown=shown, copies=copies)
 
 
-def _run_node(request: AgentRequest, directory: Path, display: Display, starter: Starter) -> int:
-    def follow(worker: Worker) -> None:
+def _run_node(request: AgentRequest, directory: Path, display: JobDisplay, starter: Starter) -> int:
+    def follow(worker: LocalWorker) -> None:
         place, child = worker.place, worker.child
         display.follow(place.worker, place.local_rank, worker.files, lambda: child.state != ENDED)
 
@@ -238,7 +238,7 @@ def _events_path(directory: Path) -> Path:
     return Path(os.environ.setdefault(env.EVENTS, str(directory / "events.jsonl")))
 
 
-def _report(verdict: Verdict, display: Display, directory: Path) -> None:
+def _report(verdict: Verdict, display: JobDisplay, directory: Path) -> None:
     if verdict.is_good:
         told = [summary(verdict, num_steps=display.num_steps_done, elapsed_s=display.elapsed_s, good_s=display.good_s)]
     else:

@@ -17,7 +17,7 @@ from everstep.job_file.schema import Job
 from everstep.platforms import job_records
 from everstep.platforms.base import Platform, Rendering, Say, Ticket
 from everstep.platforms.code_tarball import LARGE_BYTES, Code, pack
-from everstep.platforms.job_records import Record
+from everstep.platforms.job_records import JobRecord
 from everstep.platforms.registry import platform_of
 from everstep.platforms.secrets import private_files, resolve
 
@@ -44,7 +44,7 @@ def prepare_text(text: str, changes: Sequence[str] = (), *, platform: str | None
     return _prepare(load(text, _with_platform(changes, platform), name=name), None)
 
 
-def submit(prepared: Prepared, say: Say) -> Record:
+def submit(prepared: Prepared, say: Say) -> JobRecord:
     """Send it, and remember it. `say` is told how it gets on."""
     job, platform, ticket = prepared.job, prepared.platform, prepared.ticket
     if prepared.missing and not job.setup and (platform.name == "local" or not job.image):
@@ -59,7 +59,7 @@ def submit(prepared: Prepared, say: Say) -> Record:
         submitted = platform.submit(job, ticket, values, say)
     except OSError as error:
         raise UsageError(f"not submitted: {error}", hint=f"its files belong in {ticket.folder}") from error
-    record = Record(
+    record = JobRecord(
         id=ticket.id,
         name=job.title,
         platform=platform.name,

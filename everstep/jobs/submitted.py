@@ -17,7 +17,7 @@ from everstep.errors import EverstepError, UsageError
 from everstep.jobs.log_filter import by_rank, by_worker
 from everstep.platforms import job_records
 from everstep.platforms.base import JobStatus, LogLine, Say, State
-from everstep.platforms.job_records import Record
+from everstep.platforms.job_records import JobRecord
 from everstep.platforms.registry import platform_of
 from everstep.wire import JobView, MetricReport
 
@@ -26,7 +26,7 @@ _NEWEST_REPORTS = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Training:
+class TrainingStatus:
     """What a job's coordinator knows."""
 
     view: JobView
@@ -36,7 +36,7 @@ class Training:
 find = job_records.find  # by any of its ids, or its name
 
 
-def find_printed(file: Path) -> Record:
+def find_printed(file: Path) -> JobRecord:
     """The job of which `file` holds what `everstep run -f` has printed."""
     try:
         told = yaml.safe_load(file.read_text())
@@ -47,12 +47,12 @@ def find_printed(file: Path) -> Record:
         ) from None
 
 
-def list_all() -> list[tuple[Record, JobStatus]]:
+def list_all() -> list[tuple[JobRecord, JobStatus]]:
     """Newest first. A platform that cannot be asked now does not hide the other jobs."""
     return [(record, _status_if_known(record)) for record in job_records.load_all()]
 
 
-def status(record: Record) -> JobStatus:
+def status(record: JobRecord) -> JobStatus:
     """What is over stays so, and is remembered: the platform may forget it."""
     if record.end is not None:
         state, reason = record.end
@@ -63,7 +63,7 @@ def status(record: Record) -> JobStatus:
     return status
 
 
-def end_of(record: Record) -> JobStatus:
+def end_of(record: JobRecord) -> JobStatus:
     """After its last line: how it ended, if the platform knows by now."""
     deadline = time.monotonic() + _LATE_STATUS_S
     while not (found := status(record)).is_over and time.monotonic() < deadline:
@@ -71,11 +71,11 @@ def end_of(record: Record) -> JobStatus:
     return found
 
 
-def logs(record: Record, *, follow: bool = False) -> Iterator[LogLine]:
+def logs(record: JobRecord, *, follow: bool = False) -> Iterator[LogLine]:
     return platform_of(record.platform).logs(record, follow=follow)
 
 
-def worker_lines(record: Record, *, rank: int | None, worker: str | None, follow: bool = False) -> Iterator[str]:
+def worker_lines(record: JobRecord, *, rank: int | None, worker: str | None, follow: bool = False) -> Iterator[str]:
     """Those of one worker, by its name or by its rank at that moment."""
     if rank is not None and worker is not None:
         raise UsageError("--rank and --worker at once", hint="give one of them")
@@ -85,16 +85,16 @@ def worker_lines(record: Record, *, rank: int | None, worker: str | None, follow
     return iter(by_rank(texts, rank, _ranks(record), follow))
 
 
-def training(record: Record) -> Training | None:
+def training(record: JobRecord) -> TrainingStatus | None:
     """None: its coordinator cannot be reached from here."""
     with _coordinator(record) as coordinator:
         if coordinator is None:
             return None
         reports = coordinator.metrics(since=-_NEWEST_REPORTS, limit=_NEWEST_REPORTS).reports
-        return Training(view=coordinator.view(), reports=tuple(reports))
+        return TrainingStatus(view=coordinator.view(), reports=tuple(reports))
 
 
-def scale(record: Record, num_nodes: int, say: Say) -> None:
+def scale(record: JobRecord, num_nodes: int, say: Say) -> None:
     if not record.min_nodes <= num_nodes <= record.max_nodes:
         raise UsageError(
             f"{num_nodes} nodes: the job takes {record.min_nodes} to {record.max_nodes}",
@@ -105,13 +105,13 @@ def scale(record: Record, num_nodes: int, say: Say) -> None:
     platform_of(record.platform).scale(record, num_nodes, say)
 
 
-def cancel(record: Record, say: Say) -> JobStatus:
+def cancel(record: JobRecord, say: Say) -> JobStatus:
     """Returns when nothing of it runs any more."""
     platform_of(record.platform).cancel(record, say)
     return status(record)
 
 
-def ids_of(record: Record) -> dict[str, Any]:
+def ids_of(record: JobRecord) -> dict[str, Any]:
     """What `run` prints: ADS's names first."""
     main, *others = record.runs or ((record.name, record.job_id),)
     return {
@@ -123,12 +123,12 @@ def ids_of(record: Record) -> dict[str, Any]:
     }
 
 
-def config_of(record: Record) -> dict[str, Any]:
+def config_of(record: JobRecord) -> dict[str, Any]:
     """Its ids, where its coordinator is, and its job file."""
     return {**ids_of(record), "runtime": _runtime_of(record), "job": dict(record.job)}
 
 
-def _runtime_of(record: Record) -> dict[str, Any]:
+def _runtime_of(record: JobRecord) -> dict[str, Any]:
     """Who is MAIN, and where it is met, by ADS's names."""
     main = (record.runs or ((record.name, record.job_id),))[0][0]
     try:
@@ -141,14 +141,14 @@ def _runtime_of(record: Record) -> dict[str, Any]:
     return {"main": main, "coordinator": url.geturl(), "MASTER_ADDR": url.hostname, "MASTER_PORT": url.port}
 
 
-def _status_if_known(record: Record) -> JobStatus:
+def _status_if_known(record: JobRecord) -> JobStatus:
     try:
         return status(record)
     except (EverstepError, ImportError, OSError) as error:
         return JobStatus(state="unknown", reason=str(error).splitlines()[0])
 
 
-def _ranks(record: Record) -> Mapping[str, int]:
+def _ranks(record: JobRecord) -> Mapping[str, int]:
     """By worker, as long as there is somebody to ask."""
     try:
         with _coordinator(record) as coordinator:
@@ -159,7 +159,7 @@ def _ranks(record: Record) -> Mapping[str, int]:
 
 
 @contextmanager
-def _coordinator(record: Record) -> Iterator[Coordinator | None]:
+def _coordinator(record: JobRecord) -> Iterator[Coordinator | None]:
     with platform_of(record.platform).coordinator(record) as found:
         if found is None:
             yield None

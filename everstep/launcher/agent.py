@@ -29,11 +29,11 @@ from everstep.events import emit
 from everstep.ipc.progress_page import allocate, await_end, has_lifeline, has_raised, is_shared, read_board
 from everstep.launcher.cleanup import Broom
 from everstep.launcher.decisions import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
-from everstep.launcher.event_loop import Loop
-from everstep.launcher.node import NodeSpec, Place, worker_environment
+from everstep.launcher.event_loop import EventLoop
+from everstep.launcher.node import NodeSpec, WorkerRanks, worker_environment
 from everstep.launcher.probe import Probe
 from everstep.launcher.reporting import Line
-from everstep.launcher.saver_process import Vault
+from everstep.launcher.saver_process import SaverProcess
 from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
 from everstep.launcher.wait_messages import TOLD_AFTER_S, whom_we_wait_for
@@ -55,8 +55,8 @@ _FAREWELL_S = 5.0  # how long an agent that has nothing left to run tries to tel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Worker:
-    place: Place
+class LocalWorker:
+    place: WorkerRanks
     child: Child
     board: Path
     files: WorkerFiles
@@ -71,17 +71,17 @@ class Agent:
         starter: Starter,
         *,
         say: Callable[[str], None],
-        on_worker: Callable[[Worker], None] = lambda worker: None,
+        on_worker: Callable[[LocalWorker], None] = lambda worker: None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_end`: when all has ended here, and before the coordinator hears it: what is to be seen of it is shown
         then, since whoever watches looks no longer than until all nodes have left."""
         self._node, self._starter, self._say, self._on_worker, self._on_end = node, starter, say, on_worker, on_end
-        self._loop = loop = Loop()
+        self._loop = loop = EventLoop()
         self._incarnation = uuid.uuid4().hex
         self._probe = Probe(node.address)
         self._broom = Broom()
-        self._vault = Vault(node.directory / f"{node.agent.replace('/', '_')}.vault", loop, say)
+        self._saver = SaverProcess(node.directory / f"{node.agent.replace('/', '_')}.saver", loop, say)
         self._line = Line(
             self._connect,
             agent=node.agent,
@@ -97,9 +97,9 @@ class Agent:
             wants_view=self._wants_view,
             on_view=lambda view: loop.post(lambda: self._tell_wait(view)),
         )
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, LocalWorker] = {}
         self._ends: list[WorkerEnd] = []
-        self._awaited: dict[str, Place] = {}  # slot requests under way: the place that each is for
+        self._awaited: dict[str, WorkerRanks] = {}  # slot requests under way: the place that each is for
         self._refused: set[str] = set()  # workers for which no restart was left
         self._attempt = -1  # the latest whose workers were started here …
         self._due: AttemptOrder | None = None  # … and the one to be started when they are gone
@@ -125,7 +125,7 @@ class Agent:
                 self._reserve_port()
                 self._starter.attach(self._loop, self._say)
                 self._probe.open()
-                self._vault.open()
+                self._saver.open()
                 self._line.open()
                 if os.getpid() == 1:  # in a container, without an init
                     self._reap(Orphans())
@@ -134,7 +134,7 @@ class Agent:
             finally:
                 self._kill_all("the agent ends")
                 self._starter.close()
-                self._vault.close()
+                self._saver.close()
                 self._on_end()
                 self._line.tell_leaving("its work is done")
                 self._line.close(_FAREWELL_S)
@@ -212,7 +212,7 @@ class Agent:
         for note in order.notes:
             self._say(note)
         for local_rank in range(len(order.workers)):
-            self._start(Place.of(order, local_rank))
+            self._start(WorkerRanks.of(order, local_rank))
 
     def _reserve_port(self) -> None:
         """For the next attempt, which may begin in a while: as long as it is bound here, nobody else is given it. The
@@ -250,7 +250,7 @@ class Agent:
             if name not in self._workers:
                 self._line.tell_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
 
-    def _ask_replacement(self, place: Place, *, delay_s: float) -> None:
+    def _ask_replacement(self, place: WorkerRanks, *, delay_s: float) -> None:
         request = uuid.uuid4().hex
         self._awaited[request] = place
         self._loop.after(delay_s, lambda: self._line.ask_slot(request, place.worker))
@@ -270,10 +270,10 @@ class Agent:
         self._say(f"{place.worker} is replaced by {slot.worker}{counted}")
         self._start(replace(place, worker=slot.worker, num_restarts=used))
 
-    def _start(self, place: Place) -> None:
+    def _start(self, place: WorkerRanks) -> None:
         worker = place.worker
         files = place.files(self._node.directory)
-        environment = worker_environment(self._node, place, os.environ, vault=self._vault.path)
+        environment = worker_environment(self._node, place, os.environ, saver=self._saver.path)
         try:
             files.make(attempt=place.num_restarts, local_rank=place.local_rank)
             allocate(files.board)
@@ -289,14 +289,14 @@ class Agent:
                 self._ask_replacement(place, delay_s=_NO_ROOM_S)
             return
         self._broom.watch(child.pid)
-        started = Worker(place=place, child=child, board=files.board, files=files)
+        started = LocalWorker(place=place, child=child, board=files.board, files=files)
         self._workers[worker] = started
         self._loop.watch(child, lambda: self._bury(started))
         emit("worker.started", worker=worker, pid=child.pid, agent=self._node.agent)
         self._say(f"{worker} started (pid {child.pid})")
         self._on_worker(started)
 
-    def _bury(self, worker: Worker) -> None:
+    def _bury(self, worker: LocalWorker) -> None:
         name = worker.place.worker
         if self._workers.get(name) is not worker:  # killed and buried in the same turn
             return
@@ -349,7 +349,7 @@ class Agent:
         if self._due is not None and not self._workers:
             self._starter.when_settled(self._begin_due)
 
-    def _listen(self, worker: Worker) -> None:
+    def _listen(self, worker: LocalWorker) -> None:
         """Hear of its end as early as can be. Called from the line's thread."""
         name = worker.place.worker
         if name not in self._listened_to and has_lifeline(worker.board):
@@ -361,7 +361,7 @@ class Agent:
 
             threading.Thread(target=wait, name=f"lifeline of {name}", daemon=True).start()
 
-    def _sense(self, worker: Worker) -> None:
+    def _sense(self, worker: LocalWorker) -> None:
         """A worker begins to end. If it dies, the others need not wait until the kernel is done with it."""
         name = worker.place.worker
         code = ending_code(worker.child.pid) if self._workers.get(name) is worker else None
@@ -475,13 +475,13 @@ class Agent:
         else:
             self._kill(worker, order.reason)
 
-    def _terminate(self, worker: Worker) -> None:
+    def _terminate(self, worker: LocalWorker) -> None:
         if self._workers.get(worker.place.worker) is worker:
             self._asked.add(worker.place.worker)
             # To the worker alone: its data loaders must serve it until it has left.
             worker.child.signal(signal.SIGTERM, is_for_group=False)
 
-    def _kill(self, worker: Worker, reason: str) -> None:
+    def _kill(self, worker: LocalWorker, reason: str) -> None:
         if self._workers.get(worker.place.worker) is not worker:  # it ended meanwhile
             return
         worker.child.signal(signal.SIGKILL)

@@ -23,11 +23,11 @@ from everstep.launcher.logs import FilteredCopy, Follower
 from everstep.launcher.progress import (
     SETTLED,
     WAITING,
-    Generation,
+    GenerationLine,
     Goodput,
-    Pace,
-    Progress,
-    Training,
+    JobProgress,
+    ScriptProgress,
+    StepPace,
     event_line,
     progress_line,
 )
@@ -51,7 +51,7 @@ class _Stream:
     follower: Follower
 
 
-class Display:
+class JobDisplay:
     def __init__(
         self,
         console: Console | None = None,
@@ -67,14 +67,19 @@ class Display:
         self._boards: dict[str, Path] = {}
         self._is_alive: dict[str, Callable[[], bool]] = {}  # of those not yet seen dead
         self._events: Follower | None = None
-        self._pace, self._generation, self._goodput, self._training = Pace(), Generation(), Goodput(), Training()
+        self._pace, self._generation, self._goodput, self._training = (
+            StepPace(),
+            GenerationLine(),
+            Goodput(),
+            ScriptProgress(),
+        )
         self._waits_for: str | None = None  # what was said last of workers that wait
         self._drawn_at = float("-inf")
         self._flushes: deque[threading.Event] = deque()
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._print, name="display", daemon=True)
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> JobDisplay:
         self._thread.start()
         return self
 
@@ -174,7 +179,7 @@ class Display:
         self._drawn_at = now = time.monotonic()
         num_steps = self.num_steps
         pace = self._pace.at(num_steps, now)
-        progress = Progress(
+        progress = JobProgress(
             num_steps=num_steps,
             steps_per_s=pace,
             training=self._training.shown,

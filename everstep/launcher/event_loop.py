@@ -18,7 +18,7 @@ class HasDescriptor(Protocol):
     def fileno(self) -> int: ...
 
 
-class Loop:
+class EventLoop:
     """`alarm` is for signal.set_wakeup_fd: a signal that another thread gets must wake the one that turns."""
 
     def __init__(self) -> None:

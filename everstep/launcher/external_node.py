@@ -29,7 +29,7 @@ PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class NodeRole:
     """What this node does in an attempt, and the socket that listens on the port it had offered: if it is node 0,
     on the attempt's master port."""
 
@@ -68,14 +68,14 @@ class Guest:
         self._orders: AgentOrders | None = None
         self._failure: EverstepError | None = None
         self._order: AttemptOrder | None = None  # what this node takes part in …
-        self._due: Part | None = None  # … and what it shall take part in next
+        self._due: NodeRole | None = None  # … and what it shall take part in next
         self._listener = self._listen()
         self._last_attempt = -1
         self._closed_at: float | None = None
         self._is_open = self._is_ready = False
         self._told_why = ""
 
-    def next_attempt(self) -> Part:
+    def next_attempt(self) -> NodeRole:
         """Blocks until all nodes start together. The part that this node had in an earlier attempt is over."""
         with self._changed:
             self._is_ready = True
@@ -146,7 +146,7 @@ class Guest:
             if start is not None and start.number > self._last_attempt:
                 self._last_attempt = start.number
                 # Another port for the next attempt at once, before the next report tells it.
-                self._due, self._listener = Part(order=start, listener=self._listener), self._listen()
+                self._due, self._listener = NodeRole(order=start, listener=self._listener), self._listen()
                 self._probe.follow(orders.peers)
             self._tell_why(orders)
             self._lose_patience()

@@ -42,7 +42,7 @@ class NodeSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class WorkerRanks:
     """Which of the job's workers a process is, by torchrun's counting."""
 
     worker: str
@@ -59,7 +59,7 @@ class Place:
     max_workers: int  # the most that the job may ever have
 
     @classmethod
-    def of(cls, order: AttemptOrder, local_rank: int) -> Place:
+    def of(cls, order: AttemptOrder, local_rank: int) -> WorkerRanks:
         return cls(
             worker=order.workers[local_rank],
             attempt=order.number,
@@ -97,7 +97,7 @@ def common_environment(outer: Mapping[str, str], num_workers: int) -> dict[str, 
 
 
 def worker_environment(
-    node: NodeSpec, place: Place, outer: Mapping[str, str], *, vault: Path | None = None
+    node: NodeSpec, place: WorkerRanks, outer: Mapping[str, str], *, saver: Path | None = None
 ) -> dict[str, str]:
     """The agent's own environment, with what this worker must know on top."""
     ours = {
@@ -111,14 +111,14 @@ def worker_environment(
     }
     if node.is_address_given:
         ours[env.ADDRESS] = node.address
-    if vault is not None:
-        ours[env.VAULT] = str(vault)
-    not_theirs = (env.TOKEN, env.VAULT)  # the file says it; the vault of another agent
+    if saver is not None:
+        ours[env.SAVER] = str(saver)
+    not_theirs = (env.TOKEN, env.SAVER)  # the file says it; the saver of another agent
     inherited = {name: value for name, value in outer.items() if name not in not_theirs}
     return common_environment(inherited, node.num_workers) | _torchrun_names(node, place, outer) | ours
 
 
-def _torchrun_names(node: NodeSpec, place: Place, outer: Mapping[str, str]) -> dict[str, str]:
+def _torchrun_names(node: NodeSpec, place: WorkerRanks, outer: Mapping[str, str]) -> dict[str, str]:
     rank, size = str(place.rank), str(place.size)
     names = {
         "RANK": rank,
@@ -142,7 +142,7 @@ def _torchrun_names(node: NodeSpec, place: Place, outer: Mapping[str, str]) -> d
     return names | (_virtual_local_rank(place, outer) if node.is_local_rank_virtual else {})
 
 
-def _virtual_local_rank(place: Place, outer: Mapping[str, str]) -> dict[str, str]:
+def _virtual_local_rank(place: WorkerRanks, outer: Mapping[str, str]) -> dict[str, str]:
     """The worker's GPU, by number or by place in a list that was given, is the only one that it sees."""
     given = outer.get("CUDA_VISIBLE_DEVICES")
     if given is None:

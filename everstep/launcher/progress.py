@@ -13,17 +13,17 @@ SETTLED, WAITING = "regroup.settled", "worker.waiting"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class JobProgress:
     num_steps: int
     steps_per_s: float | None  # None: not known yet
     alive: Sequence[str]  # this node's workers
-    training: str = ""  # Training.shown
+    training: str = ""  # ScriptProgress.shown
     left_s: float | None = None  # None: not known
-    generation: str  # Generation.shown
+    generation: str  # GenerationLine.shown
     elapsed_s: float
 
 
-def progress_line(now: Progress, *, width: int, dot: str = "·") -> str:
+def progress_line(now: JobProgress, *, width: int, dot: str = "·") -> str:
     """One line that fits: workers by name if there is room, else their number; then the least important parts go."""
     if not now.alive and not now.num_steps:
         return ""
@@ -51,7 +51,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class Training:
+class ScriptProgress:
     """What the script's own trainer says of itself: epoch, steps of how many, loss."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Training:
         return max(0.0, (self._num_steps - num_steps) / steps_per_s)
 
 
-class Pace:
+class StepPace:
     """Steps per second over the last seconds."""
 
     def __init__(self, over_s: float = 10.0) -> None:
@@ -143,7 +143,7 @@ def event_line(event: Mapping[str, Any], *, is_log: bool = False) -> str | None:
     return None
 
 
-class Generation:
+class GenerationLine:
     """What the progress line says of the generation."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The agent's side of the vault: a socket that workers find it by, and its process, started for the first who comes.
+"""The agent's side of the saver: a socket that workers find it by, and its process, started for the first who comes.
 
 A job that saves no checkpoints has no such process. It outlives us (checkpoint/saver/process.py): whatever happens to
 the agent, what is in memory is written. One that was killed is started again for the next who comes. Knows nothing of
@@ -16,10 +16,10 @@ from pathlib import Path
 from everstep.checkpoint.saver.messages import KINDS, Said
 from everstep.events import emit
 from everstep.ipc.local_socket import listen, pair, receive_packet
-from everstep.launcher.event_loop import Loop
+from everstep.launcher.event_loop import EventLoop
 from everstep.process import reap_detached, start_detached
 
-WRITE_OUT_S = 600.0  # an agent waits so long for the last states to be written; its vault goes on after that
+WRITE_OUT_S = 600.0  # an agent waits so long for the last states to be written; its saver goes on after that
 _PATIENCE_S = 3.0  # after this it says what it waits for
 _MAX_STARTS = 8  # of its process; after that, workers write for themselves
 
@@ -30,10 +30,10 @@ _PROGRAM = (
 )
 
 
-class Vault:
+class SaverProcess:
     """Used from the agent's thread alone: `open`, then `close` when all workers are gone."""
 
-    def __init__(self, path: Path, loop: Loop, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, loop: EventLoop, say: Callable[[str], None]) -> None:
         self._path, self._loop, self._say = path, loop, say
         self._listener: socket.socket | None = None
         self._line: socket.socket | None = None  # to the process, if there is one
@@ -42,7 +42,7 @@ class Vault:
 
     @property
     def path(self) -> Path | None:
-        """What workers are told; None if there can be no vault."""
+        """What workers are told; None if there can be no saver."""
         return self._path if self._listener is not None else None
 
     @property
@@ -54,7 +54,7 @@ class Vault:
         try:
             self._listener = listen(self._path)
         except OSError as problem:
-            self._say(f"no vault, checkpoints are written by the workers themselves: {problem}")
+            self._say(f"no saver, checkpoints are written by the workers themselves: {problem}")
             return
         self._loop.watch(self._listener, self._start)
 
@@ -85,10 +85,10 @@ class Vault:
         except OSError as problem:  # a disk that became read-only, no process left: this node's workers go on
             self._line.close()
             self._line = None
-            self._say(f"the vault cannot be started, checkpoints are written by the workers themselves: {problem}")
+            self._say(f"the saver cannot be started, checkpoints are written by the workers themselves: {problem}")
             self._close_listener()
             return
-        emit("vault.opened", vault=self._pid)
+        emit("saver.opened", saver=self._pid)
         self._loop.watch(self._line, self._hear)
 
     def _start_process(self, theirs: socket.socket) -> int:
@@ -104,11 +104,11 @@ class Vault:
             self._loop.forget(self._line)
             self._bury()
             if self._num_starts < _MAX_STARTS:
-                self._say("the vault has ended and is started again for the next who needs it")
+                self._say("the saver has ended and is started again for the next who needs it")
                 self._loop.watch(self._listener, self._start)
             else:
                 self._say(
-                    f"the vault has ended {self._num_starts} times, workers write for themselves: {self._path}.log"
+                    f"the saver has ended {self._num_starts} times, workers write for themselves: {self._path}.log"
                 )
                 self._close_listener()
 
@@ -130,14 +130,14 @@ class Vault:
         while (left_s := deadline - (now := time.monotonic())) > 0:
             if now >= speak_at:
                 self._say(
-                    f"waiting up to {left_s:.0f} s for the vault (pid {self._pid}), which writes the last checkpoints; "
+                    f"waiting up to {left_s:.0f} s for the saver (pid {self._pid}), which writes the last checkpoints; "
                     "it goes on if this agent is killed"
                 )
                 speak_at = deadline
             if not self._take(min(left_s, max(0.0, speak_at - now))):
                 self._bury()
                 return
-        self._say(f"the vault (pid {self._pid}) is still writing after {WRITE_OUT_S:.0f} s and goes on without us")
+        self._say(f"the saver (pid {self._pid}) is still writing after {WRITE_OUT_S:.0f} s and goes on without us")
 
     def _bury(self) -> None:
         assert self._line is not None

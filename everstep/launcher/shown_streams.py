@@ -11,7 +11,7 @@ NONE, STDOUT, STDERR, BOTH = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Streams:
+class ShownStreams:
     """Streams of each local rank: the same for all, or by rank, where a rank that is not named has none."""
 
     of_all: int = NONE
@@ -26,8 +26,8 @@ class Streams:
 class Shown:
     """What is repeated on the console: everything, but for streams that were redirected to their files and not teed."""
 
-    redirects: Streams = field(default_factory=Streams)
-    tee: Streams = field(default_factory=Streams)
+    redirects: ShownStreams = field(default_factory=ShownStreams)
+    tee: ShownStreams = field(default_factory=ShownStreams)
     local_ranks: frozenset[int] | None = None  # None: all
     is_quiet: bool = False
 

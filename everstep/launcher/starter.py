@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import IO
 
 from everstep import env as names
-from everstep.launcher.event_loop import Loop
+from everstep.launcher.event_loop import EventLoop
 from everstep.launcher.machine import count_gpus
 from everstep.launcher.node import common_environment
-from everstep.nursery.client import CONTROL, WORKERS, Nursery, NurseryGone
+from everstep.nursery.client import CONTROL, WORKERS, NurseryClient, NurseryGone
 from everstep.nursery.programs import python_program
 from everstep.nursery.warm import warm_nursery
 from everstep.process import Child
@@ -31,13 +31,13 @@ _MAX_NURSERIES = 4
 class Starter:
     """`open` it early, `attach` it to the agent's loop, `close` it when all is done."""
 
-    def __init__(self, env: Mapping[str, str], nursery: Nursery | None, *, keep_warm_s: float = 0.0) -> None:
+    def __init__(self, env: Mapping[str, str], nursery: NurseryClient | None, *, keep_warm_s: float = 0.0) -> None:
         self._env, self._keep_warm_s = dict(env), keep_warm_s
         self._nursery = nursery
         self._num_nurseries = 1
         self._is_awaited = nursery is not None  # only the first one is waited for
         self._waiting: list[Callable[[], None]] = []
-        self._loop: Loop | None = None
+        self._loop: EventLoop | None = None
         self._say: Callable[[str], None] = lambda line: None
 
     @classmethod
@@ -48,14 +48,14 @@ class Starter:
         if not _can_have_nursery(command, outer):
             return cls(env, None)
         nursery = _warm_nursery(env, WORKERS, may_start=keep_warm_s > 0, idle_s=keep_warm_s)
-        return cls(env, nursery or Nursery.start(env), keep_warm_s=keep_warm_s)
+        return cls(env, nursery or NurseryClient.start(env), keep_warm_s=keep_warm_s)
 
     @property
     def nursery_pid(self) -> int | None:
         """Of the nursery that workers come from now."""
         return self._nursery.pid if self._nursery is not None and self._nursery.is_ready else None
 
-    def attach(self, loop: Loop, say: Callable[[str], None]) -> None:
+    def attach(self, loop: EventLoop, say: Callable[[str], None]) -> None:
         self._loop, self._say = loop, say
         if self._nursery is not None:
             loop.watch(self._nursery, self._hear)
@@ -167,7 +167,7 @@ class Starter:
     def _make_another(self) -> None:
         if self._loop is not None and self._num_nurseries < _MAX_NURSERIES:
             self._num_nurseries += 1
-            self._nursery = Nursery.start(self._env)
+            self._nursery = NurseryClient.start(self._env)
             self._loop.watch(self._nursery, self._hear)
 
 
@@ -180,7 +180,7 @@ def plain_environment(outer: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in outer.items() if not name.startswith("EVERSTEP_")}
 
 
-def _warm_nursery(env: Mapping[str, str], kind: str, *, may_start: bool, idle_s: float) -> Nursery | None:
+def _warm_nursery(env: Mapping[str, str], kind: str, *, may_start: bool, idle_s: float) -> NurseryClient | None:
     """One that will stay for `idle_s` after this run, if that is more than nothing."""
     nursery = warm_nursery(env, kind, may_start=may_start)
     if nursery is not None and idle_s > 0:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from everstep.errors import UsageError
 from everstep.launcher.endpoint import Endpoint
-from everstep.launcher.shown_streams import BOTH, Streams
+from everstep.launcher.shown_streams import BOTH, ShownStreams
 
 C10D_PORT, STATIC_PORT = 29400, 29500
 _STATIC = "static"
@@ -197,13 +197,13 @@ def parse_signals(text: str) -> tuple[int, ...]:
 # --- logs -----------------------------------------------------------------------------------------
 
 
-def parse_streams(text: str, *, option: str) -> Streams:
+def parse_streams(text: str, *, option: str) -> ShownStreams:
     """`--redirects`, `--tee`: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: "0:3,1:2"."""
     if re.fullmatch("[0-3]", text):
-        return Streams(of_all=int(text))
+        return ShownStreams(of_all=int(text))
     if re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):
         pairs = (part.split(":") for part in text.split(","))
-        return Streams(by_rank={int(rank): int(streams) for rank, streams in pairs})
+        return ShownStreams(by_rank={int(rank): int(streams) for rank, streams in pairs})
     raise UsageError(
         f"{option}={text} is no choice of streams", hint=f"1 stdout, 2 stderr, {BOTH} both, 0 none, or RANK:N,RANK:N"
     )

@@ -12,7 +12,7 @@ from everstep.native.logged import Logged
 _EVERY_S = 0.5  # numbers that change faster cannot be read
 
 
-class Progress:
+class ProgressReporter:
     def __init__(self, engine: Engine, loader: DataLoader | None, logged: Logged) -> None:
         self._engine, self._loader, self._logged = engine, loader, logged
         self._told_at = float("-inf")

@@ -15,13 +15,13 @@ from everstep import env
 from everstep.data.loader import DataLoader
 from everstep.engine import process_engine
 from everstep.engine.data_parallel import is_classic, unwrap
-from everstep.engine.optimizer_gates import Gate, explain
+from everstep.engine.optimizer_gates import StepGate, explain
 from everstep.engine.pulse import PulseDecision
 from everstep.engine.settings import Settings
 from everstep.engine.step import Engine, MicroBatch
 from everstep.errors import PeerLost, UsageError
 from everstep.native.logged import Logged
-from everstep.native.progress import Progress
+from everstep.native.progress import ProgressReporter
 
 T = TypeVar("T")
 
@@ -52,13 +52,13 @@ class ElasticTrainer:
         self._settings = Settings(reduce=reduce, seed=seed, threads=threads)
         self._loader = DataLoader.adopt(dataloader) if dataloader is not None else None
         self._set_micro_batches(env.max_workers() if micro_batches is None else micro_batches)
-        self.gate = Gate(self.engine, self._loader.position if self._loader is not None else None)
+        self.gate = StepGate(self.engine, self._loader.position if self._loader is not None else None)
         self._num_named: dict[str, int] = {}
         self._micro_batch: MicroBatch | None = None
         self._logged, self._at = Logged(), (0, 0, 0.0)  # of the micro-batch in progress: step, number, weight
         self._on_leave: list[Callable[[], Any]] = []
         self._is_left_by_all = False
-        self._progress = Progress(self.engine, self._loader, self._logged)
+        self._progress = ProgressReporter(self.engine, self._loader, self._logged)
         self._parameters = {id(each) for each in model.parameters()}
         self._is_handed_over = False
         self._must_learn = True  # by the first step: one without any gradient is a mistake of the script

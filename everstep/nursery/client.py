@@ -22,9 +22,9 @@ from everstep.nursery.messages import (
     CountGpus,
     Ended,
     Gpus,
-    Hello,
     KeepWarm,
     Message,
+    NurseryReady,
     Parcel,
     Reap,
     Started,
@@ -53,7 +53,7 @@ def nursery_command(descriptor: int, kind: str) -> list[str]:
     return [sys.executable, "-u", "-c", _PROGRAM, str(descriptor), kind]
 
 
-class Nursery:
+class NurseryClient:
     """A connection to one. Used from one thread."""
 
     def __init__(self, line: socket.socket, *, process: Child | None = None, output: IO[bytes] | None = None) -> None:
@@ -70,7 +70,7 @@ class Nursery:
         self.problem = ""  # why it will never be of use
 
     @classmethod
-    def start(cls, env: Mapping[str, str]) -> Nursery:
+    def start(cls, env: Mapping[str, str]) -> NurseryClient:
         """One of our own, which ends with us. It is not ready yet: it says so."""
         ours, theirs = pair()
         output = tempfile.TemporaryFile()  # noqa: SIM115  closed with the nursery
@@ -209,7 +209,7 @@ class Nursery:
 
     def _note(self, parcel: Parcel) -> None:
         message = parcel.message
-        if isinstance(message, Hello):
+        if isinstance(message, NurseryReady):
             self.pid, self.problem = message.pid, message.problem
         elif isinstance(message, Ended):
             self._codes[message.pid] = message.code

@@ -24,14 +24,14 @@ def main() -> None:
     line = socket.socket(fileno=int(sys.argv[1]))
     line.set_inheritable(False)
     from everstep.nursery.preload import preload
-    from everstep.nursery.server import Nursery
+    from everstep.nursery.server import NurseryServer
     from everstep.nursery.worker import become
 
     environment = read_early(os.environ)
     problem = preload(sys.argv[2])
     exit.spare_modules()
     gc.freeze()  # or the garbage collector of every fork would write to, and so copy, every page
-    birth = Nursery(line, problem=problem).serve()
+    birth = NurseryServer(line, problem=problem).serve()
     if birth is None:
         os._exit(0)
     become(birth, environment=environment)

@@ -10,7 +10,7 @@ from everstep.ipc.local_socket import receive_packet, send_packet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hello:
+class NurseryReady:
     """From the nursery, first of all: it is ready; or, with a problem, it will never be."""
 
     pid: int
@@ -66,9 +66,9 @@ class Gpus:
     number: int
 
 
-Message = Hello | KeepWarm | StartWorker | Started | Ended | Reap | CountGpus | Gpus
+Message = NurseryReady | KeepWarm | StartWorker | Started | Ended | Reap | CountGpus | Gpus
 _KINDS: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Hello, KeepWarm, StartWorker, Started, Ended, Reap, CountGpus, Gpus)
+    kind.__name__: kind for kind in (NurseryReady, KeepWarm, StartWorker, Started, Ended, Reap, CountGpus, Gpus)
 }
 
 

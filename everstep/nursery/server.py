@@ -20,9 +20,9 @@ from everstep.nursery.messages import (
     CountGpus,
     Ended,
     Gpus,
-    Hello,
     KeepWarm,
     Message,
+    NurseryReady,
     Parcel,
     Reap,
     Started,
@@ -45,17 +45,17 @@ class Birth:
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class _Connection:
+class _Client:
     line: socket.socket
     workers: dict[int, int] = field(default_factory=dict)  # pid: pidfd
 
 
-class Nursery:
+class NurseryServer:
     def __init__(self, line: socket.socket, *, problem: str) -> None:
         self._problem = problem
         self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
-        self._connections: list[_Connection] = []
+        self._connections: list[_Client] = []
         self._idle_s = 0.0
         self._idle_since = time.monotonic()
         self._listener: socket.socket | None = None
@@ -112,12 +112,12 @@ class Nursery:
             line.close()
 
     def _welcome(self, line: socket.socket) -> None:
-        connection = _Connection(line=line)
+        connection = _Client(line=line)
         self._connections.append(connection)
         self._selector.register(line, selectors.EVENT_READ, lambda: self._hear(connection))
-        self._tell(connection, Hello(pid=self._pid, problem=self._problem))
+        self._tell(connection, NurseryReady(pid=self._pid, problem=self._problem))
 
-    def _hear(self, connection: _Connection) -> Birth | None:
+    def _hear(self, connection: _Client) -> Birth | None:
         try:
             parcel = receive(connection.line)
         except EOFError:
@@ -130,7 +130,7 @@ class Nursery:
             for descriptor in parcel.files if os.getpid() == self._pid else ():
                 os.close(descriptor)
 
-    def _obey(self, connection: _Connection, parcel: Parcel) -> Birth | None:
+    def _obey(self, connection: _Client, parcel: Parcel) -> Birth | None:
         order = parcel.message
         if isinstance(order, StartWorker):
             return self._bear(connection, order, parcel.files)
@@ -142,7 +142,7 @@ class Nursery:
             self._tell(connection, Gpus(number=count_gpus()))
         return None
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: _Client) -> None:
         """Its agent is gone, and with it all that it has ordered."""
         self._selector.unregister(connection.line)
         connection.line.close()
@@ -153,7 +153,7 @@ class Nursery:
             self._reap(connection, pid)
         self._idle_since = time.monotonic()
 
-    def _tell(self, connection: _Connection, message: Message, files: Sequence[int] = ()) -> None:
+    def _tell(self, connection: _Client, message: Message, files: Sequence[int] = ()) -> None:
         try:
             send(connection.line, message, files)
         except OSError:
@@ -161,7 +161,7 @@ class Nursery:
 
     # --- workers ------------------------------------------------------------------------------------
 
-    def _bear(self, connection: _Connection, order: StartWorker, files: list[int]) -> Birth | None:
+    def _bear(self, connection: _Client, order: StartWorker, files: list[int]) -> Birth | None:
         ours, theirs = os.pipe()
         try:
             pid = os.fork()
@@ -203,12 +203,12 @@ class Nursery:
             for descriptor in connection.workers.values():
                 os.close(descriptor)
 
-    def _notice(self, connection: _Connection, pid: int) -> None:
+    def _notice(self, connection: _Client, pid: int) -> None:
         descriptor = connection.workers[pid]
         self._selector.unregister(descriptor)
         self._tell(connection, Ended(pid=pid, code=collect_exit(descriptor, os.WNOWAIT)))
 
-    def _reap(self, connection: _Connection, pid: int) -> None:
+    def _reap(self, connection: _Client, pid: int) -> None:
         descriptor = connection.workers.pop(pid, None)
         if descriptor is None:
             return

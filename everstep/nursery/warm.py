@@ -20,7 +20,7 @@ from pathlib import Path
 import everstep
 from everstep import env
 from everstep.ipc.local_socket import peer_user
-from everstep.nursery.client import Nursery, nursery_command
+from everstep.nursery.client import NurseryClient, nursery_command
 from everstep.nursery.programs import read_early
 from everstep.process import start_detached
 
@@ -28,7 +28,7 @@ _STATUS = ("Umask", "Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp:", "Cp
 _LIMITS = [name for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
-def warm_nursery(environment: Mapping[str, str], kind: str, *, may_start: bool) -> Nursery | None:
+def warm_nursery(environment: Mapping[str, str], kind: str, *, may_start: bool) -> NurseryClient | None:
     """The one that fits, started if there is none and `may_start`. None also if there is no place for it."""
     folder = _folder(may_make=may_start)
     if folder is None:
@@ -40,7 +40,7 @@ def warm_nursery(environment: Mapping[str, str], kind: str, *, may_start: bool) 
         line = connect(path)
         if line is None and may_start:
             line = start_at(path, environment, kind)
-    return Nursery(line) if line is not None else None
+    return NurseryClient(line) if line is not None else None
 
 
 def _folder(*, may_make: bool) -> Path | None:

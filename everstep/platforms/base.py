@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from everstep.job_file.schema import Job
 from everstep.platforms.code_tarball import Code
-from everstep.platforms.job_records import Record
+from everstep.platforms.job_records import JobRecord
 
 State = Literal["pending", "running", "suspended", "succeeded", "failed", "cancelled", "unknown"]
 OVER: tuple[State, ...] = ("succeeded", "failed", "cancelled")
@@ -84,15 +84,15 @@ class Platform(Protocol):
     def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
         """Send what `render` gives, with the secrets' values where they belong. All of it, or nothing is left."""
 
-    def status(self, record: Record) -> JobStatus: ...
+    def status(self, record: JobRecord) -> JobStatus: ...
 
-    def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
+    def logs(self, record: JobRecord, *, follow: bool) -> Iterator[LogLine]:
         """From the beginning; with `follow`, until the job is over."""
 
-    def scale(self, record: Record, num_nodes: int, say: Say) -> None: ...
+    def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None: ...
 
-    def cancel(self, record: Record, say: Say) -> None:
+    def cancel(self, record: JobRecord, say: Say) -> None:
         """Returns when nothing of it runs any more. A job that is over: clean up what is left."""
 
-    def coordinator(self, record: Record) -> AbstractContextManager[tuple[str, str] | None]:
+    def coordinator(self, record: JobRecord) -> AbstractContextManager[tuple[str, str] | None]:
         """URL and token of the job's coordinator, for as long as it is open; None if it cannot be reached from here."""

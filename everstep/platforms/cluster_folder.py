@@ -13,7 +13,7 @@ from pathlib import Path
 
 from everstep import env
 from everstep.errors import PermanentError, UsageError
-from everstep.job_file.order import Order, order_of
+from everstep.job_file.order import NodeOrder, order_of
 from everstep.job_file.schema import Job
 from everstep.platforms import status_file
 from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, State, Ticket
@@ -27,7 +27,7 @@ _LOOK_S = 0.5
 _QUEUE_S = 30 * 86_400.0  # a node may stand in the queue for long: others wait
 
 
-def order_for_queue(job: Job, ticket: Ticket) -> Order:
+def order_for_queue(job: Job, ticket: Ticket) -> NodeOrder:
     """The queue keeps the time, and nodes come when it lets them."""
     _check_name(ticket.folder)
     order = order_of(

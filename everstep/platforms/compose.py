@@ -20,7 +20,7 @@ from everstep.platforms import compose_file as written
 from everstep.platforms import docker, status_file
 from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Rendering, Say, State, Submitted, Ticket
 from everstep.platforms.docker import Container, Look, Project
-from everstep.platforms.job_records import Record
+from everstep.platforms.job_records import JobRecord
 from everstep.platforms.secrets import refuse_foreign
 from everstep.storage import private_file
 from everstep.wire.tokens import new_tokens, only_for_workers
@@ -76,17 +76,17 @@ class ComposePlatform:
             natives={"project": project.name, "file": str(project.file), "grace_s": job.checkpoint.grace},
         )
 
-    def status(self, record: Record) -> JobStatus:
+    def status(self, record: JobRecord) -> JobStatus:
         return _status(record, _project(record).containers())
 
-    def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
+    def logs(self, record: JobRecord, *, follow: bool) -> Iterator[LogLine]:
         def look() -> Look:
             containers = _project(record).containers()
             return Look(containers=containers, is_over=_status(record, containers).is_over)
 
         return docker.logs(look, follow=follow)
 
-    def scale(self, record: Record, num_nodes: int, say: Say) -> None:
+    def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None:
         """The first ones stay; those that ended are started again."""
         names = [written.node_name(number) for number in range(record.max_nodes)]
         wanted, spare = names[:num_nodes], names[num_nodes:]
@@ -98,7 +98,7 @@ class ComposePlatform:
             say(f"starting {', '.join(coming)}")
             _project(record).run("up", "--detach", "--no-recreate", "--no-deps", *coming, timeout_s=_UP_S)
 
-    def cancel(self, record: Record, say: Say) -> None:
+    def cancel(self, record: JobRecord, say: Say) -> None:
         """The coordinator first: it stops the job, and the nodes hear of it."""
         project, patience_s = _project(record), record.natives["grace_s"] + 2 * _SHORT_S
         if any(not each.is_over for each in project.containers() if each.service == written.COORDINATOR):
@@ -110,7 +110,7 @@ class ComposePlatform:
             (Path(record.folder) / name).unlink(missing_ok=True)
 
     @contextmanager
-    def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
+    def coordinator(self, record: JobRecord) -> Iterator[tuple[str, str] | None]:
         token = Path(record.folder) / "token"
         found = [each for each in _project(record).containers() if each.service == written.COORDINATOR]
         port = found[0].ports.get(f"{written.PORT}/tcp") if found else None
@@ -133,11 +133,11 @@ def _write_files(job: Job, ticket: Ticket, text: str, secrets: Mapping[str, str]
         private_file.make_folder(folder / written.node_name(number))
 
 
-def _project(record: Record) -> Project:
+def _project(record: JobRecord) -> Project:
     return Project(name=record.natives["project"], file=Path(record.natives["file"]))
 
 
-def _status(record: Record, containers: list[Container]) -> JobStatus:
+def _status(record: JobRecord, containers: list[Container]) -> JobStatus:
     state, reason = _told(Path(record.folder))
     nodes = tuple(map(_node_status, _nodes(containers)))
     if state in OVER:

@@ -12,7 +12,7 @@ from typing import Any
 
 from everstep import env
 from everstep.errors import UsageError
-from everstep.job_file.order import Order, order_of
+from everstep.job_file.order import NodeOrder, order_of
 from everstep.job_file.schema import Job, NodeResources, Volume
 from everstep.platforms.base import Ticket
 from everstep.platforms.raw_overlay import lay_over
@@ -74,7 +74,7 @@ def notes_on(job: Job) -> tuple[str, ...]:
     return (*lost, *unused)
 
 
-def _coordinator(job: Job, ticket: Ticket, order: Order, user: User) -> dict[str, Any]:
+def _coordinator(job: Job, ticket: Ticket, order: NodeOrder, user: User) -> dict[str, Any]:
     options = ["--folder", _INSIDE, "--host", "0.0.0.0", "--port", str(PORT), "--fleet", "none"]
     return {
         **_common(job, ticket, COORDINATOR, user, probed="127.0.0.1"),
@@ -89,7 +89,7 @@ def _coordinator(job: Job, ticket: Ticket, order: Order, user: User) -> dict[str
     }
 
 
-def _node(job: Job, ticket: Ticket, order: Order, number: int, user: User) -> dict[str, Any]:
+def _node(job: Job, ticket: Ticket, order: NodeOrder, number: int, user: User) -> dict[str, Any]:
     name = node_name(number)
     rank = ["--node-rank", str(number)] if number < job.nodes.min else []  # whoever comes later takes what is free
     secret = {env.SECRETS_FILE: f"{_INSIDE}/{SECRETS}"} if job.secrets else {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from everstep.platforms import background_process
 from everstep.platforms.base import OVER, JobStatus, Say, Submitted, Ticket
 from everstep.platforms.cluster_folder import JOB_LOG, ClusterFolder
-from everstep.platforms.job_records import Record
+from everstep.platforms.job_records import JobRecord
 
 
 def start(ticket: Ticket, script: Path, grace_s: float) -> Submitted:
@@ -19,15 +19,15 @@ def start(ticket: Ticket, script: Path, grace_s: float) -> Submitted:
     return Submitted(job_id=ticket.id, runs=(("job", ticket.id),), work_dir=str(ticket.folder), natives=natives)
 
 
-def is_inside(record: Record) -> bool:
+def is_inside(record: JobRecord) -> bool:
     return record.natives.get("mode") == "allocation"
 
 
-def is_alive(record: Record) -> bool:
+def is_alive(record: JobRecord) -> bool:
     return background_process.is_alive(record.natives)
 
 
-def status(record: Record, folder: ClusterFolder) -> JobStatus:
+def status(record: JobRecord, folder: ClusterFolder) -> JobStatus:
     is_alive = background_process.is_alive(record.natives)  # first: it says its last word, and then ends
     state, reason = folder.told()
     if state not in OVER and (host := background_process.other_host(record.natives)):
@@ -39,5 +39,5 @@ def status(record: Record, folder: ClusterFolder) -> JobStatus:
     return JobStatus(state="failed", reason=f"its script (pid {record.natives['pid']}) is gone; last: {reason}")
 
 
-def cancel(record: Record, say: Say) -> None:
+def cancel(record: JobRecord, say: Say) -> None:
     background_process.end(record.natives, say)

@@ -18,7 +18,7 @@ log = logging.getLogger("everstep")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class JobRecord:
     id: str
     name: str
     platform: str
@@ -57,17 +57,17 @@ def make_ready() -> None:
         ) from None
 
 
-def save(record: Record) -> None:
+def save(record: JobRecord) -> None:
     private_file.write_json(_folder() / f"{record.id}.json", asdict(record))
 
 
-def load_all() -> list[Record]:
+def load_all() -> list[JobRecord]:
     """Newest first. One that is damaged is named, and does not hide the others."""
     found = [record for path in _folder().glob("*.json") if (record := _load(path)) is not None]
     return sorted(found, key=lambda record: record.created_at, reverse=True)
 
 
-def find(wanted: str) -> Record:
+def find(wanted: str) -> JobRecord:
     """By our id, by one of the platform's, by its name or by how our id begins. Of several, the one that is not known
     to be over; of several of that name, the newest."""
     records = load_all()
@@ -83,15 +83,15 @@ def find(wanted: str) -> Record:
     raise UsageError(f"no job {wanted} was submitted by you from here", hint="`everstep list` shows those that were")
 
 
-def forget(record: Record) -> None:
+def forget(record: JobRecord) -> None:
     (_folder() / f"{record.id}.json").unlink(missing_ok=True)
 
 
-def _load(path: Path) -> Record | None:
+def _load(path: Path) -> JobRecord | None:
     try:
         told = json.loads(path.read_text())
         runs = tuple((name, native) for name, native in told["runs"])
-        return Record(**{**told, "runs": runs, "end": tuple(told["end"]) if told.get("end") else None})
+        return JobRecord(**{**told, "runs": runs, "end": tuple(told["end"]) if told.get("end") else None})
     except (ValueError, TypeError, KeyError) as error:
         log.warning("%s is no record of a job (%s) and is left out: remove it", path, error)
         return None

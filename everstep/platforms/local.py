@@ -19,7 +19,7 @@ from everstep.job_file.tree import dump
 from everstep.platforms import background_process, status_file
 from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Rendering, Say, State, Submitted, Ticket
 from everstep.platforms.follow_logs import LogFile, follow_files
-from everstep.platforms.job_records import Record
+from everstep.platforms.job_records import JobRecord
 from everstep.platforms.local_fleet import wanted_path
 from everstep.platforms.secrets import refuse_foreign
 from everstep.process import ENDED, own_command, process_state, reap_detached
@@ -73,7 +73,7 @@ class LocalPlatform:
             natives=background_process.describe(pid, order.grace_s),
         )
 
-    def status(self, record: Record) -> JobStatus:
+    def status(self, record: JobRecord) -> JobStatus:
         is_alive = background_process.is_alive(record.natives)  # first: it says its last word, and then ends
         state, reason = _told(Path(record.folder))
         if state == "running" and (host := background_process.other_host(record.natives)):
@@ -82,7 +82,7 @@ class LocalPlatform:
             state, reason = "failed", f"its coordinator (pid {record.natives['pid']}) is gone"
         return JobStatus(state=state, reason=reason, nodes=tuple(self._nodes(record)) if state == "running" else ())
 
-    def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
+    def logs(self, record: JobRecord, *, follow: bool) -> Iterator[LogLine]:
         folder = Path(record.folder)
 
         def files() -> list[LogFile]:
@@ -91,22 +91,22 @@ class LocalPlatform:
 
         return follow_files(files, is_over=lambda: not follow or self.status(record).is_over)
 
-    def scale(self, record: Record, num_nodes: int, say: Say) -> None:
+    def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None:
         private_file.write(wanted_path(Path(record.folder)), f"{num_nodes}\n".encode())
 
-    def cancel(self, record: Record, say: Say) -> None:
+    def cancel(self, record: JobRecord, say: Say) -> None:
         if _told(Path(record.folder))[0] not in OVER:
             background_process.end(record.natives, say)
 
     @contextmanager
-    def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
+    def coordinator(self, record: JobRecord) -> Iterator[tuple[str, str] | None]:
         folder = Path(record.folder)
         if not background_process.is_alive(record.natives):
             yield None
         else:
             yield (folder / "coordinator.url").read_text().strip(), env.read_token(folder / "token")
 
-    def _nodes(self, record: Record) -> Iterator[NodeStatus]:
+    def _nodes(self, record: JobRecord) -> Iterator[NodeStatus]:
         from everstep.client.calls import Coordinator
         from everstep.errors import EverstepError
 

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from everstep import env
 from everstep.errors import PermanentError
-from everstep.job_file.order import Order
+from everstep.job_file.order import NodeOrder
 from everstep.platforms.fleet import FleetNode
 from everstep.process import Child, Exit, own_command
 
@@ -20,7 +20,7 @@ _LEAVE_S = 10.0  # more than their grace
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class _LocalNode:
     node: FleetNode
     child: Child
 
@@ -37,9 +37,9 @@ def node_log(folder: Path, number: int) -> Path:
 class LocalFleet:
     lives_on = False
 
-    def __init__(self, order: Order, folder: Path) -> None:
+    def __init__(self, order: NodeOrder, folder: Path) -> None:
         self._order, self._folder = order, folder
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, _LocalNode] = {}
 
     def prepare(self) -> None:
         """Start the nodes: they import torch while the coordinator comes."""
@@ -63,7 +63,7 @@ class LocalFleet:
     def nodes(self) -> Sequence[FleetNode]:
         for name, each in self._nodes.items():
             if not each.node.is_over and (ended := each.child.wait(0.0)) is not None:
-                self._nodes[name] = _Node(_ended(each.node, ended), each.child)
+                self._nodes[name] = _LocalNode(_ended(each.node, ended), each.child)
         return [each.node for each in self._nodes.values()]
 
     def add(self, number: int) -> None:
@@ -80,12 +80,12 @@ class LocalFleet:
             raise PermanentError(f"{name} cannot be started: {error}") from None
         finally:
             os.close(log)
-        self._nodes[name] = _Node(FleetNode(number=number, name=name, started_at=time.time()), child)
+        self._nodes[name] = _LocalNode(FleetNode(number=number, name=name, started_at=time.time()), child)
 
     def remove(self, name: str) -> None:
         each = self._nodes[name]
         each.child.signal(signal.SIGTERM, is_for_group=False)
-        self._nodes[name] = _Node(replace(each.node, is_leaving=True), each.child)
+        self._nodes[name] = _LocalNode(replace(each.node, is_leaving=True), each.child)
 
     def dissolve(self, *, is_good: bool) -> None:
         for node in self.nodes():

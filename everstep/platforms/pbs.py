@@ -18,7 +18,7 @@ from everstep.job_file.schema import Job
 from everstep.platforms import inside_allocation
 from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, State, Submitted, Ticket
 from everstep.platforms.cluster_folder import ClusterFolder, Queued, await_gone
-from everstep.platforms.job_records import Record
+from everstep.platforms.job_records import JobRecord
 from everstep.platforms.native_command import ask
 from everstep.platforms.pbs_script import JOB, NODE, job_script, node_script
 from everstep.platforms.secrets import refuse_foreign
@@ -68,24 +68,24 @@ class PbsPlatform:
         say(f"{ticket.id} is in the queue as {native}; logs in {ticket.folder}")
         return Submitted(job_id=native, runs=(("job", native),), work_dir=str(ticket.folder))
 
-    def status(self, record: Record) -> JobStatus:
+    def status(self, record: JobRecord) -> JobStatus:
         folder = ClusterFolder(Path(record.folder))
         if inside_allocation.is_inside(record):
             return inside_allocation.status(record, folder)
         return folder.status(lambda: _look(record), main="job")
 
-    def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
+    def logs(self, record: JobRecord, *, follow: bool) -> Iterator[LogLine]:
         return ClusterFolder(Path(record.folder)).follow(
             is_over=lambda: self.status(record).is_over, is_there=lambda: _is_there(record), follows=follow
         )
 
-    def scale(self, record: Record, num_nodes: int, say: Say) -> None:
+    def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None:
         raise UsageError(
             "a PBS job has the size that it was started with",
             hint="cancel it and submit it with other `nodes`: it goes on from its checkpoint",
         )
 
-    def cancel(self, record: Record, say: Say) -> None:
+    def cancel(self, record: JobRecord, say: Say) -> None:
         folder = ClusterFolder(Path(record.folder))
         if not self.status(record).is_over:
             folder.mark_cancelled()
@@ -97,7 +97,7 @@ class PbsPlatform:
         await_gone(lambda: _look(record), by="qdel", within_s=_CANCEL_S)
 
     @contextmanager
-    def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
+    def coordinator(self, record: JobRecord) -> Iterator[tuple[str, str] | None]:
         found = ClusterFolder(Path(record.folder)).coordinator()
         yield found if self.status(record).state == "running" else None
 
@@ -121,7 +121,7 @@ def _queued(job_id: str, job: Mapping[str, Any]) -> Queued:
     )
 
 
-def _look(record: Record) -> list[Queued]:
+def _look(record: JobRecord) -> list[Queued]:
     """Nothing, where the server keeps no history and has forgotten it."""
     try:
         return parse_qstat(ask(["qstat", "-x", "-f", "-F", "json", record.job_id]))
@@ -133,7 +133,7 @@ def _look(record: Record) -> list[Queued]:
         raise PermanentError(f"qstat -F json of {record.job_id}: {error}") from None
 
 
-def _is_there(record: Record) -> bool:
+def _is_there(record: JobRecord) -> bool:
     if inside_allocation.is_inside(record):
         return inside_allocation.is_alive(record)
     return any(each.is_live for each in _look(record))

@@ -19,7 +19,7 @@ from everstep.job_file.schema import Job
 from everstep.platforms import inside_allocation
 from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
 from everstep.platforms.cluster_folder import ClusterFolder, Queued, await_gone
-from everstep.platforms.job_records import Record
+from everstep.platforms.job_records import JobRecord
 from everstep.platforms.native_command import ask
 from everstep.platforms.secrets import refuse_foreign
 from everstep.platforms.slurm_queue import look
@@ -79,18 +79,18 @@ class SlurmPlatform:
         say(f"{ticket.id} is in the queue as {', '.join(native for _, native in runs)}; logs in {ticket.folder}")
         return Submitted(job_id=runs[0][1], runs=runs, work_dir=str(ticket.folder), natives={"mode": options.mode})
 
-    def status(self, record: Record) -> JobStatus:
+    def status(self, record: JobRecord) -> JobStatus:
         folder = ClusterFolder(Path(record.folder))
         if inside_allocation.is_inside(record):
             return inside_allocation.status(record, folder)
         return folder.status(lambda: _look(record), main=_main(record))
 
-    def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
+    def logs(self, record: JobRecord, *, follow: bool) -> Iterator[LogLine]:
         return ClusterFolder(Path(record.folder)).follow(
             is_over=lambda: self.status(record).is_over, is_there=lambda: _is_there(record), follows=follow
         )
 
-    def scale(self, record: Record, num_nodes: int, say: Say) -> None:
+    def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None:
         if record.natives.get("mode") != "array":
             raise UsageError(
                 "a Slurm job has the size that it was started with", hint="submit it with platform.slurm.mode=array"
@@ -106,7 +106,7 @@ class SlurmPlatform:
             ask(["scancel", *gently, each.id])
             say(f"{_node_name(each)} ({each.id}) leaves")
 
-    def cancel(self, record: Record, say: Say) -> None:
+    def cancel(self, record: JobRecord, say: Say) -> None:
         folder = ClusterFolder(Path(record.folder))
         if not self.status(record).is_over:
             folder.mark_cancelled()
@@ -118,12 +118,12 @@ class SlurmPlatform:
         await_gone(lambda: _look(record), by="scancel", within_s=_CANCEL_S)
 
     @contextmanager
-    def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
+    def coordinator(self, record: JobRecord) -> Iterator[tuple[str, str] | None]:
         found = ClusterFolder(Path(record.folder)).coordinator()
         yield found if self.status(record).state == "running" else None
 
 
-def _is_there(record: Record) -> bool:
+def _is_there(record: JobRecord) -> bool:
     if inside_allocation.is_inside(record):
         return inside_allocation.is_alive(record)
     return any(each.is_live for each in _look(record))
@@ -170,19 +170,19 @@ def _sbatch(command: list[str]) -> str:
     return ask(command, hint=_REFUSED).strip().splitlines()[-1].partition(";")[0]
 
 
-def _names(record: Record) -> list[str]:
+def _names(record: JobRecord) -> list[str]:
     return [record.id, coordinator_name(record.id)] if record.natives.get("mode") == "array" else [record.id]
 
 
-def _main(record: Record) -> str:
+def _main(record: JobRecord) -> str:
     return _names(record)[-1]
 
 
-def _look(record: Record) -> list[Queued]:
+def _look(record: JobRecord) -> list[Queued]:
     return look(_names(record), [record.job_id], main=_main(record))
 
 
-def _nodes(record: Record) -> list[Queued]:
+def _nodes(record: JobRecord) -> list[Queued]:
     return [each for each in _look(record) if each.name == record.id and each.is_live]
 
 

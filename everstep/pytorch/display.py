@@ -23,7 +23,7 @@ _LINE_S = 10.0
 _BAR_WIDTH = 24
 
 
-class Display(Protocol):
+class FitDisplay(Protocol):
     def is_due(self, since_s: float, *, is_boundary: bool) -> bool:
         """Whether to draw, so long after the last time. A boundary: new averages are there."""
 
@@ -35,10 +35,10 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
-def open_display() -> Display:
+def open_display() -> FitDisplay:
     if os.environ.get("TERM") != "dumb" and (sys.stderr.isatty() or _is_notebook()):
         return Bar()
-    return Lines(sys.stderr)
+    return ReportLines(sys.stderr)
 
 
 def _is_notebook() -> bool:
@@ -50,7 +50,7 @@ def _is_notebook() -> bool:
     return Console().is_jupyter
 
 
-class Lines:
+class ReportLines:
     """One line per report, but not many in a second; rare reports have lines between them."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everstep.errors import UsageError
-from everstep.pytorch.units import Batch, Epoch, Progress, Record, TrainUnit
+from everstep.pytorch.units import Batch, BatchProgress, Epoch, Record, TrainUnit
 
 POLICIES = ("best", "all", "none")
 
@@ -31,7 +31,7 @@ class FitPlan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Due:
+class DueActions:
     report: bool = False
     validate: bool = False
     checkpoint: bool = False
@@ -43,14 +43,16 @@ class Due:
         return self.report or self.validate or self.checkpoint or self.is_end
 
 
-def decide_due(plan: FitPlan, before: Progress, now: Progress, *, is_stopping: bool, is_preempted: bool) -> Due:
+def decide_due(
+    plan: FitPlan, before: BatchProgress, now: BatchProgress, *, is_stopping: bool, is_preempted: bool
+) -> DueActions:
     """After the batch between `before` and `now`."""
     reached = plan.length.of(now) >= _number(plan.length)
     is_end = reached or is_stopping or is_preempted
     if is_preempted:
-        return Due(checkpoint=True, is_end=True, reason="all workers were asked to go")
+        return DueActions(checkpoint=True, is_end=True, reason="all workers were asked to go")
     reason = f"{plan.length} reached" if reached else "a stop was requested" if is_stopping else ""
-    return Due(
+    return DueActions(
         report=is_end or plan.reporting.is_due(before, now),
         validate=is_end or (plan.validation is not None and plan.validation.is_due(before, now)),
         checkpoint=is_end or (plan.checkpoint is not None and plan.checkpoint.is_due(before, now)),
@@ -59,7 +61,7 @@ def decide_due(plan: FitPlan, before: Progress, now: Progress, *, is_stopping: b
     )
 
 
-def is_done(length: TrainUnit, progress: Progress) -> bool:
+def is_done(length: TrainUnit, progress: BatchProgress) -> bool:
     return length.of(progress) >= _number(length)
 
 

@@ -19,7 +19,7 @@ from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
 from everstep.pytorch.callbacks import Callbacks
 from everstep.pytorch.context import Now, PyTorchTrialContext
-from everstep.pytorch.due_actions import Due, FitPlan, decide_due, is_done
+from everstep.pytorch.due_actions import DueActions, FitPlan, decide_due, is_done
 from everstep.pytorch.metrics import TrainingMetrics
 from everstep.pytorch.plain_data import listed
 from everstep.pytorch.profiling import Profiler
@@ -27,7 +27,7 @@ from everstep.pytorch.reporting import Reporter
 from everstep.pytorch.saving import TrialCheckpoints, contents
 from everstep.pytorch.trial import PyTorchTrial
 from everstep.pytorch.trial_progress import Tally
-from everstep.pytorch.units import Progress, Seconds
+from everstep.pytorch.units import BatchProgress, Seconds
 from everstep.pytorch.validation import Overtaken, Sharing, Validation
 
 log = logging.getLogger("everstep")
@@ -35,7 +35,7 @@ log = logging.getLogger("everstep")
 MOST_TRIES = 5  # to write the last checkpoint, while workers come and go
 
 
-class Loop:
+class FitLoop:
     """One trial, from its first fit to its last."""
 
     def __init__(
@@ -158,7 +158,7 @@ class Loop:
         self.tally.is_preempted = len(decision.leavers) == self._engine.world.size
         seconds = max((clock for *_, clock in notes), default=0.0)
         self.tally.advance(
-            Progress(
+            BatchProgress(
                 batches=self._engine.step, epochs=position.epoch, records=records, seconds=max(before.seconds, seconds)
             )
         )
@@ -188,7 +188,7 @@ class Loop:
         finally:
             self._start_clock()
 
-    def _between(self, due: Due, epoch: int, *, is_epoch_end: bool) -> str:
+    def _between(self, due: DueActions, epoch: int, *, is_epoch_end: bool) -> str:
         tally = self.tally
         if tally.is_preempted:  # there may be little time
             tally.is_cut = True
@@ -217,7 +217,7 @@ class Loop:
             self._finish_saving()
         return due.reason
 
-    def _step_schedulers(self, before: Progress, now: Progress) -> None:
+    def _step_schedulers(self, before: BatchProgress, now: BatchProgress) -> None:
         for each in self.context.lr_schedulers:
             if each.is_due(before, now, self.context.aggregation_frequency):
                 each.scheduler.step()

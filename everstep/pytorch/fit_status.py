@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from everstep.pytorch.units import Epoch, Progress, Record, Seconds, TrainUnit
+from everstep.pytorch.units import BatchProgress, Epoch, Record, Seconds, TrainUnit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Status:
-    progress: Progress
+    progress: BatchProgress
     length: TrainUnit
     length_batches: int | None  # None: not known
     loss: str = ""

@@ -14,10 +14,10 @@ import torch
 from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.core import DistributedContext
 from everstep.core.import_path import import_from_path
-from everstep.engine.fixed_world import Alone
+from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.step import Engine
 from everstep.errors import UsageError
-from everstep.ipc.progress_page import Board
+from everstep.ipc.progress_page import ProgressPage
 from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.engine_world import EngineSource
 from everstep.pytorch.saving import check_format, restore
@@ -30,7 +30,7 @@ class CheckpointLoadContext(PyTorchTrialContext):
     """For making a trial outside of training, to use its models. It trains, reports and saves nothing."""
 
     def __init__(self, hparams: Mapping[str, Any] | None = None, exp_conf: Mapping[str, Any] | None = None) -> None:
-        engine = Engine(lambda board, on_closed: Alone(), Board(None))
+        engine = Engine(lambda board, on_closed: LoneMembership(), ProgressPage(None))
         super().__init__(
             engine=engine,
             hparams=hparams or {},

@@ -19,19 +19,19 @@ from everstep.pytorch.reducers import Reducers
 log = logging.getLogger("everstep")
 
 
-class Entry(NamedTuple):
+class LoggedValues(NamedTuple):
     """What one micro-batch said."""
 
     samples: int
     metrics: dict[str, Any]
     slots: list[Any]  # of the user's reducers, packed
 
-    def plain(self) -> Entry:
+    def plain(self) -> LoggedValues:
         """As JSON can hold it: numbers and lists in place of tensors."""
         return self._replace(metrics={name: listed(number(name, value)) for name, value in self.metrics.items()})
 
 
-class Window(NamedTuple):
+class ReportingPeriod(NamedTuple):
     """A reporting period."""
 
     average: dict[str, Any]
@@ -45,7 +45,7 @@ class TrainingMetrics:
     def __init__(self, reducers: Reducers) -> None:
         self._reducers = reducers
         self._open: dict[
-            int, dict[int, Entry]
+            int, dict[int, LoggedValues]
         ] = {}  # by step and micro-batch, of steps whose micro-batches are not all known here
         self._samples: dict[int, int] = {}  # by open step: how many it has
         self._batches: list[tuple[int, dict[str, Any]]] = []  # samples and means of the period's batches
@@ -54,7 +54,7 @@ class TrainingMetrics:
 
     def record(self, step: int, micro_batch: int, samples: int, result: Any) -> None:
         """What train_batch returned for a micro-batch of this worker's."""
-        self._open.setdefault(step, {})[micro_batch] = Entry(
+        self._open.setdefault(step, {})[micro_batch] = LoggedValues(
             samples, detached(result), self._reducers.slot(is_training=True)
         )
 
@@ -74,14 +74,14 @@ class TrainingMetrics:
     def hear(self, said: list[Any]) -> None:
         step, micro_batches = said
         if step in self._samples:
-            entries = {int(micro_batch): Entry(*entry) for micro_batch, entry in micro_batches.items()}
+            entries = {int(micro_batch): LoggedValues(*entry) for micro_batch, entry in micro_batches.items()}
             self._open[step] = entries | self._open.get(step, {})
 
     def mine(self, step: int) -> dict[str, Number]:
         """The mean over the micro-batches that are known here."""
         return _mean(self._open.get(step, {}))
 
-    def take(self) -> Window:
+    def take(self) -> ReportingPeriod:
         """All since the last time; what all workers know of the last batch must have been heard."""
         for step in sorted(self._samples):
             self._close(step)
@@ -93,7 +93,7 @@ class TrainingMetrics:
         }
         average |= self._reducers.combine(slots, is_training=True) if slots else {}
         plain = [{name: number(name, value) for name, value in metrics.items()} for _, metrics in batches]
-        return Window(average, plain, sum(samples for samples, _ in batches))
+        return ReportingPeriod(average, plain, sum(samples for samples, _ in batches))
 
     def _close(self, step: int) -> None:
         entries, expected = self._open.pop(step, {}), self._samples.pop(step, 0)
@@ -120,7 +120,7 @@ class TrainingMetrics:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._open = {
-            step: {int(micro_batch): Entry(*entry) for micro_batch, entry in micro_batches.items()}
+            step: {int(micro_batch): LoggedValues(*entry) for micro_batch, entry in micro_batches.items()}
             for step, micro_batches in state["open"]
         }
         self._samples = dict(state["samples"])
@@ -128,7 +128,7 @@ class TrainingMetrics:
         self._slots = list(state["slots"])
 
 
-def _mean(entries: Mapping[int, Entry]) -> dict[str, Number]:
+def _mean(entries: Mapping[int, LoggedValues]) -> dict[str, Number]:
     """In the order of the micro-batches."""
     ordered = [entries[micro_batch] for micro_batch in sorted(entries)]
     names = {name: None for entry in ordered for name in entry.metrics}

@@ -19,13 +19,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from everstep.pytorch.units import Progress
+from everstep.pytorch.units import BatchProgress
 
 FILE = "metrics.jsonl"
 
 
 def make_record(
-    kind: str, progress: Progress | None, metrics: Mapping[str, Any] | None = None, **more: Any
+    kind: str, progress: BatchProgress | None, metrics: Mapping[str, Any] | None = None, **more: Any
 ) -> dict[str, Any]:
     """Ready for JSON. Metrics may hold tensors, arrays, lists and mappings of numbers."""
     found = {name: plain(value) for name, value in (metrics or {}).items()}

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from everstep.pytorch.display import Display, open_display
+from everstep.pytorch.display import FitDisplay, open_display
 from everstep.pytorch.fit_status import Status, clock, number, shown_loss, shown_metrics
 from everstep.pytorch.records import FILE, RecordFile, make_record
-from everstep.pytorch.speed import Pace, remaining_s
+from everstep.pytorch.speed import FitSpeed, remaining_s
 from everstep.pytorch.tensorboard import FOLDER, TensorBoard, Writer
-from everstep.pytorch.units import Progress, TrainUnit
+from everstep.pytorch.units import BatchProgress, TrainUnit
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ class Reporter:
         self._records = RecordFile(folder / FILE)
         self._num_lost = 0
         self._tensorboard = TensorBoard(folder / FOLDER, is_chief, is_enabled=has_tensorboard)
-        self._display: Display | None = None
-        self._pace, self._progress = Pace(), Progress()
+        self._display: FitDisplay | None = None
+        self._pace, self._progress = FitSpeed(), BatchProgress()
         self._look_at = self._drawn_at = float("-inf")
         self._metrics: Mapping[str, Any] = {}
         self._validation = self._doing = ""
@@ -61,7 +61,7 @@ class Reporter:
 
     # --- what happens ---
 
-    def began(self, progress: Progress, resumed_from: str | None) -> None:
+    def began(self, progress: BatchProgress, resumed_from: str | None) -> None:
         self._progress = progress
         self._tensorboard.began(progress.batches)
         self._write(make_record("begin", progress, resumed_from=resumed_from))
@@ -69,7 +69,7 @@ class Reporter:
             self._say(f"going on from batch {progress.batches} (checkpoint {resumed_from})")
         self._pace.skip_to(time.monotonic())
 
-    def batch(self, progress: Progress, metrics: Mapping[str, Any] | None, num_samples: int) -> None:
+    def batch(self, progress: BatchProgress, metrics: Mapping[str, Any] | None, num_samples: int) -> None:
         """After each. `num_samples`: of the global batch."""
         now = time.monotonic()
         self._pace.batch(now, num_samples)
@@ -81,7 +81,10 @@ class Reporter:
             self._draw(now)
 
     def trained(
-        self, progress: Progress, metrics: Mapping[str, Any], batch_metrics: Sequence[Mapping[str, Any]] | None = None
+        self,
+        progress: BatchProgress,
+        metrics: Mapping[str, Any],
+        batch_metrics: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Averages since the last report; and, where wanted, those of each batch."""
         self._progress, self._metrics = progress, metrics
@@ -91,7 +94,7 @@ class Reporter:
         self._draw(time.monotonic(), is_boundary=True)
         self._pace.skip_to(time.monotonic())
 
-    def validated(self, progress: Progress, metrics: Mapping[str, Any], is_best: bool) -> None:
+    def validated(self, progress: BatchProgress, metrics: Mapping[str, Any], is_best: bool) -> None:
         self._progress = progress
         self._write(make_record("validation", progress, metrics, is_best=is_best))
         self._tensorboard.scalars("validation", metrics, progress.batches)
@@ -105,7 +108,7 @@ class Reporter:
 
     def saved(self, uuid: str, step: int, where: str) -> None:
         """`where`: what a person can look at. May come while later batches are trained."""
-        known = self._progress if self._progress.batches == step else Progress(batches=step)
+        known = self._progress if self._progress.batches == step else BatchProgress(batches=step)
         record = make_record("checkpoint", known, uuid=uuid, where=where)
         if known is not self._progress:
             record |= {"epochs": None, "records": None}
@@ -130,7 +133,7 @@ class Reporter:
             self._doing = ""
             self._pace.skip_to(time.monotonic())
 
-    def ended(self, progress: Progress, reason: str, best: tuple[str, int, float] | None) -> None:
+    def ended(self, progress: BatchProgress, reason: str, best: tuple[str, int, float] | None) -> None:
         self._progress = progress
         more = {"best": {"uuid": best[0], "batches": best[1], "value": best[2]}} if best else {}
         self._write(make_record("end", progress, reason=reason, **more))
@@ -207,7 +210,7 @@ class Reporter:
             )
         )
 
-    def _shown(self) -> Display | None:
+    def _shown(self) -> FitDisplay | None:
         if self._is_closed or not self._is_chief():
             return None
         if self._display is None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.errors import UsageError
-from everstep.pytorch.units import Progress, TrainUnit
+from everstep.pytorch.units import BatchProgress, TrainUnit
 from everstep.storage import private_file
 
 FINISH = "run.json"
@@ -26,11 +26,11 @@ _IN_USE = ".in-use"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
+class KnownRun:
     """What is known of a run before another one may begin."""
 
     number: int
-    finished_at: Progress | None = None  # None: it was never finished
+    finished_at: BatchProgress | None = None  # None: it was never finished
     is_in_use: bool = False
 
 
@@ -41,7 +41,7 @@ class Decision:
     reason: str
 
 
-def decide(newest: Run | None, length: TrainUnit) -> Decision:
+def decide(newest: KnownRun | None, length: TrainUnit) -> Decision:
     """Pure. Only the newest run is continued: older ones were left behind on purpose."""
     if newest is None:
         return Decision(number=1, is_new=True, reason="the first run of this name and these hyperparameters")
@@ -98,24 +98,24 @@ def choose(
         return RunFolder(path=folder, is_new=decision.is_new, reason=decision.reason, _hold=_hold(folder))
 
 
-def mark_finished(folder: str | os.PathLike[str], progress: Progress, length: TrainUnit) -> None:
+def mark_finished(folder: str | os.PathLike[str], progress: BatchProgress, length: TrainUnit) -> None:
     """The run has ended, so far; called by one worker, before the others leave."""
     private_file.write(Path(folder) / FINISH, finish_record(progress, length))
 
 
-def finish_record(progress: Progress, length: TrainUnit) -> bytes:
+def finish_record(progress: BatchProgress, length: TrainUnit) -> bytes:
     """The content of `run.json`."""
     content = {"unit": length.noun, "value": length.of(progress), "length": length.value, "progress": asdict(progress)}
     return json.dumps(content, indent=1).encode() + b"\n"
 
 
-def parse_finish(text: bytes, where: str) -> Progress:
+def parse_finish(text: bytes, where: str) -> BatchProgress:
     try:
         told = json.loads(text)["progress"]
         counts: dict[str, Any] = {
             name: float(value) if name == "seconds" else int(value) for name, value in told.items()
         }
-        return Progress(**counts)
+        return BatchProgress(**counts)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{where} cannot be read: {type(error).__name__}: {error}",
@@ -137,17 +137,17 @@ def digest_of(hparams: Mapping[str, Any] | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
-def _newest(runs: Path, job: str | None) -> Run | None:
+def _newest(runs: Path, job: str | None) -> KnownRun | None:
     numbers = [int(each.name) for each in runs.iterdir() if each.is_dir() and re.fullmatch("[1-9][0-9]*", each.name)]
     if not numbers:
         return None
     folder = runs / str(max(numbers))
     # Workers of the same job are no strangers, but one of them may have begun a run before.
     is_ours = job is not None and max(numbers) in _choices(runs, job).values()
-    return Run(number=max(numbers), finished_at=_finish(folder), is_in_use=not is_ours and _is_in_use(folder))
+    return KnownRun(number=max(numbers), finished_at=_finish(folder), is_in_use=not is_ours and _is_in_use(folder))
 
 
-def _finish(folder: Path) -> Progress | None:
+def _finish(folder: Path) -> BatchProgress | None:
     path = folder / FINISH
     try:
         return parse_finish(path.read_bytes(), str(path))

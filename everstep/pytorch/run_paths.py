@@ -16,14 +16,14 @@ from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.due_actions import FitPlan
 from everstep.pytorch.run_folder import RunFolder
 from everstep.pytorch.run_storage import RunPlace
-from everstep.pytorch.units import Progress, TrainUnit
+from everstep.pytorch.units import BatchProgress, TrainUnit
 
 log = logging.getLogger("everstep")
 
 RUNS = "runs"
 
 
-class Place:
+class RunPaths:
     """In use by this process until it is closed."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Place:
         self.keep_best: int = storage.get("save_trial_best", 1)
         self._run, self._kept = run, kept
 
-    def finished(self, progress: Progress, length: TrainUnit) -> None:
+    def finished(self, progress: BatchProgress, length: TrainUnit) -> None:
         run_folder.mark_finished(self.folder, progress, length)
         if self._kept is not None:
             self._kept.mark_finished(progress, length)
@@ -50,7 +50,7 @@ class Place:
 _fits: Counter[tuple[str, str]] = Counter()  # of this process, by name and hyperparameters
 
 
-def decide_place(context: PyTorchTrialContext, plan: FitPlan) -> Place:
+def decide_place(context: PyTorchTrialContext, plan: FitPlan) -> RunPaths:
     """For the next fit of this process. Checkpoints are where the script says; else the run has a place of its own, in
     the storage that the job file names or in the run's folder.
 
@@ -70,7 +70,7 @@ def decide_place(context: PyTorchTrialContext, plan: FitPlan) -> Place:
     folder = Path(context.agree(None if run is None else str(run.path)))
     below = None if configured is None else context.agree(None if kept is None else kept.uri)
     uri = context.checkpoints or below or str(folder / "checkpoints")
-    return Place(folder, uri, storage if isinstance(storage, Mapping) else {}, run, kept)
+    return RunPaths(folder, uri, storage if isinstance(storage, Mapping) else {}, run, kept)
 
 
 def _configured(storage: Any) -> str | None:

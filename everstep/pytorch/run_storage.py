@@ -12,8 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from everstep.pytorch import run_folder
-from everstep.pytorch.run_folder import FINISH, Run, RunFolder, decide, plain_name
-from everstep.pytorch.units import Progress, TrainUnit
+from everstep.pytorch.run_folder import FINISH, KnownRun, RunFolder, decide, plain_name
+from everstep.pytorch.units import BatchProgress, TrainUnit
 from everstep.storage.base import full_uri, open_storage
 
 
@@ -25,7 +25,7 @@ class RunPlace:
     reason: str
     _folder: RunFolder | None = None
 
-    def mark_finished(self, progress: Progress, length: TrainUnit) -> None:
+    def mark_finished(self, progress: BatchProgress, length: TrainUnit) -> None:
         """Called by one worker, before the others leave."""
         with closing(open_storage(self.uri)) as storage:
             storage.put(FINISH, run_folder.finish_record(progress, length))
@@ -61,7 +61,7 @@ def _choose_remote(base: str, length: TrainUnit, job: str | None, nth: int) -> R
                 finished_at = run_folder.parse_finish(storage.read(path), f"{base}/{path}")
             except FileNotFoundError:
                 finished_at = None
-            newest = Run(number=max(numbers), finished_at=finished_at)
+            newest = KnownRun(number=max(numbers), finished_at=finished_at)
         decision = decide(newest, length)
         if chosen is not None:
             storage.put(chosen, json.dumps(decision.number).encode())

@@ -8,7 +8,7 @@ from typing import Any
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from everstep.errors import UsageError
-from everstep.pytorch.units import Progress
+from everstep.pytorch.units import BatchProgress
 
 
 class StepMode(enum.Enum):
@@ -37,7 +37,7 @@ class LRScheduler:
             )
         self.scheduler, self.step_mode, self.frequency = scheduler, step_mode, frequency
 
-    def is_due(self, before: Progress, after: Progress, aggregation: int) -> bool:
+    def is_due(self, before: BatchProgress, after: BatchProgress, aggregation: int) -> bool:
         """Whether it is to be stepped after the batch between; never after one without an optimizer step."""
         if self.step_mode is StepMode.STEP_EVERY_EPOCH:
             return after.epochs // self.frequency > before.epochs // self.frequency

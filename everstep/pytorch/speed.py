@@ -7,24 +7,24 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from everstep.pytorch.units import Progress, Record, Seconds, TrainUnit
+from everstep.pytorch.units import BatchProgress, Record, Seconds, TrainUnit
 
 OVER_S = 10.0  # the rates are those of so many last seconds of training
 _GRAIN_S = OVER_S / 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Mark:
+class _SpeedMark:
     training_s: float = 0.0
     batches: int = 0
     samples: int = 0
 
 
-class Pace:
+class FitSpeed:
     def __init__(self) -> None:
         self._since: float | None = None  # when the batch under way began
         self._training_s, self._batches, self._samples = 0.0, 0, 0
-        self._marks = deque([_Mark()])
+        self._marks = deque([_SpeedMark()])
 
     def skip_to(self, now: float) -> None:
         """What has passed since the last batch was not training."""
@@ -35,7 +35,7 @@ class Pace:
         self._batches += 1
         self._samples += num_samples
         if self._since is None:  # nobody knows when it began
-            self._marks[0] = _Mark(batches=self._batches, samples=self._samples)
+            self._marks[0] = _SpeedMark(batches=self._batches, samples=self._samples)
         else:
             self._training_s += now - self._since
         self._since = now
@@ -44,8 +44,8 @@ class Pace:
             while self._training_s - self._marks[1].training_s >= OVER_S:
                 self._marks.popleft()
 
-    def _now(self) -> _Mark:
-        return _Mark(training_s=self._training_s, batches=self._batches, samples=self._samples)
+    def _now(self) -> _SpeedMark:
+        return _SpeedMark(training_s=self._training_s, batches=self._batches, samples=self._samples)
 
     @property
     def batches_per_s(self) -> float | None:
@@ -59,7 +59,7 @@ class Pace:
         return (self._samples - self._marks[0].samples) / passed_s if passed_s > 0 else None
 
 
-def remaining_s(pace: Pace, length: TrainUnit, length_batches: int | None, progress: Progress) -> float | None:
+def remaining_s(pace: FitSpeed, length: TrainUnit, length_batches: int | None, progress: BatchProgress) -> float | None:
     """Of training, until the length is reached. None: not known."""
     assert isinstance(length.value, int | float)
     if isinstance(length, Seconds):

@@ -15,11 +15,11 @@ from everstep.native import ElasticTrainer
 from everstep.pytorch.callbacks import Callbacks
 from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.due_actions import FitPlan, check_policy, configured_length, is_done, length_in_batches
-from everstep.pytorch.fit import Loop
+from everstep.pytorch.fit import FitLoop
 from everstep.pytorch.job_metrics import job_metrics
 from everstep.pytorch.profiling import Profiler, configure_profiler
 from everstep.pytorch.reporting import Reporter
-from everstep.pytorch.run_paths import Place, decide_place
+from everstep.pytorch.run_paths import RunPaths, decide_place
 from everstep.pytorch.saving import TrialCheckpoints, check_format, restore
 from everstep.pytorch.system import SystemSampler
 from everstep.pytorch.tensorboard import FOLDER as TENSORBOARD
@@ -38,7 +38,7 @@ class Trainer:
         if not isinstance(context, PyTorchTrialContext):
             raise UsageError(f"Trainer got a {type(context).__name__} as context", hint="use that of pytorch.init()")
         self._trial, self._context = trial, context
-        self._loop: Loop | None = None
+        self._loop: FitLoop | None = None
         self._profiling = configure_profiler()
 
     def configure_profiler(
@@ -127,7 +127,7 @@ class Trainer:
     def _fit(
         self,
         plan: FitPlan,
-        place: Place,
+        place: RunPaths,
         latest_checkpoint: str | None,
         validates_first: bool,
         is_profiled: bool,
@@ -166,16 +166,16 @@ class Trainer:
             best = None if tally.best is None else (best_uuid, tally.best_at, tally.best)
             reporter.ended(tally.now, reason, best)
 
-    def _mark(self, place: Place, plan: FitPlan, loop: Loop) -> None:
+    def _mark(self, place: RunPaths, plan: FitPlan, loop: FitLoop) -> None:
         """The run has come to its end: before any worker goes on, and asks for the next one's folder."""
         if self._context.is_chief and not loop.tally.is_cut:  # else something is left for the next time
             place.finished(loop.tally.now, plan.length)
 
-    def _warn_of_nothing(self, plan: FitPlan, loop: Loop) -> None:
+    def _warn_of_nothing(self, plan: FitPlan, loop: FitLoop) -> None:
         log.warning("nothing to train: %s is reached already, at batch %d", plan.length, loop.tally.now.batches)
 
     @contextlib.contextmanager
-    def _telling(self, loop: Loop) -> Iterator[None]:
+    def _telling(self, loop: FitLoop) -> Iterator[None]:
         """Callbacks hear of the end, and of an exception before what is in memory is saved."""
         try:
             yield
@@ -203,7 +203,7 @@ class Trainer:
         self._checkpoints.check_hparams()
         return found, self._checkpoints.uuid(found["tally"]["now"]["batches"])
 
-    def _make_loop(self, state: dict[str, Any] | None, uuid: str | None) -> Loop:
+    def _make_loop(self, state: dict[str, Any] | None, uuid: str | None) -> FitLoop:
         trial, context = self._trial, self._context
         if not context.models or not context.optimizers:
             missing = "wrap_optimizer" if context.models else "wrap_model"
@@ -226,7 +226,7 @@ class Trainer:
             engine=context.engine,
         )
         context.attach(trainer)
-        loop = Loop(trial, context, trainer, loader, validation, callbacks)
+        loop = FitLoop(trial, context, trainer, loader, validation, callbacks)
         if state is not None:
             callbacks.tell("on_checkpoint_load_start", state)
             restore(state, context, f"checkpoint {uuid}")
@@ -236,7 +236,7 @@ class Trainer:
             loop.metrics.load_state_dict(state["metrics"])
         return loop
 
-    def _make_reporter(self, plan: FitPlan, place: Place, loop: Loop) -> Reporter:
+    def _make_reporter(self, plan: FitPlan, place: RunPaths, loop: FitLoop) -> Reporter:
         order = loop.loader.position.order
         assert order is not None
         return Reporter(
@@ -269,5 +269,5 @@ def _said(what: str) -> Iterator[None]:
         log.error("%s failed: %s: %s", what, type(error).__name__, error, exc_info=error)
 
 
-def _has_nothing_left(plan: FitPlan, loop: Loop) -> bool:
+def _has_nothing_left(plan: FitPlan, loop: FitLoop) -> bool:
     return is_done(plan.length, loop.tally.now) and not loop.tally.is_cut

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from everstep.pytorch.units import Progress
+from everstep.pytorch.units import BatchProgress
 
 
 class Tally:
     def __init__(self) -> None:
-        self.before = Progress()  # the last batch
-        self.now = Progress()
+        self.before = BatchProgress()  # the last batch
+        self.now = BatchProgress()
         self.validated_at = -1  # batches
         self.saved_at = -1
         self.best: float | None = None  # of the searcher's metric …
@@ -26,7 +26,7 @@ class Tally:
         self.epoch_begun = -1  # callbacks have heard of its start
         self._journal: list[str] = []
 
-    def advance(self, now: Progress) -> None:
+    def advance(self, now: BatchProgress) -> None:
         """With a commit."""
         self.before, self.now, self._journal = self.now, now, []
 
@@ -52,7 +52,7 @@ class Tally:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.before, self.now = Progress(**state["before"]), Progress(**state["now"])
+        self.before, self.now = BatchProgress(**state["before"]), BatchProgress(**state["now"])
         self.validated_at, self.saved_at = state["validated_at"], state["saved_at"]
         self.best, self.best_at = state["best"], state["best_at"]
         self.is_stopping, self.is_preempted = state["is_stopping"], state["is_preempted"]

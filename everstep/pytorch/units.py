@@ -13,7 +13,7 @@ from everstep.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class BatchProgress:
     """How far training has come, by committed batches of all workers together."""
 
     batches: int = 0
@@ -54,11 +54,11 @@ class TrainUnit:
     def is_schedule(self) -> bool:
         return self._schedule is not None
 
-    def of(self, progress: Progress) -> float:
+    def of(self, progress: BatchProgress) -> float:
         """How far it has come in this unit."""
         return float(getattr(progress, self.noun))
 
-    def is_due(self, before: Progress, after: Progress) -> bool:
+    def is_due(self, before: BatchProgress, after: BatchProgress) -> bool:
         """Whether a period ended, or a count of the schedule was reached, with the batch between."""
         start, end = self.of(before), self.of(after)
         if self._schedule is not None:
@@ -66,7 +66,7 @@ class TrainUnit:
         assert isinstance(self.value, int | float)
         return start // self.value < end // self.value
 
-    def share(self, progress: Progress) -> float:
+    def share(self, progress: BatchProgress) -> float:
         """As a length: the part of it that is done, at most 1."""
         assert isinstance(self.value, int | float)
         return min(1.0, self.of(progress) / self.value)

@@ -62,12 +62,12 @@ def open_storage(uri: str | os.PathLike[str]) -> Storage:
         )
     match = _SCHEME.match(text)
     if match is None or match[1].lower() in ("file", "local"):
-        from everstep.storage.local import Local
+        from everstep.storage.local import LocalStorage
 
-        return Local(text[match.end() :] if match else text)
-    from everstep.storage.remote import Remote
+        return LocalStorage(text[match.end() :] if match else text)
+    from everstep.storage.remote import RemoteStorage
 
-    return Remote(text, match[1].lower())
+    return RemoteStorage(text, match[1].lower())
 
 
 def full_uri(uri: str | os.PathLike[str]) -> str:

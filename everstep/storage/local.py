@@ -25,7 +25,7 @@ _PAGE_BYTES = 4096  # what goes past the cache begins and ends at multiples of i
 _MOST_BUFFERS = 1024  # of one system call
 
 
-class Local:
+class LocalStorage:
     file_bytes = 4 << 30
 
     def __init__(self, path: str) -> None:

@@ -33,7 +33,7 @@ _PACKAGES = {
 }
 
 
-class Remote:
+class RemoteStorage:
     file_bytes = 256 << 20
 
     def __init__(self, uri: str, scheme: str, *, retry_s: float = RETRY_S, stall_s: float = STALL_S) -> None:

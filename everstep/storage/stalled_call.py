@@ -22,7 +22,7 @@ class Stalled(Exception):
 
 def watched(call: Callable[[GotOn], T], stall_s: float) -> T:
     """What the call returns or raises; Stalled if it has not got on for so long."""
-    watch, done = _Watch(stall_s), Future[T]()
+    watch, done = _StallWatch(stall_s), Future[T]()
 
     def work() -> None:
         try:
@@ -39,7 +39,7 @@ def watched(call: Callable[[GotOn], T], stall_s: float) -> T:
     return done.result()
 
 
-class _Watch:
+class _StallWatch:
     def __init__(self, stall_s: float) -> None:
         self.moved_at = time.monotonic()
         self.is_given_up = False

@@ -75,7 +75,7 @@ class Result:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Node:
+class _ClusterNode:
     name: str
     agent: Child
     host: int  # 0: no network of its own
@@ -107,7 +107,7 @@ class Cluster:
         self.directory = private_directory(directory or Path(tempfile.mkdtemp(prefix="everstep-")))
         self._files = CoordinatorFiles(directory=self.directory)
         self._tape = Tape(self.directory / "events.jsonl")
-        self._nodes: list[_Node] = []
+        self._nodes: list[_ClusterNode] = []
         self._frozen_nodes: set[str] = set()
         self._coordinator: Child | None = None
         self._port = 0
@@ -179,7 +179,7 @@ class Cluster:
         command = [*inside, *self._agent_command(name, num_workers)]
         with (self.directory / f"{name}.log").open("ab") as output:
             agent = self._start_service(command, env=self._environment(), output=output)
-        self._nodes.append(_Node(name=name, agent=agent, host=host or 0))
+        self._nodes.append(_ClusterNode(name=name, agent=agent, host=host or 0))
         return name
 
     def _await_workers(self, node: str, num_workers: int) -> list[str]:
@@ -315,7 +315,7 @@ class Cluster:
                 raise ClusterError(f"not within {timeout_s:.0f} s: {wanted}\n{self._story()}")
             time.sleep(_LOOK_S)
 
-    def _is_out(self, node: _Node) -> bool:
+    def _is_out(self, node: _ClusterNode) -> bool:
         is_cut = self._network is not None and self._network.is_cut(node.host)
         return is_cut or node.name in self._frozen_nodes
 
@@ -387,12 +387,12 @@ class Cluster:
             raise UsageError("this cluster has one network", hint="Cluster(…, hosts=3)")
         return self._network
 
-    def _node_of(self, worker: str) -> _Node:
+    def _node_of(self, worker: str) -> _ClusterNode:
         self.pid(worker)
         (started,) = self.events("worker.started", worker=worker)
         return next(node for node in self._nodes if node.name == started["agent"])
 
-    def _signal_node(self, node: _Node, number: int) -> None:
+    def _signal_node(self, node: _ClusterNode, number: int) -> None:
         for event in self.events("worker.started", agent=node.name):
             try:
                 os.kill(event["pid"], number)

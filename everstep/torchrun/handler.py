@@ -34,8 +34,8 @@ from everstep.client.calls import Coordinator
 from everstep.errors import CoordinatorUnreachable, EverstepError, PeerLost
 from everstep.launcher.agent import node_address
 from everstep.launcher.endpoint import host_or_join, join, private_file
-from everstep.launcher.external_node import Guest, Part
-from everstep.torchrun.parameters import Meeting, read_parameters
+from everstep.launcher.external_node import Guest, NodeRole
+from everstep.torchrun.parameters import MeetingOptions, read_parameters
 from everstep.wire import JobSpec, Policy
 
 log = logging.getLogger("everstep")
@@ -121,7 +121,7 @@ class Handler(RendezvousHandler):
 
     # --- an attempt -------------------------------------------------------------------------------
 
-    def _next_part(self) -> Part:
+    def _next_part(self) -> NodeRole:
         try:
             return self._guest.next_attempt()
         except CoordinatorUnreachable as error:
@@ -129,7 +129,7 @@ class Handler(RendezvousHandler):
         except EverstepError as error:
             raise RendezvousClosedError(str(error)) from error
 
-    def _open_store(self, part: Part) -> Store:
+    def _open_store(self, part: NodeRole) -> Store:
         """The agents' store, with all of them there."""
         order = part.order
         with part.listener as listener:
@@ -172,7 +172,7 @@ def _store(address: str, port: int, listener: int | None = None) -> TCPStore:
     )
 
 
-def _policy(meeting: Meeting) -> Policy:
+def _policy(meeting: MeetingOptions) -> Policy:
     given = {"join_s": meeting.join_s, "last_call_s": meeting.last_call_s}
     return Policy(
         start_nodes=meeting.min_nodes,
@@ -185,7 +185,7 @@ def _policy(meeting: Meeting) -> Policy:
 
 
 @contextmanager
-def _coordinator(meeting: Meeting) -> Iterator[tuple[str, Path]]:
+def _coordinator(meeting: MeetingOptions) -> Iterator[tuple[str, Path]]:
     """URL and token file, in a private folder that goes with us."""
     endpoint = meeting.endpoint
     directory = Path(tempfile.mkdtemp(prefix="everstep-"))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Meeting:
+class MeetingOptions:
     endpoint: Endpoint
     run_id: str
     min_nodes: int
@@ -31,12 +31,12 @@ class Meeting:
         return as_job_id(self.run_id)
 
 
-def read_parameters(parameters: RendezvousParameters) -> Meeting:
+def read_parameters(parameters: RendezvousParameters) -> MeetingOptions:
     if not parameters.endpoint:
         raise UsageError("nothing says where the nodes meet", hint="--rdzv-endpoint HOST:PORT")
     join_s, last_call_s = parameters.get("join_timeout"), parameters.get("last_call_timeout")
     token_file = parameters.get("token_file")
-    return Meeting(
+    return MeetingOptions(
         endpoint=parse_endpoint(parameters.endpoint),
         run_id=parameters.run_id,
         min_nodes=parameters.min_nodes,

@@ -444,7 +444,7 @@ class DatasetSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class LeasePart:
     """Positions start to start + count of a lease."""
 
     lease: int
@@ -473,8 +473,8 @@ class LeaseRequest:
     request: int  # 1, 2, …: counts this process's requests about this dataset
     generation: int = 0  # in whose steps the leases are used; 0: not in steps that workers take together
     settles: bool = False  # with this call, all that was used in steps committed before that generation is reported
-    done: list[Part] = field(default_factory=list)  # used in steps that all hold; also of workers that are gone
-    returned: list[Part] = field(default_factory=list)  # not used, and will not be
+    done: list[LeasePart] = field(default_factory=list)  # used in steps that all hold; also of workers that are gone
+    returned: list[LeasePart] = field(default_factory=list)  # not used, and will not be
     failed: list[FailedPart] = field(default_factory=list)
     wants: int = 1  # so many more leases
     batch_s: float = 0.0  # so long a batch takes here; 0: not known yet

@@ -18,7 +18,7 @@ import torch
 import everstep
 from everstep.checkpoint.catalog import find, verify
 from everstep.checkpoint.failed_saves import EXIT_CODE
-from everstep.storage.local import Local
+from everstep.storage.local import LocalStorage
 from lab import command, nest
 from lab.command import Command, keyboard, run
 from lab.stage import SCRIPTS, Stage
@@ -185,7 +185,7 @@ def test_workers_share_the_writing_and_any_number_of_them_loads(tmp_path: Path) 
     assert {(each["before"], each["step"]) for each in three} == {(5, 9)}
     (alone,) = world(tmp_path / "ckpt", 1, num_steps=1)
     assert (alone["before"], alone["step"]) == (9, 10)
-    storage = Local(str(tmp_path / "ckpt"))
+    storage = LocalStorage(str(tmp_path / "ckpt"))
     assert all(not list(verify(storage, each)) for each in find(storage))
 
 
@@ -228,7 +228,7 @@ def test_a_killed_worker_costs_no_checkpoint_that_was_whole(tmp_path: Path) -> N
         stage.wait("worker.dead")
         stage.open_gate(8)
         stage.finish()
-    storage = Local(str(folder))
+    storage = LocalStorage(str(folder))
     found = find(storage)
     whole = [each for each in found if each.is_whole]
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from everstep.launcher.event_loop import Loop
+from everstep.launcher.event_loop import EventLoop
 from everstep.launcher.starter import Starter, nursery_environment
-from everstep.nursery.client import Nursery
-from everstep.nursery.messages import Hello, receive
+from everstep.nursery.client import NurseryClient
+from everstep.nursery.messages import NurseryReady, receive
 from everstep.process import Child, Exit, wait_for_end
 from everstep.testing import Cluster
 from everstep.wire import Policy
@@ -37,8 +37,8 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery.start(environment())
+def nursery() -> Iterator[NurseryClient]:
+    made = NurseryClient.start(environment())
     assert made.await_ready(READY_S), made.last_words() or made.problem
     yield made
     made.close()
@@ -58,7 +58,7 @@ def run(start: Start, command: Sequence[str], folder: Path, env: dict[str, str] 
     return ended, log.read_text()
 
 
-def run_code(nursery: Nursery, code: str, folder: Path, env: dict[str, str] | None = None) -> str:
+def run_code(nursery: NurseryClient, code: str, folder: Path, env: dict[str, str] | None = None) -> str:
     (folder / "script.py").write_text(textwrap.dedent(code))
     ended, output = run(nursery.start_worker, ["script.py"], folder, env)
     assert ended == Exit(code=0), output
@@ -119,7 +119,7 @@ ENDINGS = {
 
 @pytest.mark.parametrize("code", ENDINGS.values(), ids=ENDINGS.keys())
 @pytest.mark.parametrize("command", [["script.py", "a", "-b"], ["-m", "script", "a"]], ids=["script", "module"])
-def test_it_ends_as_a_plain_start_does(nursery: Nursery, tmp_path: Path, code: str, command: list[str]) -> None:
+def test_it_ends_as_a_plain_start_does(nursery: NurseryClient, tmp_path: Path, code: str, command: list[str]) -> None:
     (tmp_path / "script.py").write_text(textwrap.dedent(code))
 
     assert run(nursery.start_worker, command, tmp_path) == run(Child.start, command, tmp_path)
@@ -134,7 +134,7 @@ text.write("1"), raw.write(b"2"), torch.mine.write("3")
 
 
 @pytest.mark.parametrize("is_plain", [False, True], ids=["nursery", "plain"])
-def test_files_that_nobody_closes_are_written(nursery: Nursery, tmp_path: Path, is_plain: bool) -> None:
+def test_files_that_nobody_closes_are_written(nursery: NurseryClient, tmp_path: Path, is_plain: bool) -> None:
     (tmp_path / "script.py").write_text(MICRO_BATCHES_FILES_TO_BE_CLOSED)
     run(Child.start if is_plain else nursery.start_worker, ["script.py"], tmp_path)
 
@@ -170,7 +170,7 @@ def look(start: Start, command: list[str], folder: Path, env: dict[str, str] | N
 
 
 @pytest.mark.parametrize("command", ["look.py a ü", "./sub/../look.py", "link.py", "-m look x", "-m package", "app"])
-def test_a_script_sees_what_it_sees_after_a_plain_start(nursery: Nursery, tmp_path: Path, command: str) -> None:
+def test_a_script_sees_what_it_sees_after_a_plain_start(nursery: NurseryClient, tmp_path: Path, command: str) -> None:
     (tmp_path / "look.py").write_text(LOOK)
     for folder in ("sub", "package", "app"):
         (tmp_path / folder).mkdir()
@@ -181,7 +181,7 @@ def test_a_script_sees_what_it_sees_after_a_plain_start(nursery: Nursery, tmp_pa
     assert look(nursery.start_worker, command.split(), tmp_path) == look(Child.start, command.split(), tmp_path)
 
 
-def test_a_worker_is_known_by_its_name_and_script(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_worker_is_known_by_its_name_and_script(nursery: NurseryClient, tmp_path: Path) -> None:
     code = """
         from pathlib import Path
         print(Path("/proc/self/cmdline").read_bytes().rstrip(bytes(1)).decode())
@@ -207,7 +207,7 @@ def test_a_script_has_no_file_that_an_import_of_torch_left_open(tmp_path: Path) 
     (tmp_path / "sitecustomize.py").write_text(MICRO_BATCHES_FILES_OPEN)
     (tmp_path / "look.py").write_text(LOOK)
     env = environment(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
-    nursery = Nursery.start(env)
+    nursery = NurseryClient.start(env)
     assert nursery.await_ready(READY_S), nursery.last_words() or nursery.problem
 
     assert "left open" in nursery.last_words()
@@ -216,27 +216,29 @@ def test_a_script_has_no_file_that_an_import_of_torch_left_open(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("command", [["nothing.py"], ["-m", "nothing"], ["-m", "everstep.nothing"]])
-def test_a_program_that_is_not_there(nursery: Nursery, tmp_path: Path, command: list[str]) -> None:
+def test_a_program_that_is_not_there(nursery: NurseryClient, tmp_path: Path, command: list[str]) -> None:
     assert run(nursery.start_worker, command, tmp_path) == run(Child.start, command, tmp_path)
 
 
 IS_WARM = "import sys; warm = 'torch._dynamo' in sys.modules; import torch; print(warm, torch.get_num_threads())"
 
 
-def test_torch_is_there_already_with_the_right_number_of_threads(nursery: Nursery, tmp_path: Path) -> None:
+def test_torch_is_there_already_with_the_right_number_of_threads(nursery: NurseryClient, tmp_path: Path) -> None:
     assert run_code(nursery, IS_WARM, tmp_path).split() == ["True", "1"]
 
 
-def test_what_is_read_at_the_start_and_differs_makes_the_start_a_plain_one(nursery: Nursery, tmp_path: Path) -> None:
+def test_what_is_read_at_the_start_and_differs_makes_the_start_a_plain_one(
+    nursery: NurseryClient, tmp_path: Path
+) -> None:
     assert run_code(nursery, IS_WARM, tmp_path, environment(OMP_NUM_THREADS="2")).split() == ["False", "2"]
 
 
-def test_a_module_beside_the_script_comes_first(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_module_beside_the_script_comes_first(nursery: NurseryClient, tmp_path: Path) -> None:
     (tmp_path / "sympy.py").write_text("mine = True")
     assert run_code(nursery, "import sympy; print(sympy.mine)", tmp_path) == "True\n"
 
 
-def test_brothers_draw_different_random_numbers(nursery: Nursery, tmp_path: Path) -> None:
+def test_brothers_draw_different_random_numbers(nursery: NurseryClient, tmp_path: Path) -> None:
     code = """
         import random, numpy, torch, multiprocessing
         print(torch.initial_seed(), torch.rand(1).item(), random.random(), numpy.random.rand(),
@@ -246,14 +248,14 @@ def test_brothers_draw_different_random_numbers(nursery: Nursery, tmp_path: Path
     assert len(set(first + second)) == 10
 
 
-def test_seeds_give_the_numbers_of_a_plain_start(nursery: Nursery, tmp_path: Path) -> None:
+def test_seeds_give_the_numbers_of_a_plain_start(nursery: NurseryClient, tmp_path: Path) -> None:
     code = "import torch, numpy; torch.manual_seed(7); numpy.random.seed(7); print(torch.rand(3), numpy.random.rand(3))"
     output = run_code(nursery, code, tmp_path)
     assert run(Child.start, ["script.py"], tmp_path) == (Exit(code=0), output)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_data_loaders_work(nursery: Nursery, tmp_path: Path, method: str) -> None:
+def test_data_loaders_work(nursery: NurseryClient, tmp_path: Path, method: str) -> None:
     code = f"""
         import torch
         class Squares(torch.utils.data.Dataset):
@@ -268,7 +270,7 @@ def test_data_loaders_work(nursery: Nursery, tmp_path: Path, method: str) -> Non
     assert run_code(nursery, code, tmp_path) == "[[0, 1, 4, 9], [16, 25, 36, 49]]\n"
 
 
-def test_a_first_step_needs_no_further_module_of_torch(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_first_step_needs_no_further_module_of_torch(nursery: NurseryClient, tmp_path: Path) -> None:
     code = """
         import sys
         before = set(sys.modules)
@@ -286,7 +288,7 @@ def test_a_first_step_needs_no_further_module_of_torch(nursery: Nursery, tmp_pat
 WAITS = "import time\ndef waits():\n    print('on')\n    time.sleep(60)\nwaits()"
 
 
-def test_it_shows_its_stacks_when_asked(nursery: Nursery, tmp_path: Path) -> None:
+def test_it_shows_its_stacks_when_asked(nursery: NurseryClient, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(WAITS)
     log, command = tmp_path / "log", [sys.executable, "-u", "script.py"]
     with (
@@ -298,7 +300,7 @@ def test_it_shows_its_stacks_when_asked(nursery: Nursery, tmp_path: Path) -> Non
         until(lambda: 'script.py", line 4 in waits' in log.read_text())
 
 
-def test_how_many_gpus_there_are(nursery: Nursery) -> None:
+def test_how_many_gpus_there_are(nursery: NurseryClient) -> None:
     code = "import torch; print(torch.cuda.device_count())"
     counted = subprocess.run(
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
@@ -325,13 +327,13 @@ def start_with_a_child(start: Start, folder: Path) -> tuple[Child, int]:
     return child, int(log.read_text())
 
 
-def test_a_worker_is_killed_with_all_that_it_has_started(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_worker_is_killed_with_all_that_it_has_started(nursery: NurseryClient, tmp_path: Path) -> None:
     child, grandchild = start_with_a_child(nursery.start_worker, tmp_path)
     assert child.kill() == Exit(code=-signal.SIGKILL)
     assert wait_for_end(grandchild, END_S)
 
 
-def test_one_that_was_killed_by_others_is_seen_at_once(nursery: Nursery, tmp_path: Path) -> None:
+def test_one_that_was_killed_by_others_is_seen_at_once(nursery: NurseryClient, tmp_path: Path) -> None:
     child, grandchild = start_with_a_child(nursery.start_worker, tmp_path)
     assert child.wait(0) is None
     os.kill(child.pid, signal.SIGKILL)
@@ -340,7 +342,7 @@ def test_one_that_was_killed_by_others_is_seen_at_once(nursery: Nursery, tmp_pat
 
 
 def test_workers_die_with_the_nursery(tmp_path: Path) -> None:
-    nursery = Nursery.start(environment())
+    nursery = NurseryClient.start(environment())
     assert nursery.await_ready(READY_S)
     child, grandchild = start_with_a_child(nursery.start_worker, tmp_path)
     os.kill(nursery.pid, signal.SIGKILL)
@@ -352,7 +354,7 @@ def test_workers_die_with_the_nursery(tmp_path: Path) -> None:
 AGENT = """
 import os, sys, time
 from everstep.nursery.client import Nursery
-nursery = Nursery.start(dict(os.environ))
+nursery = NurseryClient.start(dict(os.environ))
 assert nursery.await_ready(60)
 child = nursery.start_worker([sys.executable, "-u", "parent.py"], env=dict(os.environ), output=None, cwd=None)
 print(nursery.pid, child.pid, flush=True)
@@ -371,7 +373,7 @@ def test_a_killed_agent_leaves_nothing(tmp_path: Path) -> None:
         assert all(wait_for_end(pid, END_S) for pid in pids)
 
 
-def turn_until(loop: Loop, condition: Callable[[], object]) -> None:
+def turn_until(loop: EventLoop, condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + READY_S
     while not condition():
         assert time.monotonic() < deadline
@@ -382,7 +384,7 @@ def turn_until(loop: Loop, condition: Callable[[], object]) -> None:
 def test_without_a_nursery_workers_are_started_plainly_until_there_is_another(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(IS_WARM)
     said: list[str] = []
-    loop = Loop()
+    loop = EventLoop()
     with Starter.open([sys.executable, "-u", "script.py"], num_workers=2, outer=environment()) as starter:
         starter.attach(loop, said.append)
         settled: list[bool] = []
@@ -405,7 +407,7 @@ def test_a_process_with_threads_is_no_nursery(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
     )
-    nursery = Nursery.start(environment(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}"))
+    nursery = NurseryClient.start(environment(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}"))
     assert not nursery.await_ready(READY_S)
     assert "have started threads" in nursery.problem
     nursery.close()
@@ -445,7 +447,7 @@ def kept_nurseries(folder: Path) -> set[int]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
             line.connect(str(path))
             greeting = receive(line, READY_S)
-            assert greeting is not None and isinstance(greeting.message, Hello)
+            assert greeting is not None and isinstance(greeting.message, NurseryReady)
             pids.add(greeting.message.pid)
     return pids
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from torch import nn
 
-from everstep.engine.fixed_world import Alone
+from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.step import Engine
-from everstep.ipc.progress_page import Board
+from everstep.ipc.progress_page import ProgressPage
 from everstep.native import ElasticTrainer
 
 _engines: list[Engine] = []
 
 
 def make_engine() -> Engine:
-    _engines.append(Engine(lambda board, closed: Alone(), Board()))
+    _engines.append(Engine(lambda board, closed: LoneMembership(), ProgressPage()))
     return _engines[-1]
 
 

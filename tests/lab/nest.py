@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from everstep.nursery.client import CONTROL, WORKERS, Nursery, NurseryGone
+from everstep.nursery.client import CONTROL, WORKERS, NurseryClient, NurseryGone
 from everstep.nursery.warm import connect
 from everstep.process import Child
 from lab.command import DEADLINE_S, environment, until
@@ -55,7 +55,7 @@ def close() -> None:
     sockets = list(_folder().rglob("*.nursery"))
     for path in sockets:
         if (line := connect(path)) is not None:
-            nursery = Nursery(line)
+            nursery = NurseryClient(line)
             nursery.await_ready(DEADLINE_S)  # with its greeting unread, the line would be reset and our word lost
             nursery.keep_warm(0.0)
             nursery.close()
@@ -99,7 +99,7 @@ def _start(
         return Child.start(command, env=env, output=output, errors=errors, cwd=cwd)
 
 
-def _find(kind: str) -> Nursery:
+def _find(kind: str) -> NurseryClient:
     line = connect(_paths[kind]) if kind in _paths else None
     if line is None:  # the first who asks, or it was idle for long
         asked = [sys.executable, "-c", _ASK, kind, str(_IDLE_S)]
@@ -107,7 +107,7 @@ def _find(kind: str) -> Nursery:
         _paths[kind] = Path(told.strip())
         line = connect(_paths[kind])
     assert line is not None, f"the nursery for {kind} has ended"
-    nursery = Nursery(line)
+    nursery = NurseryClient(line)
     assert nursery.await_ready(DEADLINE_S), f"the nursery for {kind} is not ready: {nursery.problem}"
     return nursery
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from everstep.process import Child
 from everstep.testing import Result
-from everstep.testing.cluster import JOB, _Node
+from everstep.testing.cluster import JOB, _ClusterNode
 from everstep.testing.tape import is_match
 from lab.stage import Stage
 
@@ -59,7 +59,7 @@ class Nodes(Stage):
                 output=output,
                 cwd=self.directory,
             )
-        self._nodes.append(_Node(name=name, agent=agent, host=host))
+        self._nodes.append(_ClusterNode(name=name, agent=agent, host=host))
         return name
 
     # --- watching ---------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 import everstep
 from everstep.checkpoint.catalog import find, verify
 from everstep.errors import EverstepError
-from everstep.storage.local import Local
+from everstep.storage.local import LocalStorage
 from lab import nest
 from lab.command import Command
 from soak.facts import Fact, Facts
@@ -101,7 +101,7 @@ def checkpoint(folder: Path, result: Fact) -> list[Problem]:
 
 
 def _broken(folder: Path, result: Fact) -> Iterator[str]:
-    storage = Local(str(folder))
+    storage = LocalStorage(str(folder))
     for found in find(storage):
         if found.is_whole:
             yield from map(str, verify(storage, found))

@@ -1,6 +1,6 @@
-"""A worker's connection to its node's vault, for the states of one storage.
+"""A worker's connection to its node's saver, for the states of one storage.
 
-A thread of its own hears the vault: a write that has ended is told at once, to whoever has asked for it. If the vault
+A thread of its own hears the saver: a write that has ended is told at once, to whoever has asked for it. If the saver
 is killed, all that waits is told so, and the memory that it had given is still ours. Knows nothing of torch."""
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from everstep.errors import TemporaryError
 from everstep.ipc.local_socket import connect, receive_packet, send_packet
 
 ANSWER_S = 30.0  # its process may have to be started first, on a busy machine
-GONE = "the vault has ended"
+GONE = "the saver has ended"
 
 Tell = Callable[[SlotWritten], None]
 
 
-class VaultGone(TemporaryError):
+class SaverGone(TemporaryError):
     """It has ended or does not answer: write in this process."""
 
 
@@ -43,7 +43,7 @@ class Opened:
     busy: Sequence[int]
 
 
-class VaultLine:
+class SaverConnection:
     """Requests that have an answer come from one thread at a time."""
 
     def __init__(self, path: Path, on_free: Callable[[int], None] = lambda index: None) -> None:
@@ -51,7 +51,7 @@ class VaultLine:
         try:
             self._line = connect(path)
         except OSError as problem:
-            raise VaultGone(f"no vault at {path}: {problem}") from None
+            raise SaverGone(f"no saver at {path}: {problem}") from None
         self._on_free = on_free
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -59,7 +59,7 @@ class VaultLine:
         self._waiting: dict[tuple[int, int], Tell] = {}
         self._answers: queue.SimpleQueue[tuple[Message, list[int]] | None] = queue.SimpleQueue()
         self._is_gone = False
-        self._thread = threading.Thread(target=self._listen, name="everstep vault", daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="everstep saver", daemon=True)
         self._thread.start()
 
     @property
@@ -91,7 +91,7 @@ class VaultLine:
             self._waiting[index, sequence] = tell
         try:
             self._send(WriteSlot(index=index, sequence=sequence))
-        except VaultGone:
+        except SaverGone:
             self._tell_gone()
 
     def forget(self, uri: str, step: int | None) -> None:
@@ -108,20 +108,20 @@ class VaultLine:
 
     def _send(self, message: Message) -> None:
         if self.is_gone:
-            raise VaultGone(GONE)
+            raise SaverGone(GONE)
         try:
             send_packet(self._line, message)
         except OSError as problem:
-            raise VaultGone(f"{GONE}: {problem}") from None
+            raise SaverGone(f"{GONE}: {problem}") from None
 
     def _next_answer(self, timeout_s: float | None = ANSWER_S) -> tuple[Message, list[int]]:
         try:
             answer = self._answers.get(timeout=timeout_s)
         except queue.Empty:
-            raise VaultGone(f"the vault did not answer within {ANSWER_S:.0f} s") from None
+            raise SaverGone(f"the saver did not answer within {ANSWER_S:.0f} s") from None
         if answer is None:
             self._answers.put(None)
-            raise VaultGone(GONE)
+            raise SaverGone(GONE)
         return answer
 
     def _listen(self) -> None:
@@ -152,4 +152,4 @@ class VaultLine:
         with self._lock:
             waiting, self._waiting = self._waiting, {}
         for (index, sequence), tell in waiting.items():
-            tell(SlotWritten(index=index, sequence=sequence, problem=GONE, cause="VaultGone"))
+            tell(SlotWritten(index=index, sequence=sequence, problem=GONE, cause="SaverGone"))

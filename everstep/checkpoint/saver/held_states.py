@@ -1,4 +1,4 @@
-"""Whole states in the vault's memory, as a storage that is read like any other.
+"""Whole states in the saver's memory, as a storage that is read like any other.
 
 Only checkpoints all of whose shares are here are found. Memory has no checksums of its own: those of the same
 checkpoint on storage are used where it was written, else those of the bytes as they are found. A slot that was begun
@@ -16,7 +16,7 @@ from everstep.checkpoint import state_block
 from everstep.checkpoint.catalog import Found
 from everstep.checkpoint.image import STATE_FILE
 from everstep.checkpoint.image_description import Description, unpack
-from everstep.checkpoint.manifest import FileRecord, Key, Manifest
+from everstep.checkpoint.manifest import CheckpointKey, FileRecord, Manifest
 from everstep.checkpoint.write import checksums
 from everstep.errors import CheckpointBroken
 
@@ -36,7 +36,7 @@ class HeldStates:
     def __init__(self, uri: str, files: Sequence[int]) -> None:
         self.uri = f"the memory of this node, for {uri}"
         self._slots = list(files)
-        self._shares: dict[tuple[Key, str], dict[int, _Share]] = {}
+        self._shares: dict[tuple[CheckpointKey, str], dict[int, _Share]] = {}
         self._files: dict[str, _File] = {}
         for file in files:
             self._add(file)
@@ -55,7 +55,7 @@ class HeldStates:
                 found.append(Found(key=key, manifest=self._manifest(shares)))
         return found
 
-    def check(self, key: Key) -> None:
+    def check(self, key: CheckpointKey) -> None:
         """To be called after reading: CheckpointBroken if it has been overwritten meanwhile."""
         for (its_key, _), shares in self._shares.items():
             if its_key == key and not all(state_block.is_still(view, state) for _, state, view in shares.values()):

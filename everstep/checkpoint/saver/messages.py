@@ -1,4 +1,4 @@
-"""What a worker and its node's vault say to each other (packet.py)."""
+"""What a worker and its node's saver say to each other (packet.py)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Forget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Said:
-    """From the vault to its agent: a line for people."""
+    """From the saver to its agent: a line for people."""
 
     text: str
 

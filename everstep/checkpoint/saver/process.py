@@ -1,4 +1,4 @@
-"""The vault's process: holds the memory of a node's workers and writes it to storage, whoever dies.
+"""The saver's process: holds the memory of a node's workers and writes it to storage, whoever dies.
 
 It is the agent's, but outlives it: when the agent is gone, in good order or by kill -9, it writes what was not written
 yet, and ends. One thread hears everybody and owns all that is known; each write has a thread of its own, which reads
@@ -50,7 +50,7 @@ _ORPHAN_PARTS_S = 20.0  # so long a share whose worker has died waits for those 
 
 
 @dataclass(kw_only=True, eq=False)
-class _Arena:
+class _WorkerMemory:
     uri: str
     place: str
     files: list[int]
@@ -80,19 +80,19 @@ class _Arena:
 
 
 @dataclass(kw_only=True, eq=False)
-class _Worker:
+class _SavingWorker:
     line: socket.socket
     process: int  # pidfd
-    arenas: list[_Arena] = field(default_factory=list)
+    arenas: list[_WorkerMemory] = field(default_factory=list)
 
 
 class Keeper:
     def __init__(self, listener: socket.socket, agent: socket.socket) -> None:
         self._listener, self._agent = listener, agent
         self._selector = selectors.DefaultSelector()
-        self._arenas: list[_Arena] = []
-        self._workers: list[_Worker] = []
-        self._asked: list[tuple[_Worker, AskHeld]] = []  # who waits until nothing is being written
+        self._arenas: list[_WorkerMemory] = []
+        self._workers: list[_SavingWorker] = []
+        self._asked: list[tuple[_SavingWorker, AskHeld]] = []  # who waits until nothing is being written
         self._num_writers = 0  # threads
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -124,7 +124,7 @@ class Keeper:
         except OSError:  # another user's, or one that has died already
             line.close()
             return
-        worker = _Worker(line=line, process=process)
+        worker = _SavingWorker(line=line, process=process)
         self._workers.append(worker)
         self._selector.register(line, selectors.EVENT_READ, lambda: self._hear(worker))
         self._selector.register(process, selectors.EVENT_READ, lambda: self._bury(worker))
@@ -138,7 +138,7 @@ class Keeper:
             if arena.line is None:  # what failed before may succeed now
                 self._write_out(arena)
 
-    def _bury(self, worker: _Worker) -> None:
+    def _bury(self, worker: _SavingWorker) -> None:
         self._selector.unregister(worker.line)
         self._selector.unregister(worker.process)
         os.close(worker.process)
@@ -151,7 +151,7 @@ class Keeper:
 
     # --- what they say --------------------------------------------------------------------------------
 
-    def _hear(self, worker: _Worker) -> None:
+    def _hear(self, worker: _SavingWorker) -> None:
         try:
             received = receive_packet(worker.line, KINDS, 0.0)
         except (EOFError, ValueError, KeyError, TypeError):
@@ -163,7 +163,7 @@ class Keeper:
                 os.close(file)
             self._do(worker, message)
 
-    def _do(self, worker: _Worker, message: Any) -> None:
+    def _do(self, worker: _SavingWorker, message: Any) -> None:
         if isinstance(message, OpenArena):
             self._open_arena(worker, message)
         elif isinstance(message, WriteSlot):
@@ -176,7 +176,7 @@ class Keeper:
         elif isinstance(message, Forget):
             self._forget(message)
 
-    def _open_arena(self, worker: _Worker, wish: OpenArena) -> None:
+    def _open_arena(self, worker: _SavingWorker, wish: OpenArena) -> None:
         """The one that a dead worker of this place has left, else any that one has left, else a new one."""
         left = [arena for arena in self._arenas if arena.line is None and arena.uri == wish.uri]
         left.sort(key=lambda arena: arena.place != wish.place)
@@ -185,7 +185,7 @@ class Keeper:
             arena.line = worker.line
         else:
             files = [shared_file() for _ in range(NUM_SLOTS)]
-            arena = _Arena(uri=wish.uri, place=wish.place, files=files, line=worker.line)
+            arena = _WorkerMemory(uri=wish.uri, place=wish.place, files=files, line=worker.line)
             self._arenas.append(arena)
         arena.place = wish.place
         worker.arenas.append(arena)
@@ -220,7 +220,7 @@ class Keeper:
 
     # --- writing --------------------------------------------------------------------------------------
 
-    def _write_out(self, arena: _Arena) -> None:
+    def _write_out(self, arena: _WorkerMemory) -> None:
         """All whole states of a dead worker that are newer than what is on storage: other workers' shares of the newest
         may be missing, those of the one before are there."""
         states = arena.states()
@@ -231,7 +231,7 @@ class Keeper:
                 self._say(f"the state of step {state.step} is in memory only and is written to {arena.uri}")
                 self._write(arena, index, state.sequence)
 
-    def _write(self, arena: _Arena, index: int, sequence: int) -> None:
+    def _write(self, arena: _WorkerMemory, index: int, sequence: int) -> None:
         self._num_writers += 1
         arena.writing[index] = sequence
         arena.world = max(arena.world, _world(arena.view(index)))
@@ -240,7 +240,7 @@ class Keeper:
         )
         thread.start()
 
-    def _write_slot(self, arena: _Arena, index: int, sequence: int) -> None:
+    def _write_slot(self, arena: _WorkerMemory, index: int, sequence: int) -> None:
         """In a thread of its own. It is told as soon as it is durable; old ones are cleared away after that."""
         with arena.turn:
             stored, outcome = _write_slot(arena, index, sequence)
@@ -257,15 +257,15 @@ class Keeper:
     def _end_writer(self) -> None:
         self._num_writers -= 1
 
-    def _note(self, arena: _Arena, outcome: SlotWritten) -> None:
+    def _note(self, arena: _WorkerMemory, outcome: SlotWritten) -> None:
         arena.writing.pop(outcome.index, None)
         if not outcome.problem:
             arena.durable = max(arena.durable, outcome.sequence)
         facts = {"uri": arena.uri, "step": outcome.step, "is_orphan": arena.line is None}
         if outcome.problem:
-            emit("vault.failed", **facts, reason=outcome.problem)
+            emit("saver.failed", **facts, reason=outcome.problem)
         else:
-            emit("vault.wrote", **facts, size_bytes=outcome.size_bytes)
+            emit("saver.wrote", **facts, size_bytes=outcome.size_bytes)
         if arena.line is None and outcome.problem:
             self._say(outcome.problem)
         elif arena.line is None:
@@ -282,7 +282,7 @@ class Keeper:
         self._tell(self._agent, Said(text=text))
 
 
-def _write_slot(arena: _Arena, index: int, sequence: int) -> tuple[Stored | None, SlotWritten]:
+def _write_slot(arena: _WorkerMemory, index: int, sequence: int) -> tuple[Stored | None, SlotWritten]:
     """Write the state with this number that the slot holds; with what is told of it. Raises nothing."""
     try:
         stored = _store_slot(arena, index, sequence)
@@ -298,7 +298,7 @@ def _write_slot(arena: _Arena, index: int, sequence: int) -> tuple[Stored | None
     return stored, SlotWritten(index=index, sequence=sequence, step=stored.step, size_bytes=size_bytes, seconds=seconds)
 
 
-def _store_slot(arena: _Arena, index: int, sequence: int) -> Stored:
+def _store_slot(arena: _WorkerMemory, index: int, sequence: int) -> Stored:
     view = arena.view(index)
     state = state_block.read(view)
     if state is None or state.sequence != sequence:
@@ -330,7 +330,7 @@ def _is_share(state: state_block.State) -> bool:
         return False
 
 
-def _has_waited_enough(arena: _Arena) -> bool:
+def _has_waited_enough(arena: _WorkerMemory) -> bool:
     return arena.line is None and time.monotonic() - arena.orphaned_at > _ORPHAN_PARTS_S
 
 

@@ -19,7 +19,7 @@ CODE = "/v1/code/"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class AccessDecision:
     """What is decided at the door: None for `status` is a yes."""
 
     reason: str = ""
@@ -27,8 +27,8 @@ class Entry:
 
 
 _OF_USERS = {"PUT": re.compile("/v1/jobs/[^/]*"), "POST": re.compile("/v1/jobs/[^/]*/stop")}
-_COME_IN = Entry()
-_NO_TOKEN = Entry(reason="a valid bearer token is needed", status=UNKNOWN_CALLER)
+_COME_IN = AccessDecision()
+_NO_TOKEN = AccessDecision(reason="a valid bearer token is needed", status=UNKNOWN_CALLER)
 
 
 def needed_role(method: str, path: str) -> str:
@@ -38,12 +38,12 @@ def needed_role(method: str, path: str) -> str:
     return USER if of_users is not None and of_users.fullmatch(path) else WORKER
 
 
-def decide_entry(token: Token | None, method: str, path: str) -> Entry:
+def decide_entry(token: Token | None, method: str, path: str) -> AccessDecision:
     if token is None:
         return _NO_TOKEN
     if token.role == ALL or token.may(role := needed_role(method, path)):
         return _COME_IN
-    return Entry(reason=f"the token's role is {token.role}, and this needs {role}", status=FORBIDDEN)
+    return AccessDecision(reason=f"the token's role is {token.role}, and this needs {role}", status=FORBIDDEN)
 
 
 class KnownTokens:
@@ -65,6 +65,6 @@ class KnownTokens:
         return None
 
 
-def refused(entry: Entry) -> Refused:
+def refused(entry: AccessDecision) -> Refused:
     assert entry.status is not None
     return Refused(entry.reason, status=entry.status)

@@ -58,7 +58,7 @@ _KINDS: tuple[type[Any], ...] = (
     wire.Policy, wire.JobSpec, wire.Stop, wire.WorkerState, wire.Fitness, wire.AgentReport, wire.AgentLeave,
     wire.SlotRequest, wire.WorkerExit,
     wire.Announce, wire.Watch, wire.Arrive, wire.Broken, wire.Settled, wire.Leave,
-    wire.DatasetSpec, wire.Part, wire.FailedPart, wire.LeaseRequest, wire.BadShard, wire.ShardCheckpoint,
+    wire.DatasetSpec, wire.LeasePart, wire.FailedPart, wire.LeaseRequest, wire.BadShard, wire.ShardCheckpoint,
     wire.RestoreShards, wire.MetricReport, wire.MetricReports,
 )  # fmt: skip
 

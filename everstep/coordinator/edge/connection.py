@@ -24,7 +24,7 @@ WHEN_LOST = "everstep.when_lost"  # in a scope: called with what to do if the co
 _NOTHING = object()  # is on its way
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._seen: object = _NOTHING  # what was on its way at the last look

@@ -15,12 +15,12 @@ from everstep import wire
 from everstep.coordinator.edge.access import UNKNOWN_CALLER
 from everstep.coordinator.edge.bodies import Receive, Scope, check_name, parse, read_body
 from everstep.coordinator.edge.connection import WHEN_LOST
-from everstep.coordinator.job import Job
+from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.service import Service
 from everstep.errors import EverstepError, Refused
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-Call = Callable[[Job, str, Any], Awaitable[Any]]
+Call = Callable[[CoordinatedJob, str, Any], Awaitable[Any]]
 Header = tuple[bytes, bytes]
 
 FAILING = "everstep.failing"  # in a scope: asked for each refusal, answers with another one if there are too many
@@ -29,15 +29,15 @@ _LAST = (400, 401, 403, 413, 414, 429, 431)  # a body that was not read to its e
 
 REPORT = "report"  # an agent's, all others are workers'
 CALLS: dict[str, tuple[type[Any], Call]] = {
-    "announce": (wire.Announce, Job.announce),
-    "arrive": (wire.Arrive, Job.arrive),
-    "watch": (wire.Watch, Job.watch),
-    "broken": (wire.Broken, Job.broken),
-    "settled": (wire.Settled, Job.settled),
-    "leave": (wire.Leave, Job.leave),
-    "lease": (wire.LeaseRequest, Job.lease),
-    "exited": (wire.WorkerExit, Job.exited),
-    REPORT: (wire.AgentReport, Job.report),
+    "announce": (wire.Announce, CoordinatedJob.announce),
+    "arrive": (wire.Arrive, CoordinatedJob.arrive),
+    "watch": (wire.Watch, CoordinatedJob.watch),
+    "broken": (wire.Broken, CoordinatedJob.broken),
+    "settled": (wire.Settled, CoordinatedJob.settled),
+    "leave": (wire.Leave, CoordinatedJob.leave),
+    "lease": (wire.LeaseRequest, CoordinatedJob.lease),
+    "exited": (wire.WorkerExit, CoordinatedJob.exited),
+    REPORT: (wire.AgentReport, CoordinatedJob.report),
 }
 
 
@@ -82,7 +82,7 @@ def _route(scope: Scope) -> tuple[str, str, str] | None:
     return (job, name, call) if is_ours else None
 
 
-async def _report(job: Job, agent: str, message: wire.AgentReport, receive: Receive) -> wire.AgentOrders:
+async def _report(job: CoordinatedJob, agent: str, message: wire.AgentReport, receive: Receive) -> wire.AgentOrders:
     """While an agent waits for orders, its end is seen at once: the kernel closes its connection."""
     orders = asyncio.ensure_future(job.report(agent, message))
     hanging_up = asyncio.ensure_future(receive())

@@ -15,7 +15,7 @@ from everstep import wire
 from everstep.coordinator.edge.bodies import MAX_INT, MOST_REPORTS, check_name, parse, read_body
 from everstep.coordinator.edge.hot_calls import encode
 from everstep.coordinator.edge.openapi import document
-from everstep.coordinator.job import Job
+from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.roster.facts import SHA256
 from everstep.coordinator.service import Service
 from everstep.errors import UNKNOWN, Refused
@@ -30,7 +30,7 @@ def _service(request: Request) -> Service:
     return service
 
 
-async def _job(job: str, request: Request) -> Job:
+async def _job(job: str, request: Request) -> CoordinatedJob:
     return await _service(request).job(job)
 
 
@@ -42,7 +42,7 @@ def _body(kind: type[T]) -> Any:
 
 
 ServiceOf = Annotated[Service, Depends(_service)]
-JobOf = Annotated[Job, Depends(_job)]
+JobOf = Annotated[CoordinatedJob, Depends(_job)]
 
 
 def _reply(message: Any = None) -> Response:

@@ -19,7 +19,7 @@ import uvicorn
 from everstep import env
 from everstep.coordinator.edge.app import create_app
 from everstep.coordinator.edge.certificate import is_loopback, plain_warning, server_context
-from everstep.coordinator.edge.connection import Connection
+from everstep.coordinator.edge.connection import HttpConnection
 from everstep.coordinator.store.store import Store
 from everstep.errors import UsageError
 
@@ -58,7 +58,7 @@ def serve(
         app = create_app(Store(store_url), token, on_ready=on_ready, code=code)
         config = uvicorn.Config(
             app,
-            http=Connection,
+            http=HttpConnection,
             limit_concurrency=_max_connections(),
             access_log=False,
             log_level="warning",

@@ -13,7 +13,7 @@ from everstep.coordinator.roster.facts import DEAD, LEFT, Roster, by_seniority, 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leaving:
+class LeavingDecision:
     reason: str
     released: tuple[str, ...] = ()
     are_sent: bool = False  # all members go because they were asked to: the job is not over
@@ -26,22 +26,22 @@ class End:
     is_stopped: bool = False
 
 
-def decide_leaving(roster: Roster) -> Leaving:
+def decide_leaving(roster: Roster) -> LeavingDecision:
     if not roster.wishes:
-        return Leaving(reason="nobody wants to leave")
+        return LeavingDecision(reason="nobody wants to leave")
     if _all_wish(roster):
         released = tuple(roster.wishes)
         if _all_asked(roster):
-            return Leaving(reason="all members were asked to go", released=released, are_sent=True)
-        return Leaving(reason="all members leave together", released=released)
+            return LeavingDecision(reason="all members were asked to go", released=released, are_sent=True)
+        return LeavingDecision(reason="all members leave together", released=released)
     outside = [name for name in roster.wishes if not (roster.generation.is_open and roster.is_member(name))]
     if _is_settled(roster):
-        return Leaving(
+        return LeavingDecision(
             reason=f"released: generation {roster.generation.number} holds the state without it",
             released=tuple(outside),
         )
     empty_handed = [name for name in outside if _holds_nothing(roster, name)]
-    return Leaving(reason="released: it holds no state", released=tuple(empty_handed))
+    return LeavingDecision(reason="released: it holds no state", released=tuple(empty_handed))
 
 
 def decide_end(roster: Roster) -> End:

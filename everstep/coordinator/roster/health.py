@@ -20,7 +20,7 @@ CUT_S = 0.5  # an agent whose connection was closed has this long to open anothe
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Health:
+class HealthDecision:
     reason: str
     next_look: float | None = None
     lost: Mapping[str, str]  # worker → why
@@ -47,7 +47,7 @@ class Stall:
     is_stalled: bool = False
 
 
-def decide_health(roster: Roster, signs: Mapping[str, Sign], now: float) -> Health:
+def decide_health(roster: Roster, signs: Mapping[str, Sign], now: float) -> HealthDecision:
     """Lost is who gave no proof of life for a lease."""
     lease_s = roster.policy.lease_s
     silent, next_look = {}, None
@@ -60,10 +60,10 @@ def decide_health(roster: Roster, signs: Mapping[str, Sign], now: float) -> Heal
         elif next_look is None or deadline < next_look:
             next_look = deadline
     reason = f"{listed(silent)} gave no proof of life for {lease_s:.1f} s" if silent else "all are alive"
-    return Health(reason=reason, lost=silent, next_look=next_look)
+    return HealthDecision(reason=reason, lost=silent, next_look=next_look)
 
 
-def decide_nodes(roster: Roster, signs: Mapping[str, NodeSign], now: float) -> Health:
+def decide_nodes(roster: Roster, signs: Mapping[str, NodeSign], now: float) -> HealthDecision:
     """Gone is a node whose agent did not report for a lease, or hung up and did not call again at once."""
     gone, next_look = {}, None
     for name, node in roster.nodes.items():
@@ -75,7 +75,9 @@ def decide_nodes(roster: Roster, signs: Mapping[str, NodeSign], now: float) -> H
             gone[name] = "its agent ended" if sign.is_cut else f"no report for {now - sign.alive_at:.1f} s"
         elif next_look is None or deadline < next_look:
             next_look = deadline
-    return Health(reason=f"{listed(gone)} gone" if gone else "all nodes are there", lost=gone, next_look=next_look)
+    return HealthDecision(
+        reason=f"{listed(gone)} gone" if gone else "all nodes are there", lost=gone, next_look=next_look
+    )
 
 
 def decide_silence(roster: Roster, signs: Mapping[str, NodeSign], now: float) -> Silence:

@@ -14,7 +14,7 @@ ABSENT_S = 2.0  # after which a worker that holds nothing, and asks for nothing,
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pace:
+class WorkerPace:
     """How quickly one process gets through its samples, by its own word."""
 
     per_s: float  # samples
@@ -30,12 +30,12 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
+class FairShare:
     most: int  # samples; 0: it had better wait
     reason: str
 
 
-def decide_share(own: Load, others: Iterable[Load], *, num_free: int, batch_size: int, shard_size: int) -> Share:
+def decide_share(own: Load, others: Iterable[Load], *, num_free: int, batch_size: int, shard_size: int) -> FairShare:
     """`others`: all who are expected to ask for more. Somebody always gets some: the quickest, at the latest when all
     hold nothing."""
     team = [own, *others]
@@ -44,10 +44,10 @@ def decide_share(own: Load, others: Iterable[Load], *, num_free: int, batch_size
     own_s = (own.num_held + batch_size) / own.per_s
     if own_s > all_s + len(team) * batch_size / per_s + LEAST_S:
         reason = f"all is done in {all_s:.2f} s; with one batch more this worker would take {own_s:.2f} s"
-        return Share(most=0, reason=reason)
+        return FairShare(most=0, reason=reason)
     wanted = max((all_s * own.per_s - own.num_held) / 2, LEAST_S * own.per_s)
     most = min(max(int(wanted) // batch_size, 1) * batch_size, shard_size)
-    return Share(most=most, reason=f"{num_free} samples are free, and all is done in {all_s:.2f} s")
+    return FairShare(most=most, reason=f"{num_free} samples are free, and all is done in {all_s:.2f} s")
 
 
 def is_plenty(own: Load, per_s_of_all: float, *, num_free: int, shard_size: int) -> bool:
@@ -55,7 +55,7 @@ def is_plenty(own: Load, per_s_of_all: float, *, num_free: int, shard_size: int)
     return num_free * own.per_s >= (own.num_held + 2 * shard_size) * per_s_of_all
 
 
-def is_expected(pace: Pace, num_leased: int, now: float) -> bool:
+def is_expected(pace: WorkerPace, num_leased: int, now: float) -> bool:
     """Whether a process that was given so many samples will ask for more. One that does something else for long would
     be waited for in vain."""
     return now < pace.asked_at + max(ABSENT_S, 2 * num_leased / pace.per_s)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from everstep.coordinator.roster.facts import ALIVE, Roster, listed
-from everstep.coordinator.shards.fair_share import Load, Pace, Share, decide_share, is_expected, is_plenty
+from everstep.coordinator.shards.fair_share import FairShare, Load, WorkerPace, decide_share, is_expected, is_plenty
 from everstep.ranges import Range, Ranges, size
 from everstep.wire import RefusedPart
 
@@ -22,7 +22,7 @@ Key = tuple[str, str]  # worker and incarnation: one process
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lease:
+class HeldLease:
     """Samples that one worker holds, or that wait to be leased again."""
 
     lease: int
@@ -45,7 +45,7 @@ class Holder:
     request: int = 0  # its latest
     generation: int = 0  # the latest in whose steps it used its leases; 0: it does not use them in steps
     refused: tuple[RefusedPart, ...] = ()  # of its latest request
-    leases: Mapping[int, Lease] = field(default_factory=dict)
+    leases: Mapping[int, HeldLease] = field(default_factory=dict)
 
     @property
     def key(self) -> Key:
@@ -66,7 +66,7 @@ class LeaseFacts:
     """All that is known when a process asks."""
 
     asker: Key
-    again: Lease | None  # waits to be leased again
+    again: HeldLease | None  # waits to be leased again
     fresh: Range | None  # the next shard that was never leased
     num_before: int  # samples that must be done before an epoch that `fresh` would begin
     num_out: int  # samples that were leased once and are not done
@@ -78,7 +78,7 @@ class LeaseFacts:
     deadlines: Mapping[Key, float]  # of workers whose life nobody else watches
     durations_s: Collection[float]  # of the last leases
     straggler_factor: float
-    paces: Mapping[Key, Pace]  # of holders
+    paces: Mapping[Key, WorkerPace]  # of holders
     per_s_of_all: float  # the sum of them
 
 
@@ -114,7 +114,7 @@ def decide_lease(facts: LeaseFacts, now: float) -> Leasing:
     return _decide_straggler(facts, now, min(deadlines.values(), default=None))
 
 
-def _decide_free(facts: LeaseFacts, share: Share) -> Leasing:
+def _decide_free(facts: LeaseFacts, share: FairShare) -> Leasing:
     if not share.most:
         return Leasing(reason=share.reason, is_spared=True)
     if facts.again is not None:
@@ -125,13 +125,13 @@ def _decide_free(facts: LeaseFacts, share: Share) -> Leasing:
     return Leasing(reason="the next shard", fresh=(start, min(stop, start + share.most)))
 
 
-def _share(facts: LeaseFacts, now: float) -> Share:
+def _share(facts: LeaseFacts, now: float) -> FairShare:
     pace, whole = facts.paces.get(facts.asker), facts.shard_size
     if pace is None:
-        return Share(most=whole, reason="its pace is not known")
+        return FairShare(most=whole, reason="its pace is not known")
     own = Load(per_s=pace.per_s, num_held=facts.holders[facts.asker].num_held)
     if is_plenty(own, facts.per_s_of_all, num_free=facts.num_free, shard_size=whole):
-        return Share(most=whole, reason="there is plenty")
+        return FairShare(most=whole, reason="there is plenty")
     others = [
         Load(per_s=pace.per_s, num_held=facts.holders[key].num_held)
         for key, pace in facts.paces.items()

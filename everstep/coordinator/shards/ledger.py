@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from everstep import wire
-from everstep.coordinator.shards.fair_share import Pace
-from everstep.coordinator.shards.leasing import Holder, Key, Lease, LeaseFacts
+from everstep.coordinator.shards.fair_share import WorkerPace
+from everstep.coordinator.shards.leasing import HeldLease, Holder, Key, LeaseFacts
 from everstep.errors import CONFLICT, Refused
 from everstep.ranges import Range, Ranges, gaps, merged, size, within, without
 
@@ -35,7 +35,7 @@ class Bad:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
+class DatasetMark:
     """How far a dataset is."""
 
     next: int = 0  # the first position that was never leased
@@ -50,9 +50,9 @@ class Rows:
 
     dataset: str
     spec: wire.DatasetSpec
-    mark: Mark
+    mark: DatasetMark
     holders: Sequence[Holder] = ()
-    waiting: Sequence[Lease] = ()
+    waiting: Sequence[HeldLease] = ()
     bad: Sequence[Bad] = ()
     gone: Sequence[Key] = ()  # processes that hold nothing and ask for nothing any more
     ended: Sequence[int] = ()  # leases that no longer wait
@@ -62,7 +62,7 @@ class Rows:
 class Leftover(NamedTuple):
     """Positions of a part that did not count."""
 
-    part: wire.Part | wire.FailedPart
+    part: wire.LeasePart | wire.FailedPart
     start: int
     stop: int
 
@@ -74,7 +74,7 @@ class _Touched:
     bad: set[int] = field(default_factory=set)
 
 
-class Ledger:
+class ShardLedger:
     def __init__(self, rows: Rows, now: float = 0.0) -> None:
         self.dataset, self.spec = rows.dataset, rows.spec
         self.next, self.settled, self.restored = rows.mark.next, rows.mark.settled, rows.mark.restored
@@ -83,7 +83,7 @@ class Ledger:
         self.waiting = {each.lease: each for each in rows.waiting}
         self.bad = {each.start: each for each in rows.bad}
         self.pending: dict[Key, str] = {}
-        self._paces: dict[Key, Pace] = {}  # not kept: soon said again
+        self._paces: dict[Key, WorkerPace] = {}  # not kept: soon said again
         self._per_s_of_all = 0.0
         self._num_waiting = sum(size(each.left) for each in rows.waiting)
         self._touched = _Touched()
@@ -110,7 +110,7 @@ class Ledger:
     def epoch(self, position: int) -> int:
         return position // self.spec.size
 
-    def leases(self) -> Iterable[Lease]:
+    def leases(self) -> Iterable[HeldLease]:
         for holder in self.holders.values():
             yield from holder.leases.values()
         yield from self.waiting.values()
@@ -197,14 +197,14 @@ class Ledger:
     def pace(self, key: Key, batch_s: float, now: float) -> None:
         """This process asks for more, and so long it takes for a batch."""
         self._forget_pace(key)
-        self._paces[key] = Pace(per_s=self.spec.batch_size / max(batch_s, QUICKEST_S), asked_at=now)
+        self._paces[key] = WorkerPace(per_s=self.spec.batch_size / max(batch_s, QUICKEST_S), asked_at=now)
         self._per_s_of_all += self._paces[key].per_s
 
     def _forget_pace(self, key: Key) -> None:
         if known := self._paces.pop(key, None):
             self._per_s_of_all -= known.per_s
 
-    def report(self, part: wire.Part, by: Key, now: float, *, may_speak_for_others: bool) -> list[Leftover]:
+    def report(self, part: wire.LeasePart, by: Key, now: float, *, may_speak_for_others: bool) -> list[Leftover]:
         """Done. What does not count is left over, to be explained when all has been worked in."""
         owner = self._holder_of.get(part.lease)
         if owner is None or (owner != by and not may_speak_for_others):
@@ -215,7 +215,7 @@ class Ledger:
             self._durations_s.append(now - lease.since)
         return _leftovers(part, counted)
 
-    def take_back(self, part: wire.Part, by: Key) -> list[Leftover]:
+    def take_back(self, part: wire.LeasePart, by: Key) -> list[Leftover]:
         """Not used: others may have it."""
         if self._holder_of.get(part.lease) != by:
             return [Leftover(part, part.start, part.start + part.count)]
@@ -346,7 +346,7 @@ class Ledger:
         return Rows(
             dataset=self.dataset,
             spec=self.spec,
-            mark=Mark(next=self.next, next_lease=self._next_lease, settled=self.settled, restored=self.restored),
+            mark=DatasetMark(next=self.next, next_lease=self._next_lease, settled=self.settled, restored=self.restored),
             holders=[self.holders[each] for each in touched.holders if each in self.holders],
             waiting=[self.waiting[each] for each in touched.waiting if each in self.waiting],
             bad=[self.bad[each] for each in touched.bad if each in self.bad],
@@ -372,14 +372,14 @@ class Ledger:
         self.holders[holder.key] = holder
         self._touched.holders.add(holder.key)
 
-    def _hold(self, key: Key, lease: Lease) -> None:
+    def _hold(self, key: Key, lease: HeldLease) -> None:
         holder = self.holders[key]
         refused = holder.refused if lease.request == holder.request else ()
         leases = {**holder.leases, lease.lease: lease}
         self._put(replace(holder, leases=leases, request=max(holder.request, lease.request), refused=refused))
         self._holder_of[lease.lease] = key
 
-    def _set_left(self, owner: Key, lease: Lease, left: Ranges) -> None:
+    def _set_left(self, owner: Key, lease: HeldLease, left: Ranges) -> None:
         if left == lease.left:
             return
         holder = self.holders[owner]
@@ -390,16 +390,18 @@ class Ledger:
             del leases[lease.lease], self._holder_of[lease.lease]
         self._put(replace(holder, leases=leases))
 
-    def _cut(self, part: wire.Part | wire.FailedPart, owner: Key) -> tuple[Lease, Ranges]:
+    def _cut(self, part: wire.LeasePart | wire.FailedPart, owner: Key) -> tuple[HeldLease, Ranges]:
         """Take a part out of a lease: the lease as it was, and what was taken."""
         lease, stop = self.holders[owner].leases[part.lease], part.start + part.count
         self._set_left(owner, lease, without(lease.left, part.start, stop))
         return lease, within(lease.left, part.start, stop)
 
-    def _new(self, start: int, stop: int, *, request: int = 0, since: float = 0.0, is_takeover: bool = False) -> Lease:
+    def _new(
+        self, start: int, stop: int, *, request: int = 0, since: float = 0.0, is_takeover: bool = False
+    ) -> HeldLease:
         number = self._next_lease
         self._next_lease += 1
-        return Lease(
+        return HeldLease(
             lease=number,
             start=start,
             stop=stop,
@@ -472,7 +474,7 @@ def _differs(dataset: str, whose: str, theirs: Mapping[str, object], ours: Mappi
     return f"dataset {dataset} is registered with {known}; {whose} says {said}"
 
 
-def _leftovers(part: wire.Part | wire.FailedPart, counted: Ranges) -> list[Leftover]:
+def _leftovers(part: wire.LeasePart | wire.FailedPart, counted: Ranges) -> list[Leftover]:
     return [Leftover(part, start, stop) for start, stop in gaps(counted, part.start, part.start + part.count)]
 
 

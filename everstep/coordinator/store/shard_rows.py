@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Table, bindparam, delete, select
 
-from everstep.coordinator.shards.leasing import Holder, Lease
-from everstep.coordinator.shards.ledger import Bad, Mark, Rows
+from everstep.coordinator.shards.leasing import HeldLease, Holder
+from everstep.coordinator.shards.ledger import Bad, DatasetMark, Rows
 from everstep.coordinator.store.tables import BAD_SHARDS, DATASETS, HOLDERS, WAITING_LEASES
 from everstep.coordinator.store.upsert import upsert
 from everstep.ranges import Ranges
@@ -60,10 +60,10 @@ def _load(connection: Connection, job: str, row: RowMapping) -> Rows:
     return Rows(
         dataset=row["dataset"],
         spec=DatasetSpec(**json.loads(row["spec"])),
-        mark=Mark(**{name: row[name] for name in ("next", "next_lease", "settled", "restored")}),
+        mark=DatasetMark(**{name: row[name] for name in ("next", "next_lease", "settled", "restored")}),
         holders=[_holder(each) for each in of(HOLDERS)],
         waiting=[
-            Lease(left=((each["start"], each["stop"]),), **_some(each, "lease", "start", "stop", "is_takeover"))
+            HeldLease(left=((each["start"], each["stop"]),), **_some(each, "lease", "start", "stop", "is_takeover"))
             for each in of(WAITING_LEASES)
         ],
         bad=[
@@ -90,7 +90,7 @@ def _holder_row(holder: Holder) -> dict[str, Any]:
 
 def _holder(row: RowMapping) -> Holder:
     leases = [
-        Lease(lease=lease, start=start, stop=stop, left=_ranges(left), request=request, is_takeover=is_takeover)
+        HeldLease(lease=lease, start=start, stop=stop, left=_ranges(left), request=request, is_takeover=is_takeover)
         for lease, start, stop, left, request, is_takeover in json.loads(row["leases"])
     ]
     return Holder(
@@ -100,7 +100,7 @@ def _holder(row: RowMapping) -> Holder:
     )
 
 
-def _waiting_row(lease: Lease) -> dict[str, Any]:
+def _waiting_row(lease: HeldLease) -> dict[str, Any]:
     return {"lease": lease.lease, "start": lease.start, "stop": lease.stop, "is_takeover": lease.is_takeover}
 
 

@@ -43,14 +43,14 @@ class Denied(PermanentError):
         self.status = status
 
 
-class Cluster:
+class Namespace:
     """One namespace of it."""
 
     def __init__(self, client: ApiClient, namespace: str) -> None:
         self.client, self.namespace = client, namespace
 
     @classmethod
-    def open(cls, *, context: str = "", namespace: str = "") -> Cluster:
+    def open(cls, *, context: str = "", namespace: str = "") -> Namespace:
         """By the kubeconfig; inside a pod without one, by the pod's own account."""
         config, client = import_client()
         try:

@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 
 from everstep import env
 from everstep.errors import PermanentError, TemporaryError, UsageError
-from everstep.job_file.order import Order
+from everstep.job_file.order import NodeOrder
 from everstep.platforms.fleet import FleetNode, NoFleet
-from everstep.platforms.kubernetes.cluster import CONFLICT, FORBIDDEN, Cluster, Denied, Object, import_client
+from everstep.platforms.kubernetes.cluster import CONFLICT, FORBIDDEN, Denied, Namespace, Object, import_client
 from everstep.platforms.kubernetes.facts import fleet_node
-from everstep.platforms.kubernetes.names import NODES, NUMBER, WORKER, Names
+from everstep.platforms.kubernetes.names import NODES, NUMBER, WORKER, ObjectNames
 from everstep.platforms.kubernetes.pods import ALL_TOKENS, TEMPLATE, WORKER_TOKEN
 from everstep.retry import patiently
 from everstep.wire.tokens import only_for_workers
@@ -57,7 +57,7 @@ class Owner:
         return {"apiVersion": "batch/v1", "kind": "Job", "name": self.name, "uid": self.uid}
 
 
-def pod_of(template: Object, names: Names, number: int, *, owner: Owner, secret: str) -> dict[str, Any]:
+def pod_of(template: Object, names: ObjectNames, number: int, *, owner: Owner, secret: str) -> dict[str, Any]:
     """Pure. `secret` holds the token that this coordinator takes."""
     pod: dict[str, Any] = copy.deepcopy(dict(template))
     metadata = pod["metadata"]
@@ -71,7 +71,7 @@ def pod_of(template: Object, names: Names, number: int, *, owner: Owner, secret:
     return {"apiVersion": "v1", "kind": "Pod", **pod}
 
 
-def token_secret(names: Names, tokens: str, *, owner: Owner) -> dict[str, Any]:
+def token_secret(names: ObjectNames, tokens: str, *, owner: Owner) -> dict[str, Any]:
     """Named for what is in it: a coordinator that has lost its store makes up others. Pure."""
     values = {WORKER_TOKEN: only_for_workers(tokens), ALL_TOKENS: tokens}
     digest = hashlib.sha256(tokens.encode()).hexdigest()[:8]
@@ -95,10 +95,10 @@ def _patiently(call: Callable[[], T]) -> T:
 class KubernetesFleet:
     lives_on = True
 
-    def __init__(self, order: Order, folder: Path) -> None:
+    def __init__(self, order: NodeOrder, folder: Path) -> None:
         self._order, self._folder = order, folder
         self._template: Mapping[str, Any] = {}
-        self._names = Names("")
+        self._names = ObjectNames("")
         self._secret = ""
         self._pods: list[FleetNode] = []
         self._wanted = order.max_nodes
@@ -112,8 +112,8 @@ class KubernetesFleet:
         if (text := os.environ.get(TEMPLATE)) is None:
             raise UsageError("what does a worker's pod look like?", hint=f"{TEMPLATE}: it is in the rendered manifest")
         self._template = json.loads(text)
-        self._names = Names(self._template["metadata"]["labels"]["app.kubernetes.io/instance"])
-        self._cluster = Cluster.open()
+        self._names = ObjectNames(self._template["metadata"]["labels"]["app.kubernetes.io/instance"])
+        self._cluster = Namespace.open()
         job = _patiently(lambda: self._cluster.get("Job", self._names.coordinator))
         if job is None:
             raise PermanentError(f"there is no Job {self._names.coordinator}: who started this coordinator?")

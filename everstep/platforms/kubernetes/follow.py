@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from everstep.errors import TemporaryError
 from everstep.platforms.base import LogLine
-from everstep.platforms.kubernetes.cluster import Cluster, Denied, Object
+from everstep.platforms.kubernetes.cluster import Denied, Namespace, Object
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ _LOOK_S = 0.5
 _HAS_BEGUN = ("Running", "Succeeded", "Failed")
 
 
-def logs_of(cluster: Cluster, pods: Callable[[], list[Object]]) -> Iterator[LogLine]:
+def logs_of(cluster: Namespace, pods: Callable[[], list[Object]]) -> Iterator[LogLine]:
     """All that they have printed up to now."""
     for pod in pods():
         if _has_begun(pod):
@@ -29,7 +29,7 @@ def logs_of(cluster: Cluster, pods: Callable[[], list[Object]]) -> Iterator[LogL
                 yield LogLine(node=name, text=f"everstep: its log cannot be read: {error.message}")
 
 
-def followed(cluster: Cluster, pods: Callable[[], list[Object]], *, is_over: Callable[[], bool]) -> Iterator[LogLine]:
+def followed(cluster: Namespace, pods: Callable[[], list[Object]], *, is_over: Callable[[], bool]) -> Iterator[LogLine]:
     """Until it is over and all have been read to their end."""
     lines: queue.Queue[LogLine] = queue.Queue(maxsize=10_000)
     readers: dict[str, threading.Thread] = {}
@@ -60,7 +60,7 @@ def _waiting(lines: queue.Queue[LogLine], seconds: float) -> Iterator[LogLine]:
             return
 
 
-def _read(cluster: Cluster, name: str, lines: queue.Queue[LogLine]) -> None:
+def _read(cluster: Namespace, name: str, lines: queue.Queue[LogLine]) -> None:
     try:
         for line in cluster.log(name, follow=True):
             lines.put(LogLine(node=name, text=line))

@@ -9,20 +9,20 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
-from everstep.platforms.kubernetes.cluster import Cluster
+from everstep.platforms.kubernetes.cluster import Namespace
 
 _PIECE = 1 << 16
 
 
 @contextmanager
-def forwarded(cluster: Cluster, pod: str, port: int) -> Iterator[int]:
+def forwarded(cluster: Namespace, pod: str, port: int) -> Iterator[int]:
     """The local port, on loopback."""
     with closing(socket.create_server(("127.0.0.1", 0))) as door:
         threading.Thread(target=_accept, args=(door, cluster, pod, port), daemon=True).start()
         yield door.getsockname()[1]
 
 
-def _accept(door: socket.socket, cluster: Cluster, pod: str, port: int) -> None:
+def _accept(door: socket.socket, cluster: Namespace, pod: str, port: int) -> None:
     while True:
         try:
             caller, _ = door.accept()
@@ -31,7 +31,7 @@ def _accept(door: socket.socket, cluster: Cluster, pod: str, port: int) -> None:
         threading.Thread(target=_carry, args=(caller, cluster, pod, port), daemon=True).start()
 
 
-def _carry(caller: socket.socket, cluster: Cluster, pod: str, port: int) -> None:
+def _carry(caller: socket.socket, cluster: Namespace, pod: str, port: int) -> None:
     """One connection, both ways, until either side ends it."""
     # Whatever goes wrong, whoever called sees a broken connection.
     with closing(caller), suppress(Exception), closing(_connect(cluster, pod, port)) as far:
@@ -43,7 +43,7 @@ def _carry(caller: socket.socket, cluster: Cluster, pod: str, port: int) -> None
                 ways[side].sendall(piece)
 
 
-def _connect(cluster: Cluster, pod: str, port: int) -> Any:
+def _connect(cluster: Namespace, pod: str, port: int) -> Any:
     from kubernetes.client import ApiClient, CoreV1Api
     from kubernetes.stream import portforward
 

@@ -17,7 +17,7 @@ _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class ObjectNames:
     """`job` is short enough that all that is made of it is a name."""
 
     job: str

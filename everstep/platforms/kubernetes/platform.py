@@ -11,13 +11,13 @@ from typing import Any
 from everstep.errors import EverstepError, UsageError
 from everstep.job_file.schema import Job
 from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
-from everstep.platforms.job_records import Record
+from everstep.platforms.job_records import JobRecord
 from everstep.platforms.kubernetes import submission
-from everstep.platforms.kubernetes.cluster import Cluster, Object
+from everstep.platforms.kubernetes.cluster import Namespace, Object
 from everstep.platforms.kubernetes.facts import job_status, node_status
 from everstep.platforms.kubernetes.follow import followed, logs_of
 from everstep.platforms.kubernetes.forward import forwarded
-from everstep.platforms.kubernetes.names import COORDINATOR, NODES, PORT, WORKER, Names
+from everstep.platforms.kubernetes.names import COORDINATOR, NODES, PORT, WORKER, ObjectNames
 from everstep.platforms.kubernetes.pods import ALL_TOKENS
 from everstep.platforms.kubernetes.render import render
 
@@ -32,7 +32,7 @@ class KubernetesPlatform:
 
     def detect(self) -> str | None:
         try:
-            Cluster.open().version()
+            Namespace.open().version()
         except (EverstepError, OSError) as error:
             return str(error)
         return None
@@ -43,7 +43,7 @@ class KubernetesPlatform:
     def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
         return submission.submit(job, ticket, secrets, say)
 
-    def status(self, record: Record) -> JobStatus:
+    def status(self, record: JobRecord) -> JobStatus:
         cluster, names = _cluster(record), _names(record)
         job = cluster.get("Job", names.coordinator)
         if job is not None and job["metadata"]["uid"] != record.natives["uid"]:
@@ -51,7 +51,7 @@ class KubernetesPlatform:
         workers = cluster.find("Pod", names.selector(WORKER)) if job is not None else []
         return job_status(job, _coordinators(cluster, names), workers, now=time.time())
 
-    def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
+    def logs(self, record: JobRecord, *, follow: bool) -> Iterator[LogLine]:
         cluster, names = _cluster(record), _names(record)
 
         def pods() -> list[Object]:
@@ -61,13 +61,13 @@ class KubernetesPlatform:
             return logs_of(cluster, pods)
         return followed(cluster, pods, is_over=lambda: self.status(record).is_over)
 
-    def scale(self, record: Record, num_nodes: int, say: Say) -> None:
+    def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None:
         if record.natives["mode"] == "indexed":
             raise UsageError("a job of mode: indexed has a fixed size", hint="mode: elastic grows and shrinks")
         change = {"metadata": {"annotations": {NODES: str(num_nodes)}}}
         _cluster(record).patch("Job", _names(record).coordinator, change)
 
-    def cancel(self, record: Record, say: Say) -> None:
+    def cancel(self, record: JobRecord, say: Say) -> None:
         """By the coordinator, as long as there is one: without it workers would wait for it until their grace is up."""
         cluster, names = _cluster(record), _names(record)
         with suppress(EverstepError), self.coordinator(record) as found:
@@ -77,7 +77,7 @@ class KubernetesPlatform:
         submission.remove(cluster, names, record.natives, say)
 
     @contextmanager
-    def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
+    def coordinator(self, record: JobRecord) -> Iterator[tuple[str, str] | None]:
         cluster, names = _cluster(record), _names(record)
         running = [each for each in _coordinators(cluster, names) if each.get("status", {}).get("phase") == "Running"]
         token = _token(cluster, names) if running else None
@@ -95,7 +95,7 @@ def _stop(url: str, token: str, job_id: str) -> None:
         coordinator.stop("cancelled")
 
 
-def _await_end(cluster: Cluster, names: Names) -> None:
+def _await_end(cluster: Namespace, names: ObjectNames) -> None:
     deadline = time.monotonic() + _STOPPED_S
     while time.monotonic() < deadline:
         now = time.time()
@@ -105,12 +105,12 @@ def _await_end(cluster: Cluster, names: Names) -> None:
         time.sleep(_LOOK_S)
 
 
-def _cluster(record: Record) -> Cluster:
-    return Cluster.open(context=record.natives["context"], namespace=record.natives["namespace"])
+def _cluster(record: JobRecord) -> Namespace:
+    return Namespace.open(context=record.natives["context"], namespace=record.natives["namespace"])
 
 
-def _names(record: Record) -> Names:
-    return Names(record.natives["name"])
+def _names(record: JobRecord) -> ObjectNames:
+    return ObjectNames(record.natives["name"])
 
 
 def _age(pod: Object) -> tuple[Any, ...]:
@@ -118,11 +118,11 @@ def _age(pod: Object) -> tuple[Any, ...]:
     return (metadata["labels"].get("app.kubernetes.io/component") != COORDINATOR, metadata["creationTimestamp"])
 
 
-def _coordinators(cluster: Cluster, names: Names) -> list[Object]:
+def _coordinators(cluster: Namespace, names: ObjectNames) -> list[Object]:
     return sorted(cluster.find("Pod", names.selector(COORDINATOR)), key=_age)
 
 
-def _token(cluster: Cluster, names: Names) -> str | None:
+def _token(cluster: Namespace, names: ObjectNames) -> str | None:
     """Of the last coordinator that has made one up."""
     secrets = [
         each

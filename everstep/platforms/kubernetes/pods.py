@@ -8,7 +8,7 @@ from typing import Any
 from everstep import env
 from everstep.job_file.platform_options import Kubernetes
 from everstep.job_file.schema import Job, NodeResources
-from everstep.platforms.kubernetes.names import COORDINATOR, ID, MAIN, PORT, WORKER, Names, is_label
+from everstep.platforms.kubernetes.names import COORDINATOR, ID, MAIN, PORT, WORKER, ObjectNames, is_label
 from everstep.platforms.kubernetes.security import container_security, pod_security
 from everstep.platforms.kubernetes.volumes import WORK, pod_volumes
 from everstep.platforms.raw_overlay import lay_over
@@ -25,7 +25,7 @@ _LAST_WORDS = {"terminationMessagePolicy": "FallbackToLogsOnError"}
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
-def worker_pod(job: Job, options: Kubernetes, names: Names, job_id: str, *, token: str) -> dict[str, Any]:
+def worker_pod(job: Job, options: Kubernetes, names: ObjectNames, job_id: str, *, token: str) -> dict[str, Any]:
     """As the coordinator, or an Indexed Job, makes it: all but its name and its number. `token`: the Secret's name."""
     volumes, mounts = pod_volumes(job)
     environment = [
@@ -74,7 +74,7 @@ def worker_pod(job: Job, options: Kubernetes, names: Names, job_id: str, *, toke
 
 
 def coordinator_pod(
-    job: Job, options: Kubernetes, names: Names, job_id: str, *, code: str, num_parts: int
+    job: Job, options: Kubernetes, names: ObjectNames, job_id: str, *, code: str, num_parts: int
 ) -> dict[str, Any]:
     """Indexed or not: the one makes worker pods, the other only waits for them."""
     is_elastic = options.mode == "elastic"
@@ -141,14 +141,14 @@ def _coordinate(is_elastic: bool, job_id: str, code: str) -> str:
     return " && ".join(steps)
 
 
-def _store(options: Kubernetes, names: Names) -> dict[str, Any]:
+def _store(options: Kubernetes, names: ObjectNames) -> dict[str, Any]:
     if options.store == "node":
         return {"emptyDir": {}}
     claim = options.store.removeprefix("pvc:") if options.store.startswith("pvc:") else names.store
     return {"persistentVolumeClaim": {"claimName": claim}}
 
 
-def _parts(names: Names, num_parts: int) -> list[dict[str, Any]]:
+def _parts(names: ObjectNames, num_parts: int) -> list[dict[str, Any]]:
     return [{"configMap": {"name": names.code(part)}} for part in range(num_parts)]
 
 
@@ -161,7 +161,7 @@ def _resources(given: NodeResources, num_gpus: int = 0) -> dict[str, Any]:
     return {**({"requests": requests} if requests else {}), **({"limits": limits} if limits else {})}
 
 
-def _secrets(job: Job, names: Names) -> list[dict[str, Any]]:
+def _secrets(job: Job, names: ObjectNames) -> list[dict[str, Any]]:
     found = []
     for name, secret in job.secrets.items():
         if secret.kind == "kubernetes":
@@ -172,7 +172,7 @@ def _secrets(job: Job, names: Names) -> list[dict[str, Any]]:
     return found
 
 
-def _apart(names: Names) -> dict[str, Any]:
+def _apart(names: ObjectNames) -> dict[str, Any]:
     """On machines of their own, where there are enough: who survives a machine's loss holds the state."""
     term = {"labelSelector": {"matchLabels": names.labels(WORKER)}, "topologyKey": "kubernetes.io/hostname"}
     wish = {"weight": 100, "podAffinityTerm": term}
@@ -206,7 +206,7 @@ def _pull_secrets(options: Kubernetes) -> dict[str, Any]:
     return {"imagePullSecrets": [{"name": name} for name in options.pull_secrets]} if options.pull_secrets else {}
 
 
-def _from_order(names: Names, variable: str, key: str) -> dict[str, Any]:
+def _from_order(names: ObjectNames, variable: str, key: str) -> dict[str, Any]:
     return {"name": variable, "valueFrom": {"configMapKeyRef": {"name": names.order, "key": key}}}
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everstep.platforms.kubernetes.names import Names
+from everstep.platforms.kubernetes.names import ObjectNames
 
 _GROUP = "rbac.authorization.k8s.io"
 
 
-def rbac(names: Names) -> list[dict[str, Any]]:
+def rbac(names: ObjectNames) -> list[dict[str, Any]]:
     """The coordinator's own; of Jobs, it sees and ends no other than its own."""
     return _objects(names.coordinator, names.labels(), {"resourceNames": [names.coordinator]})
 

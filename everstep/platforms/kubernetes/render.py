@@ -15,7 +15,7 @@ from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
 from everstep.platforms.base import Rendering, Ticket
 from everstep.platforms.code_tarball import Code
-from everstep.platforms.kubernetes.names import COORDINATOR, ID, PORT, WORKER, Names, is_label
+from everstep.platforms.kubernetes.names import COORDINATOR, ID, PORT, WORKER, ObjectNames, is_label
 from everstep.platforms.kubernetes.pods import ORDER_KEY, WORKER_KEY, coordinator_pod, worker_pod
 from everstep.platforms.kubernetes.rbac import rbac
 from everstep.platforms.kubernetes.security import relaxations
@@ -39,7 +39,7 @@ def render(job: Job, ticket: Ticket) -> Rendering:
 
 def objects_of(job: Job, ticket: Ticket) -> list[Object]:
     _check(job, ticket.code)
-    options, names = job.platform.kubernetes or Kubernetes(), Names(job.slug)
+    options, names = job.platform.kubernetes or Kubernetes(), ObjectNames(job.slug)
     parts = split(ticket.code.data) if ticket.code is not None else []
     objects = [
         *([] if options.service_account or options.mode == "indexed" else rbac(names)),
@@ -85,7 +85,7 @@ def _placed(each: Object, options: Kubernetes, job_id: str) -> Object:
     return {**each, "metadata": {"name": metadata["name"], **place, **metadata, "annotations": annotations}}
 
 
-def _claim(options: Kubernetes, names: Names) -> list[Object]:
+def _claim(options: Kubernetes, names: ObjectNames) -> list[Object]:
     if options.store == "node" or options.store.startswith("pvc:"):
         return []
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": options.store}}}
@@ -93,13 +93,13 @@ def _claim(options: Kubernetes, names: Names) -> list[Object]:
     return [{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}]
 
 
-def _secret(name: str, names: Names) -> Object:
+def _secret(name: str, names: ObjectNames) -> Object:
     """Without its values: those are put in when it is sent."""
     metadata = {"name": name, "labels": names.labels()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque"}
 
 
-def _code(part: bytes, number: int, num_parts: int, names: Names) -> Object:
+def _code(part: bytes, number: int, num_parts: int, names: ObjectNames) -> Object:
     digits = len(str(num_parts))
     return {
         "apiVersion": "v1",
@@ -109,7 +109,7 @@ def _code(part: bytes, number: int, num_parts: int, names: Names) -> Object:
     }
 
 
-def _order(job: Job, options: Kubernetes, names: Names, ticket: Ticket) -> Object:
+def _order(job: Job, options: Kubernetes, names: ObjectNames, ticket: Ticket) -> Object:
     order = order_of(job, ticket.id, code=ticket.code.sha256 if ticket.code else "", workdir=job.workdir)
     told = {ORDER_KEY: order.to_json()}
     if options.mode == "elastic":
@@ -119,7 +119,7 @@ def _order(job: Job, options: Kubernetes, names: Names, ticket: Ticket) -> Objec
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": told}
 
 
-def _service(name: str, names: Names, component: str, *, is_headless: bool = False) -> Object:
+def _service(name: str, names: ObjectNames, component: str, *, is_headless: bool = False) -> Object:
     spec: Object = {"selector": names.labels(component), "ports": [{"name": "http", "port": PORT}]}
     if is_headless:
         spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": names.labels(component)}
@@ -127,7 +127,7 @@ def _service(name: str, names: Names, component: str, *, is_headless: bool = Fal
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 
-def _coordinator_job(job: Job, options: Kubernetes, names: Names, ticket: Ticket, num_parts: int) -> Object:
+def _coordinator_job(job: Job, options: Kubernetes, names: ObjectNames, ticket: Ticket, num_parts: int) -> Object:
     code = ticket.code.sha256 if ticket.code else ""
     pod = coordinator_pod(job, options, names, ticket.id, code=code, num_parts=num_parts)
     metadata: Object = {"name": names.coordinator, "labels": {**names.labels(COORDINATOR), **_queue(options)}}
@@ -137,7 +137,7 @@ def _coordinator_job(job: Job, options: Kubernetes, names: Names, ticket: Ticket
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
-def _indexed_job(job: Job, options: Kubernetes, names: Names, ticket: Ticket) -> Object:
+def _indexed_job(job: Job, options: Kubernetes, names: ObjectNames, ticket: Ticket) -> Object:
     pod = worker_pod(job, options, names, ticket.id, token=names.token)
     pod["spec"]["subdomain"] = names.workers
     spec: Object = {
@@ -161,7 +161,7 @@ def _queue(options: Kubernetes) -> Mapping[str, str]:
 
 
 def _notes(job: Job, options: Kubernetes) -> list[str]:
-    names = Names(job.slug)
+    names = ObjectNames(job.slug)
     notes = list(relaxations(job, options.security))
     if options.store == "node":
         notes.append("store: node: if the coordinator's pod is lost, the job starts again from its last checkpoint")

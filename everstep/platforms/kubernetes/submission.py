@@ -12,9 +12,9 @@ from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job_file.platform_options import Kubernetes
 from everstep.job_file.schema import Job
 from everstep.platforms.base import OVER, Say, Submitted, Ticket
-from everstep.platforms.kubernetes.cluster import CONFLICT, NOT_FOUND, Cluster, Denied, Object
+from everstep.platforms.kubernetes.cluster import CONFLICT, NOT_FOUND, Denied, Namespace, Object
 from everstep.platforms.kubernetes.facts import is_out_of_reach, job_status
-from everstep.platforms.kubernetes.names import Names
+from everstep.platforms.kubernetes.names import ObjectNames
 from everstep.platforms.kubernetes.pods import ALL_TOKENS, WORKER_TOKEN
 from everstep.platforms.kubernetes.render import objects_of
 from everstep.wire.tokens import new_tokens, only_for_workers
@@ -24,8 +24,8 @@ _END_S = 60.0  # more than a pod's grace, for all of a job to go
 
 
 def submit(job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
-    options, names = job.platform.kubernetes or Kubernetes(), Names(job.slug)
-    cluster = Cluster.open(context=options.context, namespace=options.namespace)
+    options, names = job.platform.kubernetes or Kubernetes(), ObjectNames(job.slug)
+    cluster = Namespace.open(context=options.context, namespace=options.namespace)
     _make_room(cluster, names, say)
     objects = [_filled(each, names, secrets) for each in objects_of(job, ticket)]
     made: list[Object] = []
@@ -57,7 +57,7 @@ def submit(job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Su
     )
 
 
-def remove(cluster: Cluster, names: Names, natives: Mapping[str, Any], say: Say) -> None:
+def remove(cluster: Namespace, names: ObjectNames, natives: Mapping[str, Any], say: Say) -> None:
     """Returns when nothing of it is left. A later job of the same name is let be."""
     job = cluster.get("Job", names.coordinator)
     if job is not None and job["metadata"]["uid"] != natives["uid"]:
@@ -65,7 +65,7 @@ def remove(cluster: Cluster, names: Names, natives: Mapping[str, Any], say: Say)
     _remove(cluster, names, natives["objects"], natives["grace_s"], say)
 
 
-def _make_room(cluster: Cluster, names: Names, say: Say) -> None:
+def _make_room(cluster: Namespace, names: ObjectNames, say: Say) -> None:
     """One of the same name that is over makes place; one that runs is not ours to end."""
     job = cluster.get("Job", names.coordinator)
     if job is None:
@@ -82,7 +82,7 @@ def _make_room(cluster: Cluster, names: Names, say: Say) -> None:
     _remove(cluster, names, [*found, ["Job", names.coordinator], ["Job", names.workers]], 0.0, say)
 
 
-def _create_all(cluster: Cluster, objects: Sequence[Object], made: list[Object]) -> None:
+def _create_all(cluster: Namespace, objects: Sequence[Object], made: list[Object]) -> None:
     try:
         for each in objects:
             made.append({"kind": each["kind"], **cluster.create(each)})
@@ -95,7 +95,7 @@ def _create_all(cluster: Cluster, objects: Sequence[Object], made: list[Object])
         raise PermanentError(f"{kind} {name} was refused: {error.message}", hint=_way_out(kind)) from None
 
 
-def _undo(cluster: Cluster, made: Sequence[Object], say: Say) -> None:
+def _undo(cluster: Namespace, made: Sequence[Object], say: Say) -> None:
     for each in reversed(made):
         try:
             cluster.delete(each["kind"], each["metadata"]["name"])
@@ -109,7 +109,7 @@ def _way_out(kind: str) -> str | None:
     return None
 
 
-def _own(cluster: Cluster, made: Sequence[Object], owner: Object) -> None:
+def _own(cluster: Namespace, made: Sequence[Object], owner: Object) -> None:
     """Whatever belongs to the coordinator's Job goes with it, whoever deletes it."""
     reference = {
         "apiVersion": "batch/v1",
@@ -122,7 +122,7 @@ def _own(cluster: Cluster, made: Sequence[Object], owner: Object) -> None:
             cluster.patch(each["kind"], each["metadata"]["name"], {"metadata": {"ownerReferences": [reference]}})
 
 
-def _filled(each: Object, names: Names, secrets: Mapping[str, str]) -> Object:
+def _filled(each: Object, names: ObjectNames, secrets: Mapping[str, str]) -> Object:
     if each["kind"] != "Secret":
         return each
     values = dict(secrets)
@@ -132,7 +132,7 @@ def _filled(each: Object, names: Names, secrets: Mapping[str, str]) -> Object:
     return {**each, "data": {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}}
 
 
-def _remove(cluster: Cluster, names: Names, objects: Sequence[Sequence[str]], grace_s: float, say: Say) -> None:
+def _remove(cluster: Namespace, names: ObjectNames, objects: Sequence[Sequence[str]], grace_s: float, say: Say) -> None:
     # The coordinator first: it would replace the workers. They are told while it still answers: leaving takes a moment.
     for kind, name in sorted(objects, key=lambda each: each[0] != "Job"):
         cluster.delete(kind, name)
@@ -152,7 +152,7 @@ def _remove(cluster: Cluster, names: Names, objects: Sequence[Sequence[str]], gr
         time.sleep(_LOOK_S)
 
 
-def _remove_tokens(cluster: Cluster, names: Names) -> None:
+def _remove_tokens(cluster: Namespace, names: ObjectNames) -> None:
     """Made by the coordinator: they would go a little later, when the cluster looks for what has lost its owner."""
     with suppress(Denied):
         for each in cluster.find("Secret", names.selector()):

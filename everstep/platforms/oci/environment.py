@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from everstep import env
 from everstep.errors import UsageError
-from everstep.job_file.order import Order
+from everstep.job_file.order import NodeOrder
 from everstep.job_file.platform_options import Oci
 from everstep.job_file.schema import Job
 
 MAX_CHARACTERS = 20_000  # of all names and values together, by the service's rules
 
 
-def job_environment(job: Job, options: Oci, order: Order, *, secrets: str, network: str) -> dict[str, str]:
+def job_environment(job: Job, options: Oci, order: NodeOrder, *, secrets: str, network: str) -> dict[str, str]:
     """The same for all nodes. What the job file says is stronger, as with ADS. `secrets`: where they are."""
     vault = vault_secrets(job)
     told = {

@@ -8,14 +8,14 @@ from typing import Any
 
 from everstep.job_file.platform_options import Oci
 from everstep.job_file.schema import Job
-from everstep.platforms.job_records import Record
+from everstep.platforms.job_records import JobRecord
 from everstep.platforms.oci.access import Access, Auth, open_access
 from everstep.platforms.oci.payload import tags
-from everstep.platforms.oci.runs import Names
+from everstep.platforms.oci.runs import RunNames
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class OciPlace:
     mode: str
     project: str
     compartment: str
@@ -32,8 +32,8 @@ class Place:
     tagged: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def names(self) -> Names:
-        return Names(main=self.main_name, worker=self.worker_name)
+    def names(self) -> RunNames:
+        return RunNames(main=self.main_name, worker=self.worker_name)
 
     def open(self) -> Access:
         return open_access(self.auth, self.profile, self.endpoint)
@@ -42,8 +42,8 @@ class Place:
         return asdict(self)
 
 
-def place_of(job: Job, options: Oci, *, folder: str, files: tuple[str, ...]) -> Place:
-    return Place(
+def place_of(job: Job, options: Oci, *, folder: str, files: tuple[str, ...]) -> OciPlace:
+    return OciPlace(
         mode=options.mode,
         project=options.project,
         compartment=options.compartment,
@@ -61,6 +61,6 @@ def place_of(job: Job, options: Oci, *, folder: str, files: tuple[str, ...]) -> 
     )
 
 
-def recall(record: Record) -> Place:
+def recall(record: JobRecord) -> OciPlace:
     told = dict(record.natives)
-    return Place(**{**told, "files": tuple(told["files"])})
+    return OciPlace(**{**told, "files": tuple(told["files"])})

@@ -14,10 +14,10 @@ from everstep.job_file.platform_options import Oci
 from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
 from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
-from everstep.platforms.job_records import Record
+from everstep.platforms.job_records import JobRecord
 from everstep.platforms.oci import access, environment, payload, search
-from everstep.platforms.oci.job_record import Place, place_of, recall
-from everstep.platforms.oci.runs import Run, decide_end, decide_scale, decide_status
+from everstep.platforms.oci.job_record import OciPlace, place_of, recall
+from everstep.platforms.oci.runs import OciRun, decide_end, decide_scale, decide_status
 from everstep.platforms.oci.service import Jobs, Logs, cidr_of
 from everstep.platforms.raw_overlay import lay_over
 from everstep.platforms.secrets import refuse_foreign
@@ -64,10 +64,10 @@ class OciPlatform:
         say(f"{len(runs)} job runs of {job_id} are accepted")
         return Submitted(job_id=job_id, runs=tuple(runs), work_dir=options.work_dir, natives=place.to_natives())
 
-    def status(self, record: Record) -> JobStatus:
+    def status(self, record: JobRecord) -> JobStatus:
         return decide_status(_runs(recall(record), record))
 
-    def logs(self, record: Record, *, follow: bool) -> Iterator[LogLine]:
+    def logs(self, record: JobRecord, *, follow: bool) -> Iterator[LogLine]:
         place = recall(record)
         if not place.log_group:
             raise UsageError(
@@ -76,9 +76,9 @@ class OciPlatform:
         opened = place.open()
         jobs, logs = Jobs.open(opened), Logs.open(opened)
 
-        def look() -> search.Watched:
+        def look() -> search.FollowedRuns:
             runs = jobs.runs(place.compartment, record.job_id, place.names)
-            return search.Watched(
+            return search.FollowedRuns(
                 names={run.id: run.name for run in runs},
                 is_over=decide_status(runs).is_over,
                 nodes_per_run=record.max_nodes if place.mode == "multinode" else 1,
@@ -88,7 +88,7 @@ class OciPlatform:
         where = "/".join(filter(None, (place.compartment, place.log_group, place.log)))
         return search.follow(logs.search, where, look, since=record.created_at, follows=follow)
 
-    def scale(self, record: Record, num_nodes: int, say: Say) -> None:
+    def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None:
         place = recall(record)
         if place.mode == "multinode":
             raise UsageError(
@@ -102,7 +102,7 @@ class OciPlatform:
         for run in orders.cancel:
             jobs.cancel(run)
 
-    def cancel(self, record: Record, say: Say) -> None:
+    def cancel(self, record: JobRecord, say: Say) -> None:
         """The Job and its runs stay with the service, as the record of what was; what we had sent for them goes."""
         place = recall(record)
         opened = place.open()
@@ -111,7 +111,7 @@ class OciPlatform:
         _folder(below(record.work_dir, record.job_id), opened).remove(_MEETING_FILES)
 
     @contextmanager
-    def coordinator(self, record: Record) -> Iterator[tuple[str, str] | None]:
+    def coordinator(self, record: JobRecord) -> Iterator[tuple[str, str] | None]:
         """Only where the nodes' network is reached from here."""
         yield _met(record)
 
@@ -134,7 +134,7 @@ def _options(job: Job) -> Oci:
     return options
 
 
-def _place(job: Job, options: Oci, ticket: Ticket) -> Place:
+def _place(job: Job, options: Oci, ticket: Ticket) -> OciPlace:
     code = (ticket.code.file_name,) if ticket.code is not None else ()
     files = (*code, *((_SECRETS_FILE,) if _has_values(job) else ()))
     return place_of(job, options, folder=below(options.work_dir, ticket.id), files=files)
@@ -157,7 +157,7 @@ def _network(opened: access.Access, options: Oci, say: Say) -> str:
         return ""
 
 
-def _job_body(job: Job, options: Oci, ticket: Ticket, place: Place, *, network: str) -> dict[str, Any]:
+def _job_body(job: Job, options: Oci, ticket: Ticket, place: OciPlace, *, network: str) -> dict[str, Any]:
     code = "" if ticket.code is None else ticket.code.sha256
     order = order_of(job, ticket.id, code=code, code_from=place.folder if code else "")
     secrets = below(place.folder, _SECRETS_FILE) if _SECRETS_FILE in place.files else ""
@@ -166,7 +166,7 @@ def _job_body(job: Job, options: Oci, ticket: Ticket, place: Place, *, network: 
     return body
 
 
-def _run_body(place: Place, rank: int, job_id: str) -> dict[str, Any]:
+def _run_body(place: OciPlace, rank: int, job_id: str) -> dict[str, Any]:
     known = {"job_id": job_id, "project": place.project, "compartment": place.compartment}
     name = place.names.of(rank)
     if place.mode == "multinode":
@@ -174,7 +174,7 @@ def _run_body(place: Place, rank: int, job_id: str) -> dict[str, Any]:
     return payload.run_body(name, rank, **known, tagged=place.tagged)
 
 
-def _num_runs(job: Job, place: Place) -> int:
+def _num_runs(job: Job, place: OciPlace) -> int:
     return 1 if place.mode == "multinode" else job.nodes.max
 
 
@@ -185,7 +185,7 @@ def _files(ticket: Ticket, secrets: Mapping[str, str]) -> Iterator[tuple[str, by
         yield _SECRETS_FILE, json.dumps(dict(secrets)).encode()
 
 
-def _notes(job: Job, options: Oci, place: Place) -> Iterator[str]:
+def _notes(job: Job, options: Oci, place: OciPlace) -> Iterator[str]:
     values = [name for name, secret in job.secrets.items() if secret.kind != "oci"]
     if values:
         yield (
@@ -228,11 +228,11 @@ def _undone_on_failure(say: Say) -> Iterator[Callable[[Callable[[], None]], None
 # --- what was sent --------------------------------------------------------------------------------
 
 
-def _runs(place: Place, record: Record) -> list[Run]:
+def _runs(place: OciPlace, record: JobRecord) -> list[OciRun]:
     return Jobs.open(place.open()).runs(place.compartment, record.job_id, place.names)
 
 
-def _end(jobs: Jobs, place: Place, job_id: str, say: Say, *, deletes: bool) -> None:
+def _end(jobs: Jobs, place: OciPlace, job_id: str, say: Say, *, deletes: bool) -> None:
     """Cancel all runs, and wait until none is left."""
     began, asked, said = time.monotonic(), set[str](), ""
     while True:
@@ -258,7 +258,7 @@ def _end(jobs: Jobs, place: Place, job_id: str, say: Say, *, deletes: bool) -> N
         say(f"the job {job_id} is deleted again")
 
 
-def _met(record: Record) -> tuple[str, str] | None:
+def _met(record: JobRecord) -> tuple[str, str] | None:
     import socket
     from urllib.parse import urlsplit
 

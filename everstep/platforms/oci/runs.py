@@ -25,7 +25,7 @@ OVER = ("SUCCEEDED", "FAILED", "NEEDS_ATTENTION", "CANCELED", "DELETED")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Names:
+class RunNames:
     """Of the runs: ADS's way."""
 
     main: str
@@ -42,7 +42,7 @@ class Names:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
+class OciRun:
     id: str
     name: str
     rank: int
@@ -64,7 +64,7 @@ class Run:
         )
 
 
-def decide_status(runs: Sequence[Run]) -> JobStatus:
+def decide_status(runs: Sequence[OciRun]) -> JobStatus:
     nodes = tuple(run.status for run in runs)
     main = next((run for run in runs if run.rank == 0), None)
     if main is None:
@@ -85,10 +85,10 @@ def decide_status(runs: Sequence[Run]) -> JobStatus:
 class ScaleOrders:
     reason: str
     add: tuple[int, ...] = ()  # ranks
-    cancel: tuple[Run, ...] = ()
+    cancel: tuple[OciRun, ...] = ()
 
 
-def decide_scale(runs: Sequence[Run], num_wanted: int) -> ScaleOrders:
+def decide_scale(runs: Sequence[OciRun], num_wanted: int) -> ScaleOrders:
     """The youngest leave; rank 0 never does. New ones get ranks that no run of the job ever had."""
     there = sorted((run for run in runs if run.is_wanted), key=lambda run: run.rank)
     if not there or there[0].rank != 0:
@@ -105,12 +105,12 @@ def decide_scale(runs: Sequence[Run], num_wanted: int) -> ScaleOrders:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndOrders:
     reason: str
-    cancel: tuple[Run, ...] = ()
+    cancel: tuple[OciRun, ...] = ()
     is_done: bool = False
     is_hopeless: bool = False
 
 
-def decide_end(runs: Sequence[Run], *, asked: Set[str], waited_s: float, patience_s: float) -> EndOrders:
+def decide_end(runs: Sequence[OciRun], *, asked: Set[str], waited_s: float, patience_s: float) -> EndOrders:
     """Rank 0 first: it has the coordinator in it, and the others hear from that why they are to go. `asked`: those that
     were cancelled already, by their ids."""
     left = sorted((run for run in runs if not run.is_over), key=lambda run: run.rank)

@@ -37,12 +37,12 @@ class LogRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SearchWindow:
     start: float
     end: float
 
 
-Search = Callable[[str, Window], Sequence[LogRecord]]  # a query, oldest first, MAX_RECORDS at most
+Search = Callable[[str, SearchWindow], Sequence[LogRecord]]  # a query, oldest first, MAX_RECORDS at most
 
 
 def queries(place: str, runs: Sequence[str]) -> Iterator[str]:
@@ -65,12 +65,12 @@ def record_of(told: Mapping[str, Any]) -> LogRecord:
     )
 
 
-def read_all(search: Search, query: str, window: Window) -> list[LogRecord]:
+def read_all(search: Search, query: str, window: SearchWindow) -> list[LogRecord]:
     """However many there are: from the last one on again and again, and by halves where it is too much."""
     found: dict[str, LogRecord] = {}
     start = window.start
     while start <= window.end:
-        part = _read(search, query, Window(start, window.end))
+        part = _read(search, query, SearchWindow(start, window.end))
         found.update((record.id, record) for record in part)
         if len(part) < MAX_RECORDS:
             break
@@ -79,19 +79,19 @@ def read_all(search: Search, query: str, window: Window) -> list[LogRecord]:
     return sorted(found.values(), key=lambda record: record.at)
 
 
-def _read(search: Search, query: str, window: Window) -> list[LogRecord]:
+def _read(search: Search, query: str, window: SearchWindow) -> list[LogRecord]:
     try:
         return list(search(query, window))
     except TooLarge:
         if window.end - window.start < 2 * _TICK_S:
             raise
         middle = (window.start + window.end) / 2
-        first = read_all(search, query, Window(window.start, middle))
-        return [*first, *read_all(search, query, Window(middle + _TICK_S, window.end))]
+        first = read_all(search, query, SearchWindow(window.start, middle))
+        return [*first, *read_all(search, query, SearchWindow(middle + _TICK_S, window.end))]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Watched:
+class FollowedRuns:
     """What is to be followed, as it is now: there may be more runs at the next look."""
 
     names: Mapping[str, str]  # by the runs' OCIDs
@@ -102,7 +102,7 @@ class Watched:
 def follow(
     search: Search,
     place: str,
-    look: Callable[[], Watched],
+    look: Callable[[], FollowedRuns],
     *,
     since: float,
     follows: bool,
@@ -117,7 +117,7 @@ def follow(
         watched, now = look(), clock()
         over_at = now if watched.is_over and over_at is None else over_at
         runs = tuple(watched.names)
-        window = Window(max(start, now - MAX_WINDOW_S), now)
+        window = SearchWindow(max(start, now - MAX_WINDOW_S), now)
         for record in (record for query in queries(place, runs) for record in read_all(search, query, window)):
             if record.id in seen:
                 continue

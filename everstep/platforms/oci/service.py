@@ -10,8 +10,8 @@ from typing import Any
 
 from everstep.errors import PermanentError
 from everstep.platforms.oci.access import Access, status_of, told
-from everstep.platforms.oci.runs import OVER, Names, Run
-from everstep.platforms.oci.search import MAX_RECORDS, LogRecord, TooLarge, Window, record_of
+from everstep.platforms.oci.runs import OVER, OciRun, RunNames
+from everstep.platforms.oci.search import MAX_RECORDS, LogRecord, SearchWindow, TooLarge, record_of
 
 _ACTIVE_S = 120.0
 _PAUSE_S = 0.5
@@ -47,14 +47,14 @@ class Jobs:
         with told(f"start {body['displayName']}"):
             return str(self.client.create_job_run(create_job_run_details=dict(body)).data.id)
 
-    def runs(self, compartment: str, job_id: str, names: Names) -> list[Run]:
+    def runs(self, compartment: str, job_id: str, names: RunNames) -> list[OciRun]:
         """By rank. Those that are none of ours, made by hand, are left out."""
         from oci.pagination import list_call_get_all_results
 
         with told("look at the job's runs"):
             found = list_call_get_all_results(self.client.list_job_runs, compartment, job_id=job_id).data
         runs = [
-            Run(
+            OciRun(
                 id=each.id,
                 name=each.display_name,
                 rank=rank,
@@ -66,7 +66,7 @@ class Jobs:
         ]
         return sorted(runs, key=lambda run: run.rank)
 
-    def cancel(self, run: Run) -> None:
+    def cancel(self, run: OciRun) -> None:
         """A run that is over, or leaving, is left alone."""
         from oci.exceptions import ServiceError
 
@@ -99,7 +99,7 @@ class Logs:
         with told("open the Logging Search service"):
             return cls(access.logs())
 
-    def search(self, query: str, window: Window) -> list[LogRecord]:
+    def search(self, query: str, window: SearchWindow) -> list[LogRecord]:
         from oci.exceptions import ServiceError
 
         body = {

@@ -18,7 +18,7 @@ from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.errors import JobStopped
 from everstep.events import emit
-from everstep.ipc.progress_page import Board
+from everstep.ipc.progress_page import ProgressPage
 from everstep.retry import patiently
 from everstep.wire import COMPUTING, OUTSIDE, WAITING, Announce, Arrive, Arrived, Broken, Leave, Settled, Watch
 
@@ -29,7 +29,7 @@ class Puppet:
     def __init__(self, coordinator: Coordinator, num_steps: int) -> None:
         self.coordinator, self.num_steps = coordinator, num_steps
         self.worker, self.incarnation = env.worker(), uuid.uuid4().hex
-        self.board = Board(env.board_path())
+        self.board = ProgressPage(env.board_path())
         self.step, self.generation, self.settled = 0, 0, 0
 
     def announce(self) -> None:

@@ -26,13 +26,13 @@ from train import batch, build, digest, make_optimizer, optimizer_state
 
 import everstep
 from everstep.engine import process_engine
-from everstep.engine.fixed_world import Alone
+from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.group import Group
 from everstep.engine.reduction import QUICK_S, Reduction
 from everstep.engine.step import Engine
 from everstep.engine.world import World
 from everstep.errors import PermanentError, StateMismatch
-from everstep.ipc.progress_page import Board
+from everstep.ipc.progress_page import ProgressPage
 from everstep.process import STOPPED, process_state
 
 SIZES = (3, 0, 5, 1, 2, 4, 1)  # samples of each micro-batch; one is empty
@@ -197,7 +197,7 @@ def drift_apart(kind: str) -> str:
     return "nothing"
 
 
-class Planned(Alone):
+class Planned(LoneMembership):
     """Generations as planned: by number, its ranks. A worker is in those that name it, and goes on when it must."""
 
     def __init__(self, *generations: Sequence[int]) -> None:
@@ -229,7 +229,7 @@ def in_planned_world(
     micro_batches: int, *generations: Sequence[int]
 ) -> tuple[Engine, everstep.ElasticTrainer, nn.Module]:
     torch.manual_seed(0)
-    engine, model = Engine(lambda board, closed: Planned(*generations), Board()), nn.Linear(2, 1)
+    engine, model = Engine(lambda board, closed: Planned(*generations), ProgressPage()), nn.Linear(2, 1)
     return engine, everstep.ElasticTrainer(model, micro_batches=micro_batches, engine=engine), model
 
 

@@ -14,7 +14,7 @@ import torch
 import everstep
 from everstep.errors import CheckpointFailed, StorageUnreachable
 from everstep.storage.base import Storage, open_storage
-from everstep.storage.remote import Remote
+from everstep.storage.remote import RemoteStorage
 from lab.command import until
 
 
@@ -139,7 +139,7 @@ def test_an_upload_that_is_cut_in_the_middle_is_made_again(gateway: Any, bucket:
 
 def test_an_upload_over_a_connection_that_has_died_silently_is_made_again(gateway: Any, bucket: str) -> None:
     data = bytes(torch.randint(0, 256, (40 << 20,), dtype=torch.uint8).numpy())
-    with closing(Remote(f"s3://{bucket}/run", "s3", stall_s=5.0)) as storage:
+    with closing(RemoteStorage(f"s3://{bucket}/run", "s3", stall_s=5.0)) as storage:
         storage.put("small", b"1")
         gateway.freeze_after = 25 << 20
         storage.put("large", memoryview(data))
@@ -155,7 +155,7 @@ def _calls_under_way() -> list[str]:
 
 def test_a_storage_that_stays_away_is_an_error_in_words(gateway: Any, bucket: str) -> None:
     gateway.is_down.set()
-    storage = Remote(f"s3://{bucket}/run", "s3", retry_s=0.0)
+    storage = RemoteStorage(f"s3://{bucket}/run", "s3", retry_s=0.0)
     storage._files.retries = 1
     with closing(storage), pytest.raises(StorageUnreachable, match="gave up after"):
         storage.put("x", b"1")

@@ -161,9 +161,9 @@ class Worker(threading.Thread):
             start, stop = left[0]
             cut = stop if self.log.is_last else self.chance.randint(start, stop)
             if cut > start:
-                done.append(wire.Part(lease=lease, start=start, count=cut - start))
+                done.append(wire.LeasePart(lease=lease, start=start, count=cut - start))
             if cut < stop and self.chance.random() < 0.1:
-                returned.append(wire.Part(lease=lease, start=cut, count=stop - cut))
+                returned.append(wire.LeasePart(lease=lease, start=cut, count=stop - cut))
         return done, returned
 
 

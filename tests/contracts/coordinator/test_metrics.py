@@ -18,7 +18,7 @@ from everstep.errors import Refused
 from everstep.pytorch import job_metrics
 from everstep.pytorch.job_metrics import JobMetrics
 from everstep.pytorch.records import make_record
-from everstep.pytorch.units import Progress
+from everstep.pytorch.units import BatchProgress
 from everstep.wire import MetricReport
 from lab.command import until
 
@@ -29,7 +29,7 @@ VALIDATION = replace(
 
 
 def record(batches, loss=0.5):
-    return make_record("training", Progress(batches=batches), {"loss": loss})
+    return make_record("training", BatchProgress(batches=batches), {"loss": loss})
 
 
 def batches_of(coordinator):
@@ -193,7 +193,7 @@ def test_records_arrive_by_the_time_it_is_closed(play, said):
     sender = JobMetrics(client_for(one))
     for batches in range(1, 251):
         sender(record(batches))
-    sender(make_record("end", Progress(batches=250), reason="done", best={"uuid": "u", "value": 0.5}))
+    sender(make_record("end", BatchProgress(batches=250), reason="done", best={"uuid": "u", "value": 0.5}))
     sender.close(60.0)
     *training, end = one.coordinator.metrics(limit=1000).reports
     assert [each.batches for each in training] == list(range(1, 251))
@@ -235,7 +235,7 @@ def test_one_that_is_refused_takes_no_others_with_it(play, said):
     sender = JobMetrics(client_for(one))
     for batches in range(3):
         sender(record(batches))
-    sender(make_record("training", Progress(batches=3), {"text": "x" * 70_000}))
+    sender(make_record("training", BatchProgress(batches=3), {"text": "x" * 70_000}))
     sender(record(4))
     sender.close(60.0)
     assert batches_of(one.coordinator) == [0, 1, 2, 4]

@@ -50,7 +50,7 @@ class Reader:
 
 def part(lease, start=None, stop=None):
     start, stop = lease.start if start is None else start, lease.stop if stop is None else stop
-    return wire.Part(lease=lease.lease, start=start, count=stop - start)
+    return wire.LeasePart(lease=lease.lease, start=start, count=stop - start)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

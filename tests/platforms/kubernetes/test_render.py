@@ -13,13 +13,13 @@ import yaml
 
 from everstep.errors import UsageError
 from everstep.job_file.load import load
-from everstep.job_file.order import Order
+from everstep.job_file.order import NodeOrder
 from everstep.job_file.tree import dump
 from everstep.platforms.base import Rendering, Ticket
 from everstep.platforms.code_tarball import Code
 from everstep.platforms.kubernetes.facts import fleet_node, job_status
 from everstep.platforms.kubernetes.fleet import Owner, pod_of, token_secret
-from everstep.platforms.kubernetes.names import Names
+from everstep.platforms.kubernetes.names import ObjectNames
 from everstep.platforms.kubernetes.rbac import shared_rbac
 from everstep.platforms.kubernetes.render import PART_BYTES, render
 
@@ -103,7 +103,7 @@ def test_pods_are_restricted_and_workers_have_no_token_of_the_cluster() -> None:
 
 def test_all_that_a_job_says_is_in_its_order() -> None:
     told = next(each for each in rendered(JOBS["rich"]).objects if each["metadata"]["name"] == "a-rich-job-order")
-    order = Order.from_json(told["data"]["order.json"])
+    order = NodeOrder.from_json(told["data"]["order.json"])
     assert (order.script, order.args) == ("train.py", ("two words", "$HOME", "it's"))
     assert order.env == {"GREETING": "good $(DAY)\nday"}
 
@@ -141,15 +141,15 @@ def test_the_account_that_an_admin_makes_is_the_documented_one() -> None:
 
 
 def test_a_worker_pod_has_its_number_its_owner_and_the_coordinators_token() -> None:
-    secret = token_secret(Names("first"), "worker:abc\nuser:def\n", owner=OWNER)
-    pod = pod_of(worker(), Names("first"), 7, owner=OWNER, secret=secret["metadata"]["name"])
+    secret = token_secret(ObjectNames("first"), "worker:abc\nuser:def\n", owner=OWNER)
+    pod = pod_of(worker(), ObjectNames("first"), 7, owner=OWNER, secret=secret["metadata"]["name"])
     assert pod["metadata"]["name"] == "first-worker-7"
     assert pod["metadata"]["ownerReferences"] == [
         {"apiVersion": "batch/v1", "kind": "Job", "name": "first-coordinator", "uid": "1-2-3"}
     ]
     (token,) = [each for each in pod["spec"]["containers"][0]["env"] if each["name"] == "EVERSTEP_TOKEN"]
     assert token["valueFrom"]["secretKeyRef"] == {"name": secret["metadata"]["name"], "key": "worker"}
-    others = token_secret(Names("first"), "worker:xyz\n", owner=OWNER)
+    others = token_secret(ObjectNames("first"), "worker:xyz\n", owner=OWNER)
     assert others["metadata"]["name"] != secret["metadata"]["name"]
 
 

@@ -13,8 +13,17 @@ from everstep.job_file.load import load_file
 from everstep.platforms.base import Rendering, Ticket
 from everstep.platforms.code_tarball import Code
 from everstep.platforms.oci import OciPlatform
-from everstep.platforms.oci.runs import Names, Run, decide_end, decide_scale, decide_status
-from everstep.platforms.oci.search import LAST_LINE, LATE_S, MAX_RECORDS, LogRecord, TooLarge, Watched, Window, follow
+from everstep.platforms.oci.runs import OciRun, RunNames, decide_end, decide_scale, decide_status
+from everstep.platforms.oci.search import (
+    LAST_LINE,
+    LATE_S,
+    MAX_RECORDS,
+    FollowedRuns,
+    LogRecord,
+    SearchWindow,
+    TooLarge,
+    follow,
+)
 from everstep.platforms.raw_overlay import lay_over
 from lab.oci.tenancy import ROOT
 
@@ -88,11 +97,11 @@ def test_raw_is_laid_over_what_we_would_send() -> None:
 # --- the runs ---
 
 
-NAMES = Names(main="main", worker="worker")
+NAMES = RunNames(main="main", worker="worker")
 
 
-def runs(*states: str) -> list[Run]:
-    return [Run(id=f"run{rank}", name=NAMES.of(rank), rank=rank, state=state) for rank, state in enumerate(states)]
+def runs(*states: str) -> list[OciRun]:
+    return [OciRun(id=f"run{rank}", name=NAMES.of(rank), rank=rank, state=state) for rank, state in enumerate(states)]
 
 
 def test_the_names_tell_the_ranks() -> None:
@@ -143,7 +152,7 @@ class Log:
     def __init__(self, *records: tuple[float, float, str], over_at: float) -> None:
         self.records, self.now, self.over_at, self.num_calls = records, 1000.0, over_at, 0
 
-    def search(self, query: str, window: Window) -> list[LogRecord]:
+    def search(self, query: str, window: SearchWindow) -> list[LogRecord]:
         self.num_calls += 1
         assert "source = '*run0'" in query
         found = [
@@ -159,8 +168,8 @@ class Log:
         def sleep(seconds: float) -> None:
             self.now += seconds
 
-        def look() -> Watched:
-            return Watched(names={"run0": "main"}, is_over=self.now >= self.over_at)
+        def look() -> FollowedRuns:
+            return FollowedRuns(names={"run0": "main"}, is_over=self.now >= self.over_at)
 
         found = follow(self.search, "a/b/c", look, since=1000.0, follows=follows, sleep=sleep, clock=lambda: self.now)
         return [line.text for line in found]

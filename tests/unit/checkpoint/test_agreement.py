@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch.distributed as dist
 
-from everstep.checkpoint.agreement import Agreement, Mark, Place, Word
+from everstep.checkpoint.agreement import Agreement, SaveMark, Word, WorkerPlace
 from everstep.errors import CheckpointBroken, CheckpointFailed
 
 
@@ -16,12 +16,14 @@ def world(size: int, identities: list[str] | None = None) -> list[Agreement]:
     store = dist.HashStore()
     seen = identities or ["same"] * size
     return [
-        Agreement(Place(generation=2, rank=rank, size=size), "/ckpt", store, identity=lambda rank=rank: seen[rank])
+        Agreement(
+            WorkerPlace(generation=2, rank=rank, size=size), "/ckpt", store, identity=lambda rank=rank: seen[rank]
+        )
         for rank in range(size)
     ]
 
 
-def save(worker: Agreement, step: int) -> tuple[Mark, Word | None]:
+def save(worker: Agreement, step: int) -> tuple[SaveMark, Word | None]:
     return worker.mark(step), worker.settle(is_sharded=False, base=lambda: 0)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from everstep.checkpoint import state_block
 from everstep.checkpoint.double_buffer import Arena, Filling
-from everstep.checkpoint.memory_blocks import Block, shared_file
+from everstep.checkpoint.memory_blocks import GrowingBlock, shared_file
 from everstep.checkpoint.memory_limit import Memory, decide_room, look_for_memory
 
 MB = 1 << 20
@@ -61,7 +61,7 @@ def test_a_slot_that_is_being_written_is_not_filled() -> None:
 
 
 def test_states_grow_and_shrink() -> None:
-    arena = Arena([Block(shared_file()), Block(shared_file())], look=lambda: PLENTY)
+    arena = Arena([GrowingBlock(shared_file()), GrowingBlock(shared_file())], look=lambda: PLENTY)
     for step, size in enumerate([MB, 80 * MB, 3 * MB, 200 * MB, 1], start=1):
         fill(arena, step, size)
         assert newest_step(arena) == step
@@ -69,11 +69,11 @@ def test_states_grow_and_shrink() -> None:
 
 def test_who_comes_after_finds_the_state_in_the_same_files() -> None:
     files = [shared_file(), shared_file()]
-    first = Arena([Block(os.dup(file)) for file in files], look=lambda: PLENTY)
+    first = Arena([GrowingBlock(os.dup(file)) for file in files], look=lambda: PLENTY)
     fill(first, 7)
     begin(first, 8)
     first.close()
-    second = Arena([Block(file) for file in files], look=lambda: PLENTY)
+    second = Arena([GrowingBlock(file) for file in files], look=lambda: PLENTY)
     assert newest_step(second) == 7
     fill(second, 9)
     assert newest_step(second) == 9
@@ -82,7 +82,9 @@ def test_who_comes_after_finds_the_state_in_the_same_files() -> None:
 def test_pages_are_there_before_the_first_state() -> None:
     file = shared_file()
     touched = threading.Event()
-    arena = Arena([Block(file), Block(shared_file())], prepare=lambda block: touched.set(), look=lambda: PLENTY)
+    arena = Arena(
+        [GrowingBlock(file), GrowingBlock(shared_file())], prepare=lambda block: touched.set(), look=lambda: PLENTY
+    )
     arena.expect(32 * MB)
     assert touched.wait(60)
     assert os.fstat(file).st_blocks * 512 >= 32 * MB
@@ -101,7 +103,7 @@ def test_little_memory_gives_one_slot_and_says_what_to_do(caplog: pytest.LogCapt
 
 
 def test_no_memory_gives_a_file(caplog: pytest.LogCaptureFixture) -> None:
-    arena = Arena([Block(shared_file()), Block(shared_file())], look=lambda: Memory(free_bytes=10 * MB))
+    arena = Arena([GrowingBlock(shared_file()), GrowingBlock(shared_file())], look=lambda: Memory(free_bytes=10 * MB))
     fill(arena, 1, 20 * MB)
     assert not arena.is_shared
     assert newest_step(arena) == 1
@@ -109,7 +111,7 @@ def test_no_memory_gives_a_file(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_slot_that_was_never_ended_reads_as_nothing() -> None:
-    block = Block()
+    block = GrowingBlock()
     state_block.begin(block, sequence=3, generation=0, step=1, description=b"d" * 5000, image_bytes=10)
     assert state_block.read(block.view) is None
     state_block.commit(block.view)

@@ -22,14 +22,14 @@ import torch
 import everstep
 from everstep.checkpoint import agreement
 from everstep.checkpoint import checkpointer as module
-from everstep.checkpoint.agreement import Place
+from everstep.checkpoint.agreement import WorkerPlace
 from everstep.checkpoint.code_snapshot import take_snapshot
 from everstep.engine import process_engine
-from everstep.engine.fixed_world import Alone
+from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.step import Engine
 from everstep.errors import CheckpointFailed, NoCheckpoint, UsageError
-from everstep.ipc.progress_page import Board
-from everstep.storage.local import Local
+from everstep.ipc.progress_page import ProgressPage
+from everstep.storage.local import LocalStorage
 
 
 def steps(checkpointer: everstep.Checkpointer) -> list[int]:
@@ -81,7 +81,7 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*-*7/*/state.json"))) == 1  # the others were swept
 
 
-class Gate(Local):
+class Gate(LocalStorage):
     """A real directory whose writes wait until they may go on."""
 
     def __init__(self, path: str) -> None:
@@ -130,7 +130,7 @@ def test_a_save_waits_for_memory_when_two_are_being_written(tmp_path: Path) -> N
     assert steps(checkpointer) == [1, 2, 3]
 
 
-class SlowSweep(Local):
+class SlowSweep(LocalStorage):
     """A real directory that gives back no space until it may."""
 
     def __init__(self, path: str) -> None:
@@ -157,7 +157,7 @@ def test_a_save_is_told_durable_before_old_ones_are_cleared_away_and_they_are_no
 def test_what_a_killed_writer_has_hidden_is_cleared_away_after_the_next_save(tmp_path: Path) -> None:
     with everstep.Checkpointer(tmp_path, keep_latest=None) as checkpointer:
         checkpointer.save(1, {"w": torch.ones(9)}, wait=True)
-    Local(str(tmp_path)).hide("000000-000000000001", "manifest.json")
+    LocalStorage(str(tmp_path)).hide("000000-000000000001", "manifest.json")
     with everstep.Checkpointer(tmp_path) as checkpointer:
         assert steps(checkpointer) == [] and len(list(tmp_path.iterdir())) == 1
         checkpointer.save(2, {}, wait=True)
@@ -166,7 +166,7 @@ def test_what_a_killed_writer_has_hidden_is_cleared_away_after_the_next_save(tmp
 
 @pytest.mark.parametrize("start", [0, 8])
 def test_a_large_file_of_any_size_is_written_past_the_cache_or_through_it(start: int, tmp_path: Path) -> None:
-    storage = Local(str(tmp_path))
+    storage = LocalStorage(str(tmp_path))
     with mmap.mmap(-1, 3 << 20) as memory:
         memory[:] = os.urandom(3 << 20)
         for size in (1 << 20, (1 << 20) + 1, (2 << 20) + 4095):
@@ -196,7 +196,7 @@ def test_a_failed_save_is_told_to_whoever_waits_and_the_next_one_goes_well(tmp_p
         assert checkpointer.load() == {"a": 3}
 
 
-class Full(Local):
+class Full(LocalStorage):
     """A real directory with no room for tensors."""
 
     def put(self, name: str, data: Any) -> None:
@@ -314,7 +314,7 @@ def test_two_runs_in_one_place_are_told_and_never_leave_a_broken_checkpoint_unsa
 
 
 def test_many_may_write_the_same_name_at_once(tmp_path: Path) -> None:
-    storage = Local(str(tmp_path))
+    storage = LocalStorage(str(tmp_path))
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: storage.put("x", bytes([number]) * 1000), range(200)))
 
@@ -393,7 +393,7 @@ def test_workers_of_a_plain_world_load_the_same_although_one_cannot_read_the_new
             checkpointer.save(step, {"step": step}, wait=True)
     store, here = torch.distributed.HashStore(), threading.local()
     monkeypatch.setattr(agreement, "_open_store", lambda *_: store)
-    monkeypatch.setattr(module, "place_now", lambda: Place(generation=0, rank=here.rank, size=2))
+    monkeypatch.setattr(module, "place_now", lambda: WorkerPlace(generation=0, rank=here.rank, size=2))
     read_state = module.read_state
 
     def flaky(storage: Any, manifest: Any) -> Any:
@@ -416,9 +416,9 @@ def test_a_save_that_is_written_has_the_workers_compare_their_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not one that is kept in memory: there may be as many as steps, and a sum over all weights takes time."""
-    engine = Engine(lambda board, closed: Alone(), Board())
+    engine = Engine(lambda board, closed: LoneMembership(), ProgressPage())
     monkeypatch.setattr(process_engine, "_engine", engine)
-    monkeypatch.setattr(module, "place_now", lambda: Place(generation=0, rank=0, size=1))
+    monkeypatch.setattr(module, "place_now", lambda: WorkerPlace(generation=0, rank=0, size=1))
     with everstep.Checkpointer(tmp_path, every=2, memory_every=1) as checkpointer:
         wanted = []
         for step in (1, 2):

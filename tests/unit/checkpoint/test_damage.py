@@ -21,7 +21,7 @@ from everstep.checkpoint.header import parse_header, parse_length, parse_state
 from everstep.checkpoint.load import read_state
 from everstep.checkpoint.write import checksums
 from everstep.errors import CheckpointBroken
-from everstep.storage.local import Local
+from everstep.storage.local import LocalStorage
 
 STATE = {"w": torch.arange(50, dtype=torch.float32), "b": torch.ones(3, dtype=torch.bfloat16), "step": 7, "name": "x"}
 
@@ -60,9 +60,9 @@ def _must_be_found(whole: Path, tmp_path: Path, victim: Path, content: bytes) ->
     copy = tmp_path / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(whole, copy)
-    manifest = find(Local(str(copy)))[0].manifest
+    manifest = find(LocalStorage(str(copy)))[0].manifest
     (copy / victim).write_bytes(content)
-    storage = Local(str(copy))
+    storage = LocalStorage(str(copy))
     (found,) = find(storage)
     if victim.name == manifests.MANIFEST and json_equal((whole / victim).read_bytes(), content):
         return  # white space between the fields
@@ -187,14 +187,14 @@ json_values = st.recursive(
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(json_values)
 def test_a_hostile_skeleton_gives_a_value_or_an_error_in_words(whole: Path, tmp_path: Path, skeleton: Any) -> None:
-    storage = Local(str(tmp_path / "forged"))
+    storage = LocalStorage(str(tmp_path / "forged"))
     shutil.copytree(whole, storage.root, dirs_exist_ok=True)
     forged = _forge(storage, lambda record: record | {"skeleton": skeleton})
     with contextlib.suppress(CheckpointBroken):
         read_state(storage, forged)
 
 
-def _forge(storage: Local, change: Any) -> manifests.Manifest:
+def _forge(storage: LocalStorage, change: Any) -> manifests.Manifest:
     """state.json with another content, and a manifest that says that it must be so."""
     from dataclasses import replace
 
@@ -222,7 +222,7 @@ def _forge(storage: Local, change: Any) -> manifests.Manifest:
 def test_tensors_that_are_not_those_of_the_state_are_refused(
     whole: Path, tmp_path: Path, rows: list[Any], says: str
 ) -> None:
-    storage = Local(str(tmp_path / "forged"))
+    storage = LocalStorage(str(tmp_path / "forged"))
     shutil.copytree(whole, storage.root)
     with pytest.raises(CheckpointBroken, match=says):
         read_state(storage, _forge(storage, lambda record: record | {"tensors": rows}))
@@ -267,7 +267,7 @@ def test_a_checkpoint_of_a_newer_format_is_never_deleted_nor_replaced(tmp_path: 
 
 
 def test_a_manifest_of_a_newer_format_says_so(whole: Path, tmp_path: Path) -> None:
-    storage = Local(str(tmp_path / "newer"))
+    storage = LocalStorage(str(tmp_path / "newer"))
     shutil.copytree(whole, storage.root)
     (path,) = storage.root.glob("*/manifest.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 99}))

@@ -7,45 +7,45 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.checkpoint.manifest import Key, Manifest, Policy, parse_folder
+from everstep.checkpoint.manifest import CheckpointKey, Manifest, RetentionPolicy, parse_folder
 from everstep.checkpoint.retention import Standing, best_first, decide_retention
 from everstep.checkpoint.schedule import decide_due, decide_lineage
 
 
 def at(step: int, metric: float | None = None, *, generation: int = 0, is_whole: bool = True) -> Standing:
-    return Standing(key=Key(generation=generation, step=step), metric=metric, is_whole=is_whole)
+    return Standing(key=CheckpointKey(generation=generation, step=step), metric=metric, is_whole=is_whole)
 
 
-def deleted(found: list[Standing], policy: Policy) -> list[int]:
+def deleted(found: list[Standing], policy: RetentionPolicy) -> list[int]:
     return sorted(key.step for key in decide_retention(found, policy).delete)
 
 
 def test_the_latest_and_the_best_are_kept() -> None:
     found = [at(1, 0.5), at(2, 0.1), at(3, 0.4), at(4, 0.3), at(5, 0.2)]
 
-    assert deleted(found, Policy(keep_latest=2, keep_best=1, metric="loss")) == [1, 3]
-    assert deleted(found, Policy(keep_latest=1, keep_best=1, metric="loss", mode="max")) == [2, 3, 4]
-    assert deleted(found, Policy(keep_latest=None)) == []
+    assert deleted(found, RetentionPolicy(keep_latest=2, keep_best=1, metric="loss")) == [1, 3]
+    assert deleted(found, RetentionPolicy(keep_latest=1, keep_best=1, metric="loss", mode="max")) == [2, 3, 4]
+    assert deleted(found, RetentionPolicy(keep_latest=None)) == []
 
 
 def test_a_broken_newest_one_does_not_cost_the_newest_whole_one() -> None:
     found = [at(1), at(2), at(3, is_whole=False)]
 
-    assert deleted(found, Policy(keep_latest=1)) == [1]
+    assert deleted(found, RetentionPolicy(keep_latest=1)) == [1]
 
 
 def test_what_is_being_written_is_left_alone_and_what_died_is_swept() -> None:
     found = [at(1, is_whole=False), at(2), at(3, is_whole=False), at(4), at(5, is_whole=False)]
 
-    assert deleted(found, Policy(keep_latest=1)) == [1, 2, 3]
+    assert deleted(found, RetentionPolicy(keep_latest=1)) == [1, 2, 3]
 
 
 def test_without_a_whole_one_nothing_is_deleted() -> None:
-    assert deleted([at(1, is_whole=False), at(2, is_whole=False)], Policy()) == []
+    assert deleted([at(1, is_whole=False), at(2, is_whole=False)], RetentionPolicy()) == []
 
 
 def test_not_a_number_is_never_the_best() -> None:
-    policy = Policy(metric="loss")
+    policy = RetentionPolicy(metric="loss")
 
     assert [each.key.step for each in best_first([at(1, math.nan), at(2, 1.0), at(3, None)], policy)] == [2]
 
@@ -53,7 +53,7 @@ def test_not_a_number_is_never_the_best() -> None:
 def test_a_shorter_history_never_deletes_the_newest_of_another() -> None:
     """All members were lost, and a worker with an old state went on: hours of training are in the old history."""
     old = [at(9_900, generation=1), at(10_000, generation=1)]
-    policy = Policy(keep_latest=2)
+    policy = RetentionPolicy(keep_latest=2)
 
     assert deleted([*old, at(100, generation=2), at(200, generation=2)], policy) == [9_900]
     assert deleted([*old, *(at(step, generation=2) for step in (100, 200, 300))], policy) == [100, 9_900]
@@ -77,7 +77,7 @@ standings = st.lists(
 def test_retention_never_deletes_the_newest_whole_one_nor_the_best(
     found: list[Standing], keep_latest: int, keep_best: int, mode: str
 ) -> None:
-    policy = Policy(keep_latest=keep_latest, keep_best=keep_best, metric="loss", mode=mode)
+    policy = RetentionPolicy(keep_latest=keep_latest, keep_best=keep_best, metric="loss", mode=mode)
     decision = decide_retention(found, policy)
 
     whole = sorted(each.key for each in found if each.is_whole)
@@ -92,7 +92,7 @@ def test_retention_never_deletes_the_newest_whole_one_nor_the_best(
 
 
 def manifest(generation: int, step: int, *, world_generation: int = 0, job: str = "") -> Manifest:
-    key = Key(generation=generation, step=step)
+    key = CheckpointKey(generation=generation, step=step)
     return Manifest(key=key, save="s", time=0.0, world_generation=world_generation, job=job)
 
 
@@ -104,7 +104,7 @@ def manifest(generation: int, step: int, *, world_generation: int = 0, job: str 
 def test_what_is_saved_now_comes_after_all_that_is_there(newest: Manifest | None, step: int, generation: int) -> None:
     lineage = decide_lineage(step=step, world_generation=generation, job="", newest=newest)
 
-    key = Key(generation=lineage.base + generation, step=step)
+    key = CheckpointKey(generation=lineage.base + generation, step=step)
     assert key.generation >= 0
     assert newest is None or key > newest.key
 
@@ -118,14 +118,14 @@ def test_a_job_that_goes_on_keeps_its_generations_apart() -> None:
 
 def test_what_is_saved_now_comes_after_one_that_this_version_cannot_read() -> None:
     """Else its manifest would be overwritten."""
-    unread = Key(generation=3, step=70)
+    unread = CheckpointKey(generation=3, step=70)
     lineage = decide_lineage(step=60, world_generation=0, job="", newest=manifest(3, 50), unread=unread)
 
-    assert Key(generation=lineage.base, step=60) > unread
+    assert CheckpointKey(generation=lineage.base, step=60) > unread
 
 
 def test_folders_sort_as_their_checkpoints_do() -> None:
-    keys = [Key(generation=g, step=s) for g in (0, 1, 12) for s in (0, 9, 10, 10**9)]
+    keys = [CheckpointKey(generation=g, step=s) for g in (0, 1, 12) for s in (0, 9, 10, 10**9)]
 
     assert sorted(keys, key=lambda key: key.folder) == keys
     assert [parse_folder(key.folder) for key in keys] == keys

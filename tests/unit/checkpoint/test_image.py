@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep.checkpoint.export import runs
-from everstep.checkpoint.image import ITEM_BYTES, PAGE_BYTES, Piece, Share, TensorMeta, lay_out, put_heads, share_of
+from everstep.checkpoint.image import (
+    ITEM_BYTES,
+    PAGE_BYTES,
+    ImageShare,
+    Piece,
+    TensorMeta,
+    lay_out,
+    put_heads,
+    share_of,
+)
 from everstep.errors import UsageError
 
 shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
@@ -25,7 +34,7 @@ def test_each_tensor_is_in_one_share_and_any_reader_finds_it(
 ) -> None:
     found: list[str] = []
     for rank in range(num_shares):
-        layout = lay_out({"a": 1}, tensors, Share(rank=rank, size=num_shares), file_bytes=file_bytes)
+        layout = lay_out({"a": 1}, tensors, ImageShare(rank=rank, size=num_shares), file_bytes=file_bytes)
         image = memoryview(bytearray(layout.size_bytes))
         put_heads(layout, image)
         for file in layout.files:
@@ -48,7 +57,7 @@ def test_shares_are_runs_of_about_equal_bytes() -> None:
 def test_a_sharded_tensor_is_written_by_all_who_hold_a_piece() -> None:
     piece = Piece(start=(2, 0), shape=(2, 3))
     holder = TensorMeta(name="w", dtype="F32", shape=(4, 3), is_sharded=True, piece=piece)
-    layout = lay_out({}, [holder], Share(rank=1, size=2))
+    layout = lay_out({}, [holder], ImageShare(rank=1, size=2))
 
     (each,) = layout.slices
     assert each.size_bytes == 24
@@ -59,7 +68,9 @@ def test_all_workers_have_the_same_digest_whatever_piece_they_hold() -> None:
     one = TensorMeta(name="w", dtype="F32", shape=(4,), is_sharded=True, piece=Piece(start=(0,), shape=(2,)))
     other = TensorMeta(name="w", dtype="F32", shape=(4,), is_sharded=True)
 
-    assert lay_out({}, [one], Share(rank=0, size=2)).digest == lay_out({}, [other], Share(rank=1, size=2)).digest
+    assert (
+        lay_out({}, [one], ImageShare(rank=0, size=2)).digest == lay_out({}, [other], ImageShare(rank=1, size=2)).digest
+    )
 
 
 def test_two_tensors_of_one_name_are_refused() -> None:

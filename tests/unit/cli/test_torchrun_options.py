@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from everstep.errors import UsageError
-from everstep.launcher.shown_streams import BOTH, STDERR, Streams
+from everstep.launcher.shown_streams import BOTH, STDERR, ShownStreams
 from everstep.launcher.torchrun_options import (
     Endpoint,
     NodesRange,
@@ -163,8 +163,8 @@ def test_signals() -> None:
 
 
 def test_streams() -> None:
-    assert parse_streams("2", option="--tee") == Streams(of_all=STDERR)
-    assert parse_streams("0:3,12:2", option="--tee") == Streams(by_rank={0: BOTH, 12: STDERR})
+    assert parse_streams("2", option="--tee") == ShownStreams(of_all=STDERR)
+    assert parse_streams("0:3,12:2", option="--tee") == ShownStreams(by_rank={0: BOTH, 12: STDERR})
     for wrong in ("4", "", "0:4", "a:1", "0:1,", "3,1"):
         with pytest.raises(UsageError, match="--tee"):
             parse_streams(wrong, option="--tee")

@@ -20,7 +20,7 @@ import everstep
 from everstep import AllReduceController, RecordIndexService
 from everstep.engine import process_engine
 from everstep.errors import PeerLost, PermanentError, UsageError
-from everstep.wire import Part
+from everstep.wire import LeasePart
 
 _services: list[RecordIndexService] = []
 
@@ -165,7 +165,7 @@ def test_records_are_reported_to_a_coordinator_when_the_next_step_has_proved_the
     service = serve(12)
     job, told = Job(service).broadcast(), []
 
-    def report(done: Sequence[Part], generation: int, on_durable: Callable[[], None]) -> None:
+    def report(done: Sequence[LeasePart], generation: int, on_durable: Callable[[], None]) -> None:
         told.append((job.controller.num_steps, [part.start for part in done]))
         on_durable()
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from everstep import wire
-from everstep.coordinator.job import Job
+from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.roster.facts import Roster
 from everstep.coordinator.store.store import StoreError
 
@@ -35,7 +35,7 @@ class Disk:
 def with_a_job(story, **policy):
     async def run():
         disk = Disk()
-        job = Job(Roster(job="j", name="", policy=wire.Policy(**policy)), disk.save, disk.keep)
+        job = CoordinatedJob(Roster(job="j", name="", policy=wire.Policy(**policy)), disk.save, disk.keep)
         try:
             await asyncio.wait_for(story(job, disk), 60)
         finally:

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.coordinator.shards.leasing import Holder, Lease, LeaseFacts, decide_lease, decide_release
+from everstep.coordinator.shards.leasing import HeldLease, Holder, LeaseFacts, decide_lease, decide_release
 
 W0, W1, W2 = ("w0", "w0-1"), ("w1", "w1-1"), ("w2", "w2-1")
 
 
 def lease(number, since=0.0, **more):
     start = number * 10
-    return Lease(lease=number, start=start, stop=start + 10, left=((start, start + 10),), since=since, **more)
+    return HeldLease(lease=number, start=start, stop=start + 10, left=((start, start + 10),), since=since, **more)
 
 
 def holding(key, *leases, **more):

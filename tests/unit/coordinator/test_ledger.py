@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from everstep import wire
 from everstep.coordinator.shards.leasing import decide_lease
-from everstep.coordinator.shards.ledger import Ledger, Mark, Rows, check_same
+from everstep.coordinator.shards.ledger import DatasetMark, Rows, ShardLedger, check_same
 from everstep.coordinator.store.store import Store
 from everstep.errors import Refused
 
@@ -27,7 +27,7 @@ def members(ranges):
 
 def new_ledger(**spec):
     numbers = {"size": 10, "batch_size": 2, "minibatches_per_shard": 2} | spec
-    return Ledger(Rows(dataset="d", spec=wire.DatasetSpec(**numbers), mark=Mark()))
+    return ShardLedger(Rows(dataset="d", spec=wire.DatasetSpec(**numbers), mark=DatasetMark()))
 
 
 def take(ledger, key, request=1, now=0.0):
@@ -45,7 +45,7 @@ def take(ledger, key, request=1, now=0.0):
 
 def part(lease, start=None, stop=None):
     start, stop = lease.start if start is None else start, lease.stop if stop is None else stop
-    return wire.Part(lease=lease.lease, start=start, count=stop - start)
+    return wire.LeasePart(lease=lease.lease, start=start, count=stop - start)
 
 
 class Books(RuleBasedStateMachine):
@@ -59,7 +59,7 @@ class Books(RuleBasedStateMachine):
             size=size, epochs=epochs, batch_size=batch_size, minibatches_per_shard=2, is_overlapping=overlaps,
             on_bad_shard=on_bad,
         )  # fmt: skip
-        self.ledger = Ledger(Rows(dataset="d", spec=spec, mark=Mark()))
+        self.ledger = ShardLedger(Rows(dataset="d", spec=spec, mark=DatasetMark()))
         self.held: dict[tuple[str, str], set[int]] = {key: set() for key in WORKERS}
         self.done: set[int] = set()
         self.skipped: set[int] = set()
@@ -152,7 +152,7 @@ class Books(RuleBasedStateMachine):
     def the_store_reads_back_the_same(self):
         self.store.save_ledgers("j", [self.ledger.rows()])
         (rows,) = self.store.load_ledgers("j")
-        read = Ledger(rows)
+        read = ShardLedger(rows)
         for name in ("spec", "next", "settled", "restored", "bad", "num_out"):
             assert getattr(read, name) == getattr(self.ledger, name)
         assert [facts(each) for each in read.leases()] == [facts(each) for each in by_key(self.ledger)]

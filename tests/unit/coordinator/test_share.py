@@ -7,9 +7,9 @@ import heapq
 import pytest
 
 from everstep import wire
-from everstep.coordinator.shards.fair_share import Load, Pace, decide_share, is_expected
+from everstep.coordinator.shards.fair_share import Load, WorkerPace, decide_share, is_expected
 from everstep.coordinator.shards.leasing import decide_lease
-from everstep.coordinator.shards.ledger import Ledger, Mark, Rows
+from everstep.coordinator.shards.ledger import DatasetMark, Rows, ShardLedger
 
 SIZES = {"batch_size": 10, "shard_size": 80}
 
@@ -48,7 +48,7 @@ def test_a_lease_is_worth_its_call():
 
 
 def test_who_has_not_asked_for_long_is_not_counted_on():
-    pace = Pace(per_s=10.0, asked_at=100.0)
+    pace = WorkerPace(per_s=10.0, asked_at=100.0)
     assert is_expected(pace, num_leased=100, now=119.0)
     assert not is_expected(pace, num_leased=100, now=121.0)
     assert not is_expected(pace, num_leased=0, now=103.0)
@@ -59,7 +59,7 @@ def simulate(batch_s, num_batches, minibatches_per_shard, epochs=1):
     spec = wire.DatasetSpec(
         size=num_batches * 10, batch_size=10, minibatches_per_shard=minibatches_per_shard, epochs=epochs
     )
-    ledger, now = Ledger(Rows(dataset="d", spec=spec, mark=Mark())), 0.0
+    ledger, now = ShardLedger(Rows(dataset="d", spec=spec, mark=DatasetMark())), 0.0
     keys = [(f"w{n}", "a") for n in range(len(batch_s))]
     for key in keys:
         ledger.heard(key, 1, 0, [])
@@ -70,7 +70,7 @@ def simulate(batch_s, num_batches, minibatches_per_shard, epochs=1):
         lease = next(iter(ledger.holders[key].leases.values()), None)
         if lease is not None and lease.since < now:  # one batch of it is done
             start, stop = lease.left[0]
-            done = wire.Part(lease=lease.lease, start=start, count=min(10, stop - start))
+            done = wire.LeasePart(lease=lease.lease, start=start, count=min(10, stop - start))
             assert not ledger.report(done, key, now, may_speak_for_others=False)
             seen += range(done.start, done.start + done.count)
         if not ledger.holders[key].leases:

@@ -24,7 +24,7 @@ def spans(answer):
 
 
 def whole(lease):
-    return wire.Part(lease=lease.lease, start=lease.start, count=lease.stop - lease.start)
+    return wire.LeasePart(lease=lease.lease, start=lease.start, count=lease.stop - lease.start)
 
 
 def test_shards_go_round_the_ranks_through_all_epochs():
@@ -50,7 +50,7 @@ def test_the_end_is_when_all_is_reported():
 def test_what_was_saved_is_restored_once():
     desk = LocalDesk("d", SPEC)
     (first,) = call(desk, wants=1).leases
-    call(desk, done=[wire.Part(lease=first.lease, start=0, count=3)])
+    call(desk, done=[wire.LeasePart(lease=first.lease, start=0, count=3)])
     restore = wire.RestoreShards(request="a", checkpoint=desk.checkpoint())
     other = LocalDesk("d", SPEC)
     other.restore(restore)
@@ -68,7 +68,7 @@ def test_what_cannot_be_read_is_left_out_and_listed():
     assert desk.checkpoint().bad_shards == [wire.BadShard(start=4, failures=1, reason="torn", skipped=[[5, 6]])]
     rest = [p for p in map(whole, leases) if p.start != 4]
     number = leases[1].lease
-    pieces = [wire.Part(lease=number, start=4, count=1), wire.Part(lease=number, start=6, count=2)]
+    pieces = [wire.LeasePart(lease=number, start=4, count=1), wire.LeasePart(lease=number, start=6, count=2)]
     assert call(desk, done=rest + pieces).is_end
 
 

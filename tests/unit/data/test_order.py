@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.data.epoch_order import Key, Order, Schedule
+from everstep.data.epoch_order import BatchKey, EpochOrder, Schedule
 from everstep.data.permutation import Permutation
 from everstep.engine.plan import plan_step
 
 orders = st.builds(
-    Order,
+    EpochOrder,
     size=st.integers(1, 120),
     batch_size=st.integers(1, 9),
     micro_batches=st.integers(1, 9),
@@ -22,12 +22,12 @@ orders = st.builds(
 )
 
 
-def positions(order: Order) -> list[int]:
+def positions(order: EpochOrder) -> list[int]:
     return [number * order.global_batch for number in range(order.num_batches)]
 
 
 @given(order=orders)
-def test_the_micro_batches_of_an_epoch_hold_each_place_once(order: Order) -> None:
+def test_the_micro_batches_of_an_epoch_hold_each_place_once(order: EpochOrder) -> None:
     places = [
         place
         for start in positions(order)
@@ -40,7 +40,7 @@ def test_the_micro_batches_of_an_epoch_hold_each_place_once(order: Order) -> Non
 
 
 @given(order=orders)
-def test_a_short_last_batch_is_spread_in_few_parts_of_nearly_the_same_size(order: Order) -> None:
+def test_a_short_last_batch_is_spread_in_few_parts_of_nearly_the_same_size(order: EpochOrder) -> None:
     for start in positions(order):
         sizes = [len(order.span(start, micro_batch)) for micro_batch in range(order.micro_batches)]
         parts = [size for size in sizes if size]
@@ -54,7 +54,7 @@ def test_a_short_last_batch_is_spread_in_few_parts_of_nearly_the_same_size(order
 
 
 def test_the_parts_of_a_short_batch_lie_far_apart() -> None:
-    order = Order(size=18, batch_size=4, micro_batches=8, shuffle=False, seed=0)
+    order = EpochOrder(size=18, batch_size=4, micro_batches=8, shuffle=False, seed=0)
     assert [micro_batch for micro_batch in range(8) if micro_batch not in order.void_micro_batches(0)] == [
         0,
         1,
@@ -68,14 +68,14 @@ def test_the_parts_of_a_short_batch_lie_far_apart() -> None:
 
 @given(size=st.integers(1, 9000), seed=st.integers(0, 3), epoch=st.integers(0, 3), data=st.data())
 def test_a_shuffled_epoch_is_the_permutation(size: int, seed: int, epoch: int, data: Any) -> None:
-    order = Order(size=size, batch_size=1, micro_batches=1, shuffle=True, seed=seed)
+    order = EpochOrder(size=size, batch_size=1, micro_batches=1, shuffle=True, seed=seed)
     start = data.draw(st.integers(0, size - 1))
     span = range(start, data.draw(st.integers(start, size)))
     assert order.indices(epoch, span) == Permutation(size, seed, epoch)[start : span.stop].tolist()
 
 
 @given(order=orders, size=st.integers(1, 9), data=st.data())
-def test_what_all_workers_have_scheduled_is_every_micro_batch_once(order: Order, size: int, data: Any) -> None:
+def test_what_all_workers_have_scheduled_is_every_micro_batch_once(order: EpochOrder, size: int, data: Any) -> None:
     size = min(size, order.micro_batches)
     plan, scheduled = plan_step(num_micro_batches=order.micro_batches, size=size), []
     starts = positions(order)
@@ -92,5 +92,8 @@ def test_what_all_workers_have_scheduled_is_every_micro_batch_once(order: Order,
         assert not any(schedule.needs(key._replace(epoch=5)) for key in own)
         scheduled += own
     assert sorted(scheduled) == [
-        Key(4, start, micro_batch) for start in starts if start >= first for micro_batch in range(order.micro_batches)
+        BatchKey(4, start, micro_batch)
+        for start in starts
+        if start >= first
+        for micro_batch in range(order.micro_batches)
     ]

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.data.epoch_order import Order
+from everstep.data.epoch_order import EpochOrder
 from everstep.data.position import Position
 from everstep.errors import UsageError
 
 
 def make_position(size: int = 10, micro_batches: int = 2, batch_size: int = 2, drop_last: bool = False) -> Position:
     position = Position(size=size, seed=3, shuffle=True)
-    position.order = Order(
+    position.order = EpochOrder(
         size=size, batch_size=batch_size, micro_batches=micro_batches, shuffle=True, seed=3, drop_last=drop_last
     )
     return position

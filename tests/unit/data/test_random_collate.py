@@ -9,9 +9,9 @@ import torch
 from torch.utils.data import TensorDataset, default_collate
 
 from everstep.data.loader import DataLoader
-from everstep.engine.fixed_world import Alone
+from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.step import Engine
-from everstep.ipc.progress_page import Board
+from everstep.ipc.progress_page import ProgressPage
 from everstep.native import ElasticTrainer
 
 
@@ -25,7 +25,7 @@ def noise_of_batches(num_workers: int) -> list[float]:
         TensorDataset(torch.ones(24, 2)), batch_size=2, num_workers=num_workers, collate_fn=collate_with_noise
     )
     model = torch.nn.Linear(2, 1)
-    engine = Engine(lambda board, closed: Alone(), Board())
+    engine = Engine(lambda board, closed: LoneMembership(), ProgressPage())
     trainer = ElasticTrainer(model, loader, micro_batches=2, engine=engine)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
     drawn = []

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import everstep
-from everstep.data.epoch_order import Order
+from everstep.data.epoch_order import EpochOrder
 from everstep.data.randomness import KeyedDataset, sample_seed
 from lab.alone import make_trainer
 from lab.samples import InBatches, Noisy, Numbers, SeldomNoisy, as_they_are
@@ -86,7 +86,7 @@ def test_samples_that_seldom_draw_have_their_streams_too() -> None:
     dataset = SeldomNoisy(SIZE)
     first = epoch(dataset)
     assert first == epoch(dataset, num_workers=2)
-    order = Order(size=SIZE, batch_size=3, micro_batches=2, shuffle=True, seed=5)
+    order = EpochOrder(size=SIZE, batch_size=3, micro_batches=2, shuffle=True, seed=5)
     for place, index in enumerate(order.indices(0, range(SIZE))):
         random.seed(sample_seed(5, 0, place))
         assert first[place] == [float(index), random.random() if index % 5 == 3 else 0.0]

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils import data
 
-from everstep.data.epoch_order import Key, Order, Schedule
+from everstep.data.epoch_order import BatchKey, EpochOrder, Schedule
 from everstep.data.randomness import KeyedDataset, as_it_is
-from everstep.data.reader import Here, MicroBatchReader, Requests
+from everstep.data.reader import InProcessSource, MicroBatchReader, Requests
 from everstep.engine.plan import plan_step
 from lab.samples import Numbers, as_they_are
 
 
 def here(dataset: Any, requests: Requests) -> Iterable[Any]:
-    return Here(KeyedDataset(dataset, 0, as_they_are), requests)
+    return InProcessSource(KeyedDataset(dataset, 0, as_they_are), requests)
 
 
 def two_processes(dataset: Any, requests: Requests, is_persistent: bool = False) -> data.DataLoader[Any]:
@@ -37,7 +37,7 @@ class Worker:
     """What the engine tells one worker's loader, as simply as can be: its micro-batches, commits, and worlds that
     change."""
 
-    def __init__(self, order: Order, make_source: Callable[[Any, Requests], Iterable[Any]]) -> None:
+    def __init__(self, order: EpochOrder, make_source: Callable[[Any, Requests], Iterable[Any]]) -> None:
         self.order = order
         self.dataset = Numbers(order.size)
         self.requests = Requests(order)
@@ -68,7 +68,7 @@ class Worker:
         """The next micro-batch's batch is that micro-batch's; a worker without a micro-batch runs the body with
         micro-batch 0's."""
         micro_batch = self.todo[0] if self.todo else 0
-        batch = self.reader.get(Key(self.epoch, self.position, micro_batch), self.generation, self._schedule)
+        batch = self.reader.get(BatchKey(self.epoch, self.position, micro_batch), self.generation, self._schedule)
         assert batch == self.order.indices(self.epoch, self.order.span(self.position, micro_batch))
 
     def commit(self) -> None:
@@ -96,7 +96,7 @@ class Worker:
 
 
 orders = st.builds(
-    Order,
+    EpochOrder,
     size=st.integers(1, 70),
     batch_size=st.integers(1, 5),
     micro_batches=st.integers(1, 7),
@@ -133,7 +133,7 @@ def live(worker: Worker, happenings: list[Any]) -> None:
 
 
 @given(order=orders, happenings=st.lists(happening, max_size=40))
-def test_in_this_process_each_batch_is_its_leafs(order: Order, happenings: list[Any]) -> None:
+def test_in_this_process_each_batch_is_its_leafs(order: EpochOrder, happenings: list[Any]) -> None:
     live(Worker(order, here), happenings)
 
 
@@ -141,7 +141,7 @@ def test_in_this_process_each_batch_is_its_leafs(order: Order, happenings: list[
 def test_with_two_loader_processes_each_batch_is_its_leafs(is_persistent: bool) -> None:
     @given(order=orders, happenings=st.lists(happening, min_size=5, max_size=40))
     @settings(max_examples=8)
-    def check(order: Order, happenings: list[Any]) -> None:
+    def check(order: EpochOrder, happenings: list[Any]) -> None:
         live(Worker(order, lambda dataset, requests: two_processes(dataset, requests, is_persistent)), happenings)
         gc.collect()  # ends the loader's processes
 
@@ -149,7 +149,7 @@ def test_with_two_loader_processes_each_batch_is_its_leafs(is_persistent: bool) 
 
 
 def test_undisturbed_each_sample_is_read_once_and_nothing_ahead_of_its_time() -> None:
-    worker = Worker(Order(size=50, batch_size=3, micro_batches=4, shuffle=True, seed=1), here)
+    worker = Worker(EpochOrder(size=50, batch_size=3, micro_batches=4, shuffle=True, seed=1), here)
     for micro_batch in range(1, 5):
         worker.compute()
         assert worker.dataset.num_reads == 3 * micro_batch
@@ -161,7 +161,7 @@ def test_undisturbed_each_sample_is_read_once_and_nothing_ahead_of_its_time() ->
 class Watched(Requests):
     """Keeps what was asked for."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: EpochOrder) -> None:
         super().__init__(order)
         self.seen: list[int] = []
 
@@ -172,7 +172,7 @@ class Watched(Requests):
 
 
 def test_what_was_read_ahead_and_is_still_needed_is_not_read_again() -> None:
-    order = Order(size=48, batch_size=2, micro_batches=4, shuffle=False, seed=1)
+    order = EpochOrder(size=48, batch_size=2, micro_batches=4, shuffle=False, seed=1)
     worker = Worker(order, two_processes)
     worker.requests = watched = Watched(order)
     worker.source = two_processes(worker.dataset, watched)
@@ -187,7 +187,7 @@ def test_what_was_read_ahead_and_is_still_needed_is_not_read_again() -> None:
 
 
 def test_processes_go_on_over_a_regroup() -> None:
-    worker = Worker(Order(size=60, batch_size=2, micro_batches=5, shuffle=True, seed=1), two_processes)
+    worker = Worker(EpochOrder(size=60, batch_size=2, micro_batches=5, shuffle=True, seed=1), two_processes)
     worker.compute()
     processes = worker.reader._iterator._workers  # type: ignore[union-attr]
     before = [process.pid for process in processes]
@@ -209,7 +209,7 @@ class Stops(Numbers):
 
 @pytest.mark.parametrize("make_source", [here, two_processes])
 def test_a_dataset_that_raises_stop_iteration_is_an_error_not_an_endless_loop(make_source: Any) -> None:
-    worker = Worker(Order(size=20, batch_size=2, micro_batches=2, shuffle=False, seed=1), here)
+    worker = Worker(EpochOrder(size=20, batch_size=2, micro_batches=2, shuffle=False, seed=1), here)
     worker.source = make_source(Stops(20), worker.requests)
     worker.begin_epoch(0)
     with pytest.raises(RuntimeError, match="StopIteration"):

@@ -394,7 +394,7 @@ def test_a_new_generation_is_told_at_once_and_asked_what_is_held(shared):
     taken = service.take()
     next(come)
     desk.void = [taken.parts[0].lease]  # this worker was thought lost
-    others = wire.Part(lease=99, start=0, count=1)
+    others = wire.LeasePart(lease=99, start=0, count=1)
     service.regrouped(2, [others], True)
     lost = service.take()
     assert (lost.is_ghost, lost.parts) == (True, ())
@@ -408,7 +408,7 @@ def test_what_others_need_is_given_back_unless_it_is_cut(shared):
     next(iter(loader(service)))
     desk.give_back = [1]
     service.report([], 1, lambda: None)
-    assert desk.heard(lambda call: call.returned).returned == [wire.Part(lease=1, start=4, count=4)]
+    assert desk.heard(lambda call: call.returned).returned == [wire.LeasePart(lease=1, start=4, count=4)]
 
 
 def test_a_remainder_goes_to_who_can_use_it(shared):
@@ -417,7 +417,7 @@ def test_a_remainder_goes_to_who_can_use_it(shared):
     assert service.fetch_record_index() == 0
     for _ in range(7):
         service.fetch_record_index()
-    assert desk.heard(lambda call: call.returned).returned == [wire.Part(lease=2, start=8, count=2)]
+    assert desk.heard(lambda call: call.returned).returned == [wire.LeasePart(lease=2, start=8, count=2)]
 
 
 def test_a_failure_in_the_background_is_raised_where_records_are_wanted(shared):
@@ -448,7 +448,7 @@ def test_shards_are_saved_and_restored(make):
     service = make(4, dataset_size=20, num_epochs=2, dataset_name="d")
     taken = [service.fetch_record_index() for _ in range(10)]
     service.report_batch_done(8)
-    saved = service.state_dict(usage=[wire.Part(lease=1, start=8, count=2)])
+    saved = service.state_dict(usage=[wire.LeasePart(lease=1, start=8, count=2)])
     assert saved["usage"] == [[8, 10]]
     text = service.get_shard_checkpoint()
 

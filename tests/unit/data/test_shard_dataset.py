@@ -8,7 +8,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from everstep.data.shard_dataset import ShardDataset
-from everstep.data.text_lines import STRIDE, Lines
+from everstep.data.text_lines import STRIDE, TextLines
 from everstep.errors import UsageError
 
 
@@ -93,14 +93,14 @@ def test_lines_are_those_that_python_reads(tmp_path, text):
     path = tmp_path / "text"
     path.write_bytes(text)
     with path.open(encoding="utf-8") as file:
-        assert [*Lines(path)] == [line.removesuffix("\n") for line in file]
+        assert [*TextLines(path)] == [line.removesuffix("\n") for line in file]
 
 
 def test_any_of_many_lines(tmp_path, monkeypatch):
     monkeypatch.setattr("everstep.data.text_lines.CHUNK", 1000)
     path = tmp_path / "text"
     path.write_text("\n".join(str(n) * (n % 7) for n in range(10 * STRIDE + 5)))
-    lines = Lines(path)
+    lines = TextLines(path)
     assert [lines[n] for n in range(len(lines))] == [str(n) * (n % 7) for n in range(10 * STRIDE + 5)]
     with pytest.raises(IndexError, match=f"which has {10 * STRIDE + 5}"):
         lines[len(lines)]
@@ -109,7 +109,7 @@ def test_any_of_many_lines(tmp_path, monkeypatch):
 def test_a_file_that_has_changed_is_refused(tmp_path):
     path = tmp_path / "text"
     path.write_text("a\nb\n")
-    lines = Lines(path)
+    lines = TextLines(path)
     path.write_text("a\nb\nc\n")
     with pytest.raises(UsageError, match="has changed since its lines were counted"):
         lines[0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from everstep.data.held_leases import Stock
-from everstep.data.lease_reports import MOST_PARTS, Message, Outbox, joined
-from everstep.wire import Lease, Part
+from everstep.data.lease_reports import MOST_PARTS, LeaseReports, Message, joined
+from everstep.wire import Lease, LeasePart
 
 
 def lease(number, start, stop, *, epoch=0, left=None):
@@ -12,7 +12,7 @@ def lease(number, start, stop, *, epoch=0, left=None):
 
 
 def part(number, start, count):
-    return Part(lease=number, start=start, count=count)
+    return LeasePart(lease=number, start=start, count=count)
 
 
 def test_a_batch_takes_the_ends_of_several_leases_of_one_epoch():
@@ -61,7 +61,7 @@ def test_what_was_cut_and_not_used_is_cut_again_first():
 
 def test_reports_are_joined_and_a_call_brings_a_limited_number():
     assert joined([part(1, 4, 2), part(2, 0, 1), part(1, 0, 4), part(1, 1, 2)]) == (part(1, 0, 6), part(2, 0, 1))
-    outbox, told = Outbox(), []
+    outbox, told = LeaseReports(), []
     outbox.add(Message(done=tuple(part(1, 2 * n, 1) for n in range(MOST_PARTS + 1)), settles=True), now=1.0)
     outbox.add(Message(on_durable=(lambda: told.append(1),)), now=2.0)
     first, second = outbox.take(), outbox.take()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.doctor.facts import Facts, Names, Port, Torch, ask_torch, gather
+from everstep.doctor.facts import Facts, NameFacts, Port, Torch, ask_torch, gather
 from everstep.doctor.finding import ERROR, OK, WARNING, Finding, has_error
 from everstep.doctor.here import judge_here
 
@@ -17,7 +17,7 @@ GOOD = Facts(
     num_cpus=64,
     num_gpus=8,
     driver="560.35",
-    names=Names(host="n1", addresses=("10.0.0.1",), reverse="n1.example.org"),
+    names=NameFacts(host="n1", addresses=("10.0.0.1",), reverse="n1.example.org"),
     port_range=(32768, 60999),
     listen_problem="",
     shm_bytes=32 << 30,
@@ -73,7 +73,10 @@ def test_each_trouble_is_told_with_a_way_out(check: str, level: str, told: str, 
 
 
 def test_a_name_that_leads_nowhere_matters_to_several_nodes_only() -> None:
-    for names in (Names(host="n1", addresses=("127.0.1.1",)), Names(host="n1", problem="Name or service not known")):
+    for names in (
+        NameFacts(host="n1", addresses=("127.0.1.1",)),
+        NameFacts(host="n1", problem="Name or service not known"),
+    ):
         assert found("name", names=names).level == OK
         assert found("name", names=names, has_peers=True).level == WARNING
         assert found("name", names=replace(names, interface="eth0"), has_peers=True).level == OK

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.engine.leadership import Hello, check_fit, decide_leader
-from everstep.engine.pulse import STEPS, Header, Place, Pulse, decide_pulse, total_weight
+from everstep.engine.leadership import MemberHello, check_fit, decide_leader
+from everstep.engine.pulse import STEPS, DataPlace, Header, Pulse, decide_pulse, total_weight
 from everstep.errors import PeerLost, PermanentError, StateMismatch
 
-HELLO = Hello(
+HELLO = MemberHello(
     worker="w0", job="j", settled=3, step=7, is_dirty=False, is_unfinished=False, layout="abc", num_micro_batches=4,
     is_exact=True, torch="2", held=[], answers={}, is_agreeing=False,
 )  # fmt: skip
@@ -47,9 +47,9 @@ def test_a_header_of_an_earlier_generation_is_an_error() -> None:
 
 
 def test_workers_that_train_on_other_data_in_the_same_step_are_an_error() -> None:
-    here, there = replace(header(5, 1.0, -1.0), place=Place(1, 0, 12)), header(5, -1.0, 1.0)
+    here, there = replace(header(5, 1.0, -1.0), place=DataPlace(1, 0, 12)), header(5, -1.0, 1.0)
     with pytest.raises(StateMismatch, match="rank 1 trains on samples 60 to 72 of epoch 0, rank 0 on samples 0 to 12"):
-        total_weight([here, replace(there, place=Place(0, 60, 12))])
+        total_weight([here, replace(there, place=DataPlace(0, 60, 12))])
 
 
 def test_one_wish_makes_all_regroup() -> None:

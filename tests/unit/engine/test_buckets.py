@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from everstep.engine.buckets import BUCKET_BYTES, MANY, Flats, lay_out
-from everstep.engine.fixed_world import Alone
+from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.pulse import STEPS, Header, in_order, total_weight
 from everstep.engine.step import Engine
-from everstep.ipc.progress_page import Board
+from everstep.ipc.progress_page import ProgressPage
 from everstep.native import ElasticTrainer
 
 KINDS = [((3, 5), torch.float32), ((16,), torch.float64), ((33,), torch.float32), ((2, 2, 2), torch.bfloat16)]
@@ -46,7 +46,9 @@ def test_a_large_model_has_no_more_than_so_many_buckets(num_parameters: int) -> 
 
 def test_a_model_of_several_buckets_gets_the_mean_gradients_of_plain_torch() -> None:
     model = nn.ParameterList([torch.zeros(BUCKET_BYTES // 4), torch.zeros(3), torch.zeros(2, dtype=torch.float64)])
-    trainer = ElasticTrainer(model, micro_batches=3, engine=Engine(lambda board, closed: Alone(), Board()))
+    trainer = ElasticTrainer(
+        model, micro_batches=3, engine=Engine(lambda board, closed: LoneMembership(), ProgressPage())
+    )
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
 
     for micro_batch in trainer.micro_batches(steps=1):
@@ -86,7 +88,7 @@ def test_alone_it_trains_as_plain_torch_does_with_buckets_of_two_kinds() -> None
         optimizer.zero_grad()
         loss(plain, step).backward()
         optimizer.step()
-    engine = Engine(lambda board, on_closed: Alone(), Board())
+    engine = Engine(lambda board, on_closed: LoneMembership(), ProgressPage())
     trainer = ElasticTrainer(ours, micro_batches=1, engine=engine)
     bound = trainer.prepare(torch.optim.SGD(ours.parameters(), lr=1e-3))
     for micro_batch in trainer.micro_batches(steps=3):

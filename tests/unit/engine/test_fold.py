@@ -14,7 +14,7 @@ from torch import nn
 from everstep.engine.buckets import Flats, lay_out
 from everstep.engine.leaf_sums import ExactFold, FastFold, Fold, Target
 from everstep.engine.plan import plan_step
-from everstep.engine.tree import Node, additions, cover, root
+from everstep.engine.tree import TreeNode, additions, cover, root
 
 PARAMETERS = [nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2, 2))]
 LAYOUT = lay_out(PARAMETERS, bucket_bytes=8)  # a bucket per parameter
@@ -43,15 +43,15 @@ def spoil(target: Target) -> None:
     target.flats.views[0].fill_(float("nan"))
 
 
-def tree_sum(num_leaves: int, node: Node | None = None) -> torch.Tensor | None:
+def tree_sum(num_leaves: int, node: TreeNode | None = None) -> torch.Tensor | None:
     """The reference: plain recursion."""
     node = node or root(num_leaves)
     if not node.exists(num_leaves):
         return None
     if node.level == 0:
         return gradient(node.index)
-    left = tree_sum(num_leaves, Node(node.level - 1, 2 * node.index))
-    right = tree_sum(num_leaves, Node(node.level - 1, 2 * node.index + 1))
+    left = tree_sum(num_leaves, TreeNode(node.level - 1, 2 * node.index))
+    right = tree_sum(num_leaves, TreeNode(node.level - 1, 2 * node.index + 1))
     return left if right is None or left is None else left + right
 
 
@@ -87,7 +87,7 @@ def test_any_order_of_leaves_with_breaks_gives_the_sums_of_the_tree(order: list[
 def test_what_workers_fold_adds_up_to_the_tree(num_leaves: int, data: st.DataObject) -> None:
     size = data.draw(st.integers(1, num_leaves))
     plan = plan_step(num_leaves=num_leaves, size=size)
-    sums: dict[Node, torch.Tensor] = {}
+    sums: dict[TreeNode, torch.Tensor] = {}
     for rank in range(size):
         fold = ExactFold(num_leaves, make_flats)
         target = None
@@ -116,7 +116,7 @@ def test_a_fast_fold_forgets_everything_with_a_broken_leaf() -> None:
     again = fold.begin(0)
     compute(again, 0)
     fold.done(again)
-    assert fold.sums(0, None)[Node(0, 0)].views[0].tolist() == pytest.approx(gradient(0).tolist())
+    assert fold.sums(0, None)[TreeNode(0, 0)].views[0].tolist() == pytest.approx(gradient(0).tolist())
 
 
 @pytest.mark.parametrize("make_fold", [lambda: ExactFold(3, make_flats), lambda: FastFold(make_flats)])
@@ -124,7 +124,7 @@ def test_a_rank_without_a_leaf_adds_nothing(make_fold: Callable[[], Fold]) -> No
     """After a loss, newcomers may be more than the leaves that are missing."""
     plan = plan_step(num_leaves=3, size=3, held=[[0, 1], [], []])
     (idle,) = (rank for rank in range(3) if not plan.leaves(rank))
-    sums: dict[Node, torch.Tensor] = {}
+    sums: dict[TreeNode, torch.Tensor] = {}
     for rank in range(3):
         fold = make_fold()
         earlier = fold.begin(0)

@@ -1,4 +1,4 @@
-"""Forming a group is given up from another thread."""
+"""GroupForming a group is given up from another thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch.distributed as dist
 
-from everstep.engine.group import FORM_S, LARGEST_WORLD, Attempt, check_size, form_s, generation_store, gloo_words
+from everstep.engine.group import FORM_S, LARGEST_WORLD, GroupForming, check_size, form_s, generation_store, gloo_words
 from everstep.engine.world import World
 from everstep.errors import UsageError
 
@@ -22,7 +22,7 @@ def test_where_nobody_listens_an_attempt_that_is_given_up_ends_before_the_script
     """Else its thread would come back from C++ into an interpreter that is no more: an abort after the last step."""
     with socket.socket() as dead:
         dead.bind(("127.0.0.1", 0))
-        attempt, ends = Attempt(), list[str]()
+        attempt, ends = GroupForming(), list[str]()
 
         def form() -> None:
             with pytest.raises(dist.DistNetworkError):

@@ -9,7 +9,7 @@ import pytest
 from everstep import wire
 from everstep.engine.membership import Membership
 from everstep.errors import PermanentError
-from everstep.ipc.progress_page import Board
+from everstep.ipc.progress_page import ProgressPage
 
 WAIT_S = 30.0
 
@@ -39,7 +39,7 @@ class Odd:
 @pytest.mark.parametrize("failing", ["watch", "arrive"])
 def test_a_thread_of_the_membership_does_not_end_in_silence(failing):
     closed = threading.Event()
-    membership = Membership(Odd(failing), "http://127.0.0.1:9", "w0", Board(), lambda generation: closed.set())
+    membership = Membership(Odd(failing), "http://127.0.0.1:9", "w0", ProgressPage(), lambda generation: closed.set())
     try:
         membership.announce()
         membership.arrive(0)

@@ -196,7 +196,7 @@ def test_a_file_of_a_stranger_is_not_opened(
 
 
 def test_a_block_is_opened_only_if_it_has_the_size_that_was_told() -> None:
-    block = shared_memory.Block(6)
+    block = shared_memory.SharedBlock(6)
     block.bytes.copy_(torch.frombuffer(bytearray(b"secret"), dtype=torch.uint8))
     assert shared_memory.can_open(os.getpid(), block.descriptor, b"secret")
     assert not shared_memory.can_open(os.getpid(), block.descriptor, b"secre")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.engine.fixed_world import Alone
+from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.group import LARGEST_WORLD
 from everstep.engine.settings import Settings
 from everstep.engine.step import Engine
-from everstep.ipc.progress_page import Board
+from everstep.ipc.progress_page import ProgressPage
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,9 @@ from everstep.ipc.progress_page import Board
 def test_more_workers_than_were_shown_to_work_are_spares_of_a_job_that_trains(
     micro_batches: int | None, settled: int, is_newcomer: bool, told: int | None
 ) -> None:
-    membership = Alone()
+    membership = LoneMembership()
     membership.is_newcomer = is_newcomer
-    engine = Engine(lambda board, closed: membership, Board())
+    engine = Engine(lambda board, closed: membership, ProgressPage())
     engine.configure(
         Settings(num_micro_batches=micro_batches, micro_batches_per_worker=None if micro_batches else 1, reduce="fast")
     )

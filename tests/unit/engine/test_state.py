@@ -65,7 +65,7 @@ def test_the_checksum_covers_skeleton_and_shape() -> None:
 
 
 def test_a_neighbour_reads_a_block() -> None:
-    block = shared_memory.Block(4)
+    block = shared_memory.SharedBlock(4)
     block.bytes[:] = torch.tensor([1, 2, 3, 4], dtype=torch.uint8)
 
     assert shared_memory.can_open(os.getpid(), block.descriptor, bytes([1, 2, 3, 4]))

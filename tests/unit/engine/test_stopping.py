@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from everstep.engine.fixed_world import Alone
+from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.step import Engine
 from everstep.engine.world import World
 from everstep.errors import PeerLost, StateMismatch, UsageError
-from everstep.ipc.progress_page import Board, has_lifeline, has_raised
+from everstep.ipc.progress_page import ProgressPage, has_lifeline, has_raised
 
 
-class Listening(Alone):
+class Listening(LoneMembership):
     def __init__(self) -> None:
         super().__init__()
         self.stopped: list[str] = []
@@ -25,7 +25,7 @@ class Listening(Alone):
 def stopped_by(error: Exception, *, continues: int, settled: int) -> list[str]:
     """What the coordinator is told by a worker that has settled in this generation, and is in one that continues."""
     membership = Listening()
-    engine = Engine(lambda board, closed: membership, Board())
+    engine = Engine(lambda board, closed: membership, ProgressPage())
     engine.world = World(generation=2, rank=1, size=2, continues=continues)
     engine._settled = settled
     engine.stop_job_for(error)
@@ -49,13 +49,13 @@ def test_one_of_those_that_begin_or_train_stops_all(continues: int, settled: int
 def test_the_agent_learns_whether_an_exception_was_the_scripts_own(
     error: BaseException, is_own: bool, tmp_path: Path
 ) -> None:
-    board = Board(tmp_path / "board")
+    board = ProgressPage(tmp_path / "board")
     assert not has_raised(tmp_path / "board")
     Engine(lambda board, closed: Listening(), board).died_of(error)
     board.close()
     assert has_raised(tmp_path / "board") == is_own
     assert has_lifeline(tmp_path / "board")
-    Board().note_raised()  # where nobody looks
+    ProgressPage().note_raised()  # where nobody looks
 
 
 @pytest.mark.parametrize("error", [PeerLost("gone"), ValueError("of the script")])

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.engine.plan import plan_step
-from everstep.engine.tree import Node, additions, cover, root
+from everstep.engine.tree import TreeNode, additions, cover, root
 from everstep.errors import UsageError
 
 
-def micro_batches_of(node: Node, num_micro_batches: int) -> set[int]:
+def micro_batches_of(node: TreeNode, num_micro_batches: int) -> set[int]:
     return set(range(node.index << node.level, min((node.index + 1) << node.level, num_micro_batches)))
 
 
-def expression(num_micro_batches: int, nodes: list[Node]) -> str:
+def expression(num_micro_batches: int, nodes: list[TreeNode]) -> str:
     """The sum as a text with brackets: equal texts are equal bits."""
 
-    def text(node: Node) -> str:
+    def text(node: TreeNode) -> str:
         names = sorted(micro_batches_of(node, num_micro_batches))
         return str(names[0]) if len(names) == 1 else _whole(names, num_micro_batches)
 
@@ -32,7 +32,7 @@ def expression(num_micro_batches: int, nodes: list[Node]) -> str:
 
 def _whole(names: list[int], num_micro_batches: int) -> str:
     """What a worker makes of a subtree that it holds alone."""
-    todo, left = additions([Node(0, name) for name in names], num_micro_batches)
+    todo, left = additions([TreeNode(0, name) for name in names], num_micro_batches)
     values = {node: str(names[0]) for node in left}
     values |= {_lifted(name, names, num_micro_batches): str(name) for name in names}
     for one, other, total in todo:
@@ -40,7 +40,7 @@ def _whole(names: list[int], num_micro_batches: int) -> str:
     return values[left[0]]
 
 
-def _lifted(name: int, names: list[int], num_micro_batches: int) -> Node:
+def _lifted(name: int, names: list[int], num_micro_batches: int) -> TreeNode:
     return cover([name], num_micro_batches)[0]
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from everstep.ipc.progress_page import Board
+from everstep.ipc.progress_page import ProgressPage
 from everstep.launcher.console import Console
-from everstep.launcher.display import Display
+from everstep.launcher.display import JobDisplay
 from everstep.launcher.logs import FilteredCopy, Follower, tail
-from everstep.launcher.shown_streams import BOTH, STDERR, STDOUT, Shown, Streams
+from everstep.launcher.shown_streams import BOTH, STDERR, STDOUT, Shown, ShownStreams
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.testing.tape import Tape, is_match
 from everstep.wire import OUTSIDE
@@ -110,10 +110,10 @@ def test_the_error_file(text: str, message: str, tmp_path: Path) -> None:
     ("shown", "streams_of_0", "streams_of_1"),
     [
         (Shown(), {STDOUT, STDERR}, {STDOUT, STDERR}),
-        (Shown(redirects=Streams(of_all=STDOUT)), {STDERR}, {STDERR}),
-        (Shown(redirects=Streams(of_all=BOTH), tee=Streams(of_all=STDERR)), {STDERR}, {STDERR}),
-        (Shown(redirects=Streams(by_rank={1: BOTH})), {STDOUT, STDERR}, set()),
-        (Shown(redirects=Streams(of_all=BOTH), tee=Streams(by_rank={0: STDOUT})), {STDOUT}, set()),
+        (Shown(redirects=ShownStreams(of_all=STDOUT)), {STDERR}, {STDERR}),
+        (Shown(redirects=ShownStreams(of_all=BOTH), tee=ShownStreams(of_all=STDERR)), {STDERR}, {STDERR}),
+        (Shown(redirects=ShownStreams(by_rank={1: BOTH})), {STDOUT, STDERR}, set()),
+        (Shown(redirects=ShownStreams(of_all=BOTH), tee=ShownStreams(by_rank={0: STDOUT})), {STDOUT}, set()),
         (Shown(local_ranks=frozenset({1})), set(), {STDOUT, STDERR}),
         (Shown(is_quiet=True), set(), set()),
     ],
@@ -128,7 +128,7 @@ def test_the_display_tells_output_and_events(tmp_path: Path) -> None:
     write_events(events, {"event": "worker.lost", "job": "j", "worker": "w9", "reason": "of an earlier run"})
     out, err = Terminal(is_terminal=False), Terminal(is_terminal=False)
     copies = {STDERR: FilteredCopy(tmp_path / "filtered", ["nois"])}
-    with Display(Console(out, err), copies=copies) as display:
+    with JobDisplay(Console(out, err), copies=copies) as display:
         display.follow_events(events)
         display.follow("w0", 0, files_with(tmp_path / "w0", stdout="hello\nlast", stderr="noise\n"), lambda: True)
         display.say("that is all")
@@ -166,10 +166,10 @@ def test_the_display_tells_output_and_events(tmp_path: Path) -> None:
 
 def test_a_terminal_gets_a_progress_line_that_is_wiped_at_the_end(tmp_path: Path) -> None:
     files = files_with(tmp_path / "w0")
-    board = Board(files.board)
+    board = ProgressPage(files.board)
     err = Terminal()
     board.write(step=13, micro_batch=-1, phase=OUTSIDE)
-    with Display(Console(Terminal(), err)) as display:
+    with JobDisplay(Console(Terminal(), err)) as display:
         display.follow("w0", 0, files, lambda: True)
         deadline = time.monotonic() + 60.0
         while "step 13 · w0 · 0:" not in err.text:
@@ -210,7 +210,7 @@ def test_a_reader_that_went_away_ends_nothing() -> None:
 def test_a_full_disk_ends_nothing(tmp_path: Path) -> None:
     """Under the output of `nohup everstep run`, and under the copy of what the workers print."""
     with open("/dev/full", "w") as full:
-        with Display(Console(full, Terminal()), copies={STDOUT: FilteredCopy(Path("/dev/full"), ["o"])}) as display:
+        with JobDisplay(Console(full, Terminal()), copies={STDOUT: FilteredCopy(Path("/dev/full"), ["o"])}) as display:
             display.follow("w0", 0, files_with(tmp_path / "w0", stdout="one\n"), lambda: True)
             display.follow_events(Path("/proc/events.jsonl"))  # where no file can be made
             display.flush()
@@ -234,7 +234,7 @@ def test_what_was_dropped_for_want_of_room_does_not_come_later(tmp_path: Path) -
 def test_an_event_that_nobody_can_read_ends_nothing(tmp_path: Path) -> None:
     events, err = tmp_path / "events", Terminal(is_terminal=False)
     events.touch()
-    with Display(Console(Terminal(is_terminal=False), err)) as display:
+    with JobDisplay(Console(Terminal(is_terminal=False), err)) as display:
         display.follow_events(events)
         write_events(events, {"no": "event"})
         display.flush()
@@ -244,9 +244,9 @@ def test_an_event_that_nobody_can_read_ends_nothing(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_counts_the_steps_that_it_has_done_itself(tmp_path: Path) -> None:
     files, events = files_with(tmp_path / "w0"), tmp_path / "events"
-    board = Board(files.board)
+    board = ProgressPage(files.board)
     board.write(step=13, micro_batch=-1, phase=OUTSIDE)
-    with Display(Console(Terminal(is_terminal=False), Terminal(is_terminal=False))) as display:
+    with JobDisplay(Console(Terminal(is_terminal=False), Terminal(is_terminal=False))) as display:
         display.follow_events(events)
         display.follow("w0", 0, files, lambda: True)
         write_events(events, {"event": "regroup.settled", "generation": 2, "rank": 0, "size": 1, "step": 10})

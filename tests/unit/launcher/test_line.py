@@ -9,7 +9,7 @@ import time
 import pytest
 
 from everstep import wire
-from everstep.ipc.progress_page import Progress, has_lifeline, read_board
+from everstep.ipc.progress_page import WorkerProgress, has_lifeline, read_board
 from everstep.launcher.reporting import Line
 from everstep.launcher.worker_files import WorkerFiles, open_log
 
@@ -167,5 +167,5 @@ def test_a_log_that_was_moved_away_kills_nobody(tmp_path):
 
 
 def test_a_board_that_cannot_be_read_tells_of_no_progress(tmp_path):
-    assert read_board(tmp_path) == Progress()  # a folder, which is no file
+    assert read_board(tmp_path) == WorkerProgress()  # a folder, which is no file
     assert not has_lifeline(tmp_path)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from everstep.launcher import local_coordinator, saver_process
-from everstep.launcher.event_loop import Loop
+from everstep.launcher.event_loop import EventLoop
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator
-from everstep.launcher.saver_process import Vault
+from everstep.launcher.saver_process import SaverProcess
 
 
 def read_only(*_: Any, **__: Any) -> Any:
@@ -39,16 +39,16 @@ def test_a_coordinator_that_cannot_be_started_at_all_is_an_error(
         pass
 
 
-def test_a_vault_that_cannot_be_started_leaves_writing_to_the_workers(
+def test_a_saver_that_cannot_be_started_leaves_writing_to_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(saver_process, "start_detached", read_only)
     said: list[str] = []
-    loop = Loop()
-    safe = Vault(tmp_path / "vault", loop, said.append)
+    loop = EventLoop()
+    safe = SaverProcess(tmp_path / "saver", loop, said.append)
     safe.open()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as worker:
-        worker.connect(str(tmp_path / "vault"))
+        worker.connect(str(tmp_path / "saver"))
         loop.turn()
     assert "checkpoints are written by the workers themselves" in said[0]
     assert safe.path is None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from everstep.launcher.event_loop import Loop
+from everstep.launcher.event_loop import EventLoop
 
 
 class Pipe:
@@ -28,7 +28,7 @@ def pipe() -> Iterator[Pipe]:
 
 
 def test_what_other_threads_post_is_done_in_the_turning_thread() -> None:
-    loop, done_in = Loop(), list[int]()
+    loop, done_in = EventLoop(), list[int]()
     poster = threading.Thread(target=lambda: loop.post(lambda: done_in.append(threading.get_ident())))
     poster.start()
     while not done_in:
@@ -38,7 +38,7 @@ def test_what_other_threads_post_is_done_in_the_turning_thread() -> None:
 
 
 def test_deadlines_come_in_order() -> None:
-    loop, done = Loop(), list[str]()
+    loop, done = EventLoop(), list[str]()
     loop.after(0.02, lambda: done.append("second"))
     loop.after(0.0, lambda: done.append("first"))
     while len(done) < 2:
@@ -47,7 +47,7 @@ def test_deadlines_come_in_order() -> None:
 
 
 def test_a_descriptor_is_watched_until_forgotten(pipe: Pipe) -> None:
-    loop, seen = Loop(), list[bytes]()
+    loop, seen = EventLoop(), list[bytes]()
     loop.watch(pipe, lambda: seen.append(os.read(pipe.reader, 10)))
     os.write(pipe.writer, b"x")
     loop.turn()

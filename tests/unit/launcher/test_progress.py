@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.launcher.progress import Goodput, Pace, Progress, Training, clock, progress_line
+from everstep.launcher.progress import Goodput, JobProgress, ScriptProgress, StepPace, clock, progress_line
 
-NOW = Progress(num_steps=120, steps_per_s=9.5, alive=("w0", "w1", "w3"), generation="generation 2", elapsed_s=61.0)
+NOW = JobProgress(num_steps=120, steps_per_s=9.5, alive=("w0", "w1", "w3"), generation="generation 2", elapsed_s=61.0)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_script_that_knows_no_steps_shows_its_workers_and_the_time() -> None:
 
 
 def test_a_trainer_that_knows_its_end_says_how_far_it_is_and_how_long_it_takes() -> None:
-    training = Training()
+    training = ScriptProgress()
     training.hear({"event": "regroup.settled", "step": 100, "rank": 1, "size": 2})
     training.hear({"event": "regroup.settled", "step": 110, "rank": 1, "size": 2})
     told = {"event": "training.progress", "step": 118, "epoch": 1, "num_epochs": 5, "num_steps": 310, "loss": 0.28754}
@@ -50,7 +50,7 @@ def test_a_trainer_that_knows_its_end_says_how_far_it_is_and_how_long_it_takes()
 
 
 def test_the_pace_is_that_of_the_last_seconds() -> None:
-    pace = Pace(over_s=10.0)
+    pace = StepPace(over_s=10.0)
     assert pace.at(0, 0.0) is None
     assert pace.at(10, 100.0) is None
     assert pace.at(20, 105.0) == 2.0

@@ -10,14 +10,14 @@ import pytest
 from everstep.errors import UsageError
 from everstep.platforms import background_process, inside_allocation
 from everstep.platforms.cluster_folder import ClusterFolder
-from everstep.platforms.job_records import Record
+from everstep.platforms.job_records import JobRecord
 from everstep.platforms.local import LocalPlatform
 from everstep.storage import private_file
 
 
-def record_of(folder: Path, natives: dict[str, object]) -> Record:
+def record_of(folder: Path, natives: dict[str, object]) -> JobRecord:
     private_file.write_json(folder / "status.json", {"state": "running", "reason": "the coordinator is started"})
-    return Record(id="j", name="j", platform="local", created_at=0.0, folder=str(folder), job={}, natives=natives)
+    return JobRecord(id="j", name="j", platform="local", created_at=0.0, folder=str(folder), job={}, natives=natives)
 
 
 def test_a_process_is_ended_once_and_is_gone(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 from everstep.checkpoint import index
 from everstep.errors import UsageError
 from everstep.job_file.load import load
-from everstep.job_file.order import Order, order_of, policy_of
+from everstep.job_file.order import NodeOrder, order_of, policy_of
 from everstep.job_file.secret import parse_secret
 from everstep.platforms import job_records
-from everstep.platforms.job_records import Record
+from everstep.platforms.job_records import JobRecord
 from everstep.platforms.secrets import refuse_foreign, resolve
 
 AWKWARD = ["two words", "it's", 'a "quote"', "new\nline", "", "ünï"]
@@ -23,7 +23,7 @@ AWKWARD = ["two words", "it's", 'a "quote"', "new\nline", "", "ünï"]
 def test_an_order_reads_back_as_itself() -> None:
     job = load(json.dumps({"entrypoint": ["train.py", *AWKWARD], "nodes": "2:5", "env": {"A": "b\nc"}, "setup": ["x"]}))
     order = order_of(job.job, "job-1", code="f" * 64, workdir="/work")
-    assert Order.from_json(order.to_json()) == order
+    assert NodeOrder.from_json(order.to_json()) == order
     assert order.args == tuple(AWKWARD)
     assert (policy_of(order).min_nodes, policy_of(order).max_nodes) == (2, 5)
 
@@ -34,15 +34,15 @@ def test_a_job_of_little_time_leaves_late_enough_to_train(limit: str, grace_s: f
 
 
 def test_defaults_do_not_travel() -> None:
-    order = Order(job="j", name="n", script="s.py")
+    order = NodeOrder(job="j", name="n", script="s.py")
     assert json.loads(order.to_json()) == {"job": "j", "name": "n", "script": "s.py"}
-    assert Order.from_json(order.to_json()) == order
+    assert NodeOrder.from_json(order.to_json()) == order
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"job": "j"}', '{"job":"j","name":"n","script":"s","new_key":1}'])
 def test_what_is_no_order_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        Order.from_json(text)
+        NodeOrder.from_json(text)
 
 
 def test_a_policy_that_cannot_be_is_refused_before_anything_starts() -> None:
@@ -78,9 +78,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def record(number: int, **changes: object) -> Record:
+def record(number: int, **changes: object) -> JobRecord:
     told = {"id": f"train-{number}", "name": "train", "platform": "local", "created_at": float(number), "folder": "/f"}
-    return Record(
+    return JobRecord(
         **{**told, "job": {}, "job_id": f"native.{number}", "runs": ((f"r{number}", f"run.{number}"),), **changes}
     )
 

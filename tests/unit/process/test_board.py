@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from everstep.ipc import progress_page
-from everstep.ipc.progress_page import Board, Progress, allocate, read_board
+from everstep.ipc.progress_page import ProgressPage, WorkerProgress, allocate, read_board
 from everstep.wire import COMPUTING, OUTSIDE, WAITING
 from lab.command import run
 
@@ -23,19 +23,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_what_is_written_is_read(tmp_path: Path, clock: list[float]) -> None:
-    written = Board(tmp_path / "board")
+    written = ProgressPage(tmp_path / "board")
     clock[0] = 101.0
     written.write(step=3, micro_batch=2, phase=COMPUTING)
-    assert read_board(tmp_path / "board") == Progress(step=3, micro_batch=2, phase=COMPUTING, since=101.0)
+    assert read_board(tmp_path / "board") == WorkerProgress(step=3, micro_batch=2, phase=COMPUTING, since=101.0)
     assert written.progress == read_board(tmp_path / "board")
     written.close()
     assert read_board(tmp_path / "board").step == 3
 
 
 def test_a_board_that_was_never_written_reads_as_nothing_done(tmp_path: Path) -> None:
-    assert read_board(tmp_path / "none") == Progress()
+    assert read_board(tmp_path / "none") == WorkerProgress()
     allocate(tmp_path / "blank")
-    assert read_board(tmp_path / "blank") == Progress()
+    assert read_board(tmp_path / "blank") == WorkerProgress()
 
 
 @pytest.mark.root
@@ -57,7 +57,7 @@ def test_a_disk_without_room_for_it_is_an_error_and_not_a_death(tmp_path: Path) 
 
 
 def test_only_the_wait_for_the_sum_counts_as_a_usual_wait(clock: list[float]) -> None:
-    worker = Board()
+    worker = ProgressPage()
     worker.write(step=0, micro_batch=0, phase=COMPUTING)
     worker.write(step=0, micro_batch=-1, phase=WAITING)
     clock[0] += 2
@@ -72,7 +72,7 @@ def test_only_the_wait_for_the_sum_counts_as_a_usual_wait(clock: list[float]) ->
 
 
 def test_a_step_lasts_from_its_first_micro_batch_to_its_commit(clock: list[float]) -> None:
-    worker = Board()
+    worker = ProgressPage()
     worker.write(step=0, micro_batch=0, phase=COMPUTING)
     clock[0] += 1
     worker.write(step=0, micro_batch=1, phase=COMPUTING)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from everstep.ipc.progress_page import Board, await_end, has_lifeline
+from everstep.ipc.progress_page import ProgressPage, await_end, has_lifeline
 from everstep.process import ending_code
 
 HOLD = """
@@ -111,4 +111,4 @@ def test_what_is_gone_is_not_about_to_end() -> None:
 
 
 def test_a_board_in_plain_memory_needs_no_lifeline() -> None:
-    Board().close()
+    ProgressPage().close()

@@ -18,8 +18,8 @@ import torch
 from everstep.pytorch.fit_status import Status, clock, number, parts_of
 from everstep.pytorch.records import RecordFile, make_record
 from everstep.pytorch.reporting import Reporter
-from everstep.pytorch.speed import Pace, remaining_s
-from everstep.pytorch.units import Batch, Epoch, Progress, Record, Seconds
+from everstep.pytorch.speed import FitSpeed, remaining_s
+from everstep.pytorch.units import Batch, BatchProgress, Epoch, Record, Seconds
 
 ROOT = Path(__file__).parents[3]
 UUID = "7d2f0f6a-5f5e-5c7b-9f4e-0d3c2b1a0987"
@@ -35,7 +35,7 @@ def lines_of(folder):
 
 
 def at(batches):
-    return Progress(batches=batches, epochs=batches // 50, records=batches * 64)
+    return BatchProgress(batches=batches, epochs=batches // 50, records=batches * 64)
 
 
 # --- metrics.jsonl ---
@@ -209,7 +209,7 @@ def test_a_method_that_a_writer_does_not_have_is_an_error(tmp_path):
 
 
 def test_neither_validating_nor_saving_counts_as_training():
-    pace, now = Pace(), 100.0
+    pace, now = FitSpeed(), 100.0
     pace.skip_to(now)
     for _ in range(10):
         now += 0.1
@@ -225,7 +225,7 @@ def test_neither_validating_nor_saving_counts_as_training():
 
 
 def test_the_pace_is_that_of_the_last_seconds():
-    pace, now = Pace(), 0.0
+    pace, now = FitSpeed(), 0.0
     pace.skip_to(now)
     for num_samples in [10] * 500 + [20] * 500:
         now += 0.1
@@ -244,12 +244,12 @@ def test_the_pace_is_that_of_the_last_seconds():
     ],
 )
 def test_when_it_will_end(length, length_batches, expected):
-    pace = Pace()
-    assert remaining_s(pace, Batch(10), 10, Progress()) is None
+    pace = FitSpeed()
+    assert remaining_s(pace, Batch(10), 10, BatchProgress()) is None
     pace.skip_to(0.0)
     for batch in range(1, 51):
         pace.batch(batch * 0.1, 64)
-    found = remaining_s(pace, length, length_batches, Progress(batches=50, records=3200, seconds=5.0))
+    found = remaining_s(pace, length, length_batches, BatchProgress(batches=50, records=3200, seconds=5.0))
     assert found == (None if expected is None else pytest.approx(expected))
 
 

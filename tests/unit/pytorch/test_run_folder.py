@@ -14,8 +14,8 @@ import pytest
 
 import everstep
 from everstep.errors import UsageError
-from everstep.pytorch.run_folder import Run, choose, decide, digest_of, mark_finished, plain_name
-from everstep.pytorch.units import Batch, Epoch, Progress, Record, Seconds, TrainUnit
+from everstep.pytorch.run_folder import KnownRun, choose, decide, digest_of, mark_finished, plain_name
+from everstep.pytorch.units import Batch, BatchProgress, Epoch, Record, Seconds, TrainUnit
 
 
 def number(base: Path, length: TrainUnit, **more: object) -> int:
@@ -26,7 +26,7 @@ def number(base: Path, length: TrainUnit, **more: object) -> int:
 
 
 def finish(base: Path, run: int, *, batches: int = 0, epochs: int = 0, seconds: float = 0.0) -> None:
-    progress = Progress(batches=batches, epochs=epochs, records=32 * batches, seconds=seconds)
+    progress = BatchProgress(batches=batches, epochs=epochs, records=32 * batches, seconds=seconds)
     mark_finished(base / "net-abc123" / str(run), progress, Batch(batches))
 
 
@@ -37,18 +37,43 @@ def finish(base: Path, run: int, *, batches: int = 0, epochs: int = 0, seconds: 
     ("newest", "length", "expected", "reason"),
     [
         (None, Batch(10), 1, "the first run"),
-        (Run(number=3), Batch(10), 3, "run 3 is unfinished"),
-        (Run(number=3, is_in_use=True), Batch(10), 4, "run 3 is in use by another process"),
-        (Run(number=3, finished_at=Progress(batches=10)), Batch(10), 4, "run 3 has finished with 10 batches"),
-        (Run(number=3, finished_at=Progress(batches=10)), Batch(20), 3, "run 3 came to 10 of 20 batches"),
-        (Run(number=3, finished_at=Progress(batches=10, epochs=1)), Epoch(2), 3, "run 3 came to 1 of 2 epochs"),
-        (Run(number=3, finished_at=Progress(batches=10, epochs=1)), Epoch(1), 4, "run 3 has finished with 1 epochs"),
-        (Run(number=3, finished_at=Progress(records=320)), Record(100), 4, "run 3 has finished with 320 records"),
-        (Run(number=3, finished_at=Progress(seconds=59.5)), Seconds(60), 3, "run 3 came to 59.5 of 60 seconds"),
+        (KnownRun(number=3), Batch(10), 3, "run 3 is unfinished"),
+        (KnownRun(number=3, is_in_use=True), Batch(10), 4, "run 3 is in use by another process"),
+        (
+            KnownRun(number=3, finished_at=BatchProgress(batches=10)),
+            Batch(10),
+            4,
+            "run 3 has finished with 10 batches",
+        ),
+        (KnownRun(number=3, finished_at=BatchProgress(batches=10)), Batch(20), 3, "run 3 came to 10 of 20 batches"),
+        (
+            KnownRun(number=3, finished_at=BatchProgress(batches=10, epochs=1)),
+            Epoch(2),
+            3,
+            "run 3 came to 1 of 2 epochs",
+        ),
+        (
+            KnownRun(number=3, finished_at=BatchProgress(batches=10, epochs=1)),
+            Epoch(1),
+            4,
+            "run 3 has finished with 1 epochs",
+        ),
+        (
+            KnownRun(number=3, finished_at=BatchProgress(records=320)),
+            Record(100),
+            4,
+            "run 3 has finished with 320 records",
+        ),
+        (
+            KnownRun(number=3, finished_at=BatchProgress(seconds=59.5)),
+            Seconds(60),
+            3,
+            "run 3 came to 59.5 of 60 seconds",
+        ),
     ],
 )
 def test_the_newest_run_is_continued_until_it_is_long_enough(
-    newest: Run | None, length: TrainUnit, expected: int, reason: str
+    newest: KnownRun | None, length: TrainUnit, expected: int, reason: str
 ) -> None:
     decision = decide(newest, length)
     assert decision.number == expected

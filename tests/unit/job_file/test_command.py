@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from everstep.job_file.fields import Block, blocks_in
+from everstep.job_file.fields import Section, blocks_in
 from everstep.job_file.load import load, load_file
 from everstep.job_file.quantity import format_seconds
 from everstep.job_file.schema import Job
@@ -109,7 +109,7 @@ def test_the_page_lists_all_keys_with_their_defaults_and_no_others() -> None:
 def shown(default: object) -> str:
     if default is PydanticUndefined:
         return "required"
-    if isinstance(default, Block):
+    if isinstance(default, Section):
         return ""
     if default in (None, "", (), {}):
         return "none"

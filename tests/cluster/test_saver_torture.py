@@ -136,7 +136,7 @@ def test_no_blow_leaves_less_than_was_said_to_be_durable(disk: Path, tmp_path: P
         "vanished",
         "worker",
         "full and worker",
-        "vault",
+        "saver",
         "agent",
     ]
     dealt: list[str] = []
@@ -159,18 +159,18 @@ def test_no_blow_leaves_less_than_was_said_to_be_durable(disk: Path, tmp_path: P
                         os.kill(torture.worker_pid(run), signal.SIGKILL)
                         torture.look(run)
                         torture.check(run)
-                if blow in ("vault", "agent"):
+                if blow in ("saver", "agent"):
                     break
                 torture.let_save(run, 2)
                 torture.look(run)
                 torture.check(run)
-            vaults = [event["vault"] for event in run.tape.read() if event["event"] == "vault.opened"]
-            if blow == "vault":
-                os.kill(vaults[-1], signal.SIGKILL)
+            savers = [event["saver"] for event in run.tape.read() if event["event"] == "saver.opened"]
+            if blow == "saver":
+                os.kill(savers[-1], signal.SIGKILL)
                 torture.let_save(run, 3)
             os.kill(run.process.pid, signal.SIGKILL)
             assert run.process.wait(60.0) is not None
-            assert wait_for_end(vaults[-1], 60.0)
+            assert wait_for_end(savers[-1], 60.0)
             torture.look(run)
             torture.check(run)
     until(lambda: load_step(torture.checkpoints) >= torture.durable, lambda: "the end")

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from everstep.errors import UsageError
-from everstep.job_file.entrypoint import Entry
+from everstep.job_file.entrypoint import Entrypoint
 from everstep.job_file.load import json_schema, load, to_yaml
 from everstep.job_file.schema import TEXT_PATHS, Job
 from everstep.job_file.settings import experiment_of, num_workers_of, policy_settings
@@ -62,7 +62,7 @@ def refusal(text: str) -> str:
 
 def test_only_the_entrypoint_is_required() -> None:
     job = load("entrypoint: train.py").job
-    assert job.entry == Entry(script="train.py")
+    assert job.entry == Entrypoint(script="train.py")
     assert (job.nodes.min, job.nodes.max, num_workers_of(job), job.platform.chosen) == (1, 1, 1, "local")
     assert to_yaml(job) == "entrypoint: train.py\n"
 
@@ -98,16 +98,16 @@ def test_one_number_of_nodes_is_both_ends() -> None:
 @pytest.mark.parametrize(
     ("written", "entry"),
     [
-        ("train.py", Entry(script="train.py")),
-        ("python3 -u train.py --x 'a b'", Entry(script="train.py", args=("--x", "a b"))),
-        ("-m pkg.train", Entry(script="pkg.train", is_module=True)),
-        ("python -m pkg.train 1", Entry(script="pkg.train", args=("1",), is_module=True)),
-        ("[train.py, $HOME, a;b, '&&']", Entry(script="train.py", args=("$HOME", "a;b", "&&"))),
-        ("./train --fast", Entry(script="./train", args=("--fast",), is_program=True)),
-        ("python -O train.py", Entry(script="python", args=("-O", "train.py"), is_program=True)),
+        ("train.py", Entrypoint(script="train.py")),
+        ("python3 -u train.py --x 'a b'", Entrypoint(script="train.py", args=("--x", "a b"))),
+        ("-m pkg.train", Entrypoint(script="pkg.train", is_module=True)),
+        ("python -m pkg.train 1", Entrypoint(script="pkg.train", args=("1",), is_module=True)),
+        ("[train.py, $HOME, a;b, '&&']", Entrypoint(script="train.py", args=("$HOME", "a;b", "&&"))),
+        ("./train --fast", Entrypoint(script="./train", args=("--fast",), is_program=True)),
+        ("python -O train.py", Entrypoint(script="python", args=("-O", "train.py"), is_program=True)),
     ],
 )
-def test_an_entrypoint_is_a_script_a_module_or_a_program(written: str, entry: Entry) -> None:
+def test_an_entrypoint_is_a_script_a_module_or_a_program(written: str, entry: Entrypoint) -> None:
     job = load(f"entrypoint: {written}").job
     assert job.entry == entry
     assert load(to_yaml(job)).job == job

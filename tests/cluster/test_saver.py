@@ -27,8 +27,8 @@ def stage(folder: Path, *arguments: object, **settings: object) -> Stage:
     return Stage(folder / "checkpoints", *arguments, script="save.py", workers=1, policy=PATIENT, **settings)
 
 
-def vault_pid(cluster: Cluster) -> int:
-    return int(cluster.wait("vault.opened")["vault"])
+def saver_pid(cluster: Cluster) -> int:
+    return int(cluster.wait("saver.opened")["saver"])
 
 
 def test_the_newest_state_of_a_killed_worker_is_written(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_the_newest_state_of_a_killed_worker_is_written(tmp_path: Path) -> None:
         assert load_step(tmp_path / "checkpoints") == -1
         cluster.kill("w0")
         cluster.finish(check=False)
-        assert wait_for_end(vault_pid(cluster), END_S)
+        assert wait_for_end(saver_pid(cluster), END_S)
     assert load_step(tmp_path / "checkpoints") == 5
 
 
@@ -56,7 +56,7 @@ def test_a_worker_that_is_started_again_loads_from_memory(tmp_path: Path) -> Non
 def test_the_newest_state_is_written_when_the_agent_ends(end: str, tmp_path: Path) -> None:
     with stage(tmp_path, *IN_MEMORY, gates=[5], shutdown_s=1.0) as cluster:
         cluster.wait("checkpoint.kept", step=5)
-        pid = vault_pid(cluster)
+        pid = saver_pid(cluster)
         if end == "SIGTERM":
             cluster.preempt_node("w0")
             cluster.finish(check=False)
@@ -66,10 +66,10 @@ def test_the_newest_state_is_written_when_the_agent_ends(end: str, tmp_path: Pat
     assert load_step(tmp_path / "checkpoints") == 5
 
 
-def test_a_vault_ends_when_what_is_not_kept_is_cleared_away(tmp_path: Path) -> None:
+def test_a_saver_ends_when_what_is_not_kept_is_cleared_away(tmp_path: Path) -> None:
     with stage(tmp_path, "--steps", 6, "--mb", 64) as cluster:
         cluster.finish()
-        assert wait_for_end(vault_pid(cluster), END_S)
+        assert wait_for_end(saver_pid(cluster), END_S)
     assert not list((tmp_path / "checkpoints").glob(".*"))
 
 
@@ -83,23 +83,23 @@ def test_a_half_filled_slot_is_never_taken_for_whole(tmp_path: Path) -> None:
     assert last - 3 <= load_step(tmp_path / "checkpoints") <= last + 1
 
 
-def test_a_worker_writes_by_itself_when_its_vault_is_killed(tmp_path: Path) -> None:
+def test_a_worker_writes_by_itself_when_its_saver_is_killed(tmp_path: Path) -> None:
     with stage(tmp_path, "--steps", 8, gates=[3]) as cluster:
         cluster.wait("checkpoint.written", step=3)
-        os.kill(vault_pid(cluster), signal.SIGKILL)
+        os.kill(saver_pid(cluster), signal.SIGKILL)
         cluster.open_gate(3)
         cluster.finish()
     assert load_step(tmp_path / "checkpoints") == 8
 
 
-def test_a_job_that_saves_nothing_has_no_vault(tmp_path: Path) -> None:
+def test_a_job_that_saves_nothing_has_no_saver(tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
-    script.write_text("import os; print('vault', os.path.exists(os.environ['EVERSTEP_VAULT']))\n")
+    script.write_text("import os; print('saver', os.path.exists(os.environ['EVERSTEP_SAVER']))\n")
     with Run(script, directory=tmp_path) as run:
         run.finish()
-        assert "vault True" in run.said
-        assert not [event for event in run.tape.read() if event["event"] == "vault.opened"]
-    assert not list(tmp_path.rglob("*.vault"))
+        assert "saver True" in run.said
+        assert not [event for event in run.tape.read() if event["event"] == "saver.opened"]
+    assert not list(tmp_path.rglob("*.saver"))
 
 
 @pytest.mark.root

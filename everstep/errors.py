@@ -13,19 +13,20 @@ _OURS = os.path.join(os.path.dirname(__file__), "")
 
 
 class EverstepError(Exception):
-    """Base of all our errors; `hint` is the way out, in one sentence."""
+    """Base of all our errors. `hint`: the way out, in one sentence. `code`: what programs and tests compare."""
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, code: str = "") -> None:
         super().__init__(f"{message}\n  HINT: {hint}" if hint else message)
         self.message = message
         self.hint = hint
+        self.code = code
 
 
 class TemporaryError(EverstepError):
     """Wait and retry: the same call may succeed later, and not before `wait_s`."""
 
-    def __init__(self, message: str, *, hint: str | None = None, wait_s: float = 0.0) -> None:
-        super().__init__(message, hint=hint)
+    def __init__(self, message: str, *, hint: str | None = None, wait_s: float = 0.0, code: str = "") -> None:
+        super().__init__(message, hint=hint, code=code)
         self.wait_s = wait_s
 
 
@@ -55,8 +56,10 @@ CONFLICT, UNKNOWN = 409, 404  # statuses of what is refused
 class Refused(PermanentError):
     """The coordinator said no (4xx) and changed nothing."""
 
-    def __init__(self, message: str, *, status: int, hint: str | None = None, wait_s: float = 0.0) -> None:
-        super().__init__(message, hint=hint)
+    def __init__(
+        self, message: str, *, status: int, hint: str | None = None, wait_s: float = 0.0, code: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint, code=code)
         self.status = status
         self.wait_s = wait_s  # it may say yes after so long
 

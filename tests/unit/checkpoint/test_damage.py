@@ -180,7 +180,7 @@ json_values = st.recursive(
         st.sampled_from(["tensor", "dict", "tuple", "bytes", "float", "module", "counter", "ndarray", "x"]), inner,
         max_size=2,
     ),
-    max_micro_batches=8,
+    max_leaves=8,
 )  # fmt: skip
 
 

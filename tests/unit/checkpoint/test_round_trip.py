@@ -48,7 +48,7 @@ states = st.recursive(
         | st.dictionaries(st.text(max_size=8) | st.integers(), inner, max_size=4)
         | st.dictionaries(st.text(max_size=8), inner, max_size=4).map(collections.OrderedDict)
     ),
-    max_micro_batches=12,
+    max_leaves=12,
 )
 
 

@@ -31,7 +31,7 @@ from everstep import env
 from everstep.checkpoint import catalog
 from everstep.checkpoint.agreement import Agreement, SaveMark, Word, WorkerPlace, place_now
 from everstep.checkpoint.catalog import Found
-from everstep.checkpoint.code_snapshot import CodeSnapshot, take_snapshot
+from everstep.checkpoint.code_snapshot import archive_name, record_of, take_snapshot
 from everstep.checkpoint.collect import StateSnapshot, take
 from everstep.checkpoint.contents import position_of, take_apart
 from everstep.checkpoint.failed_saves import FailedSaves
@@ -48,6 +48,7 @@ from everstep.engine import process_engine
 from everstep.errors import CheckpointBroken, CheckpointFailed, EverstepError, NoCheckpoint, UsageError
 from everstep.events import emit
 from everstep.storage.base import open_storage
+from everstep.storage.code_archive import Code
 
 log = logging.getLogger("everstep.checkpoint")
 
@@ -88,7 +89,7 @@ class Checkpointer:
         self._policy = RetentionPolicy(keep_latest=keep_latest, keep_best=keep_best, metric=metric, mode=mode)
         self._every, self._memory_every, self._busy = every, memory_every, busy
         self._hparams = _plain(hparams)
-        self._snapshot: CodeSnapshot | None = take_snapshot(code) if code is not None else None
+        self._snapshot: Code | None = take_snapshot(code) if code is not None else None
         self._storage = open_storage(uri)
         self._ledger = FailedSaves(self._storage.uri)
         self._writer = ThreadWriter(self._storage, self._is_abandoned)
@@ -245,7 +246,7 @@ class Checkpointer:
                 "torch": torch.__version__,
                 "python": platform.python_version(),
             },
-            code=self._snapshot.record if self._snapshot is not None else None,
+            code=record_of(self._snapshot) if self._snapshot is not None else None,
             policy=self._policy,
         )
 
@@ -266,9 +267,9 @@ class Checkpointer:
         self._has_code = True
         self._writer.run(lambda: self._write_code(snapshot))
 
-    def _write_code(self, snapshot: CodeSnapshot) -> None:
+    def _write_code(self, snapshot: Code) -> None:
         try:
-            self._storage.put(snapshot.name, snapshot.archive)
+            self._storage.put(archive_name(snapshot.sha256), snapshot.data)
         except (OSError, EverstepError) as error:
             self._has_code = False
             log.warning("the code snapshot could not be written, and is tried again: %s", error)

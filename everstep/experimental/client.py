@@ -19,7 +19,6 @@ from typing import Any
 
 from everstep import env
 from everstep.checkpoint import code_snapshot, index
-from everstep.errors import CheckpointBroken
 from everstep.storage import private_file
 from everstep.storage.base import Storage, open_storage
 
@@ -74,31 +73,18 @@ def _description(folder: Path) -> Any:
 
 def _materialise(folder: Path, wanted: dict[str, Any], storage: Storage, record: dict[str, Any] | None) -> None:
     aside = private_file.make_folder(folder.parent) / f".{folder.name}.{os.getpid()}-{os.urandom(4).hex()}"
-    aside.mkdir(mode=0o700)
     try:
-        (aside / code_snapshot.FOLDER).mkdir(mode=0o700)
+        private_file.make_folder(aside / code_snapshot.FOLDER)
         if record is None:
             log.warning("checkpoint %s was saved without code: its code/ is empty", wanted["uuid"])
         else:
-            _unpack(aside / code_snapshot.FOLDER, storage, record)
+            code_snapshot.restore(storage, record, aside / code_snapshot.FOLDER)
         private_file.write_json(aside / DESCRIPTION, wanted)
         with private_file.locked(folder.parent / "lock"):
             if _description(folder) != wanted:  # else another was quicker
                 _put_in_place(aside, folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def _unpack(folder: Path, storage: Storage, record: dict[str, Any]) -> None:
-    name = code_snapshot.archive_name(record, f"{storage.uri}: the record of its code")
-    where = f"{storage.uri}/{name}"
-    try:
-        archive = storage.read(name)
-    except FileNotFoundError:
-        raise CheckpointBroken(
-            f"{where} is missing: the checkpoint's code is lost", hint="its state can still be loaded"
-        ) from None
-    code_snapshot.unpack(archive, folder, sha256=record["sha256"], where=where)
 
 
 def _put_in_place(aside: Path, folder: Path) -> None:

@@ -163,19 +163,19 @@ def _enter(order: NodeOrder, request: NodeRequest, directory: Path) -> None:
 
 
 def _fetch(order: NodeOrder, request: NodeRequest, directory: Path) -> Path:
-    from everstep.platforms import code_tarball
+    from everstep.storage import code_archive
 
     if order.code_from and "://" not in order.code_from:
         directory = Path(order.code_from)  # all nodes see it: once is enough
-    if (there := code_tarball.unpacked(order.code, directory)) is not None:
+    if (there := code_archive.unpacked(order.code, directory)) is not None:
         return there
     if order.code_from:
-        data = code_tarball.read_from(order.code_from, order.code)
+        data = code_archive.read_from(order.code_from, order.code)
     else:
         url = patiently(lambda: _coordinator(request), env.coordinator_deadline_s())
         with _connect(order, request, url) as coordinator:
             data = patiently(lambda: coordinator.code(order.code), env.coordinator_deadline_s())
-    return code_tarball.unpack(data, order.code, directory)
+    return code_archive.unpack(data, order.code, directory)
 
 
 def _connect(order: NodeOrder, request: NodeRequest, url: str) -> Coordinator:

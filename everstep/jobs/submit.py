@@ -16,10 +16,10 @@ from everstep.job_file.platform_options import check_platform
 from everstep.job_file.schema import Job
 from everstep.platforms import job_records
 from everstep.platforms.base import Platform, Rendering, Say, Ticket
-from everstep.platforms.code_tarball import LARGE_BYTES, Code, pack
 from everstep.platforms.job_records import JobRecord
 from everstep.platforms.registry import platform_of
 from everstep.platforms.secrets import private_files, resolve
+from everstep.storage.code_archive import LARGE_BYTES, Code, pack
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

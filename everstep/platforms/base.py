@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from everstep.job_file.schema import Job
-from everstep.platforms.code_tarball import Code
 from everstep.platforms.job_records import JobRecord
+from everstep.storage.code_archive import Code
 
 State = Literal["pending", "running", "suspended", "succeeded", "failed", "cancelled", "unknown"]
 OVER: tuple[State, ...] = ("succeeded", "failed", "cancelled")

@@ -193,8 +193,7 @@ def _code_folder() -> Path | None:
     folder = Path(main).resolve().parent if main else Path.cwd()
     try:
         taken = take_snapshot(folder)
-        left_out = f"; left out as usually secret: {', '.join(taken.secret)}" if taken.secret else ""
-        log.info("checkpoints are saved with the code in %s: %d files%s", folder, taken.num_files, left_out)
+        log.info("checkpoints are saved with the code in %s: %s", folder, taken.files.summary)
     except (UsageError, OSError) as error:
         log.warning("checkpoints are saved without code: %s", error)
         return None

@@ -19,11 +19,11 @@ from everstep.job_file.load import load
 from everstep.platforms import status_file
 from everstep.platforms.base import Ticket
 from everstep.platforms.cluster_folder import ClusterFolder, Queued, await_gone, decide_status
-from everstep.platforms.code_tarball import Code
 from everstep.platforms.pbs import parse_qstat
 from everstep.platforms.queue_watch import QueueWatch
 from everstep.platforms.registry import platform_of
 from everstep.platforms.slurm_queue import parse_sacct, parse_squeue
+from everstep.storage.code_archive import Code
 
 EXPECTED = Path(__file__).parent / "expected"
 TICKET = Ticket(

@@ -21,8 +21,8 @@ from everstep.job_file.schema import TEXT_PATHS
 from everstep.job_file.tree import dump
 from everstep.platforms.base import Ticket
 from everstep.platforms.cluster_folder import order_for_queue
-from everstep.platforms.code_tarball import Code
 from everstep.platforms.registry import platform_of
+from everstep.storage.code_archive import Code
 
 TICKET = Ticket(
     id="mnist-1", folder=Path("/work/runs/mnist-1"), workdir=Path("/work"), code=Code(sha256="c0de" * 16, data=b"")

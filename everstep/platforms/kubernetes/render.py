@@ -14,12 +14,12 @@ from everstep.job_file.platform_options import Kubernetes
 from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
 from everstep.platforms.base import Rendering, Ticket
-from everstep.platforms.code_tarball import Code
 from everstep.platforms.kubernetes.names import COORDINATOR, ID, PORT, WORKER, ObjectNames, is_label
 from everstep.platforms.kubernetes.pods import ORDER_KEY, WORKER_KEY, coordinator_pod, worker_pod
 from everstep.platforms.kubernetes.rbac import rbac
 from everstep.platforms.kubernetes.security import relaxations
 from everstep.platforms.secrets import refuse_foreign
+from everstep.storage.code_archive import Code
 
 PART_BYTES = 700 << 10  # a ConfigMap holds 1 MiB, and what is sent has a third more
 MAX_CODE_BYTES = 20 << 20

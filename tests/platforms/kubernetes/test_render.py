@@ -16,12 +16,12 @@ from everstep.job_file.load import load
 from everstep.job_file.order import NodeOrder
 from everstep.job_file.tree import dump
 from everstep.platforms.base import Rendering, Ticket
-from everstep.platforms.code_tarball import Code
 from everstep.platforms.kubernetes.facts import fleet_node, job_status
 from everstep.platforms.kubernetes.fleet import Owner, pod_of, token_secret
 from everstep.platforms.kubernetes.names import ObjectNames
 from everstep.platforms.kubernetes.rbac import shared_rbac
 from everstep.platforms.kubernetes.render import PART_BYTES, render
+from everstep.storage.code_archive import Code
 
 HERE = Path(__file__).parent / "expected"
 RBAC = Path(__file__).parents[3] / "docs" / "guides" / "kubernetes-rbac.yaml"

@@ -11,7 +11,6 @@ import yaml
 from everstep.errors import UsageError
 from everstep.job_file.load import load_file
 from everstep.platforms.base import Rendering, Ticket
-from everstep.platforms.code_tarball import Code
 from everstep.platforms.oci import OciPlatform
 from everstep.platforms.oci.runs import OciRun, RunNames, decide_end, decide_scale, decide_status
 from everstep.platforms.oci.search import (
@@ -25,6 +24,7 @@ from everstep.platforms.oci.search import (
     follow,
 )
 from everstep.platforms.raw_overlay import lay_over
+from everstep.storage.code_archive import Code
 from lab.oci.tenancy import ROOT
 
 HERE = Path(__file__).parent

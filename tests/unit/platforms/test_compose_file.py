@@ -12,10 +12,10 @@ from everstep.errors import UsageError
 from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
 from everstep.platforms.base import Ticket
-from everstep.platforms.code_tarball import Code
 from everstep.platforms.compose import ComposePlatform, all_ended
 from everstep.platforms.compose_file import User, compose_file, notes_on
 from everstep.platforms.docker import Container
+from everstep.storage.code_archive import Code
 
 RENDERED = Path(__file__).parent / "rendered"
 OVERLAY = {"node": {"cap_add": ["SYS_PTRACE"]}, "node-1": {"privileged": True}}

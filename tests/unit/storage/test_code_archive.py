@@ -1,21 +1,21 @@
-"""A job's code: the same files give the same tarball, nothing leaves the folder, what comes out is what went in."""
+"""Packed code, of a job or a checkpoint: the same files give the same bytes, and nothing leaves the folder."""
 
 from __future__ import annotations
 
 import io
 import os
 import tarfile
-import zipfile
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from everstep.checkpoint.code_snapshot import take_snapshot
-from everstep.errors import PermanentError, UsageError
+from everstep.checkpoint.code_snapshot import archive_name, record_of, restore, take_snapshot
+from everstep.errors import CheckpointBroken, PermanentError, UsageError
 from everstep.job_file.secret import parse_secret
-from everstep.platforms.code_tarball import file_name, pack, read_from, unpack, unpacked
 from everstep.platforms.secrets import private_files
+from everstep.storage.base import open_storage
+from everstep.storage.code_archive import extract, file_name, pack, read_from, unpack, unpacked
 
 
 def names(data: bytes) -> list[str]:
@@ -107,9 +107,9 @@ def test_what_is_usually_secret_travels_with_neither_job_nor_checkpoint_unless_i
     code, snapshot = pack(folder), take_snapshot(folder)
 
     assert names(code.data) == [".env.example", "lib/model.py", "train.py"]
-    assert zipfile.ZipFile(io.BytesIO(snapshot.archive)).namelist() == ["lib/model.py", "train.py"]
+    assert snapshot.data == code.data, "a job and its checkpoints have the same archive"
     assert code.files.summary == "3 files; left out as usually secret: .aws/, .env, .kube/, .netrc, .ssh/ and 6 more"
-    assert "lib/mine" in code.files.secret and "lib/mine" in snapshot.secret
+    assert "lib/mine" in code.files.secret
     (folder / ".everstepignore").write_text("!.env\n!lib/mine\n")
     assert {".env", "lib/mine"} < set(names(pack(folder).data))
 
@@ -135,11 +135,18 @@ def test_what_git_ignores_stays_and_the_own_ignore_file_has_the_last_word(folder
     assert names(pack(folder).data) == [".everstepignore", ".gitignore", "notes.txt", "train.py"]
 
 
-def test_a_link_that_leads_out_is_refused(folder: Path) -> None:
-    (folder / "secrets").symlink_to("/etc/passwd")
-    with pytest.raises(UsageError, match="leads out of the folder") as refused:
+def test_a_link_that_leads_out_is_refused_and_skipped_for_a_checkpoint(folder: Path) -> None:
+    (folder / "data").symlink_to("/etc")
+    with pytest.raises(UsageError) as refused:
         pack(folder)
-    assert ".everstepignore" in str(refused.value)
+    assert refused.value.code == "code-link-leads-outside" and ".everstepignore" in str(refused.value)
+    assert names(take_snapshot(folder).data) == ["lib/model.py", "train.py"]
+
+
+def test_code_that_is_too_large_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match="counted up to train.py") as refused:
+        pack(folder, max_bytes=1030)
+    assert refused.value.code == "code-too-large"
 
 
 def test_pipes_and_sockets_are_no_code(folder: Path) -> None:
@@ -149,29 +156,93 @@ def test_pipes_and_sockets_are_no_code(folder: Path) -> None:
 
 def test_other_bytes_than_were_sent_are_refused(folder: Path, tmp_path: Path) -> None:
     code = pack(folder)
-    with pytest.raises(PermanentError, match="is another"):
+    with pytest.raises(PermanentError) as refused:
         unpack(code.data[:-1] + b"x", code.sha256, tmp_path / "node")
+    assert refused.value.code == "code-archive-changed"
     assert not (tmp_path / "node").exists()
 
 
-def test_a_hostile_tarball_writes_nothing_outside(tmp_path: Path) -> None:
+# --- archives that somebody else has written ---
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+def archive(*entries: tarfile.TarInfo, num_bytes: int = 0) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        tar.addfile(tarfile.TarInfo("../../evil"))
-    data = buffer.getvalue()
-    with pytest.raises(tarfile.TarError):
+        for each in entries:
+            each.size = num_bytes
+            tar.addfile(each, io.BytesIO(bytes(num_bytes)))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [entry("../outside")],
+        [entry("a/../../outside")],
+        [entry("/tmp/outside")],
+        [entry("..\\outside")],
+        [entry("pipe", tarfile.FIFOTYPE)],
+        [entry("hard", tarfile.LNKTYPE, "/etc/passwd")],
+        [entry("link", tarfile.SYMTYPE, "/etc/passwd")],
+        [entry("a/link", tarfile.SYMTYPE, "../../etc/passwd")],
+        [entry("real", tarfile.DIRTYPE), entry("link", tarfile.SYMTYPE, "real"), entry("link/through")],
+        [entry("twice"), entry("twice")],
+    ],
+)
+def test_a_hostile_archive_writes_nothing(tmp_path: Path, entries: list[tarfile.TarInfo]) -> None:
+    data = archive(*entries)
+    with pytest.raises(PermanentError) as refused:
         unpack(data, sha256(data).hexdigest(), tmp_path / "a" / "node")
-    assert not list(tmp_path.rglob("evil")) and not list((tmp_path / "a" / "node").iterdir())
+    assert refused.value.code == "code-archive-hostile"
+    assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"not a tarball", "code-archive-broken"),
+        (archive(entry("a"), num_bytes=1000)[:-30], "code-archive-broken"),
+        (archive(entry("a"), num_bytes=2 << 20), "code-archive-too-large"),
+    ],
+)
+def test_an_archive_that_cannot_be_unpacked_is_refused(tmp_path: Path, data: bytes, code: str) -> None:
+    with pytest.raises(PermanentError) as refused:
+        extract(data, sha256(data).hexdigest(), tmp_path, max_bytes=1 << 20)
+    assert refused.value.code == code
+
+
+def test_a_checkpoint_gives_back_the_code_that_was_taken(folder: Path, tmp_path: Path) -> None:
+    storage, code = open_storage(tmp_path / "ckpt"), take_snapshot(folder)
+    storage.put(archive_name(code.sha256), code.data)
+    (tmp_path / "out").mkdir()
+
+    restore(storage, record_of(code), tmp_path / "out")
+
+    assert take_snapshot(tmp_path / "out").sha256 == code.sha256
+
+
+@pytest.mark.parametrize("name", ["code/../../x.tar.gz", "code/0000000000000000.tar.gz", "/etc/passwd", 3])
+def test_a_record_that_names_another_file_is_refused(tmp_path: Path, name: object) -> None:
+    with pytest.raises(CheckpointBroken):
+        restore(open_storage(tmp_path), {"sha256": sha256(b"x").hexdigest(), "archive": name}, tmp_path)
 
 
 def test_code_is_read_out_of_any_folder(folder: Path, tmp_path: Path) -> None:
     code = pack(folder)
     (tmp_path / file_name(code.sha256)).write_bytes(code.data)
     assert read_from(str(tmp_path), code.sha256) == read_from(f"file://{tmp_path}/", code.sha256) == code.data
-    with pytest.raises(PermanentError, match="is not at"):
+    with pytest.raises(PermanentError) as missing:
         read_from(str(tmp_path / "elsewhere"), code.sha256)
+    assert missing.value.code == "code-archive-missing"
 
 
 def test_a_workdir_that_is_none_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError) as missing:
         pack(tmp_path / "nowhere")
+    assert missing.value.code == "code-folder-missing"

@@ -25,6 +25,7 @@ from everstep.checkpoint.header import (
 from everstep.checkpoint.image import ITEM_BYTES, Piece, TensorMeta, safetensors_head
 from everstep.checkpoint.manifest import Manifest
 from everstep.errors import UsageError
+from everstep.storage import private_file
 from everstep.storage.base import Storage
 
 _COPY_BYTES = 16 << 20
@@ -42,21 +43,15 @@ def export_safetensors(storage: Storage, found: Found, target: Path, *, only: st
     chosen = _choose(read_metas(storage, found.manifest), only)
     head = safetensors_head([replace(meta, name=name, is_sharded=False) for name, meta in chosen])
     there = _entries(storage, found.manifest)
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with open(aside, "xb") as out:
-            out.write(head)
-            at = len(head)
-            for _, meta in chosen:
-                for name, entry, piece in _parts(there, meta, storage.uri):
-                    _copy(storage, name, entry, piece, meta, out.fileno(), at)
-                at += math.prod(meta.shape) * ITEM_BYTES[meta.dtype]
-            out.flush()
-            os.ftruncate(out.fileno(), at)
-            os.fsync(out.fileno())
-        os.rename(aside, target)
-    finally:
-        aside.unlink(missing_ok=True)
+    with private_file.replacing(target, mode=0o666, is_durable=True) as out:  # for others too, as umask allows
+        out.write(head)
+        at = len(head)
+        for _, meta in chosen:
+            for name, entry, piece in _parts(there, meta, storage.uri):
+                _copy(storage, name, entry, piece, meta, out.fileno(), at)
+            at += math.prod(meta.shape) * ITEM_BYTES[meta.dtype]
+        out.flush()
+        os.ftruncate(out.fileno(), at)
     return len(chosen)
 
 

@@ -1,6 +1,6 @@
-"""Small files of this user: whole or not there at all, and for nobody else to read.
+"""Files of this user: nobody else may read them, and readers of a replaced file see the old or the new one, whole.
 
-Not synced to the disk: what is written here can be made again. Knows nothing of what is in them."""
+The one place that makes files with mode 0600. Knows nothing of what is in them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+_PRIVATE = 0o600
 
 
 def make_folder(folder: Path) -> Path:
-    """Those of its parents that are missing are made private too."""
+    """Make it private, and its missing parents too."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -23,17 +25,15 @@ def make_folder(folder: Path) -> Path:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Readers see what was there before, or all of it."""
+    """Replace the file. Not synced to the disk: its content can be made again."""
     make_folder(path.parent)
-    aside = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}")
-    try:
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(data)
-        os.replace(aside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            aside.unlink()
-        raise
+    with replacing(path) as file:
+        file.write(data)
+
+
+def write_text(path: Path, text: str) -> Path:
+    write(path, text.encode())
+    return path
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -41,10 +41,37 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextlib.contextmanager
+def replacing(path: Path, *, mode: int = _PRIVATE, is_durable: bool = False) -> Iterator[IO[bytes]]:
+    """A new file that takes its place once it is complete; nothing of it is left after an exception."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+            yield file
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise
+
+
+def descriptor(path: str | os.PathLike[str], flags: int) -> int:
+    """Open the file with these flags; it is made private if it is missing."""
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+
+
+def append(path: str | os.PathLike[str]) -> IO[bytes]:
+    """A log. Several processes may write to it: each write goes to the end."""
+    return open(descriptor(path, os.O_WRONLY | os.O_APPEND), "ab")
+
+
+@contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of that name against all processes of this user; the kernel lets go for those that die."""
+    """Hold the lock of that name against all processes of this user; the kernel releases it for those that die."""
     make_folder(path.parent)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
+    with open(descriptor(path, os.O_WRONLY), "wb") as file:
         with if_it_can_lock():
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -52,7 +79,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def if_it_can_lock() -> Iterator[None]:
-    """Some network file systems cannot: there, nobody is kept out."""
+    """Some network file systems cannot lock: there, no process is kept out."""
     try:
         yield
     except OSError as error:

@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from everstep import env
+from everstep.storage import private_file
 
 log = logging.getLogger("everstep")
 
@@ -56,5 +57,5 @@ def _descriptor() -> int | None:
     if path is None:
         return None
     if _file is None or _file[:2] != (path, os.getpid()):
-        _file = (path, os.getpid(), os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        _file = (path, os.getpid(), private_file.descriptor(path, os.O_WRONLY | os.O_APPEND))
     return _file[2]

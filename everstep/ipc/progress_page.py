@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.ipc import lifeline
+from everstep.storage import private_file
 from everstep.wire import COMPUTING, OUTSIDE, WAITING
 
 _LAYOUT = struct.Struct("<QqQddd")  # step, micro-batch, phase, since, longest step, longest wait
@@ -97,7 +98,7 @@ def allocate(path: str | Path) -> None:
 
 
 def _allocated(path: str | Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = private_file.descriptor(path, os.O_RDWR)
     try:
         os.posix_fallocate(descriptor, 0, _SIZE)  # memory that the disk has no room for is SIGBUS
     except OSError:

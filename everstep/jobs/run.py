@@ -21,7 +21,7 @@ from everstep.launcher.agent import Agent, LocalWorker
 from everstep.launcher.console import Console
 from everstep.launcher.decisions import Verdict
 from everstep.launcher.display import JobDisplay
-from everstep.launcher.endpoint import as_job_id, host_or_join, join, private_file
+from everstep.launcher.endpoint import as_job_id, host_or_join, join
 from everstep.launcher.local_coordinator import (
     CoordinatorFiles,
     LocalCoordinator,
@@ -37,6 +37,7 @@ from everstep.launcher.summary import LastWords, failure_report, summary
 from everstep.launcher.torchrun_options import NodesRange, Rendezvous
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.process import ENDED, Child
+from everstep.storage import private_file
 from everstep.wire import JobSpec, Policy, policy_problems
 
 
@@ -277,7 +278,7 @@ def coordinator_of(
             yield url, token
     else:
         found = join(endpoint, job, request.token_file, patience_s, say)
-        yield endpoint.url, private_file(directory / "token", found + "\n")
+        yield endpoint.url, private_file.write_text(directory / "token", found + "\n")
 
 
 def new_job_id(name: str | None = None) -> str:

@@ -26,10 +26,10 @@ from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, UsageError
 from everstep.events import emit
+from everstep.ipc.event_loop import EventLoop
 from everstep.ipc.progress_page import allocate, await_end, has_lifeline, has_raised, is_shared, read_board
 from everstep.launcher.cleanup import Broom
 from everstep.launcher.decisions import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
-from everstep.launcher.event_loop import EventLoop
 from everstep.launcher.node import NodeSpec, WorkerRanks, worker_environment
 from everstep.launcher.probe import Probe
 from everstep.launcher.reporting import Line

@@ -33,6 +33,7 @@ from everstep.launcher.progress import (
 )
 from everstep.launcher.shown_streams import STDERR, STDOUT, Shown
 from everstep.launcher.worker_files import WorkerFiles
+from everstep.storage import private_file
 
 log = logging.getLogger("everstep")
 
@@ -119,7 +120,7 @@ class JobDisplay:
     def follow_events(self, path: Path) -> None:
         """A line for each of the events from now on that people want to know about."""
         with suppress(OSError):  # a read-only disk: no event is worth the node, and the file may be there
-            path.touch(mode=0o600)
+            private_file.append(path).close()
         with suppress(OSError):
             self._events = Follower(path, is_from_end=True)
 

@@ -5,7 +5,6 @@ EVERSTEP_TOKEN. A file left by an earlier run is told from the new one by trying
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import time
@@ -19,6 +18,7 @@ from everstep import env
 from everstep.errors import CoordinatorUnreachable, EverstepError, PermanentError, Refused, UsageError
 from everstep.launcher import run_record
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, write_token
+from everstep.storage import private_file
 
 if TYPE_CHECKING:
     from everstep.client.calls import Coordinator
@@ -88,16 +88,7 @@ def shared_token_path(job: str) -> Path:
 def share_token(job: str, token: str) -> Path:
     """For the other nodes of the job, and for nobody else."""
     path = shared_token_path(job)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return private_file(path, token + "\n")
-
-
-def private_file(path: Path, text: str) -> Path:
-    """For this user's eyes only, and whole at any moment."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
-        file.write(text)
-    return aside.replace(path)
+    return private_file.write_text(path, token + "\n")
 
 
 @contextmanager
@@ -112,7 +103,7 @@ def host_or_join(
     """A coordinator at the endpoint, which is on this machine: ours, or that of another node here that was first."""
     files = CoordinatorFiles(directory=directory)
     given = env.read_token(token_file) if token_file is not None else env.token()
-    private_file(files.token, given + "\n") if given is not None else write_token(files.token)
+    private_file.write_text(files.token, given + "\n") if given is not None else write_token(files.token)
     token = env.read_token(files.token)
     with ExitStack() as open_things:
         own = LocalCoordinator(files, say=say, host=endpoint.host, port=endpoint.port)
@@ -121,7 +112,7 @@ def host_or_join(
         except PermanentError:
             if not endpoint.is_taken():
                 raise
-            private_file(files.token, join(endpoint, job, token_file, patience_s, say) + "\n")
+            private_file.write_text(files.token, join(endpoint, job, token_file, patience_s, say) + "\n")
         else:
             share_token(job, token)
             open_things.callback(unshare_token, job, token)

@@ -17,6 +17,7 @@ from types import TracebackType
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.launcher.logs import tail
 from everstep.process import Child, own_command
+from everstep.storage import private_file
 from everstep.wire.tokens import new_tokens
 
 Start = Callable[..., Child]
@@ -60,7 +61,7 @@ def private_directory(path: Path) -> Path:
 def write_token(path: Path) -> None:
     """New tokens, one of each role, unless there are some."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = private_file.descriptor(path, os.O_WRONLY | os.O_EXCL)
     except FileExistsError:
         return
     with open(descriptor, "w") as file:
@@ -108,7 +109,7 @@ def start_coordinator(
     """Start one and wait until it answers: its process and URL. `inside` is put before the command."""
     write_token(files.token)
     files.ready.unlink(missing_ok=True)
-    with open(os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as output:
+    with private_file.append(files.log) as output:
         child = start([*inside, *serve_command(files, host, port)], output=output, env=env or os.environ)
     try:
         return child, await_ready(child, files, READY_S)

@@ -10,6 +10,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from everstep.storage import private_file
+
 _TAIL_BYTES = 64 * 1024
 _READ_BYTES = 1 << 20
 
@@ -66,10 +68,8 @@ class FilteredCopy:
         chosen = [line for line in lines if any(text in line for text in self._texts)]
         if not chosen:
             return
-        with contextlib.suppress(OSError):  # no room for it
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "a") as file:
-                file.write("".join(f"{line}\n" for line in chosen))
+        with contextlib.suppress(OSError), private_file.append(self._path) as file:  # no room for it
+            file.write("".join(f"{line}\n" for line in chosen).encode())
 
 
 def _shown(line: bytes) -> str:

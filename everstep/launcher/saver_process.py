@@ -15,9 +15,10 @@ from pathlib import Path
 
 from everstep.checkpoint.saver.messages import KINDS, Said
 from everstep.events import emit
+from everstep.ipc.event_loop import EventLoop
 from everstep.ipc.local_socket import listen, pair, receive_packet
-from everstep.launcher.event_loop import EventLoop
 from everstep.process import reap_detached, start_detached
+from everstep.storage import private_file
 
 WRITE_OUT_S = 600.0  # an agent waits so long for the last states to be written; its saver goes on after that
 _PATIENCE_S = 3.0  # after this it says what it waits for
@@ -93,7 +94,7 @@ class SaverProcess:
 
     def _start_process(self, theirs: socket.socket) -> int:
         assert self._listener is not None
-        with theirs, open(os.open(f"{self._path}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
+        with theirs, private_file.append(f"{self._path}.log") as output:
             files = [self._listener.fileno(), theirs.fileno()]
             command = [sys.executable, "-u", "-c", _PROGRAM, *(str(file) for file in files)]
             return start_detached(command, env=os.environ, output=output, descriptors=files)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import IO
 
 from everstep import env as names
-from everstep.launcher.event_loop import EventLoop
+from everstep.ipc.event_loop import EventLoop
 from everstep.launcher.machine import count_gpus
 from everstep.launcher.node import common_environment
 from everstep.nursery.client import CONTROL, WORKERS, NurseryClient, NurseryGone

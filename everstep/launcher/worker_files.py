@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from everstep.storage import private_file
 
 log = logging.getLogger("everstep")
 
@@ -73,4 +74,4 @@ class WorkerFiles:
 
 def open_log(path: Path) -> IO[bytes]:
     """For a worker to write to: appending, so that what it starts itself may write to it too."""
-    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb")
+    return private_file.append(path)

@@ -5,8 +5,6 @@ forks could not change. So a job finds a nursery that is as one of its own would
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -14,7 +12,7 @@ import resource
 import socket
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import everstep
@@ -23,6 +21,7 @@ from everstep.ipc.local_socket import peer_user
 from everstep.nursery.client import NurseryClient, nursery_command
 from everstep.nursery.programs import read_early
 from everstep.process import start_detached
+from everstep.storage import private_file
 
 _STATUS = ("Umask", "Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp:", "Cpus_allowed:", "Mems_allowed:", "SigIgn")
 _LIMITS = [name for name in dir(resource) if name.startswith("RLIMIT_")]
@@ -36,7 +35,7 @@ def warm_nursery(environment: Mapping[str, str], kind: str, *, may_start: bool) 
     path = folder / f"{_digest(environment, kind)}.nursery"
     if not may_start and not path.exists():
         return None
-    with _locked(path):
+    with private_file.locked(Path(f"{path}.lock")):
         line = connect(path)
         if line is None and may_start:
             line = start_at(path, environment, kind)
@@ -54,13 +53,6 @@ def _folder(*, may_make: bool) -> Path | None:
         return None
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
     return path if is_ours else None
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with open(os.open(f"{path}.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def connect(path: Path) -> socket.socket | None:
@@ -86,7 +78,7 @@ def start_at(path: Path, environment: Mapping[str, str], kind: str) -> socket.so
             return None
         path.chmod(0o600)
         listener.listen()
-        with open(os.open(f"{path}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as log:
+        with open(private_file.descriptor(f"{path}.log", os.O_WRONLY | os.O_TRUNC), "wb") as log:
             command = nursery_command(listener.fileno(), kind)
             start_detached(command, env=environment, output=log, descriptors=[listener.fileno()])
         return connect(path)

@@ -14,13 +14,14 @@ from typing import Any
 from everstep.errors import UsageError
 from everstep.platforms.base import Say
 from everstep.process import ENDED, process_state, start_detached, started_at, wait_for_end
+from everstep.storage import private_file
 
 _CANCEL_S = 30.0  # more than the nodes' grace
 
 
 def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> int:
     """Its pid. What it prints is added to the log, for its owner alone."""
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    output = private_file.descriptor(log, os.O_WRONLY | os.O_APPEND)
     try:
         return start_detached(command, env=environment, output=output, descriptors=())
     finally:

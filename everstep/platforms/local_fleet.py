@@ -15,6 +15,7 @@ from everstep.errors import PermanentError
 from everstep.job_file.order import NodeOrder
 from everstep.platforms.fleet import FleetNode
 from everstep.process import Child, Exit, own_command
+from everstep.storage import private_file
 
 _LEAVE_S = 10.0  # more than their grace
 
@@ -71,7 +72,7 @@ class LocalFleet:
         name = f"node-{number}"
         rank = {"--node-rank": str(number)} if number < self._order.min_nodes else {}
         options = {"--name": name, "--log-dir": str(self._folder / name), **rank}
-        log = os.open(node_log(self._folder, number), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        log = private_file.descriptor(node_log(self._folder, number), os.O_WRONLY | os.O_APPEND)
         try:
             child = Child.start(
                 own_command("node", options), env=self._environment(), output=log, cwd=self._order.workdir or None

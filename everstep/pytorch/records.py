@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.pytorch.units import BatchProgress
+from everstep.storage import private_file
 
 FILE = "metrics.jsonl"
 
@@ -72,7 +73,7 @@ class RecordFile:
         with self._lock:
             if self._descriptor is None:
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._descriptor = private_file.descriptor(self._path, os.O_RDWR | os.O_APPEND)
             os.write(self._descriptor, line if _ends_whole(self._descriptor) else b"\n" + line)
 
     def close(self) -> None:

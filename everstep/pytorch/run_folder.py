@@ -188,7 +188,7 @@ def _path_of_job(runs: Path, job: str) -> Path:
 
 def _hold(folder: Path) -> int:
     """Several processes of a run hold it together; the kernel lets go for those that die."""
-    descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = private_file.descriptor(folder / _IN_USE, os.O_RDWR)
     with private_file.if_it_can_lock():
         fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor

@@ -33,8 +33,9 @@ from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.errors import CoordinatorUnreachable, EverstepError, PeerLost
 from everstep.launcher.agent import node_address
-from everstep.launcher.endpoint import host_or_join, join, private_file
+from everstep.launcher.endpoint import host_or_join, join
 from everstep.launcher.external_node import Guest, NodeRole
+from everstep.storage import private_file
 from everstep.torchrun.parameters import MeetingOptions, read_parameters
 from everstep.wire import JobSpec, Policy
 
@@ -196,7 +197,7 @@ def _coordinator(meeting: MeetingOptions) -> Iterator[tuple[str, Path]]:
                 yield found
         else:
             token = join(endpoint, meeting.job, meeting.token_file, patience_s, _say)
-            yield endpoint.url, private_file(directory / "token", token + "\n")
+            yield endpoint.url, private_file.write_text(directory / "token", token + "\n")
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.launcher.event_loop import EventLoop
+from everstep.ipc.event_loop import EventLoop
 from everstep.launcher.starter import Starter, nursery_environment
 from everstep.nursery.client import NurseryClient
 from everstep.nursery.messages import NurseryReady, receive

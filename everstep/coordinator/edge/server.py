@@ -22,6 +22,7 @@ from everstep.coordinator.edge.certificate import is_loopback, plain_warning, se
 from everstep.coordinator.edge.connection import HttpConnection
 from everstep.coordinator.store.store import Store
 from everstep.errors import UsageError
+from everstep.storage import private_file
 
 BACKLOG = 4096  # thousands of workers may connect at the same moment
 SWITCH_S = 0.0005  # the store's thread waits so long for its turn while calls come in, not ten times as long
@@ -78,7 +79,7 @@ def serve(
 def read_or_create_token(path: Path) -> str:
     """The token in this file; made up, for its owner alone, if there is no such file."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = private_file.descriptor(path, os.O_WRONLY | os.O_EXCL)
     except FileExistsError:
         if token := env.read_token(path):
             return token
@@ -115,10 +116,7 @@ def _say_ready(url: str, ready_fd: int | None, ready_file: str | Path | None) ->
         os.write(ready_fd, f"{url}\n".encode())
         os.close(ready_fd)
     if ready_file is not None:
-        aside = Path(f"{ready_file}.{os.getpid()}")
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
-            file.write(f"{url}\n")
-        aside.replace(ready_file)  # whoever waits for the file finds it whole
+        private_file.write(Path(ready_file), f"{url}\n".encode())
 
 
 def _tell(line: str, stream: TextIO) -> None:

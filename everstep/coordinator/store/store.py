@@ -31,6 +31,7 @@ from everstep.coordinator.store.shard_rows import load_ledgers, save_ledger
 from everstep.coordinator.store.tables import GENERATIONS, JOBS, OWNER, WORKERS
 from everstep.coordinator.store.upsert import upsert
 from everstep.errors import PermanentError, TemporaryError, UsageError
+from everstep.storage import private_file
 from everstep.wire import Member, MetricReport, MetricsView, Policy
 
 ADVISORY_LOCK = 0x45564552  # "EVER": one coordinator per PostgreSQL database
@@ -78,7 +79,7 @@ class Store:
             return create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
         self._hold_lock_file(f"{path}.lock")
         if not os.path.exists(path):  # it holds addresses and names: nobody else's business
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            os.close(private_file.descriptor(path, os.O_WRONLY))
         engine = create_engine(url, connect_args={"check_same_thread": False})
 
         @event.listens_for(engine, "connect")

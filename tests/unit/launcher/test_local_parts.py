@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from everstep.ipc.event_loop import EventLoop
 from everstep.launcher import local_coordinator, saver_process
-from everstep.launcher.event_loop import EventLoop
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator
 from everstep.launcher.saver_process import SaverProcess
 

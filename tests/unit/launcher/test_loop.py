@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from everstep.launcher.event_loop import EventLoop
+from everstep.ipc.event_loop import EventLoop
 
 
 class Pipe:

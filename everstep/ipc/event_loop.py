@@ -1,6 +1,6 @@
-"""One place to wait: for descriptors, for what other threads and signal handlers post, and for deadlines.
+"""One place to wait: for descriptors, for calls that other threads and signal handlers post, and for deadlines.
 
-Everything is done in the thread that calls `turn`, one thing after another, so what it owns needs no locks."""
+All calls run in the thread that calls `turn`, one after another, so its data needs no locks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class HasDescriptor(Protocol):
 
 
 class EventLoop:
-    """`alarm` is for signal.set_wakeup_fd: a signal that another thread gets must wake the one that turns."""
+    """`alarm` is for signal.set_wakeup_fd: a signal that another thread receives must wake this one."""
 
     def __init__(self) -> None:
         self._timers: list[tuple[float, Act]] = []
@@ -30,15 +30,15 @@ class EventLoop:
         self._alarm, self.alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._alarm, selectors.EVENT_READ, lambda: os.read(self._alarm, 4096))
 
-    def watch(self, thing: HasDescriptor, act: Act) -> None:
-        """Do it whenever the descriptor is readable."""
+    def watch(self, thing: HasDescriptor | int, act: Act) -> None:
+        """Call it whenever the descriptor is readable."""
         self._selector.register(thing, selectors.EVENT_READ, act)
 
-    def forget(self, thing: HasDescriptor) -> None:
+    def forget(self, thing: HasDescriptor | int) -> None:
         self._selector.unregister(thing)
 
     def post(self, act: Act) -> None:
-        """Have it done in the next turn; from any thread or signal handler."""
+        """Call it in the next turn; from any thread or signal handler."""
         self._inbox.append(act)
         os.eventfd_write(self._wake, 1)
 
@@ -46,10 +46,11 @@ class EventLoop:
         self._timers.append((time.monotonic() + delay_s, act))
 
     def turn(self) -> None:
-        """Wait until there is something to do, and do it."""
+        """Wait until there is something to call, and call it."""
         timeout_s = max(0.0, min(due for due, _ in self._timers) - time.monotonic()) if self._timers else None
         for key, _ in self._selector.select(timeout_s):
-            key.data()
+            if self._selector.get_map().get(key.fd) is key:  # else an earlier call of this turn has dropped it
+                key.data()
         now = time.monotonic()
         overdue = [act for due, act in self._timers if due <= now]
         self._timers = [timer for timer in self._timers if timer[0] > now]

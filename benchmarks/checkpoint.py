@@ -341,7 +341,7 @@ class Bench:
 
 def too_large(megabytes: int, only: list[str]) -> str:
     """Why a state of this size is not measured here; empty if it is."""
-    from everstep.checkpoint.memory_limit import look_for_memory
+    from everstep.checkpoint.memory import look_for_memory
 
     free = {"memory": look_for_memory().free_bytes, "/dev/shm": shutil.disk_usage("/dev/shm").free}
     has_dcp = not only or any("dcp" in row for row in only)

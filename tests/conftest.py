@@ -70,7 +70,7 @@ def nothing_left_behind() -> Iterator[None]:
 
 def _num_savers() -> int:
     saver = sys.modules.get("everstep.checkpoint.save")
-    return len(saver._savers) if saver is not None else 0
+    return len(saver._pipelines) if saver is not None else 0
 
 
 def _leaked(look: Callable[[], dict[str, str]], before: dict[str, str], began: float) -> dict[str, str]:

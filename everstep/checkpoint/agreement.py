@@ -1,14 +1,14 @@
-"""What the workers of a world agree on before they write a checkpoint together: who writes, under which name.
+"""How the workers of a world agree, before they write a checkpoint together, on who writes and under which name.
 
-Nobody waits for anybody: a worker that waited for one that is lost would itself be late for the next generation.
-Rank 0 writes alone until it has seen that all others save too; then it says from which save on each writes its share,
-two saves ahead, so that all have heard it by then. Scripts in which only rank 0 saves work, and so do those in which
-all do. Only a sharded state, which no regroup can happen to, is waited for: nobody has all of it.
+No worker waits for another: one that waited for a lost worker would itself be late for the next generation. Rank 0
+writes alone until it has seen that all others save too; then it announces from which save on each writes its share, two
+saves ahead, so that all know it by then. Scripts in which only rank 0 saves work, and so do those in which all do. Only
+a sharded state, which never sees a regroup, is waited for: no worker has all of it.
 
-Workers that see different folders at the same path cannot write together: rank 0 alone writes then, and it is told.
+Workers that see different folders at the same path cannot write together: rank 0 writes alone then, with a warning.
 
-Workers of a world that does not change load the same checkpoint: rank 0 says which, after it and all others that have
-come by then could read it. Whoever comes later loads that one, or fails.
+Workers of a world that does not change load the same checkpoint: rank 0 announces which, after it and all others that
+have come by then could read it. A worker that comes later loads that one, or fails.
 
 Saves are known by their steps, not by counting them: a worker that was late when a generation broke gets that
 generation's last step from its peers and saves it in the next one, where they do not."""
@@ -32,8 +32,8 @@ from everstep.engine import process_engine
 from everstep.engine.group import generation_store
 from everstep.errors import CheckpointBroken, CheckpointFailed
 
-WORD_S = 60.0  # so long may rank 0 come after us
-READ_S = 1800.0  # so long may another worker read a checkpoint
+WORD_S = 60.0  # how long rank 0 may come after us
+READ_S = 1800.0  # how long another worker may read a checkpoint
 NUM_AHEAD = 2  # saves between rank 0's word and the first that all write together
 CONNECT_S = 1.0  # rank 0 of a generation that just broke cannot be reached: be on time for the next one
 
@@ -52,7 +52,7 @@ class WorkerPlace:
     rank: int
     size: int
     job: str = ""
-    is_elastic: bool = False  # a world of ours, that may be followed by another one
+    is_elastic: bool = False  # a world of the engine, which may regroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +60,7 @@ class SaveMark:
     """Which save of a world."""
 
     step: int
-    num_returns: int = 0  # so often has the script gone back to a lower step before
+    num_returns: int = 0  # how often the script went back to a lower step before
     num_before: int = 0  # saves of this step right before this one
 
 
@@ -86,16 +86,16 @@ class Agreement:
     """Of one world; another world makes another one."""
 
     def __init__(self, place: WorkerPlace, uri: str, store: Any = None, *, identity: Callable[[], str]) -> None:
-        """`store` is where the workers talk; without one, that of their world. `identity` is the storage's."""
+        """`store` carries the messages; without one, that of the world. `identity` is the storage's."""
         self.place = place
         self._uri = uri
         self._identity = identity
         self._token = os.urandom(4).hex()
         self._base: int | None = None
         self._marks: deque[SaveMark] = deque(maxlen=_NUM_MARKS)  # of this worker's last saves
-        self._said_at: SaveMark | None = None  # the save at which rank 0 said that all will write together
+        self._said_at: SaveMark | None = None  # the save at which rank 0 announced that all will write together
         self._is_split = False
-        self._has_told = False  # the others that this worker saves too
+        self._has_announced = False  # to the others that this worker saves too
         self._has_warned = False
         self._opened = store
 
@@ -125,8 +125,8 @@ class Agreement:
         return Word(token=self._token, base=self._base, is_split=self._is_split and self.place.size > 1)
 
     def candidates(self, number: int, make: Callable[[], list[str]]) -> list[str]:
-        """What to load, in order of preference: rank 0's list, so that all load the same. In a job that regroups each
-        worker loads when it comes, and takes the others' state when it joins."""
+        """The checkpoints to load, in order of preference: rank 0's list, so that all load the same. In a job that
+        regroups each worker loads when it comes, and takes the others' state when it joins."""
         if self.place.size == 1 or self.place.is_elastic:
             return make()
         if self.place.rank == 0:
@@ -139,7 +139,7 @@ class Agreement:
     def verdict(self, number: int, index: int, problem: str) -> str:
         """Why the workers do not load candidate `index`; empty if they do. `problem` is this worker's own.
 
-        Raises CheckpointBroken where the others have loaded what this one cannot read."""
+        Raises CheckpointBroken where the others have loaded a checkpoint that this worker cannot read."""
         if self.place.size == 1 or self.place.is_elastic:
             return problem
         key = f"load/{number}/{index}"
@@ -148,8 +148,9 @@ class Agreement:
             word = self._get(f"{key}/word", READ_S)
             if problem and not word:
                 raise CheckpointBroken(
-                    f"rank {self.place.rank} cannot read what rank 0 has loaded: {problem}",
+                    f"rank {self.place.rank} cannot read the checkpoint that rank 0 has loaded: {problem}",
                     hint="start the workers again once all of them can read it",
+                    code="checkpoint-unreadable-on-one-rank",
                 )
             return word
         for rank in range(1, self.place.size):
@@ -164,7 +165,7 @@ class Agreement:
             self._base = base()
         if self.place.size == 1 or self._said_at is not None:
             return
-        self._tell()
+        self._announce()
         others = [f"saves/{rank}" for rank in range(1, self.place.size)]
         if not is_sharded and not self._store.check(others):
             return
@@ -180,7 +181,7 @@ class Agreement:
             self._warn(f"{_ranks(strangers)} will not find the checkpoints that rank 0 writes", strangers)
 
     def _hear(self, is_sharded: bool) -> None:
-        self._tell()  # before rank 0 is waited for
+        self._announce()  # before rank 0 is waited for
         if not is_sharded and self._store.check(["saves/0"]) and not self._is_ours(self._get("saves/0", WORD_S)):
             self._warn("rank 0 alone writes checkpoints, and this worker will not find them", [self.place.rank])
         elif is_sharded or self._store.check(["split"]):
@@ -190,10 +191,10 @@ class Agreement:
             said_at, self._token, self._base = word
             self._said_at = SaveMark(**said_at)
 
-    def _tell(self) -> None:
-        if not self._has_told:
+    def _announce(self) -> None:
+        if not self._has_announced:
             self._store.set(f"saves/{self.place.rank}", self._identity())
-            self._has_told = True  # else again with the next one: rank 0 may have been busy
+            self._has_announced = True  # else again with the next one: rank 0 may have been busy
 
     def _is_ours(self, identity: str) -> bool:
         return bool(identity) and identity == self._identity()
@@ -205,7 +206,9 @@ class Agreement:
 
     def _apart(self, strangers: list[int]) -> CheckpointFailed:
         failed = CheckpointFailed(
-            f"{self._uri} is not the same folder for {_ranks(strangers)} as for rank 0", hint=_COMMON
+            f"{self._uri} is not the same folder for {_ranks(strangers)} as for rank 0",
+            hint=_COMMON,
+            code="checkpoint-folder-not-shared",
         )
         failed.kind = "apart"
         return failed
@@ -217,8 +220,9 @@ class Agreement:
         except RuntimeError as error:  # torch's store errors
             whom = "rank 0" if self.place.rank else "another worker"
             raise CheckpointFailed(
-                f"rank {self.place.rank} waited {timeout_s:.0f} s for {whom}, which did not come",
+                f"rank {self.place.rank} gave up waiting for {whom} after {timeout_s:.0f} s",
                 hint="save and load on all workers, or on rank 0 alone",
+                code="checkpoint-peer-timeout",
             ) from error
 
     @property
@@ -228,7 +232,7 @@ class Agreement:
         return self._opened
 
 
-_COMMON = "give a folder that all workers share, or a bucket"
+_COMMON = "use a folder that all workers share, or a bucket"
 
 
 def _ranks(ranks: list[int]) -> str:
@@ -249,5 +253,5 @@ def _open_store(place: WorkerPlace, uri: str) -> Any:
 
 
 def _attempt() -> str:
-    """torchrun's store outlives the workers: what was said before it started them again is void."""
+    """torchrun's store outlives the workers: entries from before a restart are void."""
     return "" if env.coordinator_url() else f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/"

@@ -1,6 +1,6 @@
-"""What checkpoints a storage holds, whether they are whole, and the deleting of those that are not kept.
+"""Find the checkpoints of a storage, check whether they are whole, and delete those that are not kept.
 
-`find` looks at manifests and at sizes; `verify` reads everything and names the first wrong byte's block.
+`find` reads manifests and sizes; `verify` reads everything and names each damaged block.
 Runs without torch."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from everstep.checkpoint.manifest import (
     parse_folder,
     parse_manifest,
 )
-from everstep.checkpoint.retention import Retention, Standing, decide_retention
+from everstep.checkpoint.policy import Retention, Standing, decide_retention
 from everstep.errors import CheckpointBroken
 from everstep.storage.base import Storage
 
@@ -58,9 +58,9 @@ def look(storage: Storage, key: CheckpointKey) -> Found:
     try:
         manifest = parse_manifest(storage.read(where), f"{storage.uri}/{where}")
         if manifest.key != key:
-            strict_json.broken(f"{storage.uri}/{where}", f"it is the manifest of {manifest.key.folder}")
+            strict_json.broken(f"{storage.uri}/{where}", f"this is the manifest of {manifest.key.folder}")
     except FileNotFoundError:
-        return Found(key=key, problem="incomplete: it has no manifest; it is being written, or its writer died")
+        return Found(key=key, problem="incomplete: no manifest; it is being written, or its writer died")
     except CheckpointBroken as error:
         return Found(key=key, problem=error.message, is_unreadable=isinstance(error, NewerFormat))
     except OSError as error:
@@ -69,7 +69,7 @@ def look(storage: Storage, key: CheckpointKey) -> Found:
 
 
 def verify(storage: Storage, found: Found) -> Iterator[str]:
-    """Read every block and compare its checksum; yields what is wrong, with file and offset."""
+    """Read every block and compare its checksum; yields each problem with file and offset."""
     if found.manifest is None or found.problem:
         yield found.problem
         return
@@ -97,7 +97,7 @@ def standing(found: Found, policy: RetentionPolicy) -> Standing:
 
 
 def prune(storage: Storage, policy: RetentionPolicy, *, is_dry: bool = False) -> Retention:
-    """Delete what the policy does not keep."""
+    """Delete the checkpoints that the policy does not keep."""
     if is_dry:
         return _decide(storage, policy)
     decision = retire(storage, policy)
@@ -106,7 +106,7 @@ def prune(storage: Storage, policy: RetentionPolicy, *, is_dry: bool = False) ->
 
 
 def retire(storage: Storage, policy: RetentionPolicy) -> Retention:
-    """The quick part of it: what is not kept is not found any more. `sweep` gives back the space."""
+    """The quick part: hide the checkpoints that are not kept. `sweep` frees the space."""
     decision = _decide(storage, policy)
     for key in decision.delete:
         storage.hide(key.folder, MANIFEST)
@@ -114,9 +114,9 @@ def retire(storage: Storage, policy: RetentionPolicy) -> Retention:
 
 
 def sweep(storage: Storage, decision: Retention) -> None:
-    """The rest: what was hidden, and in older folders what saves that never came to their end have left."""
+    """The rest: delete hidden checkpoints, and the remains of unfinished saves in older folders."""
     storage.sweep()
-    for key in sorted(decision.keep)[:-1]:  # the newest folder may just be written to
+    for key in sorted(decision.keep)[:-1]:  # a save may be writing to the newest folder
         _tidy(storage, key)
 
 
@@ -132,7 +132,7 @@ def _decide(storage: Storage, policy: RetentionPolicy) -> Retention:
 
 def _tidy(storage: Storage, key: CheckpointKey) -> None:
     there = storage.list(key.folder)
-    found = look(storage, key)  # after the list: a save that has just come to its end is in it
+    found = look(storage, key)  # after the list: it includes a save that has just ended
     manifest = found.manifest
     if manifest is None or not found.is_whole:
         return

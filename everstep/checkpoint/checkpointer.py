@@ -1,4 +1,4 @@
-"""`everstep.Checkpointer`: save a state while training goes on, load it back whole, whatever happened in between.
+"""`everstep.Checkpointer`: save a state while training continues, and load it back whole.
 
     checkpointer = everstep.Checkpointer("s3://bucket/run7", metric="val_loss")
     state = {"model": model, "optimizer": optimizer, "step": 0}
@@ -32,18 +32,16 @@ from everstep.checkpoint import catalog
 from everstep.checkpoint.agreement import Agreement, SaveMark, Word, WorkerPlace, place_now
 from everstep.checkpoint.catalog import Found
 from everstep.checkpoint.code_snapshot import archive_name, record_of, take_snapshot
-from everstep.checkpoint.collect import StateSnapshot, take
-from everstep.checkpoint.contents import position_of, take_apart
 from everstep.checkpoint.failed_saves import FailedSaves
 from everstep.checkpoint.image import WHOLE, ImageShare, lay_out
 from everstep.checkpoint.load import read_state
 from everstep.checkpoint.manifest import CheckpointKey, Manifest, RetentionPolicy, parse_folder
-from everstep.checkpoint.retention import best_first
-from everstep.checkpoint.save import Saver
+from everstep.checkpoint.policy import best_first, decide_due, decide_lineage
+from everstep.checkpoint.save import SavePipeline
 from everstep.checkpoint.saver.held_states import HeldStates
-from everstep.checkpoint.schedule import decide_due, decide_lineage
+from everstep.checkpoint.state_image import position_of, take_apart
+from everstep.checkpoint.state_snapshot import StateSnapshot, take
 from everstep.checkpoint.write import Written, failure
-from everstep.checkpoint.writer import ThreadWriter
 from everstep.engine import process_engine
 from everstep.errors import CheckpointBroken, CheckpointFailed, EverstepError, NoCheckpoint, UsageError
 from everstep.events import emit
@@ -63,9 +61,9 @@ class _Gone(Exception):
 class Checkpointer:
     """Checkpoints of one run in a directory or bucket.
 
-    `keep_latest` and `keep_best` (by `metric` and `mode`) say what is kept; `every` saves only steps that are multiples
-    of it; `busy` what a save does while the last one is still being written; `hparams` and `code` (a folder) are kept
-    with each checkpoint."""
+    `keep_latest` and `keep_best` (by `metric` and `mode`) decide which are kept; `every` saves only steps that are
+    multiples of it; `busy` decides what a save does while the last one is still being written; `hparams` and `code` (a
+    folder) are kept with each checkpoint."""
 
     def __init__(
         self,
@@ -83,17 +81,16 @@ class Checkpointer:
     ) -> None:
         for name, value in (("every", every), ("memory_every", memory_every)):
             if value is not None and value < 1:
-                raise UsageError(f"{name}={value}", hint="give a number of steps, 1 or more")
+                raise UsageError(f"{name}={value}", hint="use a number of steps, 1 or more", code="every-not-positive")
         if busy not in BUSY:
-            raise UsageError(f"busy={busy!r}", hint='busy is "wait" or "skip"')
+            raise UsageError(f"busy={busy!r}", hint='busy is "wait" or "skip"', code="busy-unknown")
         self._policy = RetentionPolicy(keep_latest=keep_latest, keep_best=keep_best, metric=metric, mode=mode)
         self._every, self._memory_every, self._busy = every, memory_every, busy
         self._hparams = _plain(hparams)
         self._snapshot: Code | None = take_snapshot(code) if code is not None else None
         self._storage = open_storage(uri)
-        self._ledger = FailedSaves(self._storage.uri)
-        self._writer = ThreadWriter(self._storage, self._is_abandoned)
-        self._saver = Saver(self._storage, self._writer)
+        self._failed_saves = FailedSaves(self._storage.uri)
+        self._pipeline = SavePipeline(self._storage, self._is_abandoned)
         self._agreement: Agreement | None = None
         self._num_loads = 0
         self._pending: Future[Written] | None = None
@@ -110,9 +107,10 @@ class Checkpointer:
     # --- saving ---
 
     def save(self, step: int, state: Any, *, metrics: Mapping[str, float] | None = None, wait: bool = False) -> bool:
-        """Copy the state and have it written; True if it will be. With `wait`, returns when it is durable.
+        """Copy the state and write it in the background; True if it will be written. With `wait`, return when it is
+        durable.
 
-        A failure to write does not raise here unless `wait` is set: it is logged, and told at the end. A state that
+        A failure to write does not raise here unless `wait` is set: it is logged, now and at the end. A state that
         cannot be saved at all is an error at once."""
         self._check_open()
         step = _step_number(step)
@@ -126,9 +124,9 @@ class Checkpointer:
         try:
             is_saved = self._save(step, snapshot, draft, will_be_written=not due.is_in_memory)
         except CheckpointFailed as failed:
-            self._ledger.failed(step, failed)
+            self._failed_saves.failed(step, failed)
             if wait:
-                self._ledger.told()
+                self._failed_saves.raised()
                 raise
             return False
         if wait:
@@ -136,8 +134,7 @@ class Checkpointer:
         return is_saved
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Return True when the last save is durable, False if it is not within the time; CheckpointFailed if it cannot
-        be."""
+        """Return True when the last save is durable, False if it is not in time. Raises CheckpointFailed."""
         if self._pending is None or self._owner != os.getpid():
             return True
         done, _ = futures.wait([self._pending], timeout_s)
@@ -145,22 +142,23 @@ class Checkpointer:
             return False
         if (error := self._pending.exception()) is None:
             return True
-        self._ledger.told()
+        self._failed_saves.raised()
         raise error if isinstance(error, CheckpointFailed) else _unforeseen(error) from error
 
     def _check_open(self) -> None:
         if self._owner != os.getpid():
             raise UsageError(
-                "save() in a fork of the process that made the Checkpointer: memory and threads are that one's",
+                "save() in a fork of the process that made the Checkpointer, which owns its memory and threads",
                 hint="make a Checkpointer in each process that saves, or save in the one that has it",
+                code="save-in-fork",
             )
         if self._is_closed:
-            raise UsageError("save() after close()", hint="close it when the last checkpoint was saved")
+            raise UsageError("save() after close()", hint="close it after the last save", code="save-after-close")
 
     def _save(self, step: int, snapshot: StateSnapshot, draft: Manifest, *, will_be_written: bool) -> bool:
         place = place_now()
         agreement = self._agree(place)
-        mark = agreement.mark(step)  # before anybody leaves: all workers must count alike
+        mark = agreement.mark(step)  # before any return: all workers must count the same
         try:
             word = agreement.settle(is_sharded=snapshot.is_sharded, base=lambda: self._base(step, place))
         except (OSError, RuntimeError, EverstepError) as error:  # RuntimeError: of torch's stores
@@ -175,11 +173,11 @@ class Checkpointer:
         manifest = self._manifest(draft, place, mark, word)
         if will_be_written and self._busy == "skip" and self._pending is not None and not self._pending.done():
             return self._skip(step, snapshot, share, manifest)
-        index = self._saver.reserve(may_wait=will_be_written)
-        if index is None:  # only in memory, and there is no room for it while others are being written
+        index = self._pipeline.reserve(may_wait=will_be_written)
+        if index is None:  # for memory only, and all buffers are being written
             return False
         self._put_code(share)
-        pending = self._saver.start(
+        pending = self._pipeline.start(
             index,
             snapshot,
             share,
@@ -196,7 +194,7 @@ class Checkpointer:
         emit("checkpoint.skipped", step=step)
         if share.rank > 0:
             contents = take_apart(snapshot.value)
-            self._writer.skip(lay_out(contents.skeleton, contents.metas, share), manifest)
+            self._pipeline.skip(lay_out(contents.skeleton, contents.metas, share), manifest)
         return False
 
     def _note(self, step: int, done: Future[Written], was_written: bool) -> None:
@@ -205,11 +203,11 @@ class Checkpointer:
             emit("checkpoint.kept", step=step)
         elif error is None:
             written = done.result()
-            self._ledger.wrote(step, written.seconds, written.size_bytes)
+            self._failed_saves.wrote(step, written.seconds, written.size_bytes)
         elif isinstance(error, CheckpointFailed):
-            self._ledger.failed(step, error)
+            self._failed_saves.failed(step, error)
         else:
-            self._ledger.failed(step, _unforeseen(error))
+            self._failed_saves.failed(step, _unforeseen(error))
 
     def _agree(self, place: WorkerPlace) -> Agreement:
         if self._agreement is None or self._agreement.place != place:
@@ -265,31 +263,31 @@ class Checkpointer:
         if snapshot is None or self._has_code or share.rank > 0:
             return
         self._has_code = True
-        self._writer.run(lambda: self._write_code(snapshot))
+        self._pipeline.run(lambda: self._write_code(snapshot))
 
     def _write_code(self, snapshot: Code) -> None:
         try:
             self._storage.put(archive_name(snapshot.sha256), snapshot.data)
         except (OSError, EverstepError) as error:
             self._has_code = False
-            log.warning("the code snapshot could not be written, and is tried again: %s", error)
+            log.warning("the code snapshot could not be written; trying again with the next save: %s", error)
 
     # --- loading ---
 
     def load(self, step: int | str = "latest") -> Any:
         """The state of the newest whole checkpoint, of the best, or of a step; None if nothing was ever saved.
 
-        A broken checkpoint is named in a warning, and the next one is loaded; a step that was asked for by its number
-        must be whole. `loaded` is the manifest of what was loaded."""
+        A broken checkpoint is named in a warning, and the next one is loaded; a step given by its number must be whole.
+        `loaded` is the manifest of the loaded checkpoint."""
         step = step if isinstance(step, str) else _step_number(step)
         for looks_left in reversed(range(_MOST_LOOKS)):
             number = self._num_loads = self._num_loads + 1 if self._agreement is not None else 1
             stored = self.list()
-            with HeldStates(self._storage.uri, self._saver.held()) as held:
+            with HeldStates(self._storage.uri, self._pipeline.held()) as held:
                 try:
                     return self._load(step, number, stored, held, may_look_again=looks_left > 0)
                 except _Gone as gone:
-                    log.info("%s was deleted while it was read: others save meanwhile; looking again", gone)
+                    log.info("%s was deleted while it was read, by a newer save; looking again", gone)
         raise AssertionError("the last look does not ask for another")
 
     def _load(
@@ -316,7 +314,7 @@ class Checkpointer:
             error: CheckpointBroken | OSError | None = None
             try:
                 if each.manifest is None or each.problem:
-                    raise CheckpointBroken(each.problem)
+                    raise CheckpointBroken(each.problem, code="checkpoint-not-whole")
                 state = self._read(each, held if folder in in_memory else None)
             except (CheckpointBroken, OSError) as own:
                 error = own
@@ -326,7 +324,9 @@ class Checkpointer:
                 emit("checkpoint.loaded", step=key.step, generation=key.generation, is_from_memory=is_held)
                 return state
             if isinstance(step, int):
-                raise error or CheckpointBroken(f"{folder} in {self._storage.uri}: {problem}")
+                raise error or CheckpointBroken(
+                    f"{folder} in {self._storage.uri}: {problem}", code="checkpoint-unreadable-elsewhere"
+                )
             is_alone = agreement.place.size == 1 or agreement.place.is_elastic  # else all load what rank 0 has found
             if error is not None and may_look_again and is_alone and self._is_gone(each):
                 raise _Gone(folder) from error
@@ -335,7 +335,8 @@ class Checkpointer:
         if problems:
             raise CheckpointBroken(
                 f"no whole checkpoint in {self._storage.uri}; the last problem: {problems[-1]}",
-                hint="`everstep checkpoint verify` names all of them",
+                hint="`everstep checkpoint verify` lists all problems",
+                code="no-whole-checkpoint",
             )
         return None
 
@@ -346,14 +347,14 @@ class Checkpointer:
     def _read(self, found: Found, held: HeldStates | None) -> Any:
         """From memory if it is there and still whole, else from storage."""
         assert found.manifest is not None
-        self._saver.expect(found.manifest.size_bytes)
+        self._pipeline.expect(found.manifest.size_bytes)
         if held is not None:
             try:
                 state = read_state(held, found.manifest)
                 held.check(found.key)
                 return state
             except (CheckpointBroken, FileNotFoundError) as error:
-                log.warning("%s; it is read from storage", error)
+                log.warning("%s; reading it from storage", error)
         return read_state(self._storage, found.manifest)
 
     def _wanted(self, step: int | str, found: list[Found]) -> list[Found]:
@@ -363,7 +364,11 @@ class Checkpointer:
             return whole
         if step == "best":
             if self._policy.metric is None:
-                raise UsageError("load('best') needs a metric", hint='give Checkpointer(…, metric="val_loss")')
+                raise UsageError(
+                    "load('best') needs a metric",
+                    hint='use Checkpointer(…, metric="val_loss")',
+                    code="best-without-metric",
+                )
             by_key = {each.key: each for each in whole}
             standings = [catalog.standing(each, self._policy) for each in whole]
             best = [by_key[each.key] for each in best_first(standings, self._policy)]
@@ -371,14 +376,21 @@ class Checkpointer:
                 raise NoCheckpoint(
                     f"no checkpoint in {self._storage.uri} has the metric {self._policy.metric!r}",
                     hint=f"save(…, metrics={{{self._policy.metric!r}: …}})",
+                    code="checkpoint-metric-missing",
                 )
             return best
         if not isinstance(step, int):
-            raise UsageError(f"load({step!r})", hint='give "latest", "best" or the number of a step')
+            raise UsageError(
+                f"load({step!r})", hint='use "latest", "best" or the number of a step', code="load-step-unknown"
+            )
         same = [each for each in reversed(found) if each.step == step and each.manifest is not None][:1]
         if not same:
             steps = ", ".join(str(each.step) for each in whole) or "none"
-            raise NoCheckpoint(f"no checkpoint of step {step} in {self._storage.uri}", hint=f"there are: {steps}")
+            raise NoCheckpoint(
+                f"no checkpoint of step {step} in {self._storage.uri}",
+                hint=f"existing steps: {steps}",
+                code="checkpoint-step-missing",
+            )
         return same
 
     # --- the rest ---
@@ -395,14 +407,14 @@ class Checkpointer:
         for each in self.list():
             if step is None or each.step == step:
                 catalog.delete(self._storage, each.key)
-        self._saver.forget(step)
+        self._pipeline.forget(step)
 
     def close(self) -> None:
-        """Wait for what is being written, and give back memory, threads and connections."""
+        """Wait for the last writes, and release memory, threads and connections."""
         self._is_closed = True
-        if self._owner != os.getpid():  # all that is the other process's
+        if self._owner != os.getpid():  # the other process owns everything
             return
-        self._saver.close()
+        self._pipeline.close()
         self._storage.close()
 
     def __enter__(self) -> Checkpointer:
@@ -417,18 +429,20 @@ class Checkpointer:
 
 
 def _step_number(step: Any) -> int:
-    """As Python's own number: counters are often numpy's or tensors."""
+    """As a Python integer: counters are often numpy's or tensors."""
     try:
         number = operator.index(step)
     except TypeError:
-        raise UsageError(f"step={step!r}", hint="a step is a whole number") from None
+        raise UsageError(f"step={step!r}", hint="a step is a whole number", code="step-not-an-integer") from None
     if number < 0:
-        raise UsageError(f"step={step}", hint="steps are 0 or more")
+        raise UsageError(f"step={step}", hint="steps are 0 or more", code="step-negative")
     return int(number)
 
 
 def _unforeseen(error: BaseException) -> CheckpointFailed:
-    failed = CheckpointFailed(f"a checkpoint could not be made: {type(error).__name__}: {error}")
+    failed = CheckpointFailed(
+        f"a checkpoint could not be made: {type(error).__name__}: {error}", code="checkpoint-failed-unexpectedly"
+    )
     failed.kind = type(error).__name__
     return failed
 
@@ -438,5 +452,7 @@ def _plain(hparams: Mapping[str, Any] | None) -> Any:
         return None if hparams is None else json.loads(json.dumps(dict(hparams), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"hparams cannot be kept as JSON: {error}", hint="keep numbers, strings, lists, dicts"
+            f"hparams cannot be stored as JSON: {error}",
+            hint="use numbers, strings, lists and dicts",
+            code="hparams-not-json",
         ) from error

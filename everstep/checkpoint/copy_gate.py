@@ -1,9 +1,9 @@
 """The gate: parameters do not change while they are being copied.
 
-torch.optim's optimizers are the ones who change parameters and their own state, and they say so before they do: a hook
-of ours, called before every step, waits for the copies under way. So tensors of optimizers that have stepped since, or
-that were handed over, may be copied late; all others may change at any time and are copied at once. What changes a
-parameter in place without an optimizer is noticed by torch's version counters, except through `.data`.
+torch.optim's optimizers change parameters and their own state, and call hooks before they do: our hook, called before
+every step, waits for the copies under way. So tensors of optimizers that have stepped since, or that were handed over,
+may be copied late; all others may change at any time and are copied at once. torch's version counters notice in-place
+changes of a parameter without an optimizer, except through `.data`.
 
 One gate for the process: it is hung when the first Checkpointer is made."""
 
@@ -26,23 +26,23 @@ _NUM_LOOKS = 3  # an optimizer has all its state after its first steps
 
 _PLAIN = (Tensor, nn.Parameter)
 
-Place = tuple[int, int]  # address, which no two devices share, and bytes
+Extent = tuple[int, int]  # address, which no two devices share, and bytes
 
 
 class Steady:
-    """Tensors by themselves, and parameters also by their places: a state_dict has others in their stead. To ask a
-    tensor for its place takes longer than all else that a save does with it: it is done where one is looked for."""
+    """Tensors by identity, and parameters also by their memory: a state_dict has other tensors on it. Asking a tensor
+    for its memory takes longer than everything else a save does with it, so it is done only when needed."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.tensors = tensors  # kept: their ids must not become those of others
+        self.tensors = tensors  # kept: their ids must not be reused
         self.ids = set(map(id, tensors))
 
     @functools.cached_property
-    def places(self) -> Set[Place]:
+    def places(self) -> Set[Extent]:
         return {place_of(tensor) for tensor in self.tensors if type(tensor) is nn.Parameter}
 
 
-class Copying(Protocol):
+class RunningCopy(Protocol):
     """A copy under way."""
 
     def wait_for_change(self) -> None:
@@ -54,15 +54,15 @@ class CopyGate:
         self._lock = threading.Lock()
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._restless: set[Place] = set()
-        self._copies: list[Copying] = []
+        self._restless: set[Extent] = set()
+        self._copies: list[RunningCopy] = []
         self._listeners: list[weakref.WeakMethod[Callable[[int], None]]] = []
         self._num_looks: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._known: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
         self._is_hung = False
 
     def hang(self) -> None:
-        """Begin to watch. Once and for all: hooks that do nothing cost a microsecond a step."""
+        """Begin to watch, once per process: hooks that do nothing cost a microsecond a step."""
         with self._lock:
             if self._is_hung:
                 return
@@ -80,35 +80,35 @@ class CopyGate:
             thing.register_load_state_dict_pre_hook(_BeforeLoad())
 
     def tell_size(self, listener: Callable[[int], None]) -> None:
-        """Tell this method, as soon as it is known, how many bytes parameters and optimizers have."""
+        """Call this method with the size in bytes of parameters and optimizers, as soon as it is known."""
         self._listeners.append(weakref.WeakMethod(listener))
 
     def steady(self) -> Steady:
-        """What changes only after our hook was called."""
+        """Tensors that change only after our hook was called."""
         tensors = [tensor for optimizer in list(self._optimizers) for tensor in self._tensors_of(optimizer)]
         if self._restless:
             tensors = [tensor for tensor in tensors if place_of(tensor) not in self._restless]
         return Steady(tensors)
 
     def distrust(self, tensors: Iterable[Tensor]) -> None:
-        """These have changed without the hook: never again are they copied late."""
+        """These have changed without the hook: they are not copied late again."""
         self._restless.update(place_of(tensor) for tensor in tensors)
 
-    def hold(self, copy: Copying) -> None:
+    def hold(self, copy: RunningCopy) -> None:
         with self._lock:
             self._copies.append(copy)
 
-    def let_go(self, copy: Copying) -> None:
+    def release(self, copy: RunningCopy) -> None:
         with self._lock:
             self._copies = [each for each in self._copies if each is not copy]
 
     def pass_through(self) -> None:
-        """Somebody is about to change parameters."""
+        """Wait: parameters are about to change."""
         for copy in self._copies:
             copy.wait_for_change()
 
     def _tensors_of(self, optimizer: Optimizer) -> list[Tensor]:
-        """As the function below. Each tensor is looked at once: they are the same from save to save."""
+        """As the function below. Each tensor is examined once: they are the same from save to save."""
         values = _values_of(optimizer)
         known = self._known.get(optimizer, [])
         if len(known) == len(values) and all(
@@ -121,7 +121,7 @@ class CopyGate:
         return tensors
 
     def _forget_copies(self) -> None:
-        """In a fork nobody copies, and memory is its own."""
+        """A fork has no copies under way and its own memory."""
         self._lock = threading.Lock()
         self._copies = []
 
@@ -147,16 +147,16 @@ GATE = CopyGate()
 
 
 class _BeforeLoad:
-    """A hook of a user's module. Copied or pickled with it, it does nothing, and needs nothing of ours to do so."""
+    """A hook of a user's module. Copied or pickled with it, it does nothing and needs no Everstep to do so."""
 
     def __call__(self, *_: Any) -> None:
         GATE.pass_through()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return functools.partial, (itertools.chain,)  # takes any arguments and looks at none
+        return functools.partial, (itertools.chain,)  # takes any arguments and ignores them
 
 
-def place_of(tensor: Tensor) -> Place:
+def place_of(tensor: Tensor) -> Extent:
     return tensor.data_ptr(), tensor.nbytes
 
 
@@ -171,7 +171,7 @@ def _tensors_of(optimizer: Optimizer) -> list[Tensor]:
 
 
 def _values_of(optimizer: Optimizer) -> list[Any]:
-    """Parameters and state. A step that is replayed as a CUDA graph calls no hook: then none."""
+    """Parameters and state; empty where steps may be replayed as a CUDA graph, which calls no hook."""
     if any(group.get("capturable") for group in optimizer.param_groups):
         return []
     values = [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,7 +1,7 @@
-"""The arena: two slots in turn, so that the last state stays whole in memory while the next one is being copied.
+"""Two buffers in turn: the last state stays whole in memory while the next one is copied.
 
-A slot that is being written to storage is busy and not filled before that has ended. The memory grows with the state
-and is at hand before it is used, once somebody says how much will be needed (`expect`). Knows nothing of torch."""
+A buffer that is being written to storage is busy and not filled before that has ended. The memory grows with the state,
+and its pages are touched before they are used, once `expect` gives the size. Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from everstep.checkpoint import state_block
-from everstep.checkpoint.memory_blocks import GrowingBlock
-from everstep.checkpoint.memory_limit import Memory, Room, decide_room, look_for_memory
+from everstep.checkpoint.memory import GrowingBlock, Memory, Room, decide_room, look_for_memory
 
 log = logging.getLogger("everstep")
 
-_HEAD_BYTES = 64 << 10  # for what a slot holds beside the image, when only the image's size is known
-_GIVE_BACK_SHARE = 0.5  # of a slot is in use, or less: the rest is given back
+_HEAD_BYTES = 64 << 10  # for the description, when only the image's size is known
+_GIVE_BACK_SHARE = 0.5  # of a buffer is in use, or less: the rest is given back
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """A slot that was begun. `image` is where the bytes go; then `commit`. Without it, it never was."""
+    """A buffer that was begun. Fill `image`, then `commit`: without it, the state does not exist."""
 
     index: int
     sequence: int
@@ -34,13 +33,13 @@ class Filling:
     _done: Callable[[int, bool], None]
 
     def commit(self, *, will_be_written: bool) -> None:
-        """The state is whole. If it is to be written, the slot is busy from now on."""
+        """The state is whole. If it will be written, the buffer is busy from now on."""
         state_block.commit(self.block.view)
         self._done(self.index, will_be_written)
 
 
-class Arena:
-    """`reserve` a slot, `begin` it, fill it, `commit`; from any thread."""
+class DoubleBuffer:
+    """`reserve` a buffer, `begin` it, fill it, `commit`; from any thread."""
 
     def __init__(
         self,
@@ -50,12 +49,12 @@ class Arena:
         prepare: Callable[[GrowingBlock], None] = lambda block: None,
         look: Callable[[], Memory] = look_for_memory,
     ) -> None:
-        """`blocks` are two, private ones if none are given. `busy` are those still being written for somebody who has
+        """`blocks` are two, private ones if none are given. `busy` are those still being written for a worker that has
         died. `prepare` is called for a block whose pages have been touched."""
         self._blocks = list(blocks) or [GrowingBlock(), GrowingBlock()]
         self._prepare, self._look = prepare, look
         self._usable = list(range(len(self._blocks)))
-        self._told = ""
+        self._last_warning = ""
         self._changed = threading.Condition()
         self._busy = set(busy)  # being written
         self._reserved: set[int] = set()  # being filled
@@ -66,12 +65,12 @@ class Arena:
         self._is_closed = False
 
     @property
-    def num_slots(self) -> int:
+    def num_buffers(self) -> int:
         return len(self._usable)
 
     @property
     def is_shared(self) -> bool:
-        """Whether another process can write what is here."""
+        """Whether another process can write these states."""
         return not self._is_on_disk and all(block.is_shared for block in self._blocks)
 
     def expect(self, image_bytes: int) -> None:
@@ -81,12 +80,12 @@ class Arena:
                 return
             self._expected_bytes = image_bytes
             if self._toucher is None:
-                self._toucher = threading.Thread(target=self._touch, name="everstep arena", daemon=True)
+                self._toucher = threading.Thread(target=self._touch, name="everstep buffers", daemon=True)
                 self._toucher.start()
 
     def reserve(self, *, may_wait: bool = True) -> int | None:
-        """A slot to fill: the one whose state is the oldest. Copies under way are always waited for, they are quick;
-        writes only if one may. None: all that could be had are being written."""
+        """The buffer with the oldest state, to be filled. Waits for copies under way, which are quick, and for writes
+        only if it may. None: all free buffers are being written."""
         with self._changed:
             while (index := self._next()) is None:
                 if not may_wait and not self._reserved:
@@ -96,7 +95,7 @@ class Arena:
             return index
 
     def begin(self, index: int, *, generation: int, step: int, description: bytes, image_bytes: int) -> Filling:
-        """What the slot held is gone."""
+        """The buffer's last state is gone."""
         used = state_block.needed_bytes(description, image_bytes)
         with self._changed:
             self._make_room(used, index)
@@ -116,23 +115,23 @@ class Arena:
             return Filling(index, self._sequence, block, image, used - image_bytes, self._end_filling)
 
     def cancel(self, index: int) -> None:
-        """It will not be filled, or not to the end."""
+        """It will not be filled completely."""
         with self._changed:
             self._reserved.discard(index)
             self._changed.notify_all()
 
     def release(self, index: int) -> None:
-        """It is written, or will not be."""
+        """It was written, or will not be."""
         with self._changed:
             self._busy.discard(index)
             self._changed.notify_all()
 
     def newest(self) -> int | None:
-        """The slot of the newest whole state."""
+        """The buffer with the newest whole state."""
         with self._changed:
             return self._newest()
 
-    def state(self, index: int) -> tuple[state_block.State, memoryview] | None:
+    def state(self, index: int) -> tuple[state_block.WholeState, memoryview] | None:
         view = self._blocks[index].view
         found = state_block.read(view)
         return (found, view) if found is not None else None
@@ -146,7 +145,7 @@ class Arena:
         for block in self._blocks:
             block.close()
 
-    # --- which slot -----------------------------------------------------------------------------------
+    # --- which buffer -----------------------------------------------------------------------------------
 
     def _next(self) -> int | None:
         taken = self._busy | self._reserved
@@ -170,26 +169,26 @@ class Arena:
     # --- memory ---------------------------------------------------------------------------------------
 
     def _make_room(self, needed: int, index: int) -> None:
-        """Where there is too little for two slots, this one must do; where there is too little for that, a file."""
+        """Where two buffers do not fit, use this one alone; where that does not fit either, a file."""
         if all(self._blocks[each].size_bytes >= needed for each in self._usable):
             return
         room = decide_room(needed, self._look(), held_bytes=sum(block.size_bytes for block in self._blocks))
-        if room.num_slots == 2:
+        if room.num_buffers == 2:
             return
-        self._tell(room)
-        if self._busy or self._reserved - {index}:  # others still need theirs
+        self._warn(room)
+        if self._busy or self._reserved - {index}:  # the other buffer is in use
             return
         self._usable = [index]
         for each, block in enumerate(self._blocks):
-            if each != index or room.num_slots == 0:
+            if each != index or room.num_buffers == 0:
                 state_block.clear(block.view)
                 block.give_back(0)
-        if room.num_slots == 0 and not self._is_on_disk:
+        if room.num_buffers == 0 and not self._is_on_disk:
             self._blocks[index], self._is_on_disk = GrowingBlock(_file_on_disk()), True
 
-    def _tell(self, room: Room) -> None:
-        if room.reason != self._told:
-            self._told = room.reason
+    def _warn(self, room: Room) -> None:
+        if room.reason != self._last_warning:
+            self._last_warning = room.reason
             log.warning("checkpoints: %s", room.reason)
 
     def _touch(self) -> None:
@@ -211,7 +210,7 @@ class Arena:
             done = wanted
 
     def _enlarge(self, block: GrowingBlock, wanted: int) -> None:
-        """A private block loses what it held when it grows: it must not hold a state."""
+        """A private block loses its content when it grows: it must not hold a state."""
         if block.is_shared or state_block.read(block.view) is None:
             block.grow(wanted)
 

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from everstep.checkpoint import strict_json
 from everstep.checkpoint.catalog import Found, verify
-from everstep.checkpoint.header import (
+from everstep.checkpoint.image import ITEM_BYTES, Piece, TensorMeta, safetensors_head
+from everstep.checkpoint.manifest import Manifest
+from everstep.checkpoint.safetensors_header import (
     LENGTH_BYTES,
     TensorEntry,
     check_tiling,
@@ -22,8 +24,6 @@ from everstep.checkpoint.header import (
     parse_piece,
     parse_state,
 )
-from everstep.checkpoint.image import ITEM_BYTES, Piece, TensorMeta, safetensors_head
-from everstep.checkpoint.manifest import Manifest
 from everstep.errors import UsageError
 from everstep.storage import private_file
 from everstep.storage.base import Storage
@@ -66,7 +66,9 @@ def _choose(metas: list[TensorMeta], only: str) -> list[tuple[str, TensorMeta]]:
     chosen = [(meta.name[len(prefix) :], meta) for meta in metas if meta.name.startswith(prefix)]
     if only and not chosen:
         tops = ", ".join(sorted({meta.name.split(".")[0] for meta in metas})[:20])
-        raise UsageError(f"no tensor's name begins with {prefix!r}", hint=f"they begin with: {tops}")
+        raise UsageError(
+            f"no tensor's name begins with {prefix!r}", hint=f"names begin with: {tops}", code="tensor-prefix-unknown"
+        )
     # Wide types first, so that each tensor begins at a multiple of its item's size.
     return sorted(chosen, key=lambda pair: -ITEM_BYTES[pair[1].dtype])
 
@@ -106,7 +108,7 @@ def _copy(storage: Storage, name: str, entry: TensorEntry, piece: Piece, meta: T
 
 
 def runs(piece: Piece, shape: tuple[int, ...], item_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """The stretches of a block that lie together in the whole tensor: offset in the block, in the whole, bytes."""
+    """The contiguous stretches of a block in the whole tensor: offset in the block, in the whole, bytes."""
     if not math.prod(piece.shape):
         return
     inner = len(shape)  # from here on, the block is as wide as the whole

@@ -1,8 +1,8 @@
-"""What became of the saves of this process: each kind of failure is told once, and all of them at the end.
+"""The failed saves of this process: each kind of failure is logged once, and all of them at the end.
 
-A process that tried to save and never could ends with exit code 74, unless an exception has told its script before: a
-run whose result is nowhere must not look like a success. Python offers no other way than os._exit to change the code of
-an interpreter that is ending; by then the script's own exit handlers have run and all output is flushed."""
+A process that tried to save and never could ends with exit code 74, unless an exception has reached its script before:
+a run without any result must not look like a success. Python offers only os._exit to change the code of an interpreter
+that is ending; by then the script's own exit handlers have run and all output is flushed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FailedSaves:
         self.durable_step: int | None = None
         self._failures: Counter[str] = Counter()
         self._last: dict[str, CheckpointFailed] = {}
-        self._is_told = False
+        self._was_raised = False
         self._lock = threading.Lock()
         _register(self)
 
@@ -48,29 +48,29 @@ class FailedSaves:
             self._last[failure.kind] = failure
             is_first = self._failures[failure.kind] == 1
         if is_first:
-            log.error("%s\n  Training goes on; failures of this kind are not told again until the end.", failure)
+            log.error("%s\n  Training continues; failures of this kind are not logged again until the end.", failure)
         emit("checkpoint.failed", step=step, kind=failure.kind, reason=failure.message)
 
-    def told(self) -> None:
-        """An exception with the failure has reached the script: what it ends with is its own decision."""
-        self._is_told = True
+    def raised(self) -> None:
+        """An exception with the failure has reached the script, which decides how to end."""
+        self._was_raised = True
 
     @property
     def has_nothing(self) -> bool:
-        return bool(self._failures) and self.num_written == 0 and not self._is_told
+        return bool(self._failures) and self.num_written == 0 and not self._was_raised
 
     def summary(self) -> str:
         """One line per kind of failure; empty if there was none."""
         with self._lock:
             return "\n".join(
-                f"{count} of the saves to {self.uri} failed, at last: {self._last[kind].message}"
+                f"{count} of the saves to {self.uri} failed; the last failure: {self._last[kind].message}"
                 for kind, count in self._failures.items()
             )
 
 
 def _register(ledger: FailedSaves) -> None:
     global _owner
-    if _owner != os.getpid():  # a forked child tells of its own saves only
+    if _owner != os.getpid():  # a forked child reports only its own saves
         _owner = os.getpid()
         _ledgers.clear()
         atexit.unregister(_end)
@@ -91,6 +91,6 @@ def _end() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError, AttributeError):  # closed, or none
+        except (OSError, ValueError, AttributeError):  # closed or missing
             pass
     os._exit(EXIT_CODE)

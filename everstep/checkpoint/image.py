@@ -1,7 +1,7 @@
-"""A checkpoint's image: the exact bytes of its files, one after another in a buffer, and where everything lies in it.
+"""A checkpoint's image: the exact bytes of its files, one after another in a buffer, and where everything is in it.
 
-Whoever saves copies tensors into the slices that a layout names; whoever writes needs no more than the buffer and the
-layout. Each file is a safetensors file, `state.json` excepted, and begins at a multiple of PAGE_BYTES.
+A worker copies tensors into the slices that a layout names; a writer needs only the buffer and its description. Each
+file except `state.json` is a safetensors file, and each begins at a multiple of PAGE_BYTES.
 Pure. Knows nothing of torch, of storage or of time."""
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from everstep.checkpoint import strict_json
+from everstep.checkpoint.manifest import Manifest, from_record, to_record
 from everstep.errors import UsageError
 
 PAGE_BYTES = 4096
@@ -39,7 +41,7 @@ class Piece:
 
     @property
     def suffix(self) -> str:
-        """What is added to the tensor's name: `[0:128,0:64]`."""
+        """The suffix of the tensor's name: `[0:128,0:64]`."""
         return f"[{','.join(f'{at}:{at + size}' for at, size in zip(self.start, self.shape, strict=True))}]"
 
 
@@ -75,7 +77,7 @@ class TensorMeta:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageShare:
-    """Which part of a replicated state is ours to write."""
+    """The part of a replicated state that this worker writes."""
 
     rank: int = 0
     size: int = 1
@@ -104,7 +106,7 @@ class Slice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageLayout:
-    """Ours of the files, one after another. `size_bytes` is what the buffer must hold."""
+    """This worker's files, one after another. `size_bytes`: of the buffer that holds them."""
 
     share: ImageShare
     files: tuple[FileLayout, ...]
@@ -175,7 +177,7 @@ def safetensors_head(tensors: Sequence[TensorMeta]) -> bytes:
 
 
 def share_of(tensors: Sequence[TensorMeta], num_shares: int) -> list[int]:
-    """Whose each tensor is: runs of about equal bytes. Tensors are not cut: a file of ours is a file of safetensors."""
+    """The owner of each tensor: runs of about equal bytes. Tensors are not cut: each file is plain safetensors."""
     sizes = [0 if each.is_sharded else each.size_bytes for each in tensors]
     total, before, owners = sum(sizes), 0, []
     for size in sizes:
@@ -233,8 +235,56 @@ def _check_names(tensors: Sequence[TensorMeta]) -> None:
     if len({each.name for each in tensors}) != len(tensors):
         seen: set[str] = set()
         twice = next(each.name for each in tensors if each.name in seen or seen.add(each.name))  # type: ignore[func-returns-value]
-        raise UsageError(f"two tensors are named {twice!r}", hint="give each tensor of a checkpoint a name of its own")
+        raise UsageError(
+            f"two tensors are named {twice!r}",
+            hint="give each tensor of a checkpoint its own name",
+            code="tensor-name-twice",
+        )
 
 
 def _aligned(size: int, to: int) -> int:
     return -(-size // to) * to
+
+
+_WHERE = "the description of a state in memory"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Description:
+    """`layout` comes back without heads and slices: the image holds them."""
+
+    uri: str
+    layout: ImageLayout
+    manifest: Manifest
+
+
+def pack(description: Description) -> bytes:
+    layout = description.layout
+    record = {
+        "uri": description.uri,
+        "share": [layout.share.rank, layout.share.size],
+        "files": [[file.name, file.offset, file.size_bytes] for file in layout.files],
+        "digest": layout.digest,
+        "size_bytes": layout.size_bytes,
+        "manifest": to_record(description.manifest),
+    }
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def unpack(text: bytes) -> Description:
+    """CheckpointBroken if it is damaged."""
+    record = strict_json.parse_json(text, _WHERE)
+    rank, size = strict_json.field(record, "share", list, _WHERE)
+    files = [
+        FileLayout(name=name, offset=offset, size_bytes=size_bytes, head=b"")
+        for name, offset, size_bytes in strict_json.field(record, "files", list, _WHERE)
+    ]
+    layout = ImageLayout(
+        share=ImageShare(rank=rank, size=size),
+        files=tuple(files),
+        slices=(),
+        size_bytes=strict_json.natural(record, "size_bytes", _WHERE),
+        digest=strict_json.field(record, "digest", str, _WHERE),
+    )
+    manifest = from_record(strict_json.field(record, "manifest", dict, _WHERE), _WHERE)
+    return Description(uri=strict_json.field(record, "uri", str, _WHERE), layout=layout, manifest=manifest)

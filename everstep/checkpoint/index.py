@@ -1,7 +1,7 @@
-"""Which checkpoint a uuid means: one small file for each, in this user's folder.
+"""From a checkpoint's UUID to its place: one small file for each, in this user's folder.
 
-A checkpoint's uuid follows from where it is and from its step, so that all workers name it alike without a word to each
-other. The index is only a memory of where things are: what is there is said by the storage. Runs without torch."""
+The UUID is computed from the place and the step, so all workers compute the same without exchanging a message. The
+index only remembers places; the storage alone knows which checkpoints still exist. Runs without torch."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ def checkpoint_uuid(uri: str | os.PathLike[str], step: int) -> str:
 
 
 def record(uuid: str, uri: str | os.PathLike[str], step: int) -> None:
-    """Remember it for `find`. In a job also that these are the job's checkpoints, for `latest`."""
+    """Remember it for `find`. In a job, also remember the place for `latest`."""
     private_file.write_json(_path(uuid), {"uri": full_uri(uri), "step": step})
     remember_job(uri)
 
 
 def remember_job(uri: str | os.PathLike[str]) -> None:
-    """From now on `latest` looks there, in this and in other workers of the job; outside a job nothing is done."""
+    """From now on `latest` looks there, in all workers of the job. Does nothing outside a job."""
     if env.coordinator_url() is not None:
         private_file.write_json(_path_of_job(), {"uri": full_uri(uri)})
 
 
 def find(uuid: str) -> tuple[str, int]:
-    """Where that checkpoint is and its step; NoCheckpoint if nobody has recorded it, or it is there no more."""
+    """The place and step of that checkpoint; NoCheckpoint if it was never recorded here, or was deleted."""
     path = _path(uuid)
     try:
         found = strict_json.parse_json(path.read_bytes(), str(path))
     except FileNotFoundError:
         known = len(list(path.parent.glob("*.json")))
         raise NoCheckpoint(
-            f"no checkpoint {uuid} is known: {known} others are, in {path.parent}",
-            hint=f"is it of another user or machine? Set {env.HOME} to the folder in which it was recorded; or load "
-            "it by its place: everstep.Checkpointer(uri).load(step)",
+            f"unknown checkpoint {uuid}; {path.parent} lists {known} others",
+            hint=f"is it another user's or machine's? Set {env.HOME} to the folder where it was recorded, or load it "
+            "by its place: everstep.Checkpointer(uri).load(step)",
+            code="checkpoint-uuid-unknown",
         ) from None
     uri, step = strict_json.field(found, "uri", str, str(path)), strict_json.natural(found, "step", str(path))
     storage = open_storage(uri)
@@ -62,13 +63,14 @@ def newest_of_step(storage: Storage, step: int, uuid: str) -> Found:
             return each
     kept = ", ".join(str(each.step) for each in there if each.is_whole) or "none"
     raise NoCheckpoint(
-        f"checkpoint {uuid} is gone: {storage.uri} has no step {step} any more, only {kept}",
-        hint="older ones are deleted as keep_latest and keep_best say: keep more, or take one of those",
+        f"checkpoint {uuid} was deleted: {storage.uri} has no step {step}, only {kept}",
+        hint="keep_latest and keep_best decide which are kept: keep more, or use one of those",
+        code="checkpoint-deleted",
     )
 
 
 def latest() -> str | None:
-    """The uuid of the newest whole checkpoint of this job; None if there is none, or this node has not heard of one."""
+    """The UUID of the newest whole checkpoint of this job; None if this node knows of none."""
     path = _path_of_job()
     try:
         uri = strict_json.field(strict_json.parse_json(path.read_bytes(), str(path)), "uri", str, str(path))
@@ -83,12 +85,14 @@ def latest() -> str | None:
 
 
 def check_uuid(text: str) -> str:
-    """As it is written in the index; anything else is no name of a file of ours."""
+    """In the form that the index uses."""
     try:
         return str(uuids.UUID(text))
     except (ValueError, AttributeError, TypeError):
         raise UsageError(
-            f"{text!r} is no uuid of a checkpoint", hint="take one that the training has printed, with 36 characters"
+            f"not a checkpoint UUID: {text!r}",
+            hint="use one that the training has printed; it has 36 characters",
+            code="checkpoint-uuid-invalid",
         ) from None
 
 
@@ -97,6 +101,6 @@ def _path(uuid: str) -> Path:
 
 
 def _path_of_job() -> Path:
-    # With the directory: somebody may give the same --job to another script elsewhere.
+    # With the directory: another script elsewhere may have the same --job.
     name = uuids.uuid5(uuids.NAMESPACE_URL, f"{Path.cwd()}#{env.job()}")
     return env.home() / "jobs" / f"{name}.json"

@@ -1,6 +1,6 @@
-"""Read a checkpoint back: every byte is checked, and everything is new memory of this process.
+"""Read a checkpoint back into new memory of this process, with every byte checked.
 
-Nothing that is read is run. A file that is not what its manifest says gives an error with the file and the place."""
+Nothing from a file is executed. A file that does not match its manifest raises an error with the file and the place."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from everstep.checkpoint import strict_json
-from everstep.checkpoint.catalog import wrong_block
-from everstep.checkpoint.contents import DTYPES
-from everstep.checkpoint.header import (
+from everstep.checkpoint.catalog import Found, wrong_block
+from everstep.checkpoint.image import Piece, TensorMeta
+from everstep.checkpoint.manifest import MANIFEST, FileRecord, Manifest
+from everstep.checkpoint.safetensors_header import (
     LENGTH_BYTES,
     TensorEntry,
     check_tiling,
@@ -26,10 +28,11 @@ from everstep.checkpoint.header import (
     parse_piece,
     parse_state,
 )
-from everstep.checkpoint.image import Piece, TensorMeta
-from everstep.checkpoint.manifest import MANIFEST, FileRecord, Manifest
+from everstep.checkpoint.state_image import DTYPES
 from everstep.engine.state import decode
-from everstep.storage.base import Readable
+from everstep.errors import UsageError
+from everstep.storage import private_file
+from everstep.storage.base import Readable, Storage
 
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 _NUM_THREADS = min(4, os.cpu_count() or 1)
@@ -55,7 +58,24 @@ def read_state(storage: Readable, manifest: Manifest) -> Any:
         _check_numbers(skeleton, len(tensors))
         return decode(skeleton, tensors)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, StopIteration, RecursionError) as error:
-        strict_json.broken(where, f"the skeleton is not ours: {type(error).__name__}: {error}")
+        strict_json.broken(where, f"invalid skeleton: {type(error).__name__}: {error}")
+
+
+def export_pt(storage: Storage, found: Found, target: Path, *, only: str = "") -> None:
+    """Write the state as torch.save does, for programs that read nothing else. `only`: one entry of the state."""
+    if found.manifest is None or found.problem:
+        strict_json.broken_text(found.problem)
+    state = read_state(storage, found.manifest)
+    for key in only.split(".") if only else ():
+        if not isinstance(state, dict) or key not in state:
+            raise UsageError(
+                f"the state has no entry {only!r}",
+                hint="`everstep checkpoint show` lists the names",
+                code="state-entry-unknown",
+            )
+        state = state[key]
+    with private_file.replacing(target, mode=0o666, is_durable=True) as out:  # for others too, as umask allows
+        torch.save(state, out)
 
 
 def read_tensors(storage: Readable, manifest: Manifest) -> tuple[Any, list[Tensor]]:
@@ -63,7 +83,7 @@ def read_tensors(storage: Readable, manifest: Manifest) -> tuple[Any, list[Tenso
     if state is None:
         where = f"{storage.uri}/{manifest.key.folder}/{MANIFEST}"
         strict_json.broken(
-            where, f"the file of the state, {strict_json.shown(manifest.state)}, is none of its {len(manifest.files)}"
+            where, f"the state file {strict_json.shown(manifest.state)} is not among its {len(manifest.files)} files"
         )
     text = _read_small(storage, manifest, state)
     skeleton, metas = parse_state(text, f"{storage.uri}/{manifest.key.folder}/{state.name}")

@@ -1,7 +1,7 @@
-"""A checkpoint's manifest: what was saved, when and by whom, and the checksum of every block of every file.
+"""A checkpoint's manifest: its content, time and writers, and the checksum of every block of every file.
 
-It is written last: a checkpoint whose manifest is there is whole. `check` is the SHA-256 of the rest, so that a changed
-manifest is seen too. Pure; knows nothing of storage."""
+It is written last: a checkpoint with a manifest is whole. `check` is the SHA-256 of the rest, so a changed manifest is
+noticed too. Pure; knows nothing of storage."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class FileRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetentionPolicy:
-    """What is kept. `keep_latest=None`: everything."""
+    """Which checkpoints are kept. `keep_latest=None`: all."""
 
     keep_latest: int | None = 2
     keep_best: int = 1
@@ -67,11 +67,12 @@ class RetentionPolicy:
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
-            raise UsageError(f"mode={self.mode!r}", hint='mode is "min" or "max"')
+            raise UsageError(f"mode={self.mode!r}", hint='mode is "min" or "max"', code="mode-unknown")
         if (self.keep_latest is not None and self.keep_latest < 1) or self.keep_best < 0:
             raise UsageError(
                 f"keep_latest={self.keep_latest}, keep_best={self.keep_best}",
                 hint="keep_latest is at least 1 (None: keep all), keep_best at least 0",
+                code="keep-too-few",
             )
 
 
@@ -87,7 +88,7 @@ class Manifest:
     job: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
     hparams: Any = None
-    data: Any = None  # position in the data, where the state tells it
+    data: Any = None  # position in the data, if the state has it
     versions: dict[str, str] = field(default_factory=dict)
     code: dict[str, Any] | None = None
     policy: RetentionPolicy = field(default_factory=RetentionPolicy)
@@ -104,7 +105,7 @@ class Manifest:
 
 
 class NewerFormat(CheckpointBroken):
-    """It may be whole: a newer version can tell."""
+    """It may be whole: a newer version can read it."""
 
 
 def to_record(manifest: Manifest) -> dict[str, Any]:
@@ -131,6 +132,7 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
         raise NewerFormat(
             f"{where}: format {version} is newer than {FORMAT}, the newest that this version reads",
             hint="load it with the version of Everstep that saved it; it is not deleted",
+            code="checkpoint-format-newer",
         )
     check = strict_json.field(record, "check", str, where)
     body = {name: value for name, value in record.items() if name != "check"}
@@ -146,7 +148,7 @@ def from_record(record: Any, where: str) -> Manifest:
     files = [parse_file(each, where) for each in strict_json.field(record, "files", list, where)]
     state = strict_json.field(record, "state", str, where)
     if files and state not in {file.name for file in files}:
-        strict_json.broken(where, f"state {strict_json.shown(state)} is none of its files")
+        strict_json.broken(where, f"state {strict_json.shown(state)} is not one of its files")
     return Manifest(
         key=CheckpointKey(
             generation=strict_json.natural(record, "generation", where), step=strict_json.natural(record, "step", where)
@@ -170,7 +172,7 @@ def from_record(record: Any, where: str) -> Manifest:
 def parse_file(record: Any, where: str) -> FileRecord:
     name = strict_json.field(record, "name", str, where)
     if not _PLAIN_NAME.fullmatch(name):
-        strict_json.broken(where, f"{strict_json.shown(name)} is no file of a checkpoint")
+        strict_json.broken(where, f"{strict_json.shown(name)} is not the name of a checkpoint's file")
     size, block = strict_json.natural(record, "size_bytes", where), strict_json.natural(record, "block_bytes", where)
     sums = strict_json.field(record, "crc32", list, where)
     if not 0 < block <= _MOST_BYTES or size > _MOST_BYTES or len(sums) != -(-size // block):

@@ -1,7 +1,7 @@
-"""From a state that is to be saved to its image in memory, and on to a writer: all that happens after save() returns.
+"""From a state to its image in memory, and on to storage: everything that happens after save() returns.
 
-The memory is the saver's where the node has one, so that the state outlives this worker, and the saver writes it; else
-it is private and a thread of this process writes. If the saver is lost, the thread takes over what it was to write."""
+The memory is the saver's where the node has one: the state outlives this worker, and the saver writes it. Elsewhere the
+memory is private and a thread of this process writes. If the saver is lost, the thread takes over its writes."""
 
 from __future__ import annotations
 
@@ -11,24 +11,20 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from everstep import env
-from everstep.checkpoint import state_block
-from everstep.checkpoint.collect import StateSnapshot
+from everstep.checkpoint.copier import Changed, Copier, Copy, Pairs, pin
 from everstep.checkpoint.copy_gate import GATE
-from everstep.checkpoint.copying import Changed, Copier, Copy, Pairs
-from everstep.checkpoint.double_buffer import Arena, Filling
-from everstep.checkpoint.image import ImageLayout, ImageShare, put_heads
-from everstep.checkpoint.image_description import Description, pack
-from everstep.checkpoint.image_layout import Draughtsman
+from everstep.checkpoint.double_buffer import DoubleBuffer, Filling
+from everstep.checkpoint.image import Description, ImageLayout, ImageShare, pack, put_heads
+from everstep.checkpoint.image_planner import ImagePlanner
 from everstep.checkpoint.manifest import Manifest
-from everstep.checkpoint.memory_blocks import GrowingBlock
-from everstep.checkpoint.pinning import pin
+from everstep.checkpoint.memory import GrowingBlock
 from everstep.checkpoint.saver.client import SaverConnection, SaverGone
-from everstep.checkpoint.saver.messages import SlotWritten
-from everstep.checkpoint.write import Written
-from everstep.checkpoint.writer import ThreadWriter
+from everstep.checkpoint.saver.messages import BufferWritten
+from everstep.checkpoint.state_snapshot import StateSnapshot
+from everstep.checkpoint.write import Written, clear_away, put_part, store
 from everstep.errors import CheckpointFailed
 from everstep.storage.base import Storage
 
@@ -37,28 +33,26 @@ log = logging.getLogger("everstep.checkpoint")
 _OWN_MEMORY = ("memory",)  # storages that no other process can reach
 
 
-class Saver:
+class SavePipeline:
     """For one storage. `reserve`, then `start`; the future is done when the state is durable, or cannot be."""
 
-    def __init__(self, storage: Storage, writer: ThreadWriter) -> None:
-        self._storage, self._writer = storage, writer
+    def __init__(self, storage: Storage, is_abandoned: Callable[[Manifest], bool]) -> None:
+        """`is_abandoned`: whether the missing shares of a save will never come."""
+        self._storage, self._is_abandoned = storage, is_abandoned
         self._copier = Copier()
-        self._draughtsman = Draughtsman(storage.file_bytes)
+        self._planner = ImagePlanner(storage.file_bytes)
         self._outstanding: set[Future[Written]] = set()
         self._changed = threading.Condition()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="everstep-checkpoint")
         _finish_at_exit(self)
         self._line = self._connect()
-        self._arena = self._open_arena()
+        self._buffers = self._open_buffers()
         GATE.hang()
         GATE.tell_size(self._get_ready)
 
-    @property
-    def has_saver(self) -> bool:
-        return self._line is not None and not self._line.is_gone
-
     def expect(self, image_bytes: int) -> None:
         """States of about this size will come."""
-        self._arena.expect(image_bytes)
+        self._buffers.expect(image_bytes)
 
     def _get_ready(self, image_bytes: int) -> None:
         """Training has begun."""
@@ -66,11 +60,8 @@ class Saver:
         self._copier.open()
 
     def reserve(self, *, may_wait: bool) -> int | None:
-        """A slot, or None if the last states are still being written."""
-        return self._arena.reserve(may_wait=may_wait)
-
-    def cancel(self, index: int) -> None:
-        self._arena.cancel(index)
+        """A buffer, or None if the last states are still being written."""
+        return self._buffers.reserve(may_wait=may_wait)
 
     def start(
         self,
@@ -82,30 +73,37 @@ class Saver:
         will_be_written: bool,
         note: Callable[[Future[Written]], None],
     ) -> Future[Written]:
-        """Copy beside training, then have it written, or just keep it in memory. `note` is told how it went."""
-        passage = _Passage(index, snapshot, share, manifest)
-        done: Future[Written] = Future()
+        """Copy beside training, then write the state, or just keep it in memory. `note` gets the result."""
+        save = _Save(index, snapshot, share, manifest)
         with self._changed:
-            self._outstanding.add(done)
-        done.add_done_callback(note)
-        done.add_done_callback(self._end)  # after it was noted
+            self._outstanding.add(save.done)
+        save.done.add_done_callback(note)
+        save.done.add_done_callback(self._end)  # after it was noted
 
         def then(problem: BaseException | None) -> None:
             if problem is None:
                 try:
-                    self._hand_on(passage, done, will_be_written)
+                    self._hand_on(save, will_be_written)
                     return
-                except Exception as error:  # or whoever waits would wait forever, and so would the next save
+                except Exception as error:  # or a waiting thread would wait forever, and so would the next save
                     problem = error
-            self._arena.cancel(index)
-            self._arena.release(index)
-            done.set_exception(_failure(problem, self._storage.uri))
+            self._buffers.cancel(index)
+            self._buffers.release(index)
+            save.done.set_exception(_failure(problem, self._storage.uri))
 
-        copy = Copy(snapshot, lambda: self._begin(passage), then)
+        copy = Copy(snapshot, lambda: self._begin(save), then)
         self._copier.start(copy)
         if snapshot.is_in_haste:
             copy.wait_for_change()
-        return done
+        return save.done
+
+    def skip(self, layout: ImageLayout, manifest: Manifest) -> None:
+        """Tell the other workers that this worker's share will not come."""
+        self._thread.submit(put_part, self._storage, layout, manifest, [], is_skipped=True)
+
+    def run(self, action: Callable[[], None]) -> None:
+        """Another call to the storage, in its turn."""
+        self._thread.submit(action)
 
     def forget(self, step: int | None) -> None:
         """It was deleted from storage; None: all were."""
@@ -123,19 +121,24 @@ class Saver:
             return []
 
     def close(self) -> None:
-        """All that was begun is durable, or has failed, when this returns."""
+        """All saves are durable, or have failed, when this returns."""
         self.finish()
         self._copier.close()
-        self._writer.close()
+        self._thread.shutdown(wait=True)
         if self._line is not None:
             self._line.close()
-        self._draughtsman.forget()
-        self._arena.close()
+        self._planner.forget()
+        self._buffers.close()
 
     def finish(self) -> None:
-        """Until all that was begun is durable or has failed, and was noted."""
+        """Wait until all saves are durable or have failed, and were noted."""
         with self._changed:
             self._changed.wait_for(lambda: not self._outstanding)
+
+    def finish_at_exit(self) -> None:
+        """While threads can still be started: storage drivers need some."""
+        self.finish()
+        self._thread.shutdown(wait=True)
 
     def _end(self, done: Future[Written]) -> None:
         with self._changed:
@@ -149,74 +152,83 @@ class Saver:
         if path is None or self._storage.uri.partition("://")[0] in _OWN_MEMORY:
             return None
         try:
-            return SaverConnection(path, on_free=lambda index: self._arena.release(index))
+            return SaverConnection(path, on_free=lambda index: self._buffers.release(index))
         except SaverGone as gone:
             log.warning("%s; checkpoints are written by this process and do not outlive it", gone.message)
             return None
 
-    def _open_arena(self) -> Arena:
+    def _open_buffers(self) -> DoubleBuffer:
         if self._line is not None:
             try:
-                opened = self._line.open_arena(self._storage.uri, env.place_on_node())
-                return Arena([GrowingBlock(file) for file in opened.files], busy=opened.busy, prepare=pin)
+                opened = self._line.open_buffers(self._storage.uri, env.place_on_node())
+                return DoubleBuffer([GrowingBlock(file) for file in opened.files], busy=opened.busy, prepare=pin)
             except SaverGone as gone:
                 log.warning("%s; checkpoints are written by this process and do not outlive it", gone.message)
                 self._line = None
-        return Arena(prepare=pin)
+        return DoubleBuffer(prepare=pin)
 
     # --- in the copier's thread -----------------------------------------------------------------------
 
-    def _begin(self, passage: _Passage) -> Pairs:
-        assert passage.snapshot is not None
-        drawing = self._draughtsman.draw(passage.snapshot, passage.share)
-        layout, manifest = drawing.layout, passage.manifest
-        passage.layout = layout
-        passage.filling = self._arena.begin(
-            passage.index,
-            generation=manifest.key.generation,
-            step=manifest.key.step,
-            description=pack(Description(uri=self._storage.uri, layout=layout, manifest=manifest)),
-            image_bytes=layout.size_bytes,
+    def _begin(self, save: _Save) -> Pairs:
+        assert save.snapshot is not None
+        plan = self._planner.plan(save.snapshot, save.share)
+        save.layout = plan.layout
+        save.filling = self._buffers.begin(
+            save.index,
+            generation=save.manifest.key.generation,
+            step=save.manifest.key.step,
+            description=pack(Description(uri=self._storage.uri, layout=plan.layout, manifest=save.manifest)),
+            image_bytes=plan.layout.size_bytes,
         )
-        put_heads(layout, passage.filling.image)
-        return self._draughtsman.pairs(drawing, passage.filling)
+        put_heads(plan.layout, save.filling.image)
+        return self._planner.pairs(plan, save.filling)
 
-    def _hand_on(self, passage: _Passage, done: Future[Written], will_be_written: bool) -> None:
-        passage.snapshot = None
-        passage.filling.commit(will_be_written=will_be_written)
-        if will_be_written:
-            self._write(passage, done)
+    def _hand_on(self, save: _Save, will_be_written: bool) -> None:
+        save.snapshot = None
+        save.filling.commit(will_be_written=will_be_written)
+        if not will_be_written:
+            save.done.set_result(Written(size_bytes=len(save.filling.image), seconds=0.0, manifest=None))
+        elif self._line is None or self._line.is_gone or not self._buffers.is_shared:
+            self._thread.submit(self._write, save)
         else:
-            done.set_result(Written(size_bytes=len(passage.filling.image), seconds=0.0, manifest=None))
+            self._line.write(save.index, save.filling.sequence, lambda outcome: self._note(save, outcome))
 
-    def _write(self, passage: _Passage, done: Future[Written]) -> None:
-        filling = passage.filling
-        if self._line is None or self._line.is_gone or not self._arena.is_shared:
-            self._write_here(passage, done)
+    # --- writing --------------------------------------------------------------------------------------
+
+    def _note(self, save: _Save, outcome: BufferWritten) -> None:
+        """The saver has written it, or not."""
+        if outcome.cause == "SaverGone":
+            self._thread.submit(self._write, save)
             return
+        self._buffers.release(save.index)
+        if outcome.problem:
+            failed = CheckpointFailed(outcome.problem, hint=outcome.hint or None, code="saver-write-failed")
+            failed.kind = outcome.cause
+            save.done.set_exception(failed)
+        else:
+            save.done.set_result(Written(size_bytes=outcome.size_bytes, seconds=outcome.seconds, manifest=None))
 
-        def tell(outcome: SlotWritten) -> None:
-            if outcome.cause == "SaverGone":
-                self._write_here(passage, done)
-                return
-            self._arena.release(filling.index)
-            if outcome.problem:
-                failed = CheckpointFailed(outcome.problem, hint=outcome.hint or None)
-                failed.kind = outcome.cause
-                done.set_exception(failed)
-            else:
-                done.set_result(Written(size_bytes=outcome.size_bytes, seconds=outcome.seconds, manifest=None))
+    def _write(self, save: _Save) -> None:
+        """In our own thread."""
+        try:
+            stored = store(
+                self._storage,
+                save.layout,
+                save.filling.image,
+                save.manifest,
+                is_abandoned=lambda: self._is_abandoned(save.manifest),
+            )
+        except BaseException as error:
+            self._buffers.release(save.index)
+            save.done.set_exception(error)
+            return
+        self._buffers.release(save.index)
+        save.done.set_result(stored.written)
+        clear_away(self._storage, stored)
 
-        self._line.write(filling.index, filling.sequence, tell)
 
-    def _write_here(self, passage: _Passage, done: Future[Written]) -> None:
-        lent = _Lent(self._arena, passage.filling)
-        written = self._writer.submit(lent, passage.layout, passage.manifest)
-        written.add_done_callback(lambda one: _pass_on(one, done))
-
-
-class _Passage:
-    """A state on its way from the worker's memory to a slot and on."""
+class _Save:
+    """One state on its way: `layout` and `filling` are set when it has a buffer."""
 
     layout: ImageLayout
     filling: Filling
@@ -224,51 +236,35 @@ class _Passage:
     def __init__(self, index: int, snapshot: StateSnapshot, share: ImageShare, manifest: Manifest) -> None:
         self.index, self.share, self.manifest = index, share, manifest
         self.snapshot: StateSnapshot | None = snapshot
+        self.done: Future[Written] = Future()
 
 
-class _Lent:
-    """A slot as the thread's writer wants it."""
-
-    def __init__(self, arena: Arena, filling: Filling) -> None:
-        self._arena, self._index = arena, filling.index
-        self.memory = state_block.image_view(filling.block.view)
-
-    def release(self) -> None:
-        self._arena.release(self._index)
-
-
-_savers: weakref.WeakSet[Saver] = weakref.WeakSet()
+_pipelines: weakref.WeakSet[SavePipeline] = weakref.WeakSet()
 _owner = 0  # the process that the exit handler belongs to
 
 
-def _finish_at_exit(saver: Saver) -> None:
-    """Before Python's own executors are ended: a copy under way still has to be written."""
+def _finish_at_exit(pipeline: SavePipeline) -> None:
     global _owner
     if _owner != os.getpid():
         _owner = os.getpid()
-        _savers.clear()
+        _pipelines.clear()
+        # atexit would be too late: by then concurrent.futures takes no more work. The last to register runs first.
         threading._register_atexit(_finish_all)  # type: ignore[attr-defined]
-    _savers.add(saver)
+    _pipelines.add(pipeline)
 
 
 def _finish_all() -> None:
     if _owner == os.getpid():
-        for saver in list(_savers):
-            saver.finish()
-
-
-def _pass_on(one: Future[Written], other: Future[Written]) -> None:
-    if (error := one.exception()) is not None:
-        other.set_exception(error)
-    else:
-        other.set_result(one.result())
+        for pipeline in list(_pipelines):
+            pipeline.finish_at_exit()
 
 
 def _failure(problem: BaseException, uri: str) -> BaseException:
     if isinstance(problem, Changed):
         failed = CheckpointFailed(
             f"a checkpoint for {uri} was dropped: parameters were changed in place while they were copied ({problem})",
-            hint="from now on they are copied before save() returns; change parameters by an optimizer alone",
+            hint="from now on they are copied before save() returns; change parameters only by an optimizer",
+            code="checkpoint-changed-while-copied",
         )
         failed.kind = "Changed"
         return failed

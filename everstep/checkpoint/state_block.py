@@ -1,6 +1,6 @@
-"""A slot: one state in a block of memory, with what its writer must know, so that it can be written after our death.
+"""One state in a block of memory, with a description that is enough to write it after the death of its worker.
 
-The first page says which state it is; then comes a description, then the image. A slot is whole if its two sequence
+The first page says which state it is; then comes the description, then the image. A state is whole if its two sequence
 numbers are equal: the first is set before the filling begins, the second after it has ended. Knows nothing of torch."""
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from everstep.checkpoint.memory_blocks import PAGE_BYTES, GrowingBlock
+from everstep.checkpoint.memory import PAGE_BYTES, GrowingBlock
 
 _HEAD = struct.Struct("<8sQQQQqQQ")  # magic, begun, ended, generation, step, …
 _MAGIC = b"evrstep1"
-_BEGUN, _ENDED = 8, 16  # where the two numbers lie
+_BEGUN, _ENDED = 8, 16  # offsets of the two numbers
 _NUMBER = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class State:
-    """The whole state that a slot holds. Of two, the one with the larger sequence number is the newer."""
+class WholeState:
+    """A whole state. Of two, the one with the larger sequence number is the newer."""
 
     sequence: int
     generation: int
@@ -38,7 +38,7 @@ def needed_bytes(description: bytes, image_bytes: int) -> int:
 def begin(
     block: GrowingBlock, *, sequence: int, generation: int, step: int, description: bytes, image_bytes: int
 ) -> None:
-    """From now on the slot holds nothing whole, whatever becomes of us."""
+    """From now on the block holds no whole state, even if this process dies."""
     block.grow(needed_bytes(description, image_bytes))
     view, offset = block.view, _image_offset(description)
     _HEAD.pack_into(view, 0, _MAGIC, sequence, 0, len(description), offset, step, generation, image_bytes)
@@ -46,7 +46,7 @@ def begin(
 
 
 def commit(view: memoryview) -> None:
-    """All of the image is there."""
+    """All of the image is copied."""
     view[_ENDED : _ENDED + 8] = view[_BEGUN : _BEGUN + 8]
 
 
@@ -57,20 +57,20 @@ def clear(view: memoryview) -> None:
 
 
 def image_view(view: memoryview) -> memoryview:
-    """Where to put the image of the state that was begun."""
+    """The memory for the image of the state that was begun."""
     _, _, _, _, offset, _, _, image_bytes = _HEAD.unpack_from(view)
     return view[offset : offset + image_bytes]
 
 
-def read(view: memoryview) -> State | None:
-    """The whole state that is there, if one is."""
+def read(view: memoryview) -> WholeState | None:
+    """The whole state in this memory, if there is one."""
     if len(view) < PAGE_BYTES:
         return None
     magic, begun, ended, description_bytes, offset, step, generation, image_bytes = _HEAD.unpack_from(view)
     is_whole = magic == _MAGIC and begun == ended != 0
     if not is_whole or offset + image_bytes > len(view) or PAGE_BYTES + description_bytes > offset:
         return None
-    return State(
+    return WholeState(
         sequence=begun,
         generation=generation,
         step=step,
@@ -81,15 +81,15 @@ def read(view: memoryview) -> State | None:
 
 
 def sequence_of(view: memoryview) -> int:
-    """The number of the last state begun there, whole or not."""
+    """The number of the last state begun here, whole or not."""
     if len(view) < PAGE_BYTES or bytes(view[:8]) != _MAGIC:
         return 0
     (number,) = _NUMBER.unpack_from(view, _BEGUN)
     return int(number)
 
 
-def is_still(view: memoryview, state: State) -> bool:
-    """Whether nothing has been begun there since; to be asked after reading."""
+def is_still(view: memoryview, state: WholeState) -> bool:
+    """Whether no other state was begun here since; ask after reading."""
     found = _HEAD.unpack_from(view)
     return bool(found[0] == _MAGIC and found[1] == found[2] == state.sequence)
 

@@ -1,4 +1,4 @@
-"""Read JSON that anybody may have written: nothing runs, nothing is guessed, and what is wrong is said with its place.
+"""Read untrusted JSON: nothing runs, nothing is guessed, and each error names its place.
 
 Pure. Knows nothing of checkpoints but their error."""
 
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from everstep.errors import CheckpointBroken
 
-HINT = "the file is damaged or was not written by us: load another checkpoint (`everstep checkpoint verify` names them)"
+HINT = "the file is damaged or not from Everstep: load another checkpoint (`everstep checkpoint verify` checks all)"
 
 
 def broken(where: str, what: str, *, offset: int | None = None) -> NoReturn:
@@ -18,11 +18,11 @@ def broken(where: str, what: str, *, offset: int | None = None) -> NoReturn:
 
 
 def broken_text(text: str) -> NoReturn:
-    raise CheckpointBroken(text, hint=HINT)
+    raise CheckpointBroken(text, hint=HINT, code="checkpoint-damaged")
 
 
 def parse_json(text: bytes, where: str, *, offset: int = 0) -> Any:
-    """The value, or CheckpointBroken that names the byte. A key must not come twice: readers disagree on it."""
+    """The value, or CheckpointBroken that names the byte. A key must not occur twice: readers disagree on it."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(items)
@@ -30,7 +30,7 @@ def parse_json(text: bytes, where: str, *, offset: int = 0) -> Any:
             seen: set[str] = set()
             for key, _ in items:
                 if key in seen:
-                    broken(where, f"key {key[:80]!r} comes twice")
+                    broken(where, f"key {key[:80]!r} occurs twice")
                 seen.add(key)
         return value
 

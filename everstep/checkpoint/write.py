@@ -1,13 +1,14 @@
 """Write a checkpoint's image to storage: files first, each durable, the manifest last.
 
-Until the manifest is there, nobody sees the checkpoint; once it is, all of it is there. A replicated state is written
-by several workers, each its share; the first share's writer waits for the records of the others and puts the manifest.
-Runs in the agent as well as in a worker's thread: knows nothing of torch."""
+Until the manifest is there, no reader sees the checkpoint; once it is, all of it is there. Several workers write a
+replicated state, each its share; the first share's writer waits for the records of the others and puts the manifest.
+A failure is reported, and the next save is tried. Runs in the saver as well as in a worker: knows nothing of torch."""
 
 from __future__ import annotations
 
 import errno
 import json
+import logging
 import time
 import zlib
 from collections.abc import Callable
@@ -16,12 +17,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from everstep.checkpoint import strict_json
+from everstep.checkpoint.catalog import retire, sweep, wrong_size
 from everstep.checkpoint.image import STATE_FILE, FileLayout, ImageLayout
-from everstep.checkpoint.manifest import BLOCK_BYTES, MANIFEST, FileRecord, Manifest, parse_file, to_json
+from everstep.checkpoint.manifest import BLOCK_BYTES, MANIFEST, CheckpointKey, FileRecord, Manifest, parse_file, to_json
+from everstep.checkpoint.policy import Retention
 from everstep.errors import CheckpointFailed, EverstepError
 from everstep.storage.base import Storage
 
-PARTS_S = 600.0  # so long may the other workers' shares come after ours
+log = logging.getLogger("everstep.checkpoint")
+
+PARTS_S = 600.0  # how long the other workers' shares may come after ours
 LONGEST_LOOK_S = 1.0
 
 _FIRST_LOOK_S = 0.005
@@ -30,7 +35,7 @@ _FILES_AT_ONCE = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """`manifest` is the whole one where we put it, None where another worker does."""
+    """`manifest` is the complete one where we put it, None where another worker does."""
 
     size_bytes: int
     seconds: float
@@ -46,9 +51,9 @@ def write_image(
     parts_s: float = PARTS_S,
     is_abandoned: Callable[[], bool] = lambda: False,
 ) -> Written:
-    """Write our share, and the manifest if it is the first. `image` must hold still until this returns.
+    """Write our share, and the manifest if it is the first. `image` must not change until this returns.
 
-    Raises CheckpointFailed: then no manifest was put, and what was there before is untouched."""
+    Raises CheckpointFailed: then no manifest was put, and earlier checkpoints are untouched."""
     began = time.monotonic()
     try:
         files = _write_files(storage, layout, image, manifest)
@@ -66,39 +71,43 @@ def write_image(
 
 
 def _check_there(storage: Storage, whole: Manifest) -> None:
-    """Else its manifest would take the place of that of a whole one."""
+    """Else its manifest would replace that of a whole one."""
     there = storage.list(f"{whole.key.folder}/{whole.save}")
     for file in whole.files:
         if there.get(file.name.removeprefix(f"{whole.save}/")) != file.size_bytes:
-            raise CheckpointFailed(f"{file.name} is gone again: does another run save to the same place?")
+            raise CheckpointFailed(
+                f"{file.name} was deleted again: does another run save to the same place?",
+                code="checkpoint-file-deleted-again",
+            )
 
 
 def failure(error: Exception, storage: Storage, manifest: Manifest) -> CheckpointFailed:
-    """What went wrong, for people; `kind` groups the failures that need to be told only once."""
+    """The error for people; `kind` groups the failures that are reported only once."""
     kind = errno.errorcode.get(error.errno or 0, "") if isinstance(error, OSError) else ""
     what = error.message if isinstance(error, EverstepError) else f"{type(error).__name__}: {error}"
     failed = CheckpointFailed(
         f"the checkpoint of step {manifest.step} could not be written to {storage.uri}: {what}",
-        hint=_HINTS.get(kind, "earlier checkpoints are as they were"),
+        hint=_HINTS.get(kind, "earlier checkpoints are unchanged"),
+        code="checkpoint-not-written",
     )
     failed.kind = kind or type(error).__name__
     return failed
 
 
 _HINTS = {
-    "ENOSPC": "free some space, keep fewer checkpoints (keep_latest=, keep_best=) or give another place",
-    "EDQUOT": "the quota is used up: keep fewer checkpoints or give another place",
-    "EROFS": "the file system is read-only: give another place",
-    "EACCES": "we may not write there: change the directory's owner or mode, or give another place",
-    "EPERM": "we may not write there: change the directory's owner or mode, or give another place",
-    "ENOENT": "is the disk still mounted? Once the directory is back, saving goes on",
+    "ENOSPC": "free some space, keep fewer checkpoints (keep_latest=, keep_best=) or use another place",
+    "EDQUOT": "the quota is used up: keep fewer checkpoints or use another place",
+    "EROFS": "the file system is read-only: use another place",
+    "EACCES": "no permission to write there: change the directory's owner or mode, or use another place",
+    "EPERM": "no permission to write there: change the directory's owner or mode, or use another place",
+    "ENOENT": "is the disk still mounted? Saving continues once the directory is back",
 }
 
 
 def put_part(
     storage: Storage, layout: ImageLayout, manifest: Manifest, files: list[FileRecord], *, is_skipped: bool = False
 ) -> None:
-    """Tell the first share's writer that ours is there, or will not come."""
+    """Record for the first share's writer that ours is complete, or will not come."""
     record = {
         "digest": layout.digest,
         "is_skipped": is_skipped,
@@ -112,7 +121,7 @@ def checksums(data: memoryview, block_bytes: int = BLOCK_BYTES) -> tuple[int, ..
 
 
 def _write_files(storage: Storage, layout: ImageLayout, image: memoryview, manifest: Manifest) -> list[FileRecord]:
-    """Some at once: a small one waits for the disk as often as a large one."""
+    """A few at a time: a small file waits for the disk as often as a large one."""
     with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="everstep-write") as pool:
         records = [pool.submit(_write_file, storage, file, image, manifest) for file in layout.files]
         try:
@@ -125,9 +134,7 @@ def _write_files(storage: Storage, layout: ImageLayout, image: memoryview, manif
 def _write_file(storage: Storage, file: FileLayout, image: memoryview, manifest: Manifest) -> FileRecord:
     data = image[file.offset : file.offset + file.size_bytes]
     name = f"{manifest.save}/{file.name}"
-    with ThreadPoolExecutor(
-        1, thread_name_prefix="everstep-checksum"
-    ) as beside:  # of what we hold, not of what is there
+    with ThreadPoolExecutor(1, thread_name_prefix="everstep-checksum") as beside:  # of our memory, not of the file
         sums = beside.submit(checksums, data)
         storage.put(f"{manifest.key.folder}/{name}", data)
     return FileRecord(name=name, size_bytes=file.size_bytes, crc32=sums.result())
@@ -136,7 +143,7 @@ def _write_file(storage: Storage, file: FileLayout, image: memoryview, manifest:
 def _other_parts(
     storage: Storage, layout: ImageLayout, manifest: Manifest, parts_s: float, is_abandoned: Callable[[], bool]
 ) -> list[FileRecord]:
-    """The files of all other shares, in order of their ranks, once all are there."""
+    """The files of all other shares, in rank order, once all are complete."""
     size = layout.share.size
     missing = dict.fromkeys(range(1, size))
     files: dict[int, list[FileRecord]] = {}
@@ -148,7 +155,10 @@ def _other_parts(
             del missing[rank]
         if missing and (is_abandoned() or time.monotonic() > deadline):
             why = "the world has changed" if is_abandoned() else f"{parts_s:.0f} s have passed"
-            raise CheckpointFailed(f"the shares of ranks {_listed(missing)} of {size} did not come, and {why}")
+            raise CheckpointFailed(
+                f"the shares of ranks {_listed(missing)} of {size} are missing, and {why}",
+                code="checkpoint-shares-missing",
+            )
         if missing:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_LOOK_S)
@@ -159,11 +169,14 @@ def _read_part(storage: Storage, layout: ImageLayout, manifest: Manifest, rank: 
     name = _part_name(rank, layout.share.size, manifest)
     record: Any = strict_json.parse_json(storage.read(name), name)
     if strict_json.field(record, "is_skipped", bool, name):
-        raise CheckpointFailed(f"rank {rank} has skipped its share: its last one was still being written")
+        raise CheckpointFailed(
+            f"rank {rank} skipped its share: its last one was still being written", code="checkpoint-share-skipped"
+        )
     if strict_json.field(record, "digest", str, name) != layout.digest:
         raise CheckpointFailed(
             f"rank {rank} saves other tensors than rank 0: their names, types or shapes differ",
             hint="a replicated state must have the same tensors on all workers",
+            code="checkpoint-tensors-differ",
         )
     return [parse_file(each, name) for each in strict_json.field(record, "files", list, name)]
 
@@ -183,3 +196,71 @@ def _listed(ranks: Any) -> str:
 
 def _size(files: list[FileRecord]) -> int:
     return sum(file.size_bytes for file in files)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stored:
+    """A state that is durable. `retention` decides about the others; None where another worker decides."""
+
+    step: int
+    written: Written
+    retention: Retention | None
+
+
+def store(
+    storage: Storage,
+    layout: ImageLayout,
+    image: memoryview,
+    manifest: Manifest,
+    *,
+    is_abandoned: Callable[[], bool] = lambda: False,
+) -> Stored:
+    """Write, then hide the checkpoints that the policy does not keep: a reader finds the final set as soon as this
+    returns. `clear_away` does the slow part. Raises only CheckpointFailed."""
+    try:
+        written = write_image(storage, layout, image, manifest, is_abandoned=is_abandoned)
+    except CheckpointFailed:
+        raise
+    except Exception as error:  # a driver's own; the next save may succeed
+        raise failure(error, storage, manifest) from error
+    if written.manifest is None:
+        return Stored(step=manifest.step, written=written, retention=None)
+    retention, problem = _retire(storage, written.manifest)
+    if problem:
+        raise CheckpointFailed(
+            f"the checkpoint of step {manifest.step} in {storage.uri} was written, but {problem}",
+            hint="does another run save to the same place? Give each its own",
+            code="checkpoint-not-kept",
+        )
+    return Stored(step=manifest.step, written=written, retention=retention)
+
+
+def clear_away(storage: Storage, stored: Stored) -> None:
+    """Free the space of checkpoints that are not kept, before the next one is written: it may need the space."""
+    if stored.retention is None:
+        return
+    try:
+        sweep(storage, stored.retention)
+    except Exception as error:
+        _warn(storage, error)
+
+
+def _retire(storage: Storage, ours: Manifest) -> tuple[Retention | None, str]:
+    """Also what is wrong with ours: retention, here or in another run, may have taken it for an old one."""
+    try:
+        decision = retire(storage, ours.policy)
+        return decision, _problem(decision, ours.key) or wrong_size(storage, ours)
+    except Exception as error:
+        _warn(storage, error)
+        return None, ""
+
+
+def _problem(decision: Retention, ours: CheckpointKey) -> str:
+    if ours in decision.overtaken:
+        return f"it is not the latest: {max(decision.keep).folder} is"
+    return f"it was deleted again: {decision.delete[ours]}" if ours in decision.delete else ""
+
+
+def _warn(storage: Storage, error: Exception) -> None:
+    """The checkpoint is durable; deleting is tried again after the next save."""
+    log.warning("old checkpoints in %s could not be deleted: %s", storage.uri, error)

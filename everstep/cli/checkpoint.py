@@ -19,7 +19,7 @@ from everstep.checkpoint.export import export_safetensors, read_metas
 from everstep.checkpoint.image import TensorMeta
 from everstep.checkpoint.index import checkpoint_uuid
 from everstep.checkpoint.manifest import RetentionPolicy, to_record
-from everstep.checkpoint.retention import Retention, best_first, decide_retention
+from everstep.checkpoint.policy import Retention, best_first, decide_retention
 from everstep.errors import CheckpointBroken, NoCheckpoint, UsageError
 from everstep.storage.base import Storage, open_storage
 
@@ -176,7 +176,7 @@ def policy_of(found: list[Found]) -> RetentionPolicy:
 def _export_pt(storage: Storage, chosen: Found, target: Path, only: str) -> None:
     # By name, at the call: this is the one command that needs torch, and the others must start without it.
     try:
-        module: Any = importlib.import_module("everstep.checkpoint.export_pt")
+        module: Any = importlib.import_module("everstep.checkpoint.load")
     except ModuleNotFoundError as error:
         raise UsageError(
             f"a .pt file needs torch: {error}", hint="export to .safetensors, or pip install torch"

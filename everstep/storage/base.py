@@ -1,6 +1,6 @@
 """Where checkpoints are kept, behind a few calls: put, read, list, delete, hide, sweep, close.
 
-A local directory is written with plain system calls, because only they can say what is on the disk; all others are
+A local directory is written with plain system calls, because only they can guarantee durability; all others are
 behind fsspec. `put` returns when the bytes are durable; a name holds all of them or what it held before.
 Knows nothing of checkpoints."""
 
@@ -23,13 +23,13 @@ class Readable(Protocol):
     uri: str
 
     def read(self, name: str, start: int = 0, size_bytes: int | None = None) -> bytes:
-        """All of it, or `size_bytes` from `start` on: fewer where the file ends before."""
+        """All of it, or `size_bytes` from `start` on: fewer if the file ends earlier."""
 
     def read_into(self, name: str, start: int, buffers: Sequence[memoryview]) -> int:
-        """Fill the buffers one after another with what follows `start`; returns how many bytes there were."""
+        """Fill the buffers one after another with the bytes from `start` on; return how many there were."""
 
     def list(self, folder: str = "") -> dict[str, int | None]:
-        """What is directly inside, with the size of files; None for folders."""
+        """The entries of the folder, with the size of files; None for folders."""
 
     def close(self) -> None: ...
 
@@ -40,17 +40,17 @@ class Storage(Readable, Protocol):
     def put(self, name: str, data: memoryview | bytes) -> None: ...
 
     def delete(self, name: str) -> None:
-        """A file, or a folder with all that is in it. Missing: nothing to do."""
+        """A file, or a folder with its content. Does nothing if it is missing."""
 
     def hide(self, folder: str, mark: str) -> None:
-        """From now on the folder is not found, or without its file `mark`. Its space may come back with `sweep` only:
-        that takes longer. Missing: nothing to do."""
+        """From now on the folder is not found, or without its file `mark`. Only `sweep`, which takes longer, frees its
+        space. Does nothing if it is missing."""
 
     def identity(self) -> str:
-        """The same for all who see this storage, and for nobody else; empty if that cannot be known."""
+        """Equal for all processes that see this storage, and only for them; empty if that is unknown."""
 
     def sweep(self) -> None:
-        """Give back the space of all that was hidden, also by those who died before they could."""
+        """Free the space of everything hidden, also by processes that died before they could."""
 
 
 def open_storage(uri: str | os.PathLike[str]) -> Storage:
@@ -58,7 +58,9 @@ def open_storage(uri: str | os.PathLike[str]) -> Storage:
     text = os.fspath(uri)
     if not text:
         raise UsageError(
-            "the URI of the checkpoints is empty", hint='give a directory or a URL such as "s3://bucket/x"'
+            "the URI of the checkpoints is empty",
+            hint="give a directory or a URL, for example s3://bucket/x",
+            code="storage-uri-empty",
         )
     match = _SCHEME.match(text)
     if match is None or match[1].lower() in ("file", "local"):

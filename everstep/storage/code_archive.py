@@ -1,7 +1,7 @@
 """The code of a job or of a checkpoint as one tarball, named for its content: packed, fetched and unpacked here alone.
 
-The same files give the same bytes. Nothing outside the folder is packed, and nothing outside is written when a tarball
-is unpacked, whoever made it."""
+The same files give the same bytes. Nothing outside the folder is packed. Unpacking writes nothing outside its
+folder, even from a hostile tarball."""
 
 from __future__ import annotations
 

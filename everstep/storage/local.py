@@ -1,8 +1,8 @@
-"""Storage in a local directory: what `put` has returned for is on the disk, even if the power goes.
+"""Storage in a local directory: when `put` returns, the file is on the disk and survives a power cut.
 
-A file is written aside, synced, renamed, and its folder synced. Large ones go past the page cache where that can be:
-copying into it takes longer than the disk, and training has better use for the memory. What is hidden has a name that
-nobody looks for until it is swept away. Files are private to their owner."""
+A file is written aside, synced, renamed, and its folder synced. Large files bypass the page cache where possible:
+copying into it takes longer than the disk, and training has better use for the memory. Hidden folders have a reserved
+name until they are swept away. Files are private to their owner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from everstep.errors import UsageError
 _ASIDE, _GONE, _IDENTITY = ".aside-", ".gone-", ".everstep-storage"
 _WRITE_BYTES = 64 << 20
 _DIRECT_BYTES = 1 << 20  # smaller files are not worth it
-_PAGE_BYTES = 4096  # what goes past the cache begins and ends at multiples of it, in memory as in the file
+_PAGE_BYTES = 4096  # direct writes begin and end at multiples of it, in memory and in the file
 _MOST_BUFFERS = 1024  # of one system call
 
 
@@ -35,7 +35,9 @@ class LocalStorage:
         self._identity = ""
         self._looking = threading.Lock()
         if self.root.exists() and not self.root.is_dir():
-            raise UsageError(f"{self.root} is a file", hint="give a directory for checkpoints")
+            raise UsageError(
+                f"{self.root} is a file", hint="give a directory for checkpoints", code="storage-root-is-a-file"
+            )
 
     def put(self, name: str, data: memoryview | bytes) -> None:
         path = self.root / name
@@ -45,7 +47,7 @@ class LocalStorage:
             _write_durably(aside, memoryview(data))
             os.rename(aside, path)
         except BaseException:
-            with contextlib.suppress(OSError):  # a full disk gets its space back
+            with contextlib.suppress(OSError):  # free the space of a full disk
                 aside.unlink()
             raise
         _sync_folder(path.parent)
@@ -85,12 +87,12 @@ class LocalStorage:
             _sync_folder(path.parent)
 
     def hide(self, folder: str, mark: str) -> None:
-        """Not synced: one that a power cut brings back is whole."""
+        """Not synced: a folder that a power cut brings back is whole."""
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.root / folder, self.root / f"{_GONE}{os.urandom(4).hex()}")
 
     def identity(self) -> str:
-        """Whoever comes first writes it down: the same path may be another disk elsewhere."""
+        """The first process writes it down: the same path may be another disk elsewhere."""
         if not self._identity:
             self._make_folder(self.root)
             folder = self.root / _IDENTITY
@@ -104,7 +106,7 @@ class LocalStorage:
         aside.mkdir(mode=0o700)
         try:
             _write_durably(aside / "id", memoryview(os.urandom(16).hex().encode()))
-            os.rename(aside, folder)  # never over another one's: that folder is not empty
+            os.rename(aside, folder)  # never over another process's: that folder is not empty
         except OSError as error:
             shutil.rmtree(aside, ignore_errors=True)
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -119,7 +121,7 @@ class LocalStorage:
         pass
 
     def _make_folder(self, folder: Path) -> None:
-        """A root that was there and is gone is not made again: an unmounted disk would fill the one below it."""
+        """A root that has vanished is not made again: it may be an unmounted disk, and would fill the one below it."""
         with self._looking:
             if not self.root.is_dir():
                 if self._was_there:
@@ -135,7 +137,7 @@ def _make_durably(folder: Path) -> None:
     if folder.is_dir():
         return
     _make_durably(folder.parent)
-    with contextlib.suppress(FileExistsError):  # another worker was quicker
+    with contextlib.suppress(FileExistsError):  # another worker was faster
         folder.mkdir(mode=0o700)
     _sync_folder(folder.parent)
 
@@ -152,7 +154,7 @@ def _write_durably(path: Path, data: memoryview) -> None:
 
 
 def _write_past_cache(descriptor: int, data: memoryview) -> int:
-    """Write whole pages from the beginning on, as many as can be; returns how many bytes."""
+    """Write as many whole pages as possible, from the beginning; return how many bytes."""
     if len(data) < _DIRECT_BYTES or data.readonly or _address(data) % _PAGE_BYTES:
         return 0
     done, end = 0, len(data) // _PAGE_BYTES * _PAGE_BYTES
@@ -162,7 +164,7 @@ def _write_past_cache(descriptor: int, data: memoryview) -> int:
         while done < end and done % _PAGE_BYTES == 0:
             done += os.pwrite(descriptor, data[done : min(done + _WRITE_BYTES, end)], done)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # the file system does not support it
             raise
     finally:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
@@ -178,7 +180,7 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems sync names by themselves
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems sync names themselves
             raise
     finally:
         os.close(descriptor)

@@ -1,6 +1,6 @@
-"""Files of this user: nobody else may read them, and readers of a replaced file see the old or the new one, whole.
+"""Private files of this user, replaced atomically: readers see the old file or the new one, whole.
 
-The one place that makes files with mode 0600. Knows nothing of what is in them."""
+The one place that makes files with mode 0600. Knows nothing of their content."""
 
 from __future__ import annotations
 

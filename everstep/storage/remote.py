@@ -1,8 +1,8 @@
-"""Storage behind fsspec: s3, gcs, memory and whatever else has a driver.
+"""Storage behind fsspec: s3, gcs, memory and every other scheme with a driver.
 
-A failed call is made again, ever more slowly, until a deadline; what no retry can mend rises at once. A call that gets
-nowhere is given up and made once more, over another connection. An upload that fails half-way is discarded, never
-closed: closing would publish what there is of it."""
+A failed call is retried, ever more slowly, until a deadline; errors that no retry can mend are raised at once. A call
+without progress is given up and retried over another connection. An upload that fails half-way is discarded, never
+closed: closing would publish a part of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from everstep.errors import StorageUnreachable, TemporaryError, UsageError
 from everstep.retry import patiently
-from everstep.storage.stalled_call import GotOn, Stalled, watched
+from everstep.storage.stalled_call import Progress, Stalled, watched
 
 T = TypeVar("T")
 
@@ -49,19 +49,20 @@ class RemoteStorage:
             raise UsageError(
                 f"{scheme}:// cannot be opened: {error}",
                 hint=f"pip install '{package}'" if package else "see fsspec's list of known schemes",
+                code="storage-driver-missing",
             ) from error
         self._root = root.rstrip("/")
 
     def put(self, name: str, data: memoryview | bytes) -> None:
         whole = memoryview(data)
 
-        def upload(got_on: GotOn) -> None:
+        def upload(report: Progress) -> None:
             file = self._files.open(self._path(name), "wb", block_size=_WRITE_BYTES)
             try:
                 for start in range(0, len(whole), _WRITE_BYTES):
-                    got_on()
+                    report()
                     file.write(bytes(whole[start : start + _WRITE_BYTES]))
-                got_on()  # given up: the memory may hold another state by now
+                report()  # if given up: the memory may hold another state by now
                 file.close()
             except BaseException:
                 _discard(file)
@@ -77,11 +78,11 @@ class RemoteStorage:
             return b""
         where = {} if size_bytes is None else {"start": start, "end": start + size_bytes}
 
-        def fetch(got_on: GotOn) -> bytes:
+        def fetch(report: Progress) -> bytes:
             try:
                 return bytes(self._files.cat_file(self._path(name), **where))
             except OSError as error:
-                if error.errno == errno.EINVAL:  # S3's way to say that the file ends before
+                if error.errno == errno.EINVAL:  # S3's error for a file that ends earlier
                     return b""
                 raise
 
@@ -97,7 +98,7 @@ class RemoteStorage:
         return done
 
     def list(self, folder: str = "") -> dict[str, int | None]:
-        def look(got_on: GotOn) -> dict[str, int | None]:
+        def look(report: Progress) -> dict[str, int | None]:
             self._files.invalidate_cache()
             path = self._path(folder)
             try:
@@ -114,7 +115,7 @@ class RemoteStorage:
         return self._patiently(look, f"list {folder or self.uri}")
 
     def delete(self, name: str) -> None:
-        def remove(got_on: GotOn) -> None:
+        def remove(report: Progress) -> None:
             self._files.invalidate_cache()
             with contextlib.suppress(FileNotFoundError):
                 self._files.rm(self._path(name), recursive=True)
@@ -122,19 +123,19 @@ class RemoteStorage:
         self._patiently(remove, f"delete {name}")
 
     def hide(self, folder: str, mark: str) -> None:
-        """There are no folders to rename: all of it is deleted now."""
+        """A bucket has no folders to rename: delete all of it now."""
         self.delete(f"{folder}/{mark}")
         self.delete(folder)
 
     def identity(self) -> str:
-        """fsspec's memory is that of one process."""
+        """fsspec's memory belongs to one process."""
         return f"{self.uri}#{os.getpid()}" if self.uri.startswith("memory:") else self.uri
 
     def sweep(self) -> None:
         pass
 
     def close(self) -> None:
-        """Give back the connections of drivers that keep some."""
+        """Close the connections of drivers that keep some."""
         close_session = getattr(self._files, "close_session", None)
         session = getattr(self._files, "_s3", None)
         if close_session is not None and session is not None:
@@ -143,26 +144,26 @@ class RemoteStorage:
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/")
 
-    def _patiently(self, call: Callable[[GotOn], T], what: str) -> T:
+    def _patiently(self, call: Callable[[Progress], T], what: str) -> T:
         def once() -> T:
             try:
                 try:
                     return watched(call, self._stall_s)
-                except Stalled:  # its time was not that of a storage that says no: it has another try
+                except Stalled:  # the storage has not refused it: try again
                     return watched(call, self._stall_s)
             except _FINAL:
                 raise
-            except Exception as error:  # drivers have exceptions of their own, without a common base
+            except Exception as error:  # drivers have their own exceptions, without a common base
                 if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
                     raise PermissionError(f"{what} in {self.uri}: {error}") from error
-                raise TemporaryError(f"{what} in {self.uri}: {type(error).__name__}: {error}") from error
+                raise TemporaryError(
+                    f"{what} in {self.uri}: {type(error).__name__}: {error}", code="storage-call-failed"
+                ) from error
 
-        return patiently(
-            once, self._retry_s, gave_up=StorageUnreachable, hint="is the storage up, and can we reach it?"
-        )
+        return patiently(once, self._retry_s, gave_up=StorageUnreachable, hint="is the storage up and reachable?")
 
 
 def _discard(file: Any) -> None:
-    with contextlib.suppress(Exception):  # the upload's own error is the one to tell
+    with contextlib.suppress(Exception):  # the upload's own error is the one to raise
         file.discard()
     file.closed = True

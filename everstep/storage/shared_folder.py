@@ -1,7 +1,7 @@
 """A job's folder that its submitter and all nodes reach: a path, or any URI that fsspec knows.
 
-Files are whole or not there. On a file system they are for nobody else to read; in a bucket, whoever may read the
-bucket may read them."""
+Files are whole or missing. On a file system they are private to their owner; in a bucket, everyone with access to the
+bucket can read them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class SharedFolder:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of fsspec's driver
 
     def write(self, name: str, data: bytes) -> None:
-        with self._told(name):
+        with self._reported(name):
             if (path := self._local) is not None:
                 private_file.write(path / name, data)
             else:
                 self._system().pipe_file(below(self.uri, name), data)
 
     def read(self, name: str) -> bytes | None:
-        """None: there is none."""
-        with self._told(name):
+        """None if it is missing."""
+        with self._reported(name):
             try:
                 if (path := self._local) is not None:
                     return (path / name).read_bytes()
@@ -43,9 +43,9 @@ class SharedFolder:
                 return None
 
     def remove(self, names: Iterable[str]) -> None:
-        """Those that are there; and the folder, if that was all."""
+        """Those that exist; and the folder, if it is empty then."""
         for name in names:
-            with self._told(name), contextlib.suppress(FileNotFoundError):
+            with self._reported(name), contextlib.suppress(FileNotFoundError):
                 if (path := self._local) is not None:
                     (path / name).unlink()
                 else:
@@ -65,12 +65,16 @@ class SharedFolder:
         try:
             system, _ = fsspec.core.url_to_fs(self.uri, **self.options)
         except (ImportError, ValueError) as error:
-            raise UsageError(f"{self.uri} cannot be reached: {error}", hint="pip install what it names") from None
-        system.invalidate_cache()  # others write here, too
+            raise UsageError(
+                f"{self.uri} cannot be reached: {error}",
+                hint="pip install the package that it names",
+                code="folder-driver-missing",
+            ) from None
+        system.invalidate_cache()  # other processes write here, too
         return system
 
     @contextlib.contextmanager
-    def _told(self, name: str) -> Iterator[None]:
+    def _reported(self, name: str) -> Iterator[None]:
         try:
             yield
         except EverstepError:
@@ -78,5 +82,7 @@ class SharedFolder:
         except Exception as error:  # drivers have errors of their own, and no common base
             shown = (str(error) or type(error).__name__).splitlines()[0]
             raise StorageUnreachable(
-                f"{below(self.uri, name)}: {shown}", hint="may it be read and written from here?"
+                f"{below(self.uri, name)}: {shown}",
+                hint="check the permissions and the network",
+                code="folder-unreachable",
             ) from None

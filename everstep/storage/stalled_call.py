@@ -1,7 +1,7 @@
-"""A call that gets nowhere is given up: a connection whose other end has vanished tells nobody, and waits for ever.
+"""Give up a call that makes no progress: a connection whose other end has vanished reports nothing and waits forever.
 
-The call runs in a thread of its own and says whenever it has got on. One that is given up is told so the next time that
-it says something, and must then leave nothing behind. Knows nothing of storage."""
+The call runs in its own thread and reports its progress. Once it is given up, its next report raises `Stalled`, and it
+must then leave nothing behind. Knows nothing of storage."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-GotOn = Callable[[], None]
+Progress = Callable[[], None]
 
 
 class Stalled(Exception):
-    """It has not got on for too long."""
+    """The call has made no progress for too long."""
 
 
-def watched(call: Callable[[GotOn], T], stall_s: float) -> T:
-    """What the call returns or raises; Stalled if it has not got on for so long."""
+def watched(call: Callable[[Progress], T], stall_s: float) -> T:
+    """Return the call's result or raise its error; Stalled after `stall_s` without progress."""
     watch, done = _StallWatch(stall_s), Future[T]()
 
     def work() -> None:
         try:
-            done.set_result(call(watch.got_on))
+            done.set_result(call(watch.report))
         except BaseException as error:
             done.set_exception(error)
 
@@ -43,9 +43,9 @@ class _StallWatch:
     def __init__(self, stall_s: float) -> None:
         self.moved_at = time.monotonic()
         self.is_given_up = False
-        self.stalled = Stalled(f"it did not get on for {stall_s:.0f} s")
+        self.stalled = Stalled(f"no progress for {stall_s:.0f} s")
 
-    def got_on(self) -> None:
+    def report(self) -> None:
         if self.is_given_up:
             raise self.stalled
         self.moved_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""States in memory outlive their worker: written when it dies, whoever else dies; loaded when it is back."""
+"""States in memory outlive their worker: written when it dies, even if others die too; loaded when it is back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lab.saved import load_step
 from lab.stage import SCRIPTS, Stage
 from lab.terminal import Run
 
-PATIENT = Policy(lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
+PATIENT = Policy(lease_s=600.0, arrive_s=600.0)  # no worker is lost for being slow
 END_S = 60.0
 IN_MEMORY = ["--every", 1000, "--memory-every", 1]  # storage gets nothing as long as all goes well
 

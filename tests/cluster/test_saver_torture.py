@@ -68,7 +68,7 @@ class Torture:
         return news
 
     def let_save(self, run: Run, number: int) -> None:
-        """Until so many saves were made since now; those of a worker that has just come included."""
+        """Wait for this many more saves, including those of a worker that has just come."""
         self.look(run)
         wanted = self.num_saves + number
         run.until(lambda: self.look(run) is not None and self.num_saves >= wanted, f"{number} saves")

@@ -1,7 +1,7 @@
 """A worker's connection to its node's saver, for the states of one storage.
 
-A thread of its own hears the saver: a write that has ended is told at once, to whoever has asked for it. If the saver
-is killed, all that waits is told so, and the memory that it had given is still ours. Knows nothing of torch."""
+A thread receives the saver's messages and reports each finished write to its caller at once. If the saver is killed,
+all waiting writes are reported as failed, and its memory still belongs to this worker. Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pathlib import Path
 
 from everstep.checkpoint.saver.messages import (
     KINDS,
-    ArenaOpened,
     AskHeld,
+    BuffersOpened,
+    BufferWritten,
     Forget,
     Held,
     Message,
-    OpenArena,
-    SlotWritten,
-    WriteSlot,
+    OpenBuffers,
+    WriteBuffer,
 )
 from everstep.errors import TemporaryError
 from everstep.ipc.local_socket import connect, receive_packet, send_packet
@@ -30,11 +30,11 @@ from everstep.ipc.local_socket import connect, receive_packet, send_packet
 ANSWER_S = 30.0  # its process may have to be started first, on a busy machine
 GONE = "the saver has ended"
 
-Tell = Callable[[SlotWritten], None]
+Tell = Callable[[BufferWritten], None]
 
 
 class SaverGone(TemporaryError):
-    """It has ended or does not answer: write in this process."""
+    """The saver has ended or does not answer: write in this process."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,11 +47,11 @@ class SaverConnection:
     """Requests that have an answer come from one thread at a time."""
 
     def __init__(self, path: Path, on_free: Callable[[int], None] = lambda index: None) -> None:
-        """`on_free` is told of slots that were being written for a worker that has died."""
+        """`on_free` gets the buffers whose writes, for a worker that has died, have ended."""
         try:
             self._line = connect(path)
         except OSError as problem:
-            raise SaverGone(f"no saver at {path}: {problem}") from None
+            raise SaverGone(f"no saver at {path}: {problem}", code="saver-missing") from None
         self._on_free = on_free
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -67,15 +67,15 @@ class SaverConnection:
         """Also in a fork of the process that made the connection."""
         return self._is_gone or os.getpid() != self._pid
 
-    def open_arena(self, uri: str, place: str) -> Opened:
+    def open_buffers(self, uri: str, place: str) -> Opened:
         with self._asking:
-            self._send(OpenArena(uri=uri, place=place))
+            self._send(OpenBuffers(uri=uri, place=place))
             message, files = self._next_answer()
-        assert isinstance(message, ArenaOpened)
+        assert isinstance(message, BuffersOpened)
         return Opened(files=files, busy=message.busy)
 
     def held(self, uri: str, *, is_patient: bool = False) -> list[int]:
-        """Files of all slots with a whole state of this storage; the caller closes them."""
+        """Files of all buffers with a whole state of this storage; the caller closes them."""
         found: list[int] = []
         with self._asking:
             self._send(AskHeld(uri=uri, is_patient=is_patient))
@@ -86,11 +86,11 @@ class SaverConnection:
                     return found
 
     def write(self, index: int, sequence: int, tell: Tell) -> None:
-        """Have it written. `tell` is called once, from the listening thread."""
+        """Write the buffer. `tell` is called once, from the listening thread."""
         with self._lock:
             self._waiting[index, sequence] = tell
         try:
-            self._send(WriteSlot(index=index, sequence=sequence))
+            self._send(WriteBuffer(index=index, sequence=sequence))
         except SaverGone:
             self._tell_gone()
 
@@ -108,20 +108,20 @@ class SaverConnection:
 
     def _send(self, message: Message) -> None:
         if self.is_gone:
-            raise SaverGone(GONE)
+            raise SaverGone(GONE, code="saver-gone-before-request")
         try:
             send_packet(self._line, message)
         except OSError as problem:
-            raise SaverGone(f"{GONE}: {problem}") from None
+            raise SaverGone(f"{GONE}: {problem}", code="saver-gone-during-request") from None
 
     def _next_answer(self, timeout_s: float | None = ANSWER_S) -> tuple[Message, list[int]]:
         try:
             answer = self._answers.get(timeout=timeout_s)
         except queue.Empty:
-            raise SaverGone(f"the saver did not answer within {ANSWER_S:.0f} s") from None
+            raise SaverGone(f"the saver did not answer within {ANSWER_S:.0f} s", code="saver-silent") from None
         if answer is None:
             self._answers.put(None)
-            raise SaverGone(GONE)
+            raise SaverGone(GONE, code="saver-gone-before-answer")
         return answer
 
     def _listen(self) -> None:
@@ -132,7 +132,7 @@ class SaverConnection:
                 break
             assert received is not None
             message, files = received
-            if isinstance(message, SlotWritten):
+            if isinstance(message, BufferWritten):
                 self._hand_over(message)
             else:
                 self._answers.put((message, files))
@@ -140,7 +140,7 @@ class SaverConnection:
         self._answers.put(None)
         self._tell_gone()
 
-    def _hand_over(self, written: SlotWritten) -> None:
+    def _hand_over(self, written: BufferWritten) -> None:
         with self._lock:
             tell = self._waiting.pop((written.index, written.sequence), None)
         if tell is not None:
@@ -152,4 +152,4 @@ class SaverConnection:
         with self._lock:
             waiting, self._waiting = self._waiting, {}
         for (index, sequence), tell in waiting.items():
-            tell(SlotWritten(index=index, sequence=sequence, problem=GONE, cause="SaverGone"))
+            tell(BufferWritten(index=index, sequence=sequence, problem=GONE, cause="SaverGone"))

@@ -1,8 +1,8 @@
 """Whole states in the saver's memory, as a storage that is read like any other.
 
-Only checkpoints all of whose shares are here are found. Memory has no checksums of its own: those of the same
-checkpoint on storage are used where it was written, else those of the bytes as they are found. A slot that was begun
-anew while it was read is noticed at the end. Runs without torch."""
+Only checkpoints with all their shares in this memory are found. Memory has no checksums: those of the same checkpoint
+on storage are used if it was written, else those of the bytes as they are found. A buffer that was overwritten while it
+was read is noticed at the end. Runs without torch."""
 
 from __future__ import annotations
 
@@ -14,35 +14,34 @@ from types import TracebackType
 
 from everstep.checkpoint import state_block
 from everstep.checkpoint.catalog import Found
-from everstep.checkpoint.image import STATE_FILE
-from everstep.checkpoint.image_description import Description, unpack
+from everstep.checkpoint.image import STATE_FILE, Description, unpack
 from everstep.checkpoint.manifest import CheckpointKey, FileRecord, Manifest
 from everstep.checkpoint.write import checksums
 from everstep.errors import CheckpointBroken
 
-_Share = tuple[Description, state_block.State, memoryview]
+_Share = tuple[Description, state_block.WholeState, memoryview]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _File:
-    slot: int  # its descriptor
+    descriptor: int
     offset: int
     size_bytes: int
 
 
 class HeldStates:
-    """Storage's reading calls, over the slots of a node. It closes the files that it is given."""
+    """Storage's reading calls, over the buffers of a node. It closes the files that it gets."""
 
     def __init__(self, uri: str, files: Sequence[int]) -> None:
         self.uri = f"the memory of this node, for {uri}"
-        self._slots = list(files)
+        self._descriptors = list(files)
         self._shares: dict[tuple[CheckpointKey, str], dict[int, _Share]] = {}
         self._files: dict[str, _File] = {}
         for file in files:
             self._add(file)
 
     def find(self, stored: Sequence[Found] = ()) -> list[Found]:
-        """The whole ones that are on storage too, or newer than all that is there: others were deleted."""
+        """Whole states that are on storage too, or newer than all on storage: others were deleted."""
         known = {each.key: each.manifest for each in stored if each.manifest is not None}
         newest = max((each.key for each in stored if each.is_whole), default=None)
         found = []
@@ -56,22 +55,24 @@ class HeldStates:
         return found
 
     def check(self, key: CheckpointKey) -> None:
-        """To be called after reading: CheckpointBroken if it has been overwritten meanwhile."""
+        """Call it after reading: CheckpointBroken if the state was overwritten meanwhile."""
         for (its_key, _), shares in self._shares.items():
             if its_key == key and not all(state_block.is_still(view, state) for _, state, view in shares.values()):
-                raise CheckpointBroken(f"{self.uri}: {key.folder} was overwritten while it was read")
+                raise CheckpointBroken(
+                    f"{self.uri}: {key.folder} was overwritten while it was read", code="state-overwritten"
+                )
 
     def read(self, name: str, start: int = 0, size_bytes: int | None = None) -> bytes:
         file = self._file(name)
         wanted = file.size_bytes - start if size_bytes is None else min(size_bytes, file.size_bytes - start)
-        return os.pread(file.slot, max(0, wanted), file.offset + start)
+        return os.pread(file.descriptor, max(0, wanted), file.offset + start)
 
     def read_into(self, name: str, start: int, buffers: Sequence[memoryview]) -> int:
-        """By the kernel, which holds no lock of Python's."""
+        """By the kernel, without the GIL."""
         file, done = self._file(name), 0
         for buffer in buffers:
             piece = buffer[: max(0, file.size_bytes - start - done)]
-            while len(piece) and (got := os.preadv(file.slot, [piece], file.offset + start + done)):
+            while len(piece) and (got := os.preadv(file.descriptor, [piece], file.offset + start + done)):
                 piece, done = piece[got:], done + got
         return done
 
@@ -82,8 +83,8 @@ class HeldStates:
     def close(self) -> None:
         self._files.clear()
         self._shares.clear()
-        while self._slots:
-            os.close(self._slots.pop())
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
     def __enter__(self) -> HeldStates:
         return self
@@ -108,7 +109,9 @@ class HeldStates:
         self._shares.setdefault((key, save), {})[what.layout.share.rank] = (what, state, view)
         for each in what.layout.files:
             name = f"{key.folder}/{save}/{each.name}"
-            self._files[name] = _File(slot=file, offset=state.image_offset + each.offset, size_bytes=each.size_bytes)
+            self._files[name] = _File(
+                descriptor=file, offset=state.image_offset + each.offset, size_bytes=each.size_bytes
+            )
 
     def _manifest(self, shares: dict[int, _Share]) -> Manifest:
         first = shares[0][0].manifest

@@ -1,4 +1,4 @@
-"""What a worker and its node's saver say to each other (packet.py)."""
+"""Messages between a worker and its node's saver (ipc/local_socket.py)."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OpenArena:
-    """From a worker: memory for the states of this storage. `place` is its place on the node, the same after a
-    restart, so that it finds the memory again that its forerunner has left."""
+class OpenBuffers:
+    """From a worker: give me memory for the states of this storage. `place` is its place on the node, the same after a
+    restart: so it finds the memory of its predecessor."""
 
     uri: str
     place: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ArenaOpened:
-    """With a file for each slot. `busy` are those still being written."""
+class BuffersOpened:
+    """With a file for each buffer. `busy` are those still being written."""
 
     busy: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WriteSlot:
+class WriteBuffer:
     """From a worker: write the state with this number to storage."""
 
     index: int
@@ -31,8 +31,8 @@ class WriteSlot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SlotWritten:
-    """It is durable; or, with a problem, it could not be written. In both cases the slot is free."""
+class BufferWritten:
+    """It is durable; or, with a problem, it could not be written. In both cases the buffer is free."""
 
     index: int
     sequence: int
@@ -41,13 +41,13 @@ class SlotWritten:
     seconds: float = 0.0
     problem: str = ""
     hint: str = ""
-    cause: str = ""  # failures of one cause are told once
+    cause: str = ""  # failures of one cause are reported once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskHeld:
-    """From a worker: which whole states of this storage are in memory? `is_patient`: answer when nothing of it is
-    being written any more."""
+    """From a worker: which whole states of this storage are in memory? `is_patient`: answer once none of them is being
+    written."""
 
     uri: str
     is_patient: bool = False
@@ -55,7 +55,7 @@ class AskHeld:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """One whole state, with its file. The last of an answer has none."""
+    """One whole state, with its file. The last message of an answer has no file."""
 
     sequence: int = 0
     is_last: bool = False
@@ -76,7 +76,8 @@ class Said:
     text: str
 
 
-Message = OpenArena | ArenaOpened | WriteSlot | SlotWritten | AskHeld | Held | Forget | Said
+Message = OpenBuffers | BuffersOpened | WriteBuffer | BufferWritten | AskHeld | Held | Forget | Said
 KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (OpenArena, ArenaOpened, WriteSlot, SlotWritten, AskHeld, Held, Forget, Said)
+    kind.__name__: kind
+    for kind in (OpenBuffers, BuffersOpened, WriteBuffer, BufferWritten, AskHeld, Held, Forget, Said)
 }

@@ -30,7 +30,7 @@ WITH_TORCH = {
     "torchrun",
 }
 # What the agent and the command line do with checkpoints.
-CHECKPOINT_WITHOUT_TORCH = {"catalog", "export", "image", "manifest", "retention", "storage", "write", "writer"}
+CHECKPOINT_WITHOUT_TORCH = {"catalog", "export", "image", "manifest", "policy", "write"}
 
 
 def control_modules() -> list[str]:

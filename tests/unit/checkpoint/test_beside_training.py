@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import everstep
-from everstep.checkpoint.collect import CLONED_BYTES, take
+from everstep.checkpoint.copier import Copier, Copy
 from everstep.checkpoint.copy_gate import GATE
-from everstep.checkpoint.copying import Copier, Copy
+from everstep.checkpoint.state_snapshot import CLONED_BYTES, take
 from everstep.errors import CheckpointFailed
 
 
@@ -138,7 +138,7 @@ def test_a_save_whose_copy_was_spoilt_says_so_and_is_not_there(
     training = Training()
     with everstep.Checkpointer(tmp_path) as checkpointer, caplog.at_level(logging.ERROR):
         hold = threading.Event()
-        checkpointer._saver._copier.start(Copy(take({}), lambda: [][: hold.wait(60)], lambda problem: None))
+        checkpointer._pipeline._copier.start(Copy(take({}), lambda: [][: hold.wait(60)], lambda problem: None))
         checkpointer.save(1, {"weight": training.model[0].weight})
         with torch.no_grad():
             training.model[0].weight.add_(1)
@@ -198,7 +198,7 @@ def test_a_state_of_another_shape_is_drawn_anew(tmp_path: Path) -> None:
 def test_tensors_of_an_optimizer_that_may_be_replayed_are_copied_at_once(
     is_capturable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step that is replayed as a CUDA graph tells nobody."""
+    """A step that is replayed as a CUDA graph calls no hook."""
     monkeypatch.setattr(GATE, "_restless", set())  # an earlier test's tensor may have lain at the same address
     weight = nn.Parameter(torch.zeros(1000))
     optimizer = torch.optim.Adam([weight], lr=0.1, capturable=False)

@@ -97,7 +97,7 @@ class Gate(LocalStorage):
 def gated(folder: Path, **options: Any) -> tuple[everstep.Checkpointer, Gate]:
     checkpointer = everstep.Checkpointer(folder, **options)
     gate = Gate(str(folder))
-    checkpointer._storage = checkpointer._writer._storage = gate
+    checkpointer._storage = checkpointer._pipeline._storage = gate
     return checkpointer, gate
 
 
@@ -146,7 +146,7 @@ def test_a_save_is_told_durable_before_old_ones_are_cleared_away_and_they_are_no
     with everstep.Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(1, {"step": 1}, wait=True)
     with everstep.Checkpointer(tmp_path, keep_latest=1) as checkpointer:
-        storage = checkpointer._storage = checkpointer._writer._storage = SlowSweep(str(tmp_path))
+        storage = checkpointer._storage = checkpointer._pipeline._storage = SlowSweep(str(tmp_path))
         checkpointer.save(2, {"step": 2}, wait=True)
 
         assert [each.step for each in checkpointer.list()] == [2] and checkpointer.load() == {"step": 2}
@@ -208,7 +208,7 @@ class Full(LocalStorage):
 def test_a_step_that_cannot_be_saved_again_stays_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(CheckpointFailed, match="No space left"), everstep.Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(7, {"t": torch.ones(5)}, wait=True)
-        checkpointer._storage = checkpointer._writer._storage = Full(str(tmp_path))
+        checkpointer._storage = checkpointer._pipeline._storage = Full(str(tmp_path))
         checkpointer.save(7, {"t": torch.zeros(5)}, wait=True)
 
     with everstep.Checkpointer(tmp_path) as checkpointer:
@@ -306,7 +306,7 @@ def test_two_runs_in_one_place_are_told_and_never_leave_a_broken_checkpoint_unsa
         with pytest.raises(CheckpointFailed, match="is not the latest: 000001-000000000001 is"):
             old.save(6, {"x": "old"}, wait=True)
         new.save(7, {"x": "new"}, wait=True)
-        with pytest.raises(CheckpointFailed, match="was written, but it is gone again"):
+        with pytest.raises(CheckpointFailed, match="was written, but it was deleted again"):
             old.save(7, {"x": "old"}, wait=True)
         old.close()
 
@@ -353,7 +353,7 @@ def test_wrong_calls_say_what_to_change(tmp_path: Path) -> None:
         everstep.Checkpointer(tmp_path, keep_latest=0)
     with pytest.raises(UsageError, match="busy='drop'"):
         everstep.Checkpointer(tmp_path, busy="drop")
-    with pytest.raises(UsageError, match="hparams cannot be kept as JSON"):
+    with pytest.raises(UsageError, match="hparams cannot be stored as JSON"):
         everstep.Checkpointer(tmp_path, hparams={"f": object()})
     with pytest.raises(UsageError, match="pip install|known schemes"):
         everstep.Checkpointer("nonsense://x")

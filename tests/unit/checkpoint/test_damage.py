@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import everstep
 from everstep.checkpoint import manifest as manifests
 from everstep.checkpoint.catalog import find, look, verify
-from everstep.checkpoint.header import parse_header, parse_length, parse_state
 from everstep.checkpoint.load import read_state
+from everstep.checkpoint.safetensors_header import parse_header, parse_length, parse_state
 from everstep.checkpoint.write import checksums
 from everstep.errors import CheckpointBroken
 from everstep.storage.local import LocalStorage
@@ -56,7 +56,7 @@ def test_a_file_that_ends_early_is_found(whole: Path, tmp_path: Path, data: st.D
 
 
 def _must_be_found(whole: Path, tmp_path: Path, victim: Path, content: bytes) -> None:
-    """By `verify`, and by reading alone, even when nobody has looked at the sizes before."""
+    """By `verify`, and by reading alone, even when no one has checked the sizes before."""
     copy = tmp_path / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(whole, copy)
@@ -142,7 +142,7 @@ def tensor(shape: list[Any], start: Any, end: Any, dtype: Any = "F32") -> dict[s
         (head(b"\xff\xfe"), "expected UTF-8"),
         (head(b"[" * 100_000), "nested too deeply"),
         (head(b"[]"), "expected an object"),
-        (head(b'{"a":1,"a":2}'), "key 'a' comes twice"),
+        (head(b'{"a":1,"a":2}'), "key 'a' occurs twice"),
         (head(b'{"a":' + b"9" * 5000 + b"}"), "expected JSON"),
         (head(b'{"a":NaN}'), "found NaN"),
         (head({"a": 1}), "expected an object, found 1"),
@@ -151,7 +151,7 @@ def tensor(shape: list[Any], start: Any, end: Any, dtype: Any = "F32") -> dict[s
         (head({"a": tensor([2], 0, 4)}, bytes(4)), "expected 8 bytes, data_offsets give 4"),
         (head({"a": tensor([-1], 0, 4)}, bytes(4)), "a shape is a list of numbers"),
         (head({"a": tensor([True], 0, 4)}, bytes(4)), "a shape is a list of numbers"),
-        (head({"a": tensor([1 << 40, 1 << 40], 0, 4)}, bytes(4)), "no tensor has the shape"),
+        (head({"a": tensor([1 << 40, 1 << 40], 0, 4)}, bytes(4)), "impossible shape"),
         (head({"a": tensor([1], 4, 8)}, bytes(8)), "to begin at"),
         (head({"a": tensor([1], 0, 4), "b": tensor([1], 0, 4)}, bytes(4)), "to begin at"),
         (head({"a": tensor([1], 0, 4, "PICKLE")}, bytes(4)), "type 'PICKLE' is unknown"),
@@ -230,7 +230,7 @@ def test_tensors_that_are_not_those_of_the_state_are_refused(
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a/../b", "a\\b", "a//b", ".hidden"])
 def test_a_manifest_cannot_name_a_file_outside_its_folder(name: str) -> None:
-    with pytest.raises(CheckpointBroken, match="is no file of a checkpoint"):
+    with pytest.raises(CheckpointBroken, match="is not the name of a checkpoint's file"):
         manifests.parse_file({"name": name, "size_bytes": 0, "block_bytes": 1, "crc32": []}, "m")
 
 
@@ -243,7 +243,7 @@ def test_a_manifest_without_files_is_broken_and_the_one_before_is_loaded(tmp_pat
         (tmp_path / key.folder / "manifest.json").write_bytes(manifests.to_json(empty))
 
         assert checkpointer.load() == {"step": 1}
-        with pytest.raises(CheckpointBroken, match="the file of the state"):
+        with pytest.raises(CheckpointBroken, match="the state file"):
             checkpointer.load(2)
 
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.checkpoint.manifest import CheckpointKey, Manifest, RetentionPolicy, parse_folder
-from everstep.checkpoint.retention import Standing, best_first, decide_retention
-from everstep.checkpoint.schedule import decide_due, decide_lineage
+from everstep.checkpoint.policy import Standing, best_first, decide_due, decide_lineage, decide_retention
 
 
 def at(step: int, metric: float | None = None, *, generation: int = 0, is_whole: bool = True) -> Standing:

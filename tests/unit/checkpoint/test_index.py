@@ -74,19 +74,19 @@ def test_the_uri_is_the_one_that_the_storage_has(uri: str) -> None:
 
 def test_an_unknown_uuid_says_how_many_are_known_and_where(tmp_path: Path, home: Path) -> None:
     save(tmp_path / "ckpt", 5, 6)
-    with pytest.raises(NoCheckpoint, match=rf"2 others are, in {home}/checkpoints\n.*EVERSTEP_HOME"):
+    with pytest.raises(NoCheckpoint, match=rf"{home}/checkpoints lists 2 others\n.*EVERSTEP_HOME"):
         find(checkpoint_uuid(tmp_path / "other", 5))
 
 
 def test_one_that_is_no_longer_kept_is_gone(tmp_path: Path) -> None:
     first, *_ = save(tmp_path / "ckpt", 5, 10, 15)
-    with pytest.raises(NoCheckpoint, match=r"is gone: .*/ckpt has no step 5 any more, only 10, 15\n.*keep_latest"):
+    with pytest.raises(NoCheckpoint, match=r"was deleted: .*/ckpt has no step 5, only 10, 15\n.*keep_latest"):
         find(first)
 
 
 @pytest.mark.parametrize("text", ["", "../../etc/passwd", "5", "x" * 36])
 def test_what_is_no_uuid_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no uuid of a checkpoint"):
+    with pytest.raises(UsageError, match="not a checkpoint UUID"):
         find(text)
 
 

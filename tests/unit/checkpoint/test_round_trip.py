@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import everstep
-from everstep.checkpoint.contents import DTYPES, take_apart
+from everstep.checkpoint.state_image import DTYPES, take_apart
 from everstep.errors import UsageError
 
 dtypes = st.sampled_from([*DTYPES, torch.complex128])
@@ -188,5 +188,5 @@ def test_what_cannot_be_saved_is_named_at_once(checkpointer: everstep.Checkpoint
         checkpointer.save(1, {torch.ones(1): 2})
     state: dict[str, Any] = {}
     state["itself"] = state
-    with pytest.raises(UsageError, match="does it hold itself"):
+    with pytest.raises(UsageError, match="does it contain itself"):
         checkpointer.save(1, state)

@@ -1,8 +1,8 @@
-"""Copy a state beside the training that goes on: sources are told by the gate when they may change.
+"""Copy a state beside the training: the gate holds back changes of its sources.
 
-What a save does at once is in survey.py. The rest is done by one thread, without the GIL and without torch's other
-threads. From a GPU the bytes travel on a stream of their own; there nobody waits on the host, only the GPU's next
-change of the parameters does."""
+One thread copies, without the GIL and without torch's other threads. From a GPU the bytes travel on a stream of their
+own into memory that is registered with CUDA once its pages exist; only the GPU's next change of the parameters waits.
+Where CUDA refuses to register it, copies go through CUDA's own small buffers: slower, and still beside training."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everstep.checkpoint.collect import StateSnapshot
 from everstep.checkpoint.copy_gate import GATE
+from everstep.checkpoint.memory import GrowingBlock
+from everstep.checkpoint.state_snapshot import StateSnapshot
 
 log = logging.getLogger("everstep")
 
@@ -26,12 +27,12 @@ Pairs = Sequence[tuple[Tensor, Tensor]]  # where to, and from where
 
 
 class Changed(Exception):
-    """A tensor was changed while it was copied, by something that is no optimizer."""
+    """A tensor was changed while it was copied, not by an optimizer."""
 
 
 class Copy:
-    """One state on its way into memory. `pairs` and `then` are called in the copier's thread: what is to be copied, the
-    second of each pair being a source of the snapshot or a view of one; and when all is there, or has failed."""
+    """One state on its way into memory. `pairs` and `then` are called in the copier's thread: the first gives targets
+    and sources, which are tensors of the snapshot or views of them; the second gets the end, or the failure."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Copy:
             problem = error
         finally:
             self._is_queued.set()
-            GATE.let_go(self)
+            GATE.release(self)
             try:
                 self._then(problem)
             finally:
@@ -76,7 +77,7 @@ class Copy:
             self._arrivals = [_send_home(pairs, snapshot.events) for pairs in _by_device(on_gpu)]
         if on_host:
             torch._foreach_copy_([target for target, _ in on_host], [source for _, source in on_host])
-        # On a GPU a step may be queued as soon as the copies are: only what came before can be told from it.
+        # On a GPU a step may be queued as soon as the copies are: only earlier changes can be distinguished from it.
         changed = [
             tensor
             for tensor, version in zip(snapshot.late, snapshot.versions, strict=True)
@@ -91,30 +92,30 @@ class Copy:
 
 
 class Copier:
-    """One thread that copies, one state after the other. It ends with `close`, or when nobody holds us any more."""
+    """One thread that copies, one state after the other. It ends with `close`, or when this object is garbage."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
+        self._copies: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
     def open(self) -> None:
         """Have the thread ready."""
         if self._thread is None and not self._is_closed:
-            self._thread = threading.Thread(target=_work, args=(self._queue,), name="everstep copier", daemon=True)
+            self._thread = threading.Thread(target=_work, args=(self._copies,), name="everstep copier", daemon=True)
             self._thread.start()
-            weakref.finalize(self, self._queue.put, None).atexit = False
+            weakref.finalize(self, self._copies.put, None).atexit = False
 
     def start(self, copy: Copy) -> None:
-        """Changes of the sources wait from now on."""
+        """From now on, changes of the sources wait."""
         self.open()
         GATE.hold(copy)
-        self._queue.put(copy)
+        self._copies.put(copy)
 
     def close(self) -> None:
         self._is_closed = True
         if self._thread is not None:
-            self._queue.put(None)
+            self._copies.put(None)
             self._thread.join()
             self._thread = None
 
@@ -124,12 +125,12 @@ def _work(copies: queue.SimpleQueue[Copy | None]) -> None:
     while (copy := copies.get()) is not None:
         with torch.no_grad():
             copy.run()
-        del copy  # and with it the state, which may be gone from everywhere else
+        del copy  # and with it the state, which may have no other reference
 
 
 def _use_one_thread() -> None:
-    """For the calling thread alone; torch.set_num_threads would be for all that are started from now on."""
-    torch.get_num_threads()  # makes torch set it up, which must not happen after us
+    """For the calling thread alone; torch.set_num_threads would affect all threads started from now on."""
+    torch.get_num_threads()  # makes torch set its own number now, not after ours
     try:
         ctypes.CDLL(None).omp_set_num_threads(1)
     except AttributeError:  # a torch without OpenMP
@@ -144,7 +145,7 @@ def _by_device(pairs: Pairs) -> list[list[tuple[Tensor, Tensor]]]:
 
 
 def _send_home(pairs: Pairs, begun: Sequence[Any]) -> torch.cuda.Event:
-    """Queue copies from one GPU behind what it had to do when the snapshot was taken; the event of their arrival."""
+    """Queue copies from one GPU behind the work it had when the snapshot was taken; the event of their arrival."""
     device = pairs[0][1].device
     stream = _side_stream(device)
     with torch.cuda.device(device), torch.cuda.stream(stream):
@@ -165,3 +166,25 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     if device not in _streams:
         _streams[device] = torch.cuda.Stream(device)
     return _streams[device]
+
+
+log = logging.getLogger("everstep")
+
+_PORTABLE = 1  # for all GPUs
+_ALREADY = 712  # cudaErrorHostMemoryAlreadyRegistered
+
+
+def pin(block: GrowingBlock) -> None:
+    """Register the block with CUDA. Does nothing if no GPU is in use, or if it is registered."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized() or not block.size_bytes:
+        return
+    if block.pinned_bytes == block.size_bytes:
+        return
+    runtime = torch.cuda.cudart()
+    address = block.address
+    problem = int(runtime.cudaHostRegister(address, block.size_bytes, _PORTABLE))
+    if problem not in (0, _ALREADY):
+        log.warning("checkpoints: CUDA cannot pin %d bytes (error %d): raise `ulimit -l`", block.size_bytes, problem)
+        return
+    block.pinned_bytes = block.size_bytes
+    block.before_unmap = lambda: runtime.cudaHostUnregister(address)

@@ -1,7 +1,7 @@
-"""What a save does at once: walk through the state, note what holds still until the gate opens, copy what does not.
+"""The part of a save that runs at once: walk the state, keep tensors that the gate protects, clone all others.
 
-The result is a state of its own: containers are copied, plain values cannot change, tensors are the state's own where
-they are known to hold still (gate.py) and clones elsewhere. What cannot be saved is an error here and now."""
+The result is independent of the state: containers are copied, plain values cannot change, tensors are the state's own
+where the gate protects them (copy_gate.py) and clones elsewhere. A value that cannot be saved is an error at once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everstep.checkpoint.contents import DTYPES, describe, take_apart
-from everstep.checkpoint.copy_gate import GATE, Place
+from everstep.checkpoint.copy_gate import GATE, Extent
+from everstep.checkpoint.state_image import DTYPES, describe, take_apart
 from everstep.engine.state import encode, own_state
 from everstep.errors import UsageError
 
@@ -27,15 +27,15 @@ _PLAIN_TENSORS = {Tensor, nn.Parameter}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateSnapshot:
-    """`value` holds what the state held when it was taken, as long as the gate is closed for it."""
+    """`value` is the state at the time of the snapshot, as long as the gate is closed for it."""
 
     value: Any
     late: Sequence[Tensor]  # the state's own, still to be copied …
     versions: Sequence[int]  # … if these are still their versions afterwards
-    is_in_haste: bool  # some tensors may change as soon as training goes on
+    is_in_haste: bool  # some tensors may change as soon as training continues
     is_sharded: bool
     key: tuple[Any, ...]  # equal for states that differ in tensors and plain values alone
-    events: Sequence[torch.cuda.Event]  # what GPUs had been told to do until then
+    events: Sequence[torch.cuda.Event]  # the work that GPUs had until then
 
 
 def take(state: Any) -> StateSnapshot:
@@ -43,10 +43,12 @@ def take(state: Any) -> StateSnapshot:
     try:
         value = survey.walk(state)
     except UsageError:
-        take_apart(state)  # says the same, and where
+        take_apart(state)  # raises the same error with the place
         raise
     except RecursionError:
-        raise UsageError("the state is nested too deeply", hint="does it hold itself?") from None
+        raise UsageError(
+            "the state is nested too deeply", hint="does it contain itself?", code="state-nested-too-deeply"
+        ) from None
     return StateSnapshot(
         value=value,
         late=survey.late,
@@ -61,7 +63,7 @@ def take(state: Any) -> StateSnapshot:
 class _Survey:
     def __init__(self) -> None:
         self._steady = GATE.steady()
-        self._seen: dict[Place, tuple[Tensor, Tensor]] = {}  # tied tensors stay tied
+        self._seen: dict[Extent, tuple[Tensor, Tensor]] = {}  # tied tensors stay tied
         self._cloned_bytes = 0
         self._has_gpu = torch.cuda.is_initialized()
         self.late: list[Tensor] = []
@@ -130,7 +132,7 @@ class _Survey:
         return kept
 
     def _keep(self, tensor: Tensor) -> Tensor:
-        """To be copied late."""
+        """Copy it late."""
         kept = tensor.detach() if tensor.requires_grad else tensor  # `parameter.data = …` gives it other memory
         self.late.append(kept)
         if self._has_gpu:
@@ -154,7 +156,7 @@ class _Survey:
 
 
 def _own_state(value: Any) -> Any:
-    """Of a module with its parameters themselves: those are known, the views that stand for them are not."""
+    """Of a module with its parameters themselves: the gate knows those, not their detached views."""
     if isinstance(value, nn.Module) and type(value).state_dict is nn.Module.state_dict:
         return value.state_dict(keep_vars=True)
     return own_state(value)
@@ -164,7 +166,11 @@ def _check_key(key: Any) -> None:
     tensors: list[Tensor] = []
     encode(key, tensors)
     if tensors:
-        raise UsageError("a tensor is the key of a dict", hint="no other tensor will ever be equal to it: use a name")
+        raise UsageError(
+            "a tensor is the key of a dict",
+            hint="no other tensor will ever be equal to it: use a name",
+            code="tensor-as-key",
+        )
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:

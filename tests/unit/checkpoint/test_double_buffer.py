@@ -1,4 +1,4 @@
-"""The arena and its slots: two states in turn, whole or nothing, in as much memory as there is."""
+"""Two buffers: two states in turn, whole or nothing, in as much memory as there is."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ from pathlib import Path
 import pytest
 
 from everstep.checkpoint import state_block
-from everstep.checkpoint.double_buffer import Arena, Filling
-from everstep.checkpoint.memory_blocks import GrowingBlock, shared_file
-from everstep.checkpoint.memory_limit import Memory, decide_room, look_for_memory
+from everstep.checkpoint.double_buffer import DoubleBuffer, Filling
+from everstep.checkpoint.memory import GrowingBlock, Memory, decide_room, look_for_memory, shared_file
 
 MB = 1 << 20
 PLENTY = Memory(free_bytes=1 << 40)
 
 
-def begin(arena: Arena, step: int, size: int = MB) -> Filling:
-    index = arena.reserve(may_wait=False)
+def begin(buffers: DoubleBuffer, step: int, size: int = MB) -> Filling:
+    index = buffers.reserve(may_wait=False)
     assert index is not None
-    return arena.begin(index, generation=1, step=step, description=b"{}", image_bytes=size)
+    return buffers.begin(index, generation=1, step=step, description=b"{}", image_bytes=size)
 
 
-def fill(arena: Arena, step: int, size: int = MB, *, will_be_written: bool = False) -> Filling:
-    filling = begin(arena, step, size)
+def fill(buffers: DoubleBuffer, step: int, size: int = MB, *, will_be_written: bool = False) -> Filling:
+    filling = begin(buffers, step, size)
     filling.image[:] = bytes([step % 256]) * size
     filling.commit(will_be_written=will_be_written)
     return filling
 
 
-def newest_step(arena: Arena) -> int:
-    index = arena.newest()
+def newest_step(buffers: DoubleBuffer) -> int:
+    index = buffers.newest()
     assert index is not None
-    found = arena.state(index)
+    found = buffers.state(index)
     assert found is not None
     state, view = found
     assert set(state.image(view)) == {state.step % 256}
@@ -42,38 +41,38 @@ def newest_step(arena: Arena) -> int:
 
 
 def test_the_last_state_stays_whole_while_the_next_is_filled() -> None:
-    arena = Arena(look=lambda: PLENTY)
+    buffers = DoubleBuffer(look=lambda: PLENTY)
     for step in range(1, 6):
-        fill(arena, step)
-        begun = begin(arena, 100)
+        fill(buffers, step)
+        begun = begin(buffers, 100)
         begun.image[:1000] = b"x" * 1000
-        assert newest_step(arena) == step
-        arena.cancel(begun.index)
+        assert newest_step(buffers) == step
+        buffers.cancel(begun.index)
 
 
-def test_a_slot_that_is_being_written_is_not_filled() -> None:
-    arena = Arena(look=lambda: PLENTY)
-    first = fill(arena, 1, will_be_written=True)
-    fill(arena, 2)
-    assert arena.reserve(may_wait=False) is None  # one is being written, the other is the newest
-    arena.release(first.index)
-    assert arena.reserve(may_wait=False) == first.index
+def test_a_buffer_that_is_being_written_is_not_filled() -> None:
+    buffers = DoubleBuffer(look=lambda: PLENTY)
+    first = fill(buffers, 1, will_be_written=True)
+    fill(buffers, 2)
+    assert buffers.reserve(may_wait=False) is None  # one is being written, the other is the newest
+    buffers.release(first.index)
+    assert buffers.reserve(may_wait=False) == first.index
 
 
 def test_states_grow_and_shrink() -> None:
-    arena = Arena([GrowingBlock(shared_file()), GrowingBlock(shared_file())], look=lambda: PLENTY)
+    buffers = DoubleBuffer([GrowingBlock(shared_file()), GrowingBlock(shared_file())], look=lambda: PLENTY)
     for step, size in enumerate([MB, 80 * MB, 3 * MB, 200 * MB, 1], start=1):
-        fill(arena, step, size)
-        assert newest_step(arena) == step
+        fill(buffers, step, size)
+        assert newest_step(buffers) == step
 
 
 def test_who_comes_after_finds_the_state_in_the_same_files() -> None:
     files = [shared_file(), shared_file()]
-    first = Arena([GrowingBlock(os.dup(file)) for file in files], look=lambda: PLENTY)
+    first = DoubleBuffer([GrowingBlock(os.dup(file)) for file in files], look=lambda: PLENTY)
     fill(first, 7)
     begin(first, 8)
     first.close()
-    second = Arena([GrowingBlock(file) for file in files], look=lambda: PLENTY)
+    second = DoubleBuffer([GrowingBlock(file) for file in files], look=lambda: PLENTY)
     assert newest_step(second) == 7
     fill(second, 9)
     assert newest_step(second) == 9
@@ -82,35 +81,37 @@ def test_who_comes_after_finds_the_state_in_the_same_files() -> None:
 def test_pages_are_there_before_the_first_state() -> None:
     file = shared_file()
     touched = threading.Event()
-    arena = Arena(
+    buffers = DoubleBuffer(
         [GrowingBlock(file), GrowingBlock(shared_file())], prepare=lambda block: touched.set(), look=lambda: PLENTY
     )
-    arena.expect(32 * MB)
+    buffers.expect(32 * MB)
     assert touched.wait(60)
     assert os.fstat(file).st_blocks * 512 >= 32 * MB
-    arena.close()
+    buffers.close()
 
 
-def test_little_memory_gives_one_slot_and_says_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+def test_little_memory_gives_one_buffer_and_says_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
     memory = Memory(free_bytes=150 * MB, bound="a limit", remedy="raise it")
-    arena = Arena(look=lambda: memory)
+    buffers = DoubleBuffer(look=lambda: memory)
     with caplog.at_level(logging.WARNING):
-        fill(arena, 1, 100 * MB)
-    assert arena.num_slots == 1
+        fill(buffers, 1, 100 * MB)
+    assert buffers.num_buffers == 1
     assert "raise it" in caplog.text
-    fill(arena, 2, 100 * MB)
-    assert newest_step(arena) == 2
+    fill(buffers, 2, 100 * MB)
+    assert newest_step(buffers) == 2
 
 
 def test_no_memory_gives_a_file(caplog: pytest.LogCaptureFixture) -> None:
-    arena = Arena([GrowingBlock(shared_file()), GrowingBlock(shared_file())], look=lambda: Memory(free_bytes=10 * MB))
-    fill(arena, 1, 20 * MB)
-    assert not arena.is_shared
-    assert newest_step(arena) == 1
+    buffers = DoubleBuffer(
+        [GrowingBlock(shared_file()), GrowingBlock(shared_file())], look=lambda: Memory(free_bytes=10 * MB)
+    )
+    fill(buffers, 1, 20 * MB)
+    assert not buffers.is_shared
+    assert newest_step(buffers) == 1
     assert "not even one copy of 21 MB fits" in caplog.text
 
 
-def test_a_slot_that_was_never_ended_reads_as_nothing() -> None:
+def test_a_buffer_that_was_never_ended_reads_as_nothing() -> None:
     block = GrowingBlock()
     state_block.begin(block, sequence=3, generation=0, step=1, description=b"d" * 5000, image_bytes=10)
     assert state_block.read(block.view) is None
@@ -122,10 +123,10 @@ def test_a_slot_that_was_never_ended_reads_as_nothing() -> None:
     assert not state_block.is_still(block.view, state)
 
 
-@pytest.mark.parametrize(("free_mb", "held_mb", "num_slots"), [(1000, 0, 2), (200, 0, 1), (50, 0, 0), (150, 100, 2)])
-def test_room(free_mb: int, held_mb: int, num_slots: int) -> None:
+@pytest.mark.parametrize(("free_mb", "held_mb", "num_buffers"), [(1000, 0, 2), (200, 0, 1), (50, 0, 0), (150, 100, 2)])
+def test_room(free_mb: int, held_mb: int, num_buffers: int) -> None:
     room = decide_room(100 * MB, Memory(free_bytes=free_mb * MB), held_bytes=held_mb * MB)
-    assert room.num_slots == num_slots
+    assert room.num_buffers == num_buffers
     assert room.reason
 
 

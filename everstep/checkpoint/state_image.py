@@ -1,6 +1,6 @@
 """A state, taken apart: the JSON skeleton, the tensors, and a readable name for each of them.
 
-A tensor that is there twice, as tied weights are, is kept once. Of a sharded one (DTensor) each worker has a piece."""
+A tensor that occurs twice, as tied weights do, is kept once. Of a sharded one (DTensor) each worker has a piece."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everstep.checkpoint.image import ImageLayout, Piece, TensorMeta, put_heads
+from everstep.checkpoint.image import ImageLayout, Piece, TensorMeta
 from everstep.engine.state import encode
 from everstep.errors import UsageError
 
@@ -53,16 +53,9 @@ def take_apart(state: Any) -> Contents:
     )
 
 
-def copy_into(contents: Contents, layout: ImageLayout, image: memoryview) -> None:
-    """The whole copy, done when this returns."""
-    put_heads(layout, image)
-    for target, source in zip(targets(contents, layout, image), sources(contents, layout), strict=True):
-        target.copy_(source)
-
-
 def targets(contents: Contents, layout: ImageLayout, image: memoryview) -> list[Tensor]:
-    """Our share of the tensors as they will lie in the image, to be copied to."""
-    if not layout.slices:  # fewer tensors than workers: nothing is ours
+    """Our share of the tensors as they will be in the image, to be copied to."""
+    if not layout.slices:  # fewer tensors than workers: this one writes none
         return []
     whole = torch.frombuffer(image, dtype=torch.uint8)
     typed: dict[torch.dtype, Tensor] = {}  # the image as items of each type: one view more for a tensor, not three
@@ -88,10 +81,10 @@ def sources(contents: Contents, layout: ImageLayout) -> list[Tensor]:
 
 
 def name_tensors(skeleton: Any, count: int) -> list[str]:
-    """Readable and different: the keys that lead to each tensor, as in `model.layer1.weight`."""
+    """Readable and unique: the keys that lead to each tensor, as in `model.layer1.weight`."""
     names = [""] * count
     taken: set[str] = {"__metadata__"}
-    for path, number in _micro_batches(skeleton, ()):
+    for path, number in _tensors(skeleton, ()):
         if names[number]:
             continue
         name = plain = ".".join(path) or "tensor"
@@ -105,7 +98,7 @@ def name_tensors(skeleton: Any, count: int) -> list[str]:
 
 
 def position_of(state: Any) -> Any:
-    """Where in the data the state is, if an entry of it tells: for people who look at the manifest."""
+    """Position in the data, if an entry of the state has it: for people who read the manifest."""
     if not isinstance(state, dict):
         return None
     for name in _POSITIONS:
@@ -116,7 +109,7 @@ def position_of(state: Any) -> Any:
         try:
             text = json.dumps(own, allow_nan=False)
             if own is not None and len(text) <= _POSITION_BYTES:
-                return json.loads(text)  # as the manifest's reader will see it: its checksum must be that of ours
+                return json.loads(text)  # as the manifest's reader will see it: both must compute the same checksum
         except (TypeError, ValueError, RecursionError):
             continue
     return None
@@ -125,25 +118,31 @@ def position_of(state: Any) -> Any:
 def describe(name: str, tensor: Tensor) -> tuple[Tensor, TensorMeta]:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         kind = "meta" if tensor.is_meta else "quantized" if tensor.is_quantized else str(tensor.layout)
-        raise UsageError(f"tensor {name} is {kind}, which cannot be saved", hint="save its dense form")
+        raise UsageError(
+            f"tensor {name} is {kind}, which cannot be saved", hint="save its dense form", code="tensor-not-dense"
+        )
     if _is_sharded(tensor):
         return _describe_piece(name, tensor)
     plain, is_pairs = (torch.view_as_real(tensor.resolve_conj()), True) if _needs_pairs(tensor) else (tensor, False)
     dtype = DTYPES.get(plain.dtype)
     if dtype is None:
         raise UsageError(
-            f"tensor {name} has type {plain.dtype}, which safetensors lacks", hint="save it as another type"
+            f"tensor {name} has type {plain.dtype}, which safetensors lacks",
+            hint="save it as another type",
+            code="tensor-type-unknown",
         )
     return plain, TensorMeta(name=name, dtype=dtype, shape=tuple(plain.shape), is_complex_pairs=is_pairs)
 
 
 def _describe_piece(name: str, tensor: Any) -> tuple[Tensor, TensorMeta]:
-    """By torch's own rule of who holds what; of replicas, the first writes."""
+    """By torch's own placement rule; of replicas, the first writes."""
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     if any(placement.is_partial() for placement in tensor.placements):
-        raise UsageError(f"tensor {name} is a partial sum", hint="redistribute it before saving")
+        raise UsageError(
+            f"tensor {name} is a partial sum", hint="redistribute it before saving", code="tensor-partial-sum"
+        )
     shape, start = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     here = tensor.device_mesh.get_coordinate()
     is_first = here is not None and all(
@@ -182,10 +181,10 @@ def _renumber(skeleton: Any, numbers: list[int]) -> Any:
     }
 
 
-def _micro_batches(skeleton: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+def _tensors(skeleton: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
     if isinstance(skeleton, list):
         for index, item in enumerate(skeleton):
-            yield from _micro_batches(item, (*path, str(index)))
+            yield from _tensors(item, (*path, str(index)))
         return
     if not isinstance(skeleton, dict):
         return
@@ -193,10 +192,10 @@ def _micro_batches(skeleton: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple
     if tag in ("tensor", "ndarray"):
         yield path, content
     elif tag == "tuple":
-        yield from _micro_batches(content, path)
+        yield from _tensors(content, path)
     elif tag == "module":
-        yield from _micro_batches({"dict": content[0]}, path)
-        yield from _micro_batches(content[1], (*path, "_metadata"))
+        yield from _tensors({"dict": content[0]}, path)
+        yield from _tensors(content[1], (*path, "_metadata"))
     elif tag not in ("float", "bytes"):
         for key, value in content:
-            yield from _micro_batches(value, (*path, key if isinstance(key, str) else str(key)))
+            yield from _tensors(value, (*path, key if isinstance(key, str) else str(key)))

@@ -1,4 +1,4 @@
-"""The head of a safetensors file, read without trust: every number is checked against the file before it is used.
+"""Parse the head of an untrusted safetensors file: every number is checked against the file before it is used.
 
 Pure. Knows nothing of torch."""
 
@@ -82,7 +82,7 @@ def parse_shape(value: Any, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
         strict_json.broken(where, f"a shape is a list of numbers, found {strict_json.shown(value)}")
     if len(value) > 64 or math.prod(each or 1 for each in value) > _MOST_ELEMENTS:
-        strict_json.broken(where, f"no tensor has the shape {strict_json.shown(value)}")
+        strict_json.broken(where, f"impossible shape {strict_json.shown(value)}")
     return tuple(value)
 
 
@@ -119,7 +119,7 @@ def parse_piece(entry: TensorEntry, meta: TensorMeta, where: str) -> Piece:
         ranges = [tuple(int(each) for each in part.split(":")) for part in text[1:-1].split(",") if part]
         piece = Piece(start=tuple(a for a, _ in ranges), shape=tuple(b - a for a, b in ranges))
     except ValueError:
-        strict_json.broken(its, f"expected a block such as [0:4,0:8] of {meta.name[:80]!r}")
+        strict_json.broken(its, f"expected a block, for example [0:4,0:8], of {meta.name[:80]!r}")
     inside = zip(piece.start, piece.shape, meta.shape, strict=False)
     is_inside = len(ranges) == len(meta.shape) and all(at >= 0 and 0 <= size <= of - at for at, size, of in inside)
     if piece.suffix != text or piece.shape != entry.shape or not is_inside:

@@ -6,10 +6,9 @@ Runs without torch."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from everstep.checkpoint import strict_json
 from everstep.checkpoint.manifest import (
     MANIFEST,
     CheckpointKey,
@@ -20,8 +19,9 @@ from everstep.checkpoint.manifest import (
     parse_folder,
     parse_manifest,
 )
-from everstep.checkpoint.policy import Retention, Standing, decide_retention
-from everstep.errors import CheckpointBroken
+from everstep.checkpoint.policy import Retention, Standing, best_first, decide_retention
+from everstep.checkpoint.strict_json import broken
+from everstep.errors import CheckpointBroken, NoCheckpoint, UsageError
 from everstep.storage.base import Storage
 
 
@@ -58,7 +58,7 @@ def look(storage: Storage, key: CheckpointKey) -> Found:
     try:
         manifest = parse_manifest(storage.read(where), f"{storage.uri}/{where}")
         if manifest.key != key:
-            strict_json.broken(f"{storage.uri}/{where}", f"this is the manifest of {manifest.key.folder}")
+            broken(f"{storage.uri}/{where}", f"this is the manifest of {manifest.key.folder}")
     except FileNotFoundError:
         return Found(key=key, problem="incomplete: no manifest; it is being written, or its writer died")
     except CheckpointBroken as error:
@@ -94,6 +94,43 @@ def wrong_block(where: str, file: FileRecord, number: int, actual: int) -> str:
 def standing(found: Found, policy: RetentionPolicy) -> Standing:
     metric = found.metrics.get(policy.metric) if policy.metric is not None else None
     return Standing(key=found.key, is_whole=found.is_whole, metric=metric)
+
+
+def choose(found: Sequence[Found], step: int | str, policy: RetentionPolicy, uri: str) -> list[Found]:
+    """The candidates to load for "latest", "best" or a step: newest or best first."""
+    whole = [each for each in reversed(found) if each.is_whole]
+    if step == "latest":
+        return whole
+    if step == "best":
+        if policy.metric is None:
+            raise UsageError(
+                "load('best') needs a metric",
+                hint='use Checkpointer(…, metric="val_loss")',
+                code="best-without-metric",
+            )
+        by_key = {each.key: each for each in whole}
+        standings = [standing(each, policy) for each in whole]
+        best = [by_key[each.key] for each in best_first(standings, policy)]
+        if whole and not best:
+            raise NoCheckpoint(
+                f"no checkpoint in {uri} has the metric {policy.metric!r}",
+                hint=f"save(…, metrics={{{policy.metric!r}: …}})",
+                code="checkpoint-metric-missing",
+            )
+        return best
+    if not isinstance(step, int):
+        raise UsageError(
+            f"load({step!r})", hint='use "latest", "best" or the number of a step', code="load-step-unknown"
+        )
+    same = [each for each in reversed(found) if each.step == step and each.manifest is not None][:1]
+    if not same:
+        steps = ", ".join(str(each.step) for each in whole) or "none"
+        raise NoCheckpoint(
+            f"no checkpoint of step {step} in {uri}",
+            hint=f"existing steps: {steps}",
+            code="checkpoint-step-missing",
+        )
+    return same
 
 
 def prune(storage: Storage, policy: RetentionPolicy, *, is_dry: bool = False) -> Retention:

@@ -36,14 +36,14 @@ from everstep.checkpoint.failed_saves import FailedSaves
 from everstep.checkpoint.image import WHOLE, ImageShare, lay_out
 from everstep.checkpoint.load import read_state
 from everstep.checkpoint.manifest import CheckpointKey, Manifest, RetentionPolicy, parse_folder
-from everstep.checkpoint.policy import best_first, decide_due, decide_lineage
+from everstep.checkpoint.policy import decide_due, decide_lineage
 from everstep.checkpoint.save import SavePipeline
 from everstep.checkpoint.saver.held_states import HeldStates
 from everstep.checkpoint.state_image import position_of, take_apart
 from everstep.checkpoint.state_snapshot import StateSnapshot, take
 from everstep.checkpoint.write import Written, failure
 from everstep.engine import process_engine
-from everstep.errors import CheckpointBroken, CheckpointFailed, EverstepError, NoCheckpoint, UsageError
+from everstep.errors import CheckpointBroken, CheckpointFailed, EverstepError, UsageError
 from everstep.events import emit
 from everstep.storage.base import open_storage
 from everstep.storage.code_archive import Code
@@ -298,9 +298,7 @@ class Checkpointer:
         found = {each.key.folder: each for each in stored} | in_memory
         agreement = self._agree(place_now())
         self._num_loads = number
-        order = agreement.candidates(
-            number, lambda: [each.key.folder for each in self._wanted(step, [found[name] for name in sorted(found)])]
-        )
+        order = agreement.candidates(number, lambda: [each.key.folder for each in self._choose(step, found)])
         problems = [
             each.problem for each in found.values() if each.problem and not each.problem.startswith("incomplete")
         ]
@@ -340,6 +338,9 @@ class Checkpointer:
             )
         return None
 
+    def _choose(self, step: int | str, found: dict[str, Found]) -> list[Found]:
+        return catalog.choose([found[name] for name in sorted(found)], step, self._policy, self._storage.uri)
+
     def _is_gone(self, found: Found) -> bool:
         there = catalog.look(self._storage, found.key).manifest
         return there is None or found.manifest is None or there.save != found.manifest.save
@@ -356,42 +357,6 @@ class Checkpointer:
             except (CheckpointBroken, FileNotFoundError) as error:
                 log.warning("%s; reading it from storage", error)
         return read_state(self._storage, found.manifest)
-
-    def _wanted(self, step: int | str, found: list[Found]) -> list[Found]:
-        """Newest or best first."""
-        whole = [each for each in reversed(found) if each.is_whole]
-        if step == "latest":
-            return whole
-        if step == "best":
-            if self._policy.metric is None:
-                raise UsageError(
-                    "load('best') needs a metric",
-                    hint='use Checkpointer(…, metric="val_loss")',
-                    code="best-without-metric",
-                )
-            by_key = {each.key: each for each in whole}
-            standings = [catalog.standing(each, self._policy) for each in whole]
-            best = [by_key[each.key] for each in best_first(standings, self._policy)]
-            if whole and not best:
-                raise NoCheckpoint(
-                    f"no checkpoint in {self._storage.uri} has the metric {self._policy.metric!r}",
-                    hint=f"save(…, metrics={{{self._policy.metric!r}: …}})",
-                    code="checkpoint-metric-missing",
-                )
-            return best
-        if not isinstance(step, int):
-            raise UsageError(
-                f"load({step!r})", hint='use "latest", "best" or the number of a step', code="load-step-unknown"
-            )
-        same = [each for each in reversed(found) if each.step == step and each.manifest is not None][:1]
-        if not same:
-            steps = ", ".join(str(each.step) for each in whole) or "none"
-            raise NoCheckpoint(
-                f"no checkpoint of step {step} in {self._storage.uri}",
-                hint=f"existing steps: {steps}",
-                code="checkpoint-step-missing",
-            )
-        return same
 
     # --- the rest ---
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.checkpoint import strict_json
+from everstep.checkpoint.strict_json import broken, shown
 from everstep.errors import CheckpointBroken, PermanentError
 from everstep.storage import code_archive
 from everstep.storage.base import Storage
@@ -39,9 +40,9 @@ def restore(storage: Storage, record: Any, folder: Path) -> None:
     sha256: str = strict_json.field(record, "sha256", str, where)
     name = strict_json.field(record, "archive", str, where)
     if not re.fullmatch("[0-9a-f]{64}", sha256) or name != archive_name(sha256):
-        strict_json.broken(
+        broken(
             where,
-            f"expected a code archive with the checksum {strict_json.shown(sha256)}, found {strict_json.shown(name)}",
+            f"expected a code archive with the checksum {shown(sha256)}, found {shown(name)}",
         )
     where = f"{storage.uri}/{name}"
     try:
@@ -53,4 +54,4 @@ def restore(storage: Storage, record: Any, folder: Path) -> None:
             code="checkpoint-code-missing",
         ) from None
     except PermanentError as error:
-        strict_json.broken(where, error.message)
+        broken(where, error.message)

@@ -126,16 +126,6 @@ class DoubleBuffer:
             self._busy.discard(index)
             self._changed.notify_all()
 
-    def newest(self) -> int | None:
-        """The buffer with the newest whole state."""
-        with self._changed:
-            return self._newest()
-
-    def state(self, index: int) -> tuple[state_block.WholeState, memoryview] | None:
-        view = self._blocks[index].view
-        found = state_block.read(view)
-        return (found, view) if found is not None else None
-
     def close(self) -> None:
         with self._changed:
             self._is_closed = True

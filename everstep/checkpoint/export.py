@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from everstep.checkpoint import strict_json
 from everstep.checkpoint.catalog import Found, verify
 from everstep.checkpoint.image import ITEM_BYTES, Piece, TensorMeta, safetensors_head
 from everstep.checkpoint.manifest import Manifest
@@ -24,6 +23,7 @@ from everstep.checkpoint.safetensors_header import (
     parse_piece,
     parse_state,
 )
+from everstep.checkpoint.strict_json import broken_text
 from everstep.errors import UsageError
 from everstep.storage import private_file
 from everstep.storage.base import Storage
@@ -38,7 +38,7 @@ _Entries = dict[
 def export_safetensors(storage: Storage, found: Found, target: Path, *, only: str = "") -> int:
     """Returns the number of tensors. `only`: those whose names begin with it, without it."""
     for problem in verify(storage, found):
-        strict_json.broken_text(problem)
+        broken_text(problem)
     assert found.manifest is not None
     chosen = _choose(read_metas(storage, found.manifest), only)
     head = safetensors_head([replace(meta, name=name, is_sharded=False) for name, meta in chosen])

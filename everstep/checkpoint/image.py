@@ -15,6 +15,7 @@ from typing import Any
 
 from everstep.checkpoint import strict_json
 from everstep.checkpoint.manifest import Manifest, from_record, to_record
+from everstep.checkpoint.strict_json import natural, parse_json
 from everstep.errors import UsageError
 
 PAGE_BYTES = 4096
@@ -273,7 +274,7 @@ def pack(description: Description) -> bytes:
 
 def unpack(text: bytes) -> Description:
     """CheckpointBroken if it is damaged."""
-    record = strict_json.parse_json(text, _WHERE)
+    record = parse_json(text, _WHERE)
     rank, size = strict_json.field(record, "share", list, _WHERE)
     files = [
         FileLayout(name=name, offset=offset, size_bytes=size_bytes, head=b"")
@@ -283,7 +284,7 @@ def unpack(text: bytes) -> Description:
         share=ImageShare(rank=rank, size=size),
         files=tuple(files),
         slices=(),
-        size_bytes=strict_json.natural(record, "size_bytes", _WHERE),
+        size_bytes=natural(record, "size_bytes", _WHERE),
         digest=strict_json.field(record, "digest", str, _WHERE),
     )
     manifest = from_record(strict_json.field(record, "manifest", dict, _WHERE), _WHERE)

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everstep.checkpoint import strict_json
 from everstep.checkpoint.catalog import Found, wrong_block
 from everstep.checkpoint.image import Piece, TensorMeta
 from everstep.checkpoint.manifest import MANIFEST, FileRecord, Manifest
@@ -29,6 +28,7 @@ from everstep.checkpoint.safetensors_header import (
     parse_state,
 )
 from everstep.checkpoint.state_image import DTYPES
+from everstep.checkpoint.strict_json import broken, broken_text, shown
 from everstep.engine.state import decode
 from everstep.errors import UsageError
 from everstep.storage import private_file
@@ -58,13 +58,13 @@ def read_state(storage: Readable, manifest: Manifest) -> Any:
         _check_numbers(skeleton, len(tensors))
         return decode(skeleton, tensors)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, StopIteration, RecursionError) as error:
-        strict_json.broken(where, f"invalid skeleton: {type(error).__name__}: {error}")
+        broken(where, f"invalid skeleton: {type(error).__name__}: {error}")
 
 
 def export_pt(storage: Storage, found: Found, target: Path, *, only: str = "") -> None:
     """Write the state as torch.save does, for programs that read nothing else. `only`: one entry of the state."""
     if found.manifest is None or found.problem:
-        strict_json.broken_text(found.problem)
+        broken_text(found.problem)
     state = read_state(storage, found.manifest)
     for key in only.split(".") if only else ():
         if not isinstance(state, dict) or key not in state:
@@ -82,9 +82,7 @@ def read_tensors(storage: Readable, manifest: Manifest) -> tuple[Any, list[Tenso
     state = next((file for file in manifest.files if file.name == manifest.state), None)
     if state is None:
         where = f"{storage.uri}/{manifest.key.folder}/{MANIFEST}"
-        strict_json.broken(
-            where, f"the state file {strict_json.shown(manifest.state)} is not among its {len(manifest.files)} files"
-        )
+        broken(where, f"the state file {shown(manifest.state)} is not among its {len(manifest.files)} files")
     text = _read_small(storage, manifest, state)
     skeleton, metas = parse_state(text, f"{storage.uri}/{manifest.key.folder}/{state.name}")
     files = [_open(storage, manifest, file) for file in manifest.files if file.name.endswith(".safetensors")]
@@ -123,7 +121,7 @@ def _make_room(
         found = by_name.pop(meta.name, [])
         for file, entry in found:
             if entry.dtype != meta.dtype:
-                strict_json.broken(file.path, f"{entry.name[:80]!r} has type {entry.dtype}, expected {meta.dtype}")
+                broken(file.path, f"{entry.name[:80]!r} has type {entry.dtype}, expected {meta.dtype}")
         if meta.is_sharded:
             blocks = [(parse_piece(entry, meta, file.path), file, entry) for file, entry in found]
             check_tiling([piece for piece, _, _ in blocks], meta, uri)
@@ -133,16 +131,14 @@ def _make_room(
                 pieces.append((tensors[-1], piece, part))
             continue
         if len(found) != 1:
-            strict_json.broken(uri, f"tensor {meta.name[:80]!r} is in {len(found)} files, expected 1")
+            broken(uri, f"tensor {meta.name[:80]!r} is in {len(found)} files, expected 1")
         ((file, entry),) = found
         if entry.shape != meta.shape:
-            strict_json.broken(
-                file.path, f"{meta.name[:80]!r} has shape {list(entry.shape)}, expected {list(meta.shape)}"
-            )
+            broken(file.path, f"{meta.name[:80]!r} has shape {list(entry.shape)}, expected {list(meta.shape)}")
         tensors.append(torch.empty(meta.shape, dtype=_TORCH[meta.dtype]))
         file.targets[entry.name] = tensors[-1]
     for name, ((file, _), *_) in by_name.items():
-        strict_json.broken(file.path, f"tensor {name[:80]!r} is not part of the state")
+        broken(file.path, f"tensor {name[:80]!r} is not part of the state")
     return tensors, pieces
 
 
@@ -152,7 +148,7 @@ def _open(storage: Readable, manifest: Manifest, file: FileRecord) -> _Open:
     length = parse_length(storage.read(name, 0, LENGTH_BYTES), file.size_bytes, path)
     head = bytearray(storage.read(name, 0, LENGTH_BYTES + length))
     if len(head) != LENGTH_BYTES + length:
-        strict_json.broken(path, f"expected {LENGTH_BYTES + length:,} bytes of header", offset=len(head))
+        broken(path, f"expected {LENGTH_BYTES + length:,} bytes of header", offset=len(head))
     entries = parse_header(bytes(head[LENGTH_BYTES:]), file.size_bytes, path)
     return _Open(file=file, path=path, head=head, entries=entries)
 
@@ -164,9 +160,9 @@ def _read_small(storage: Readable, manifest: Manifest, file: FileRecord) -> byte
         start = number * file.block_bytes
         actual = zlib.crc32(data[start : start + file.block_bytes])
         if actual != file.crc32[number]:
-            strict_json.broken_text(wrong_block(f"{storage.uri}/{name}", file, number, actual))
+            broken_text(wrong_block(f"{storage.uri}/{name}", file, number, actual))
     if len(data) != file.size_bytes:
-        strict_json.broken(f"{storage.uri}/{name}", f"expected {file.size_bytes:,} bytes, found {len(data):,}")
+        broken(f"{storage.uri}/{name}", f"expected {file.size_bytes:,} bytes, found {len(data):,}")
     return data
 
 
@@ -182,9 +178,9 @@ def _read_block(storage: Readable, opened: _Open, number: int) -> None:
         for at in range(0, len(buffer), _CHECK_BYTES):
             crc = zlib.crc32(buffer[at : at + _CHECK_BYTES], crc)
     if got != end - start:
-        strict_json.broken(opened.path, f"expected {file.size_bytes:,} bytes", offset=start + got)
+        broken(opened.path, f"expected {file.size_bytes:,} bytes", offset=start + got)
     if crc != file.crc32[number]:
-        strict_json.broken_text(wrong_block(opened.path, file, number, crc))
+        broken_text(wrong_block(opened.path, file, number, crc))
 
 
 def _buffers(opened: _Open, start: int, end: int) -> list[memoryview]:
@@ -207,4 +203,4 @@ def _check_numbers(skeleton: Any, count: int) -> None:
         if tag not in ("tensor", "ndarray"):
             _check_numbers(content, count)
         elif type(content) is not int or not 0 <= content < count:
-            raise ValueError(f"there is no tensor {strict_json.shown(content)} of {count}")
+            raise ValueError(f"there is no tensor {shown(content)} of {count}")

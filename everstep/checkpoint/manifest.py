@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.checkpoint import strict_json
+from everstep.checkpoint.strict_json import broken, natural, parse_json, shown
 from everstep.errors import CheckpointBroken, UsageError
 
 FORMAT = 1
@@ -126,8 +127,8 @@ def to_json(manifest: Manifest) -> bytes:
 
 def parse_manifest(text: bytes, where: str) -> Manifest:
     """The manifest, or CheckpointBroken with the reason."""
-    record = strict_json.parse_json(text, where)
-    version = strict_json.natural(record, "format", where)
+    record = parse_json(text, where)
+    version = natural(record, "format", where)
     if version > FORMAT:
         raise NewerFormat(
             f"{where}: format {version} is newer than {FORMAT}, the newest that this version reads",
@@ -137,7 +138,7 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
     check = strict_json.field(record, "check", str, where)
     body = {name: value for name, value in record.items() if name != "check"}
     if (own := _check(body)) != check:
-        strict_json.broken(where, f"its own checksum is {check[:16]}, its content gives {own[:16]}")
+        broken(where, f"its own checksum is {check[:16]}, its content gives {own[:16]}")
     return from_record(body, where)
 
 
@@ -148,15 +149,13 @@ def from_record(record: Any, where: str) -> Manifest:
     files = [parse_file(each, where) for each in strict_json.field(record, "files", list, where)]
     state = strict_json.field(record, "state", str, where)
     if files and state not in {file.name for file in files}:
-        strict_json.broken(where, f"state {strict_json.shown(state)} is not one of its files")
+        broken(where, f"state {shown(state)} is not one of its files")
     return Manifest(
-        key=CheckpointKey(
-            generation=strict_json.natural(record, "generation", where), step=strict_json.natural(record, "step", where)
-        ),
+        key=CheckpointKey(generation=natural(record, "generation", where), step=natural(record, "step", where)),
         save=strict_json.field(record, "save", str, where),
         time=float(strict_json.field(record, "time", (int, float), where)),
-        world_size=strict_json.natural(record, "world_size", where),
-        world_generation=strict_json.natural(record, "world_generation", where),
+        world_size=natural(record, "world_size", where),
+        world_generation=natural(record, "world_generation", where),
         job=strict_json.field(record, "job", str, where),
         metrics={name: _parse_float(value, name, where) for name, value in metrics.items()},
         hparams=record.get("hparams"),
@@ -172,13 +171,13 @@ def from_record(record: Any, where: str) -> Manifest:
 def parse_file(record: Any, where: str) -> FileRecord:
     name = strict_json.field(record, "name", str, where)
     if not _PLAIN_NAME.fullmatch(name):
-        strict_json.broken(where, f"{strict_json.shown(name)} is not the name of a checkpoint's file")
-    size, block = strict_json.natural(record, "size_bytes", where), strict_json.natural(record, "block_bytes", where)
+        broken(where, f"{shown(name)} is not the name of a checkpoint's file")
+    size, block = natural(record, "size_bytes", where), natural(record, "block_bytes", where)
     sums = strict_json.field(record, "crc32", list, where)
     if not 0 < block <= _MOST_BYTES or size > _MOST_BYTES or len(sums) != -(-size // block):
-        strict_json.broken(where, f"{name}: {len(sums)} checksums for {size:,} bytes in blocks of {block:,}")
+        broken(where, f"{name}: {len(sums)} checksums for {size:,} bytes in blocks of {block:,}")
     if not all(isinstance(each, str) and re.fullmatch("[0-9a-f]{8}", each) for each in sums):
-        strict_json.broken(where, f"{name}: a checksum is not 8 hexadecimal digits")
+        broken(where, f"{name}: a checksum is not 8 hexadecimal digits")
     return FileRecord(name=name, size_bytes=size, block_bytes=block, crc32=tuple(int(each, 16) for each in sums))
 
 
@@ -186,12 +185,12 @@ def parse_policy(record: Any, where: str) -> RetentionPolicy:
     try:
         return RetentionPolicy(
             keep_latest=strict_json.field(record, "keep_latest", (int, type(None)), where),
-            keep_best=strict_json.natural(record, "keep_best", where),
+            keep_best=natural(record, "keep_best", where),
             metric=strict_json.field(record, "metric", (str, type(None)), where),
             mode=strict_json.field(record, "mode", str, where),
         )
     except UsageError as error:
-        strict_json.broken(where, error.message)
+        broken(where, error.message)
 
 
 def _check(record: dict[str, Any]) -> str:
@@ -205,5 +204,5 @@ def _plain_float(value: float) -> float | str:
 def _parse_float(value: Any, name: str, where: str) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number and value not in ("nan", "inf", "-inf"):
-        strict_json.broken(where, f"metric {name!r} must be a number, found {strict_json.shown(value)}")
+        broken(where, f"metric {name!r} must be a number, found {shown(value)}")
     return float(value)

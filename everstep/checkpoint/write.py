@@ -21,6 +21,7 @@ from everstep.checkpoint.catalog import retire, sweep, wrong_size
 from everstep.checkpoint.image import STATE_FILE, FileLayout, ImageLayout
 from everstep.checkpoint.manifest import BLOCK_BYTES, MANIFEST, CheckpointKey, FileRecord, Manifest, parse_file, to_json
 from everstep.checkpoint.policy import Retention
+from everstep.checkpoint.strict_json import parse_json
 from everstep.errors import CheckpointFailed, EverstepError
 from everstep.storage.base import Storage
 
@@ -167,7 +168,7 @@ def _other_parts(
 
 def _read_part(storage: Storage, layout: ImageLayout, manifest: Manifest, rank: int) -> list[FileRecord]:
     name = _part_name(rank, layout.share.size, manifest)
-    record: Any = strict_json.parse_json(storage.read(name), name)
+    record: Any = parse_json(storage.read(name), name)
     if strict_json.field(record, "is_skipped", bool, name):
         raise CheckpointFailed(
             f"rank {rank} skipped its share: its last one was still being written", code="checkpoint-share-skipped"

@@ -31,11 +31,8 @@ def fill(buffers: DoubleBuffer, step: int, size: int = MB, *, will_be_written: b
 
 
 def newest_step(buffers: DoubleBuffer) -> int:
-    index = buffers.newest()
-    assert index is not None
-    found = buffers.state(index)
-    assert found is not None
-    state, view = found
+    found = [(state, block.view) for block in buffers._blocks if (state := state_block.read(block.view)) is not None]
+    state, view = max(found, key=lambda pair: pair[0].sequence)
     assert set(state.image(view)) == {state.step % 256}
     return state.step
 

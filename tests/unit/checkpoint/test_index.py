@@ -86,8 +86,9 @@ def test_one_that_is_no_longer_kept_is_gone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "../../etc/passwd", "5", "x" * 36])
 def test_what_is_no_uuid_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="not a checkpoint UUID"):
+    with pytest.raises(UsageError) as refused:
         find(text)
+    assert refused.value.code == "checkpoint-uuid-invalid"
 
 
 def test_a_uuid_may_be_written_otherwise(tmp_path: Path) -> None:

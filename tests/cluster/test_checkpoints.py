@@ -88,18 +88,19 @@ def test_a_full_disk_stops_no_training_and_spoils_no_checkpoint(small_disk: Path
     with everstep.Checkpointer(small_disk / "ckpt") as checkpointer:
         state = {"w": torch.ones(250_000)}  # 1 MB
         assert checkpointer.save(1, state)
-        checkpointer._saver.finish()
+        checkpointer._pipeline.finish()
         ballast.write_bytes(bytes(1_500_000))
         for step in range(2, 5):
             assert checkpointer.save(step, state)
-        checkpointer._saver.finish()
+        checkpointer._pipeline.finish()
         assert checkpointer.load() is not None
         assert checkpointer.loaded is not None and checkpointer.loaded.step == 1
         ballast.unlink()
         checkpointer.save(5, state, wait=True)
         checkpointer.load()
         assert checkpointer.loaded.step == 5
-        assert "3 of the saves" in checkpointer._ledger.summary() and "No space left" in checkpointer._ledger.summary()
+        summary = checkpointer._failed_saves.summary()
+        assert "3 of the saves" in summary and "No space left" in summary
 
 
 @pytest.mark.root

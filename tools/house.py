@@ -1,0 +1,423 @@
+"""Measure the house: rooms, arrows, paths, names and phrases, as one line of JSON.
+
+    python tools/house.py              print the figures
+    python tools/house.py --check      fail when a figure that has a bound is above it
+    python tools/house.py --phrases    list each banned phrase with its place and what to write instead
+
+Reads source text only and imports nothing of the package, so it runs without an installation."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import itertools
+import json
+import re
+import sys
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BOUNDS = {
+    "class_names_twice": 3,
+    "loose_modules": 12,
+    "banned_phrases": 0,
+    "places_per_operation": 2,
+    "places_per_setting": 1,
+}
+
+
+# --- modules and imports ---
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Module:
+    """A source file of the package. `name` is the dotted one, of a package without `__init__`."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+
+    @property
+    def room(self) -> str | None:
+        """The top-level package or module it is part of; None for `everstep/__init__.py` and `__main__.py`."""
+        _, *rest = self.name.split(".")
+        return rest[0] if rest and rest[0] != "__main__" else None
+
+
+def modules(root: Path) -> dict[str, Module]:
+    """The package by dotted name. Templates are files that a command writes, not code of the package."""
+    found = {}
+    for path in sorted((root / "everstep").rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        if parts[1] == "templates":
+            continue
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = Module(name=name, path=path, tree=ast.parse(path.read_text()))
+    return found
+
+
+def imported(module: Module, package: dict[str, Module]) -> set[str]:
+    """Names of the package's modules that this one imports, at its top or inside a function."""
+    names: set[str] = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, module)
+            names.update(each if (each := f"{base}.{alias.name}") in package else base for alias in node.names)
+    return (names & package.keys()) - {module.name}
+
+
+def _absolute(node: ast.ImportFrom, module: Module) -> str:
+    if not node.level:
+        return node.module or ""
+    is_package = module.path.name == "__init__.py"
+    above = module.name.split(".")[: len(module.name.split(".")) - node.level + is_package]
+    return ".".join([*above, node.module] if node.module else above)
+
+
+def rooms(package: dict[str, Module]) -> set[str]:
+    return {module.room for module in package.values() if module.room is not None}
+
+
+def arrows(package: dict[str, Module]) -> dict[str, set[str]]:
+    """Room → the rooms it imports."""
+    found: dict[str, set[str]] = {room: set() for room in rooms(package)}
+    for module in package.values():
+        if module.room is not None:
+            targets = {package[name].room for name in imported(module, package)}
+            found[module.room] |= {room for room in targets if room not in (None, module.room)}
+    return found
+
+
+# --- figures of the package ---
+
+
+def class_names_twice(package: dict[str, Module]) -> dict[str, list[str]]:
+    """Class name without leading underscore → the modules that define it, where there are several."""
+    places: dict[str, set[str]] = defaultdict(set)
+    for module in package.values():
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name.lstrip("_")].add(module.name)
+    return {name: sorted(where) for name, where in sorted(places.items()) if len(where) > 1}
+
+
+def num_lines(paths: Iterable[Path]) -> int:
+    return sum(len(path.read_text().splitlines()) for path in paths)
+
+
+# --- paths of docs/architecture.md ---
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hop:
+    """A row of a path: the file, and how the path gets there (`import`, or another way in words)."""
+
+    file: str
+    via: str
+
+
+def path_of(journey: str, page: str) -> list[Hop]:
+    """The rows of the table below the heading `The path of …`, in order."""
+    section = re.search(rf"^## The path of {journey}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    if section is None:
+        return []
+    rows = re.findall(r"^\| `(everstep/[^`]+\.py)` \| ([^|]+?) \|", section[1], re.MULTILINE)
+    return [Hop(file=file, via=via) for file, via in rows]
+
+
+def _num_files(journey: str, root: Path) -> int | None:
+    page = root / "docs" / "architecture.md"
+    hops = path_of(journey, page.read_text()) if page.exists() else []
+    return len({hop.file for hop in hops}) or None
+
+
+# --- places of one declaration ---
+
+
+def places_per_operation(package: dict[str, Module]) -> dict[str, list[str]] | None:
+    """Handler → files of wire, client and the edge that write its path or define it; None without a table.
+
+    A row of wire/operations.py is a call with the operation's path among its arguments; its handler is the argument
+    of that name, else the first argument that is an identifier."""
+    table = package.get("everstep.wire.operations")
+    if table is None:
+        return None
+    files = [each for each in package.values() if re.match(r"everstep\.(wire|client|coordinator\.edge)\b", each.name)]
+    strings = {each.name: set(_strings(each.tree)) for each in files}
+    functions = {each.name: {name for name, _ in _functions(each.tree)} for each in files}
+    found = {}
+    for path, handler in _operation_rows(table.tree):
+        found[f"{handler} {path}"] = sorted(
+            each.name
+            for each in files
+            if path in strings[each.name] or handler in functions[each.name] or handler in strings[each.name]
+        )
+    return found or None
+
+
+def _operation_rows(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        words = {keyword.arg: keyword.value for keyword in node.keywords}
+        values = [*node.args, *words.values()]
+        texts = [each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        path = next((text for text in texts if text.startswith("/")), None)
+        named = words.get("handler")
+        if isinstance(named, ast.Constant):
+            handler = named.value
+        else:
+            handler = next((text for text in texts if re.fullmatch(r"[a-z]\w*", text)), None)
+        if path is not None and isinstance(handler, str):
+            yield path, handler
+
+
+def places_per_setting(package: dict[str, Module]) -> dict[str, list[str]] | None:
+    """Field of Policy → files that declare it: Policy's own, an option, a schema field, an environment variable."""
+    home = package.get("everstep.wire.policy")
+    fields = _policy_fields(home.tree) if home else []
+    if home is None or not fields:
+        return None
+    declared = {each.name: set(_declarations(each)) for each in package.values() if each is not home}
+    return {
+        field: sorted([home.name, *(name for name, words in declared.items() if _spellings(field) & words)])
+        for field in fields
+    }
+
+
+def _policy_fields(tree: ast.Module) -> list[str]:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == "Policy":
+            return list(_fields(node))
+    return []
+
+
+def _spellings(field: str) -> set[str]:
+    option = "--" + field.replace("_", "-")
+    return {field, option, option.removesuffix("-s"), f"EVERSTEP_{field.upper()}"}
+
+
+def _declarations(module: Module) -> Iterator[str]:
+    """Options and environment variables by their text; fields of classes, and parameters that are options, by name."""
+    for text in _strings(module.tree):
+        yield from (word for word in text.split("/") if re.fullmatch(r"--[a-z-]+|EVERSTEP_[A-Z_]+", word))
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ClassDef) and re.match(r"everstep\.(cli|job_file)\b", module.name):
+            yield from _fields(node)
+    for _, function in _functions(module.tree):
+        arguments = function.args
+        both = [*arguments.args, *arguments.kwonlyargs]
+        defaults = [*arguments.defaults, *(each for each in arguments.kw_defaults if each)]
+        if any(isinstance(each, ast.Call) and ast.unparse(each.func).endswith("Option") for each in defaults):
+            yield from (argument.arg for argument in both)
+
+
+def _fields(node: ast.ClassDef) -> Iterator[str]:
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            yield each.target.id
+
+
+def _functions(tree: ast.AST) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, node
+
+
+def _strings(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+# --- phrases ---
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phrase:
+    pattern: re.Pattern[str]
+    instead: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Match:
+    path: Path
+    line: int
+    text: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text!r}: {self.instead}"
+
+
+def phrases(root: Path = ROOT) -> list[Phrase]:
+    """tools/phrases.txt: a regular expression, two blanks or more, what to write instead."""
+    found = []
+    for line in (root / "tools" / "phrases.txt").read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            pattern, instead = re.split(r"\s{2,}", line.strip(), maxsplit=1)
+            found.append(Phrase(pattern=re.compile(pattern, re.IGNORECASE), instead=instead))
+    return found
+
+
+def banned_phrases(root: Path) -> Iterator[Match]:
+    known = phrases(root)
+    for path in prose_files(root):
+        for line, text in prose(path):
+            yield from _matches(known, path.relative_to(root), line, text)
+
+
+def _matches(known: list[Phrase], path: Path, line: int, text: str) -> Iterator[Match]:
+    """A phrase may go over the end of a line: all blanks are one. `line` is that of the text's beginning."""
+    flat = re.sub(r"\s+", " ", text)
+    for phrase in known:
+        for match in phrase.pattern.finditer(flat):
+            line_here = line + _lines_before(text, match.start())
+            yield Match(path=path, line=line_here, text=match[0].strip(), instead=phrase.instead)
+
+
+def _lines_before(text: str, flat_index: int) -> int:
+    """How many lines end before this character of the text with all blanks as one."""
+    pieces = itertools.islice(re.finditer(r"\s+|\S", text), flat_index)
+    return sum(piece[0].count("\n") for piece in pieces)
+
+
+def prose_files(root: Path) -> list[Path]:
+    code = (path for folder in ("everstep", "examples", "benchmarks", "tools") for path in (root / folder).rglob("*"))
+    pages = [root / "README.md", root / "CONTRIBUTING.md", *(root / "docs").rglob("*.md")]
+    return sorted({path for path in [*code, *pages] if path.suffix in (".py", ".md") and path.is_file()})
+
+
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """Pieces of text with the line each begins in: strings and comments of code, a whole page."""
+    source = path.read_text()
+    if path.suffix == ".md":
+        yield 1, _without_code(source)
+        return
+    yield from _literals(ast.parse(source))
+    yield from _comments(source)
+
+
+def _without_code(page: str) -> str:
+    """Names in backticks and targets of links are not prose. Blocks are: commands in them have comments."""
+    page = re.sub(r"(?<!`)`[^`\n]+`(?!`)", "_", page)
+    return re.sub(r"\]\([^)\s]+\)", "]", page)
+
+
+def _literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Docstrings and strings. A formatted string is one text, with a mark for each value in it."""
+    inside: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            inside |= {id(each) for each in ast.walk(node)} - {id(node)}
+            parts = [each.value if isinstance(each, ast.Constant) else "{}" for each in node.values]
+            yield node.lineno, "".join(str(part) for part in parts)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            yield node.lineno, node.value
+
+
+def _comments(source: str) -> Iterator[tuple[int, str]]:
+    """Comments, those of neighboring lines as one text."""
+    first, last, column, text = 0, 0, 0, ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        line, here = token.start
+        said = token.string.lstrip("#").strip()
+        if line == last + 1 and here == column:
+            text, last = f"{text}\n{said}", line
+            continue
+        if text:
+            yield first, text
+        first, last, column, text = line, line, here, said
+    if text:
+        yield first, text
+
+
+# --- all of it ---
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class House:
+    """Everything that is counted, with what makes up each figure that has a bound."""
+
+    figures: dict[str, int | None]
+    details: dict[str, list[str]]
+
+    def problems(self) -> Iterator[str]:
+        """A line for each figure above its bound, and what makes it up."""
+        for name, most in BOUNDS.items():
+            figure = self.figures[name]
+            if figure is not None and figure > most:
+                yield f"{name} is {figure}, at most {most} allowed"
+                yield from (f"  {line}" for line in self.details[name])
+
+
+def measure(root: Path = ROOT) -> House:
+    package = modules(root)
+    twice = class_names_twice(package)
+    loose = sorted(path.name for path in (root / "everstep").glob("*.py"))
+    phrases_found = [str(match) for match in banned_phrases(root)]
+    operations, settings = places_per_operation(package), places_per_setting(package)
+    figures = {
+        "rooms": len(rooms(package)),
+        "arrows": sum(len(targets) for targets in arrows(package).values()),
+        "lease_files": _num_files("a lease", root),
+        "submit_files": _num_files("a submitted job", root),
+        "cli_lines": num_lines((root / "everstep" / "cli").rglob("*.py")),
+        "lines": num_lines((root / "everstep").rglob("*.py")),
+        "class_names_twice": len(twice),
+        "loose_modules": len(loose),
+        "banned_phrases": len(phrases_found),
+        "places_per_operation": _most(operations),
+        "places_per_setting": _most(settings),
+    }
+    details = {
+        "class_names_twice": [f"{name}: {', '.join(where)}" for name, where in twice.items()],
+        "loose_modules": loose,
+        "banned_phrases": phrases_found,
+        "places_per_operation": _crowded(operations, BOUNDS["places_per_operation"]),
+        "places_per_setting": _crowded(settings, BOUNDS["places_per_setting"]),
+    }
+    return House(figures=figures, details=details)
+
+
+def _most(places: dict[str, list[str]] | None) -> int | None:
+    return max(len(files) for files in places.values()) if places else None
+
+
+def _crowded(places: dict[str, list[str]] | None, most: int) -> list[str]:
+    return [f"{name}: {', '.join(files)}" for name, files in (places or {}).items() if len(files) > most]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measure the house.")
+    parser.add_argument("--check", action="store_true", help="fail when a figure is above its bound")
+    parser.add_argument("--phrases", action="store_true", help="list the banned phrases")
+    parser.add_argument("--root", type=Path, default=ROOT, help="another checkout to measure")
+    options = parser.parse_args()
+    if options.phrases:
+        matches = list(banned_phrases(options.root))
+        for match in matches:
+            print(match)
+        rooms_ = Counter("/".join(match.path.parts[:2]) for match in matches)
+        print(json.dumps({"banned_phrases": len(matches), "by_room": dict(rooms_.most_common())}))
+        return 0
+    house = measure(options.root)
+    print(json.dumps(house.figures))
+    found = list(house.problems()) if options.check else []
+    for line in found:
+        print(line, file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

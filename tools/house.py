@@ -3,6 +3,7 @@
     python tools/house.py              print the figures
     python tools/house.py --check      fail when a figure that has a bound is above it
     python tools/house.py --phrases    list each banned phrase with its place and what to write instead
+    python tools/house.py --arrows     write which room imports which into docs/architecture.md
 
 Reads source text only and imports nothing of the package, so it runs without an installation."""
 
@@ -112,7 +113,33 @@ def num_lines(paths: Iterable[Path]) -> int:
     return sum(len(path.read_text().splitlines()) for path in paths)
 
 
-# --- paths of docs/architecture.md ---
+# --- docs/architecture.md ---
+
+
+def layers_of(page: str) -> list[list[str]]:
+    """The picture of the rooms: its lines from top to bottom, each a list of rooms."""
+    picture = re.search(r"^```rooms\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return [line.split() for line in picture[1].splitlines()] if picture else []
+
+
+def arrows_of(page: str) -> dict[str, set[str]]:
+    """The table of the rooms: its first and last column."""
+    section = re.search(r"^## Rooms\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    rows = re.findall(r"^\| `(\w+)` \|.*\|([^|]*)\|$", section[1], re.MULTILINE) if section else []
+    return {room: set(re.findall(r"`(\w+)`", targets)) for room, targets in rows}
+
+
+def with_arrows(page: str, targets: dict[str, set[str]]) -> str:
+    """The page with the last column of that table made from the imports."""
+    before, heading, rest = page.partition("## Rooms\n")
+    table, mark, after = rest.partition("\n## ")
+
+    def row(match: re.Match[str]) -> str:
+        words = " ".join(f"`{target}`" for target in sorted(targets.get(match[2], ())))
+        return f"{match[1]} {words} |" if words else f"{match[1]} |"
+
+    table = re.sub(r"^(\| `(\w+)` \|[^|]*\|)[^|]*\|$", row, table, flags=re.MULTILINE)
+    return before + heading + table + mark + after
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -402,6 +429,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure the house.")
     parser.add_argument("--check", action="store_true", help="fail when a figure is above its bound")
     parser.add_argument("--phrases", action="store_true", help="list the banned phrases")
+    parser.add_argument(
+        "--arrows", action="store_true", help="write the imports of the rooms into docs/architecture.md"
+    )
     parser.add_argument("--root", type=Path, default=ROOT, help="another checkout to measure")
     options = parser.parse_args()
     if options.phrases:
@@ -410,6 +440,10 @@ def main() -> int:
             print(match)
         rooms_ = Counter("/".join(match.path.parts[:2]) for match in matches)
         print(json.dumps({"banned_phrases": len(matches), "by_room": dict(rooms_.most_common())}))
+        return 0
+    if options.arrows:
+        page = options.root / "docs" / "architecture.md"
+        page.write_text(with_arrows(page.read_text(), arrows(modules(options.root))))
         return 0
     house = measure(options.root)
     print(json.dumps(house.figures))

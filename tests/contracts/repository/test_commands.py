@@ -36,8 +36,8 @@ TYPED = {
     "docs/guides/kubernetes.md": Typed(by="tests/platforms/kubernetes/test_guide.py", num_blocks=3),
     "docs/guides/local.md": Typed(by="tests/platforms/local/test_guide.py", num_blocks=1),
     "docs/guides/oci.md": Typed(by="tests/platforms/oci/test_guide.py", num_blocks=2),
-    "docs/guides/pbs.md": Typed(by="tests/platforms/pbs/test_pbs.py", num_blocks=1),
-    "docs/guides/slurm.md": Typed(by="tests/platforms/slurm/test_stories.py", num_blocks=1),
+    "docs/guides/pbs.md": Typed(by="tests/platforms/pbs/test_pbs.py", num_blocks=2),
+    "docs/guides/slurm.md": Typed(by="tests/platforms/slurm/test_stories.py", num_blocks=2),
     "docs/job_file.md": Typed(by=HERE, num_blocks=2),
     "docs/jobs.md": Typed(by=HERE, num_blocks=1),
 }

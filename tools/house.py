@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import argparse
 import ast
-import io
-import itertools
 import json
 import re
 import sys
-import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # for `tools`, when this file is run by its path
+
+from tools.prose import banned_phrases  # noqa: E402
+
 BOUNDS = {
     "class_names_twice": 3,
     "loose_modules": 12,
@@ -169,41 +170,59 @@ def _num_files(journey: str, root: Path) -> int | None:
 
 
 def places_per_operation(package: dict[str, Module]) -> dict[str, list[str]] | None:
-    """Handler → files of wire, client and the edge that write its path or define it; None without a table.
-
-    A row of wire/operations.py is a call with the operation's path among its arguments; its handler is the argument
-    of that name, else the first argument that is an identifier."""
+    """Operation → files of wire, client and the coordinator's edge that write its path or define it; None if there is
+    no table. Its declaration and its handler are two."""
     table = package.get("everstep.wire.operations")
     if table is None:
         return None
     files = [each for each in package.values() if re.match(r"everstep\.(wire|client|coordinator\.edge)\b", each.name)]
-    strings = {each.name: set(_strings(each.tree)) for each in files}
-    functions = {each.name: {name for name, _ in _functions(each.tree)} for each in files}
+    names = {each.name: _defined(each) for each in files}
+    texts = {each.name: set(_strings(each.tree)) for each in files}
     found = {}
-    for path, handler in _operation_rows(table.tree):
-        found[f"{handler} {path}"] = sorted(
+    for name, path in _operations(table.tree):
+        end = re.search(r"/[a-z_]+$", path)
+        found[f"{name} {path}"] = sorted(
             each.name
             for each in files
-            if path in strings[each.name] or handler in functions[each.name] or handler in strings[each.name]
+            if name in names[each.name] or texts[each.name] & {path, end[0] if end else path}
         )
     return found or None
 
 
-def _operation_rows(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        words = {keyword.arg: keyword.value for keyword in node.keywords}
-        values = [*node.args, *words.values()]
-        texts = [each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        path = next((text for text in texts if text.startswith("/")), None)
-        named = words.get("handler")
-        if isinstance(named, ast.Constant):
-            handler = named.value
-        else:
-            handler = next((text for text in texts if re.fullmatch(r"[a-z]\w*", text)), None)
-        if path is not None and isinstance(handler, str):
-            yield path, handler
+def _operations(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Name and path of each function with `@operation(METHOD, PATH, …)`. A path may contain constants of the file."""
+    known = {
+        target.id: _text(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for name, function in _functions(tree):
+        for mark in function.decorator_list:
+            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "operation" and len(mark.args) > 1:
+                path = _text(mark.args[1])
+                while path != (longer := re.sub(r"<(\w+)>", lambda word: known.get(word[1], ""), path)):
+                    path = longer
+                yield name, path
+
+
+def _text(node: ast.expr) -> str:
+    """A string's value, with the names in a formatted one as `<NAME>`."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.Name):
+        return f"<{node.id}>"
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(each.value if isinstance(each, ast.FormattedValue) else each) for each in node.values)
+    return ""
+
+
+def _defined(module: Module) -> set[str]:
+    """Functions of the module; methods too where they are calls to the coordinator."""
+    if module.name.startswith("everstep.coordinator"):
+        return {node.name for node in module.tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return {name for name, _ in _functions(module.tree)}
 
 
 def places_per_setting(package: dict[str, Module]) -> dict[str, list[str]] | None:
@@ -232,18 +251,20 @@ def _spellings(field: str) -> set[str]:
 
 
 def _declarations(module: Module) -> Iterator[str]:
-    """Options and environment variables by their text; fields of classes, and parameters that are options, by name."""
+    """Options of the command line and environment variables by their text; fields of the job file's schema, and
+    parameters that are options, by name. Naming an option to start a command is a use, not a declaration."""
+    is_command_line = module.name.startswith("everstep.cli") or module.name == "everstep.launcher.torchrun_options"
     for text in _strings(module.tree):
-        yield from (word for word in text.split("/") if re.fullmatch(r"--[a-z-]+|EVERSTEP_[A-Z_]+", word))
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.ClassDef) and re.match(r"everstep\.(cli|job_file)\b", module.name):
-            yield from _fields(node)
+        words = text.split("/")
+        yield from (word for word in words if is_command_line and re.fullmatch(r"--[a-z-]+", word))
+        yield from (word for word in words if re.fullmatch(r"EVERSTEP_[A-Z_]+", word))
+    if re.match(r"everstep\.(cli\b|job_file\.schema$)", module.name):
+        for node in ast.walk(module.tree):
+            yield from _fields(node) if isinstance(node, ast.ClassDef) else ()
     for _, function in _functions(module.tree):
-        arguments = function.args
-        both = [*arguments.args, *arguments.kwonlyargs]
-        defaults = [*arguments.defaults, *(each for each in arguments.kw_defaults if each)]
+        defaults = [*function.args.defaults, *(each for each in function.args.kw_defaults if each)]
         if any(isinstance(each, ast.Call) and ast.unparse(each.func).endswith("Option") for each in defaults):
-            yield from (argument.arg for argument in both)
+            yield from (argument.arg for argument in [*function.args.args, *function.args.kwonlyargs])
 
 
 def _fields(node: ast.ClassDef) -> Iterator[str]:
@@ -262,111 +283,6 @@ def _strings(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
-
-
-# --- phrases ---
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Phrase:
-    pattern: re.Pattern[str]
-    instead: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Match:
-    path: Path
-    line: int
-    text: str
-    instead: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.text!r}: {self.instead}"
-
-
-def phrases(root: Path = ROOT) -> list[Phrase]:
-    """tools/phrases.txt: a regular expression, two blanks or more, what to write instead."""
-    found = []
-    for line in (root / "tools" / "phrases.txt").read_text().splitlines():
-        if line.strip() and not line.startswith("#"):
-            pattern, instead = re.split(r"\s{2,}", line.strip(), maxsplit=1)
-            found.append(Phrase(pattern=re.compile(pattern, re.IGNORECASE), instead=instead))
-    return found
-
-
-def banned_phrases(root: Path) -> Iterator[Match]:
-    known = phrases(root)
-    for path in prose_files(root):
-        for line, text in prose(path):
-            yield from _matches(known, path.relative_to(root), line, text)
-
-
-def _matches(known: list[Phrase], path: Path, line: int, text: str) -> Iterator[Match]:
-    """A phrase may go over the end of a line: all blanks are one. `line` is that of the text's beginning."""
-    flat = re.sub(r"\s+", " ", text)
-    for phrase in known:
-        for match in phrase.pattern.finditer(flat):
-            line_here = line + _lines_before(text, match.start())
-            yield Match(path=path, line=line_here, text=match[0].strip(), instead=phrase.instead)
-
-
-def _lines_before(text: str, flat_index: int) -> int:
-    """How many lines end before this character of the text with all blanks as one."""
-    pieces = itertools.islice(re.finditer(r"\s+|\S", text), flat_index)
-    return sum(piece[0].count("\n") for piece in pieces)
-
-
-def prose_files(root: Path) -> list[Path]:
-    code = (path for folder in ("everstep", "examples", "benchmarks", "tools") for path in (root / folder).rglob("*"))
-    pages = [root / "README.md", root / "CONTRIBUTING.md", *(root / "docs").rglob("*.md")]
-    return sorted({path for path in [*code, *pages] if path.suffix in (".py", ".md") and path.is_file()})
-
-
-def prose(path: Path) -> Iterator[tuple[int, str]]:
-    """Pieces of text with the line each begins in: strings and comments of code, a whole page."""
-    source = path.read_text()
-    if path.suffix == ".md":
-        yield 1, _without_code(source)
-        return
-    yield from _literals(ast.parse(source))
-    yield from _comments(source)
-
-
-def _without_code(page: str) -> str:
-    """Names in backticks and targets of links are not prose. Blocks are: commands in them have comments."""
-    page = re.sub(r"(?<!`)`[^`\n]+`(?!`)", "_", page)
-    return re.sub(r"\]\([^)\s]+\)", "]", page)
-
-
-def _literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Docstrings and strings. A formatted string is one text, with a mark for each value in it."""
-    inside: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            inside |= {id(each) for each in ast.walk(node)} - {id(node)}
-            parts = [each.value if isinstance(each, ast.Constant) else "{}" for each in node.values]
-            yield node.lineno, "".join(str(part) for part in parts)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
-            yield node.lineno, node.value
-
-
-def _comments(source: str) -> Iterator[tuple[int, str]]:
-    """Comments, those of neighboring lines as one text."""
-    first, last, column, text = 0, 0, 0, ""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type != tokenize.COMMENT:
-            continue
-        line, here = token.start
-        said = token.string.lstrip("#").strip()
-        if line == last + 1 and here == column:
-            text, last = f"{text}\n{said}", line
-            continue
-        if text:
-            yield first, text
-        first, last, column, text = line, line, here, said
-    if text:
-        yield first, text
 
 
 # --- all of it ---

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import house
+from tools import house, prose
 
 PHRASES = Path(house.__file__).with_name("phrases.txt").read_text()
 
@@ -33,7 +33,7 @@ def write(root: Path, path: str, text: str) -> None:
 
 
 def found(root: Path) -> list[tuple[str, int, str]]:
-    return [(str(match.path), match.line, match.text) for match in house.banned_phrases(root)]
+    return [(str(match.path), match.line, match.text) for match in prose.banned_phrases(root)]
 
 
 # --- rooms and arrows ---
@@ -143,14 +143,19 @@ def test_there_are_no_places_before_there_is_a_table(root: Path) -> None:
 
 
 def test_an_operation_is_written_in_the_table_and_in_its_handler(root: Path) -> None:
-    row = 'OPERATIONS = [Operation(name="lease", path="/v1/jobs/{job}/lease")]\n'
-    write(root, "everstep/wire/operations.py", row)
-    write(root, "everstep/coordinator/edge/handlers.py", "def lease() -> None: ...\n")
-    write(root, "everstep/client/calls.py", "lease = 1\n")
-    places = house.places_per_operation(house.modules(root))
-    assert places == {"lease /v1/jobs/{job}/lease": ["everstep.coordinator.edge.handlers", "everstep.wire.operations"]}
+    write(
+        root,
+        "everstep/wire/operations.py",
+        '_JOB = "/v1/jobs/{job}"\n_WORKER = f"{_JOB}/workers/{{worker}}"\n'
+        'class Operations:\n    @operation("POST", f"{_WORKER}/lease", WORKER)\n    def take(self) -> None: ...\n',
+    )
+    write(root, "everstep/coordinator/edge/handlers.py", "async def take() -> None: ...\n")
+    write(root, "everstep/client/calls.py", "take = 1\n")
+    operation = "take /v1/jobs/{job}/workers/{worker}/lease"
+    two = ["everstep.coordinator.edge.handlers", "everstep.wire.operations"]
+    assert house.places_per_operation(house.modules(root)) == {operation: two}
 
-    write(root, "everstep/client/calls.py", 'post("/v1/jobs/{job}/lease")\n')
+    write(root, "everstep/client/calls.py", 'post(f"{worker}/lease")\n')
     assert house.measure(root).figures["places_per_operation"] == 3
 
 
@@ -161,6 +166,7 @@ def test_a_setting_is_declared_once(root: Path) -> None:
     write(root, "everstep/cli/options.py", 'lease = Option("--lease")\n')
     write(root, "everstep/job_file/schema.py", "class Elastic:\n    lease_s: float\n")
     write(root, "everstep/env.py", 'HANG = "EVERSTEP_HANG_S"\n')
+    write(root, "everstep/testing.py", 'start("--lease", "3")\n')
     assert house.places_per_setting(house.modules(root)) == {
         "lease_s": ["everstep.cli.options", "everstep.job_file.schema", "everstep.wire.policy"],
         "hang_s": ["everstep.env", "everstep.wire.policy"],

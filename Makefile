@@ -17,7 +17,7 @@ SEED ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 SYSTEM_PACKAGES := iproute2 nftables openssl postgresql slurmctld slurmd slurm-client munge docker.io docker-compose debootstrap
 
-.PHONY: help setup system labs demo quick test test-long soak mutants check lint types contracts bench peers clean
+.PHONY: help setup system labs demo quick test test-long soak mutants check lint types contracts house bench peers clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -53,10 +53,10 @@ system:
 labs: setup  ## the Kubernetes of the tests, compiled from Debian's sources: minutes, once
 	tests/lab/kubernetes/prepare
 
-quick: $(STAMP) check  ## lint, types, import contracts, unit tests and the ten most telling stories
+quick: $(STAMP) check  ## lint, types, import contracts, the house, unit tests and the ten most telling stories
 	$(BIN)/python -m pytest -q -n $(LANES) tests/unit @tests/ten_stories.txt
 
-test: setup check  ## lint, types, import contracts, then all tests, several side by side
+test: setup check  ## lint, types, import contracts, the house, then all tests, several side by side
 	$(BIN)/python -m pytest -n $(LANES) $(TESTS)
 
 test-long: setup check  ## the same with all repetitions, seeds, kills and sizes
@@ -68,7 +68,7 @@ soak: setup  ## random faults at random times on every door (FAULTS=how many SEE
 mutants: $(STAMP)  ## which test catches which deliberate fault (ONLY="name ..." for some)
 	$(BIN)/python tests/mutants/run.py $(ONLY)
 
-check: lint types contracts
+check: lint types contracts house
 
 lint: $(STAMP)  ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -80,7 +80,10 @@ types: $(STAMP)  ## mypy --strict
 contracts: $(STAMP)  ## which part may import which
 	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
-demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))  ## kill a worker in the middle of training and watch it go on
+house: $(STAMP)  ## rooms, names, phrases and places within their bounds
+	$(BIN)/python tools/house.py --check
+
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))  ## kill a worker in the middle of training and watch the others continue
 	$(BIN)/python examples/demo.py
 
 # Only what the demo needs, if `make setup` has not been here; it adds the rest later.

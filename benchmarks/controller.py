@@ -1,10 +1,10 @@
 """The controller: kill -9 of one of four workers to the next committed step, what a step costs over plain DDP, and what
 an epoch takes that a slow worker shares.
 
-Workers lease their records from a real coordinator and train a 20 MB model with steps of 50 ms (sleep stands for
+Workers lease their records from a real coordinator and train a 20 MB model with steps of 50 ms (sleep represents
 device time). For the overhead two workers run rounds of plain DDP and of the controller in turns, in the same
 processes. For uneven speeds four workers, one of which takes four times as long for a batch, share steps of 13 batches
-of a small model; the ideal is an epoch in which nobody ever waits.
+of a small model; the ideal is an epoch in which no worker ever waits.
 The last line is JSON: {"recovery_s": …, "overhead": …}.
 
     python benchmarks/controller.py [--kills 20] [--rounds 16] [--epochs 3]"""

@@ -1,6 +1,6 @@
 """How much of an undisturbed run is left when a worker is killed every 10 seconds: Everstep and torchrun, in turns.
 
-Three workers, three micro-batches, steps of 50 ms, nearly all of it sleep that stands for device time. Goodput is the
+Three workers, three micro-batches, steps of 50 ms, nearly all of it sleep in place of device time. Goodput is the
 number of steps that were newly committed while workers were killed, over that of an undisturbed time of the same
 length, taken from the rate before the first kill. A step that torchrun does again, from its checkpoint of every 10
 steps, does not count twice. The last line is JSON.
@@ -37,7 +37,7 @@ class Half:
 
     undisturbed_per_s: float  # steps
     num_steps: int  # while workers were killed …
-    seconds: float  # … for so long
+    seconds: float  # … for this long
     num_kills: int
 
     @property

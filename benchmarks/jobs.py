@@ -47,7 +47,7 @@ def wait_for_random_phase() -> None:
 
 
 def full_generation(cluster: Cluster, num_workers: int) -> int:
-    """Wait until so many workers have done a few steps together; the generation in which they did."""
+    """Wait until this many workers have done a few steps together; return their generation."""
 
     def newest() -> int:
         return max((event["generation"] for event in cluster.events("generation.formed")), default=0)
@@ -78,7 +78,7 @@ class TorchrunNode:
 
 
 def attempt(tape: Tape, number: int) -> list[Event]:
-    """The steps that workers did after so many restarts of all of them."""
+    """The steps that workers did after this many restarts of all of them."""
     return [event for event in tape.read() if is_match(event, "step.committed", {"attempt": number})]
 
 

@@ -1,7 +1,7 @@
 """One of three hosts is lost: seconds to the next committed step of the others, Everstep and torchrun.
 
 Each host has a network of its own (needs root) and one worker. "Crash": all processes of the host are killed at once
-and its link goes down. "Cut": its link goes down, nobody is told, everybody lives on. What counts is the first step
+and its link goes down. "Cut": its link goes down, no process is notified, all stay alive. Measured is the first step
 of the two that are left. Both sides run with their default settings; torchrun with --nnodes 2:3, its c10d rendezvous on
 a host that is not lost, and a script whose collectives give up after 60 s instead of 30 minutes. A round that has not
 recovered after 120 s counts as never: null. The last line is JSON.

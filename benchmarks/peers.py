@@ -1,7 +1,7 @@
 """The other systems that benchmarks compare with. They live in an environment of their own, which `make peers` makes.
 
 A benchmark asks for a peer by the name that it is imported by, and starts it with the interpreter that it gets. Where
-there is none, the benchmark goes on without: its JSON has null for the peer."""
+there is none, the benchmark continues without it: its JSON has null for the peer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """kill -9 of one of four workers to the next committed step: Everstep, torchrun and nvidia-resiliency-ext, one machine.
 
-Workers train a 20 MB model with steps of 50 ms (sleep stands for device time). One of them is killed at a random phase
+Workers train a 20 MB model with steps of 50 ms (sleep in place of device time). One of them is killed at a random phase
 of a step, again and again; each time all four are waited for before the next kill. What counts is the first step that
 the survivors commit in the new generation (torchrun: the first step of the restarted workers), never one that was on
 its way. torchrun runs at its best: with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. The last line is JSON, with null for
@@ -135,7 +135,7 @@ def restarts(tape: Tape, kills: int) -> tuple[list[float], int]:
 
 
 def nvrx_kills(python: str, kills: int) -> tuple[list[float], int]:
-    """Its in-process restart with all intervals at 50 ms. It replaces nobody, so each kill has a job of its own; its
+    """Its in-process restart with all intervals at 50 ms. It replaces no worker, so each kill has a job of its own; its
     first process holds the store and must not be killed."""
     taken = []
     for _ in range(kills):

@@ -3,7 +3,7 @@
 Each row is a fresh process that is the only worker, so it draws every index of the epoch. "first" is from making the
 sampler to its first index, "resumed" the same from a state half-way through the epoch; "per index" is the whole epoch
 with its set-up, divided by its size (of the largest, the first 10^8 indices); "peak" is how far the process's resident
-memory has risen by the end. DLRover's algorithm is written anew here, step by step as it works.
+memory has risen by the end. DLRover's algorithm is reimplemented here, step by step.
 
 python benchmarks/sampler.py [--largest 9]      last line JSON; its times per index are our worst and torch's best"""
 

@@ -2,8 +2,8 @@
 
 Two workers of each system are there from the beginning to the end, and one system trains at a time: a round of batches
 by the plain loop, one by Lightning, one by the Trainer, in rotating order; each round is compared with the others' of
-the same turn. The Trainer runs under a real coordinator, exact and with its reports, as it comes; Lightning without its
-log, bar and checkpoints. One thread for each worker.
+the same turn. The Trainer runs under a real coordinator with default settings: exact, with its reports.
+Lightning runs without its log, bar and checkpoints. One thread for each worker.
 The last line is JSON: {"ratio_plain": …, "ratio_lightning": …}, our samples per second over theirs; null for Lightning
 where `make peers` has not installed it.
 

@@ -1,6 +1,6 @@
 """Every test leaves the process as it found it: no child, thread, socket or changed environment variable stays behind.
 
-Threads and children end a moment after they were told to, so each check waits for its condition with a deadline."""
+Threads and children end a moment after they are asked to, so each check waits for its condition with a deadline."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def runtime_folder() -> Iterator[None]:
-    """Where nurseries stay warm: those of this test process, which end with it, and nobody else's. A socket's name may
+    """Where nurseries stay warm: those of this test process, which end with it, and no others. A socket's name may
     not be long."""
     with tempfile.TemporaryDirectory(prefix="everstep-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", folder)
@@ -58,7 +58,7 @@ def nothing_left_behind() -> Iterator[None]:
     began = time.clock_gettime(time.CLOCK_BOOTTIME)
     savers_before = _num_savers()
     yield
-    if _num_savers() > savers_before:  # nobody closed them: as garbage, they start a thread at anybody's first step
+    if _num_savers() > savers_before:  # not closed: as garbage, they would start a thread at another test's first step
         gc.collect()
     found = []
     for what, look in probes.items():

@@ -1,7 +1,7 @@
-"""The controller's job: batches of 50 ms of device time whose records are leased, for ever; or plain DDP beside it.
+"""The controller's job: batches of 50 ms of device time whose records are leased, without end; or plain DDP beside it.
 
 With --rounds, rounds of plain DDP and of the controller take turns in the same processes, on the same batches, and
-rank 0 tells the seconds per step of each. With --uneven, one epoch of --batches, shared out by pace: w1 takes four
+rank 0 reports the seconds per step of each. With --uneven, one epoch of --batches, shared out by pace: w1 takes four
 times as long for a batch as the others."""
 
 from __future__ import annotations

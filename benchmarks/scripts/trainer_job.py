@@ -103,7 +103,7 @@ def lightning(turns: Turns) -> None:
 
 
 def trainer(turns: Turns) -> None:
-    """As it comes: exact, with its reports, display and TensorBoard files."""
+    """Default settings: exact, with its reports, display and TensorBoard files."""
     from everstep import pytorch
 
     class Trial(pytorch.PyTorchTrial):

@@ -1,0 +1,138 @@
+"""Every command in the README and in docs is typed by a test, or listed with the reason in tests/docs_not_run.txt."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import everstep
+from lab import guide
+from lab.command import EVERSTEP, ROOT, run
+
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+NOT_RUN = (ROOT / "tests" / "docs_not_run.txt").read_text().splitlines()
+BLOCKS = re.compile(r"^```(?:sh|bash|console|shell)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+HERE = "tests/contracts/repository/test_commands.py"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Typed:
+    """A page whose commands a test types, but those that are listed."""
+
+    by: str
+    num_blocks: int  # one more: see that the test types it, too
+
+
+TYPED = {
+    "README.md": Typed(by="tests/cluster/test_demo.py", num_blocks=2),
+    "docs/checkpoints.md": Typed(by=HERE, num_blocks=1),
+    "docs/doctor.md": Typed(by=HERE, num_blocks=2),
+    "docs/guides/compose.md": Typed(by="tests/platforms/docker/test_guide.py", num_blocks=2),
+    "docs/guides/kubernetes.md": Typed(by="tests/platforms/kubernetes/test_guide.py", num_blocks=3),
+    "docs/guides/local.md": Typed(by="tests/platforms/local/test_guide.py", num_blocks=1),
+    "docs/guides/oci.md": Typed(by="tests/platforms/oci/test_guide.py", num_blocks=2),
+    "docs/guides/pbs.md": Typed(by="tests/platforms/pbs/test_pbs.py", num_blocks=2),
+    "docs/guides/slurm.md": Typed(by="tests/platforms/slurm/test_stories.py", num_blocks=2),
+    "docs/job_file.md": Typed(by=HERE, num_blocks=2),
+    "docs/jobs.md": Typed(by=HERE, num_blocks=1),
+}
+
+
+def blocks(page: str) -> list[str]:
+    return BLOCKS.findall((ROOT / page).read_text())
+
+
+def commands(page: str) -> list[str]:
+    """The command lines of a page, without comments. In a session, those after a prompt."""
+    lines = [line for block in blocks(page) for line in block.splitlines()]
+    if any(line.startswith("$ ") for line in lines):
+        lines = [line.removeprefix("$ ") for line in lines if line.startswith(("$ ", "everstep "))]
+    return [command for line in lines if (command := line.partition(" #")[0].strip())]
+
+
+def listed() -> dict[tuple[str, str], str]:
+    """(page, command) → reason."""
+    rows = (re.fullmatch(r"(\S+\.md): (.+?)  # (.+)", line) for line in NOT_RUN)
+    return {(row[1], row[2]): row[3] for row in rows if row}
+
+
+# --- all of them ---
+
+
+def test_the_list_is_short_and_gives_reasons() -> None:
+    assert len(NOT_RUN) <= 15
+    assert len(listed()) == len(NOT_RUN)
+
+
+def test_each_listed_command_is_still_on_its_page() -> None:
+    for page, command in listed():
+        assert command in commands(page), f"{page} has no longer: {command}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_command_is_typed_or_listed(page: str) -> None:
+    left = [command for command in commands(page) if (page, command) not in listed()]
+    if page not in TYPED:
+        assert left == []
+        return
+    typed = TYPED[page]
+    source = (ROOT / typed.by).read_text()
+    script = next((Path(word).name for command in left for word in command.split() if word.endswith(".py")), None)
+    assert Path(page).name in source or (script and script in source), f"{typed.by} does not name {page}"
+    assert len(blocks(page)) == typed.num_blocks
+
+
+# --- typed here ---
+
+
+def test_the_commands_for_checkpoints(tmp_path: Path) -> None:
+    with everstep.Checkpointer(str(tmp_path / "runs" / "ckpt"), metric="loss") as checkpointer:
+        for step in (1000, 1500):
+            state = {"model": {"weight": torch.full((2,), float(step))}, "step": step}
+            checkpointer.save(step, state, metrics={"loss": 1 / step}, wait=True)
+
+    (page,) = blocks("docs/checkpoints.md")
+    said = guide.type_in(page, tmp_path, {})
+
+    assert "1500" in said
+    assert (tmp_path / "model.safetensors").stat().st_size
+    assert torch.load(tmp_path / "state.pt", weights_only=True)["step"] == 1500
+
+
+def test_doctor_looks_at_this_machine(tmp_path: Path) -> None:
+    first, *_ = commands("docs/doctor.md")
+    assert first == "everstep doctor"
+    done = run(*EVERSTEP, "doctor", folder=tmp_path)
+
+    assert done.returncode in (0, 1)  # 1: this machine is not fit, which is an answer
+    shown = re.findall(r"^(\w+(?: \w+)?) {2,}(?:ok|warning|error) ", done.stdout, re.MULTILINE)
+    assert shown[:3] == ["python", "torch", "devices"]
+
+
+def test_the_commands_that_convert_a_job_file(tmp_path: Path) -> None:
+    change, convert = blocks("docs/job_file.md")
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    (first / "job.yaml").write_text("entrypoint: train.py\nargs: [--epochs, 10]\nplatform: slurm\n")
+    second.mkdir()
+    shutil.copy(ROOT / "tests" / "unit" / "job_file" / "files" / "ads.yaml", second / "train.yaml")
+
+    said = guide.type_in(change, first, {})
+    assert [word for word in ("1:8", "20", "long", "vision") if word not in said] == []
+
+    said = guide.type_in(convert, second, {})
+    assert "mnist:1" in said
+    assert "entrypoint:" in (second / "job.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_the_commands_for_submitted_jobs(tmp_path: Path) -> None:
+    (page,) = blocks("docs/jobs.md")
+    said = guide.type_in(f"everstep init train\ncd train\n{page}", tmp_path, {})
+
+    assert "succeeded" in said

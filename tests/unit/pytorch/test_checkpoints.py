@@ -1,4 +1,4 @@
-"""Checkpoints of a trial: when there is one, what is in it, and that a trial which goes on from it is the same."""
+"""Checkpoints of a trial: when there is one, what it holds, and that a trial that resumes from it is the same."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Everything(Target):
         return super().loss(batch) * (0.5 + torch.rand(()))
 
 
-# --- going on ---
+# --- resuming ---
 
 
 @pytest.mark.parametrize("cuts", [(1,), (8,), (5, 11), (7, 8, 9, 16)])
@@ -289,9 +289,9 @@ def test_each_run_has_a_place_of_its_own_below_the_configured_storage(tmp_path: 
     assert train(0.25, 2) == [1.0, 0.5]
     assert train(0.125, 2) == [1.0, 0.75], "other hyperparameters are another run"
     assert train(0.25, 2, name="other") == [1.0, 0.5], "another name is another run"
-    assert train(0.25, 4) == [0.25, 0.125], "a greater length goes on"
+    assert train(0.25, 4) == [0.25, 0.125], "a greater length continues the run"
     assert train(0.25, 4) == [1.0, 0.5, 0.25, 0.125], "a finished run is not touched: the next one begins"
-    assert train(0.25, 5) == [0.0625], "the newest goes on"
+    assert train(0.25, 5) == [0.0625], "the newest run is continued"
 
 
 def test_a_run_that_broke_off_goes_on_in_its_place_of_a_bucket(tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ def test_a_damaged_checkpoint_that_was_asked_for_by_its_uuid_is_an_error() -> No
 
 @pytest.fixture
 def is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That a process could save nothing is told by its exit code; this one has other things to tell."""
+    """The exit code says that a process could not save; this test needs other facts."""
     monkeypatch.setattr("everstep.checkpoint.failed_saves._ledgers", [])
 
 

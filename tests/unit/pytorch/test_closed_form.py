@@ -34,7 +34,7 @@ def test_further_metrics_are_there_for_each_batch() -> None:
 
 @pytest.mark.parametrize("micro_batches", [1, 4])
 def test_a_metric_is_what_it_was_when_it_was_returned(micro_batches: int) -> None:
-    """Though the script goes on to change that tensor, in the next micro-batch or batch."""
+    """Even if the script changes that tensor in the next micro-batch or batch."""
     total = torch.zeros(())
     trial = fit(options={"more": lambda trial: {"total": total.add_(1)}}, context={"micro_batches": micro_batches})
 

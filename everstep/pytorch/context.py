@@ -20,6 +20,7 @@ from everstep.engine.step import Engine
 from everstep.engine.world import ALONE
 from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
+from everstep.pytorch.batches import ToDevice
 from everstep.pytorch.gradient_aggregation import AggregatedGradients
 from everstep.pytorch.profiling import ProfilerSettings, profiler_arguments
 from everstep.pytorch.reducers import MetricReducer, Reducers
@@ -430,28 +431,3 @@ class Experimental:
     def disable_auto_to_device(self) -> None:
         """train_batch and evaluate_batch get batches on the device where the loader leaves them."""
         self._context.moves_batches = False
-
-
-class ToDevice:
-    """Moves tensors and objects with a `to`, in dicts, lists and tuples, to a device. Other objects stay where they
-    are; each type is logged once."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._named: set[type] = set()
-
-    def __call__(self, data: Any) -> Any:
-        if isinstance(data, torch.Tensor):
-            return data.to(self._device, non_blocking=True)
-        if isinstance(data, tuple) and hasattr(data, "_fields"):
-            return type(data)(*(self(each) for each in data))
-        if isinstance(data, list | tuple):
-            return type(data)(self(each) for each in data)
-        if isinstance(data, Mapping):
-            return {name: self(each) for name, each in data.items()}
-        if callable(move := getattr(data, "to", None)):
-            return move(self._device)
-        if data is not None and not isinstance(data, str | bytes | int | float) and type(data) not in self._named:
-            self._named.add(type(data))
-            log.warning("a batch holds a %s, which is not moved to %s", type(data).__qualname__, self._device)
-        return data

@@ -98,10 +98,6 @@ class FitLoop:
         self._stop_clock()
         return reason
 
-    def conclude(self) -> None:
-        """Make sure that all workers hold the last step before any leaves."""
-        self._engine.conclude()
-
     def _make_up(self) -> str:
         """Do what was due after the last batch and was not done when it was saved."""
         self.progress.is_cut, self.progress.saved_at = False, -1

@@ -43,19 +43,14 @@ class ProfilerSettings:
         is_before_end = self.end_after_batch is None or batch <= self.end_after_batch
         return self.is_enabled and batch >= self.begin_on_batch and is_before_end
 
-
-def configure_profiler(
-    *, enabled: bool = False, sync_timings: bool = True, begin_on_batch: int = 0, end_after_batch: int | None = None
-) -> ProfilerSettings:
-    if begin_on_batch < 0 or (end_after_batch is not None and end_after_batch < begin_on_batch):
-        raise UsageError(
-            f"there is no batch between begin_on_batch={begin_on_batch} and end_after_batch={end_after_batch}",
-            hint="both count from 0 and are included: begin_on_batch=10, end_after_batch=19",
-            code="no-batch-to-profile",
-        )
-    return ProfilerSettings(
-        is_enabled=enabled, sync_timings=sync_timings, begin_on_batch=begin_on_batch, end_after_batch=end_after_batch
-    )
+    def __post_init__(self) -> None:
+        begin, end = self.begin_on_batch, self.end_after_batch
+        if begin < 0 or (end is not None and end < begin):
+            raise UsageError(
+                f"there is no batch between begin_on_batch={begin} and end_after_batch={end}",
+                hint="both count from 0 and are included: begin_on_batch=10, end_after_batch=19",
+                code="no-batch-to-profile",
+            )
 
 
 def profiler_arguments(*args: Any, **kwargs: Any) -> ProfilerSettings:

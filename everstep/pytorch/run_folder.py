@@ -55,24 +55,24 @@ class KnownRun:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunDecision:
     number: int
-    is_new: bool
+    code: str
     reason: str
 
 
 def decide_run(newest: KnownRun | None, length: TrainUnit) -> RunDecision:
     """Only the newest run is continued: older ones were left behind on purpose."""
     if newest is None:
-        return RunDecision(number=1, is_new=True, reason="the first run with this name and these hyperparameters")
+        return RunDecision(number=1, code="first", reason="the first run with this name and these hyperparameters")
     number = newest.number
     if newest.is_in_use:
-        return RunDecision(number=number + 1, is_new=True, reason=f"run {number} is in use by another process")
+        return RunDecision(number=number + 1, code="in-use", reason=f"run {number} is in use by another process")
     if newest.finished_at is None:
-        return RunDecision(number=number, is_new=False, reason=f"run {number} is unfinished: continuing it")
+        return RunDecision(number=number, code="unfinished", reason=f"run {number} is unfinished: continuing it")
     reached = f"{length.of(newest.finished_at):g}"
     if not length.is_reached(newest.finished_at):
         reason = f"run {number} reached {reached} of {length.value} {length.noun}: continuing it"
-        return RunDecision(number=number, is_new=False, reason=reason)
-    return RunDecision(number=number + 1, is_new=True, reason=f"run {number} finished with {reached} {length.noun}")
+        return RunDecision(number=number, code="too-short", reason=reason)
+    return RunDecision(number=number + 1, code="finished", reason=f"run {number} finished with {reached} {length.noun}")
 
 
 def plain_name(name: str) -> str:

@@ -18,7 +18,7 @@ from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.fit_loop import FitLoop
 from everstep.pytorch.fit_plan import FitPlan, make_plan
 from everstep.pytorch.metric_records import open_job_metrics
-from everstep.pytorch.profiling import Profiler, SystemSampler, configure_profiler
+from everstep.pytorch.profiling import Profiler, ProfilerSettings, SystemSampler
 from everstep.pytorch.reporting import Reporter
 from everstep.pytorch.run_folder import RunPaths, choose_paths
 from everstep.pytorch.tensorboard import FOLDER as TENSORBOARD
@@ -42,7 +42,7 @@ class Trainer:
             )
         self._trial, self._context = trial, context
         self._loop: FitLoop | None = None
-        self._profiling = configure_profiler()
+        self._profiling = ProfilerSettings()
 
     def configure_profiler(
         self,
@@ -52,8 +52,11 @@ class Trainer:
         end_after_batch: int | None = None,
     ) -> None:
         """Trace the batches from begin_on_batch to end_after_batch with torch.profiler, for TensorBoard."""
-        self._profiling = configure_profiler(
-            sync_timings=sync_timings, enabled=enabled, begin_on_batch=begin_on_batch, end_after_batch=end_after_batch
+        self._profiling = ProfilerSettings(
+            is_enabled=enabled,
+            sync_timings=sync_timings,
+            begin_on_batch=begin_on_batch,
+            end_after_batch=end_after_batch,
         )
 
     def fit(
@@ -139,7 +142,7 @@ class Trainer:
                     plan, reporter, self._checkpoints, profiler, first=first, validates_first=validates_first
                 )
                 self._mark(paths, plan, loop)
-                loop.conclude()
+                context.engine.conclude()  # all workers hold the last step before any leaves
             self._mark(paths, plan, loop)  # the worker that did it may be lost, and another is the chief
             progress = loop.progress
             best_uuid = self._checkpoints.uuid(progress.best_at)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy
 import torch
 from torch.utils import data
 
 from everstep.errors import UsageError
+from everstep.pytorch.batches import batch_length
 from everstep.pytorch.callbacks import PyTorchCallback
 from everstep.pytorch.reducers import Reducer
 
@@ -52,27 +52,6 @@ class PyTorchTrial:
     def get_batch_length(self, batch: Any) -> int:
         """The number of samples in a batch, where the dataset does not say."""
         return batch_length(batch)
-
-
-def batch_length(batch: Any) -> int:
-    if isinstance(batch, torch.Tensor | numpy.ndarray):
-        if batch.ndim == 0:
-            raise UsageError(
-                "a batch that is a single number has no length",
-                hint="override get_batch_length",
-                code="batch-is-a-single-number",
-            )
-        return len(batch)
-    if isinstance(batch, Mapping) and batch:
-        return batch_length(next(iter(batch.values())))
-    if isinstance(batch, list | tuple) and batch:
-        return len(batch) if isinstance(batch[0], int | float | str) else batch_length(batch[0])
-    empty = "empty " if isinstance(batch, Mapping | list | tuple) else ""
-    raise UsageError(
-        f"cannot count the samples of a batch of type {empty}{type(batch).__name__}",
-        hint="override get_batch_length",
-        code="batch-length-unknown",
-    )
 
 
 def overrides(trial: PyTorchTrial, method: str) -> bool:

@@ -14,8 +14,7 @@ from torch.amp import GradScaler
 from everstep import pytorch
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, PyTorchTrial, Trainer
-from everstep.pytorch.context import ToDevice
-from everstep.pytorch.trial import batch_length
+from everstep.pytorch.batches import ToDevice, batch_length
 from lab.codes import has_code
 from lab.one_weight import OneWeight, Weight, fit, trainer
 

@@ -97,7 +97,7 @@ def experiment_config() -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict):
         raise UsageError(
-            f"{env.EXPERIMENT}={path} holds a {type(content).__name__}, not an object",
+            f"{env.EXPERIMENT}={path} holds {type(content).__name__}, not an object",
             hint=hint,
             code="experiment-not-an-object",
         )

@@ -115,7 +115,7 @@ class Callbacks:
     def __init__(self, given: Any) -> None:
         if not isinstance(given, Mapping):
             raise UsageError(
-                f"build_callbacks returned a {type(given).__name__}",
+                f"build_callbacks returned an object of type {type(given).__name__}",
                 hint='return a dict: {"name": callback}',
                 code="callbacks-not-a-dict",
             )
@@ -123,7 +123,7 @@ class Callbacks:
         for name, each in self.all.items():
             if not isinstance(each, PyTorchCallback):
                 raise UsageError(
-                    f"callback {name!r} is a {type(each).__name__}",
+                    f"callback {name!r} is of type {type(each).__name__}",
                     hint="subclass PyTorchCallback",
                     code="not-a-callback",
                 )

@@ -92,7 +92,9 @@ class PyTorchTrialContext:
         self._check_early("wrap_model")
         if not isinstance(model, nn.Module):
             raise UsageError(
-                f"wrap_model got a {type(model).__name__}", hint="give it a torch.nn.Module", code="not-a-model"
+                f"wrap_model got an object of type {type(model).__name__}",
+                hint="give it a torch.nn.Module",
+                code="not-a-model",
             )
         if isinstance(model, TorchDDP):
             raise UsageError(
@@ -121,7 +123,7 @@ class PyTorchTrialContext:
         self._check_early("wrap_optimizer")
         if not isinstance(optimizer, Optimizer):
             raise UsageError(
-                f"wrap_optimizer got a {type(optimizer).__name__}",
+                f"wrap_optimizer got an object of type {type(optimizer).__name__}",
                 hint="give it a torch.optim.Optimizer",
                 code="not-an-optimizer",
             )

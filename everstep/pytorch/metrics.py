@@ -139,7 +139,7 @@ def detached(result: Any) -> dict[str, Any]:
         result = {"loss": result}
     if not isinstance(result, Mapping):
         raise UsageError(
-            f"train_batch returned a {type(result).__name__}",
+            f"train_batch returned an object of type {type(result).__name__}",
             hint='return the loss, or a dict: {"loss": loss}',
             code="train-batch-result-unknown",
         )

@@ -76,7 +76,7 @@ class Reducers:
         if not isinstance(reducer, MetricReducer):
             if not callable(reducer):
                 raise UsageError(
-                    f"wrap_reducer got a {type(reducer).__name__}",
+                    f"wrap_reducer got an object of type {type(reducer).__name__}",
                     hint="give it a function or a MetricReducer",
                     code="not-a-reducer",
                 )
@@ -117,7 +117,7 @@ class Reducers:
                 )
             if name is None and not isinstance(result, Mapping):
                 raise UsageError(
-                    f"{_called(reducer, name)} returned a {type(result).__name__} without a name",
+                    f"{_called(reducer, name)} returned an object of type {type(result).__name__} without a name",
                     hint='wrap_reducer(…, name="accuracy"), or return a dict of metrics',
                     code="reducer-without-a-name",
                 )
@@ -193,7 +193,7 @@ def number(name: str, value: Any) -> Number:
         array = numpy.asarray(value, dtype=numpy.float64)
     except (TypeError, ValueError):
         raise UsageError(
-            f"metric {name!r} is a {type(value).__name__}, {str(value)[:40]!r}",
+            f"metric {name!r} is of type {type(value).__name__}, {str(value)[:40]!r}",
             hint="return numbers, tensors or arrays of numbers",
             code="metric-not-a-number",
         ) from None

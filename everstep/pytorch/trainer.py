@@ -36,7 +36,7 @@ class Trainer:
         check_trial(trial)
         if not isinstance(context, PyTorchTrialContext):
             raise UsageError(
-                f"Trainer got a {type(context).__name__} as context",
+                f"Trainer got an object of type {type(context).__name__} as context",
                 hint="use the context of pytorch.init()",
                 code="not-a-context",
             )

@@ -61,7 +61,7 @@ def overrides(trial: PyTorchTrial, method: str) -> bool:
 def check_trial(trial: Any) -> None:
     if not isinstance(trial, PyTorchTrial):
         raise UsageError(
-            f"Trainer got a {type(trial).__name__}",
+            f"Trainer got an object of type {type(trial).__name__}",
             hint="subclass everstep.pytorch.PyTorchTrial",
             code="not-a-trial",
         )

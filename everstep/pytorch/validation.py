@@ -34,7 +34,7 @@ class ValidationResult(NamedTuple):
     outputs: list[Any]  # of each batch, in the order of the data
 
 
-Place = Callable[[], tuple[int, int]]  # this worker's rank, and the number of workers
+RankAndSize = Callable[[], tuple[int, int]]  # this worker's rank, and the number of workers
 Gather = Callable[[Any], list[Any]]  # the values of all workers
 
 
@@ -50,7 +50,7 @@ class Validation:
         self._batches = _ValidationBatches(loader, seed)
 
     def run(
-        self, models: Sequence[nn.Module], place: Place, gather: Gather, max_batches: int | None = None
+        self, models: Sequence[nn.Module], place: RankAndSize, gather: Gather, max_batches: int | None = None
     ) -> ValidationResult:
         were_training = [(module, module.training) for model in models for module in model.modules()]
         buffers = [(buffer, buffer.clone()) for model in models for buffer in model.buffers()]
@@ -70,7 +70,7 @@ class Validation:
             for buffer, before in buffers:
                 buffer.copy_(before)
 
-    def _full(self, place: Place, gather: Gather) -> ValidationResult:
+    def _full(self, place: RankAndSize, gather: Gather) -> ValidationResult:
         """By the chief; if it is lost, by the next one."""
         while True:
             self._reducers.reset()
@@ -85,7 +85,7 @@ class Validation:
                 metrics = {name: _as_number(name, value) for name, value in unpack(found[0][0]).items()}
                 return ValidationResult(metrics | self._reducers.combine([found[0][1]], is_training=False), [])
 
-    def _shared(self, place: Place, gather: Gather, max_batches: int | None) -> ValidationResult:
+    def _shared(self, place: RankAndSize, gather: Gather, max_batches: int | None) -> ValidationResult:
         known: dict[int, Any] = {}
         total = self._batches.number
         if max_batches is not None:
@@ -152,7 +152,7 @@ class _ValidationBatches:
     def __init__(self, loader: Any, seed: int) -> None:
         if not isinstance(loader, data.DataLoader):
             raise UsageError(
-                f"build_validation_data_loader returned a {type(loader).__name__}",
+                f"build_validation_data_loader returned an object of type {type(loader).__name__}",
                 hint="return a DataLoader",
                 code="validation-loader-unknown",
             )
@@ -226,7 +226,7 @@ class _ValidationBatches:
 def _checked(result: Any, method: str) -> dict[str, Any]:
     if not isinstance(result, dict) or not all(isinstance(name, str) for name in result):
         raise UsageError(
-            f"{method} returned a {type(result).__name__}",
+            f"{method} returned an object of type {type(result).__name__}",
             hint='return a dict: {"loss": loss}',
             code="evaluation-result-not-a-dict",
         )

@@ -1,10 +1,9 @@
-"""What a checkpoint costs: ours beside torch.save and torch.distributed.checkpoint, in turns, in one process.
+"""What a checkpoint costs: Everstep, torch.save and torch.distributed.checkpoint, in turns, in one process.
 
-A worker of `everstep run` trains a model with its optimizer and saves both. Blocking is the time until the call
-returns; cost is what the steps until the state is durable take longer than as many steps without a save, before and
-after; durable is the time until all is on the disk. Loading ends when model and optimizer hold the state. A size that
-does not fit into memory is left out, and said so; what is being done, on stderr. The last line is JSON, of the first
-size.
+A worker of `everstep run` trains a model with its optimizer and saves both. Blocking: the time until the call returns.
+Cost: how much longer the steps until the state is durable take than the same number of steps without a save, before and
+after. Durable: the time until everything is on disk. Loading ends when model and optimizer hold the state. A size that
+does not fit into memory is skipped with a message; progress goes to stderr. The last line is JSON, for the first size.
 
     python benchmarks/checkpoint.py [--mb 500 2000] [--rounds 7] [--only ours copy]
     python benchmarks/checkpoint.py --cuda [--mb 8000]"""
@@ -45,12 +44,12 @@ def now() -> float:
 
 
 def say(text: str) -> None:
-    """For people who wait."""
+    """Progress, for people."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 class Job:
-    """A model whose parameters and momenta have the size asked for, and its training step."""
+    """A model whose parameters and momenta have the requested size, and its training step."""
 
     def __init__(self, megabytes: int, device: str) -> None:
         import torch
@@ -124,7 +123,7 @@ class Bench:
     # --- saving ---------------------------------------------------------------------------------------
 
     def copy(self) -> None:
-        """The limit: one copy into memory that is at hand; pinned, if from a GPU."""
+        """The limit: one copy into memory that is already allocated; pinned, if from a GPU."""
         import torch
 
         if not self.targets:
@@ -198,11 +197,11 @@ class Bench:
         trained = now() - began
         self.checkpointer.wait()
         durable_s = max(trained, now() - began)
-        base_s = (base_s + job.steps(self.num_steps)) / 2  # machines get slower and faster while we measure
+        base_s = (base_s + job.steps(self.num_steps)) / 2  # machines change their speed during a measurement
         self.note(row, block=blocked, cost=trained - base_s, durable=durable_s)
 
     def ours_durable(self) -> None:
-        """Without training beside it, which would only be looked at between steps."""
+        """Without training, which would only notice it between steps."""
         self.job.sync()
         self.num_saves += 1
         began = now()
@@ -250,18 +249,18 @@ class Bench:
     # --- all ------------------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """As any training does before its first checkpoint; that one is a row of its own."""
+        """As any training does before its first checkpoint, which has a separate row."""
         say("warming up")
         self.job.steps(3)
         step_s = self.job.steps(3) / 3
-        time.sleep(30.0 if self.job.device == "cuda" else 2.0)  # nobody's first save comes in the first seconds
+        time.sleep(30.0 if self.job.device == "cuda" else 2.0)  # a first save never comes in the first seconds
         self.ours("ours, first save")
         durable_s = self.times["ours, first save"]["durable"][0]
         self.num_steps = max(2, min(12, math.ceil(durable_s / step_s)))
         say(f"a step takes {step_s:.2f} s; {self.num_steps} of them before, beside and after each save")
 
     def attempt(self, row: Callable[[], None]) -> None:
-        """torch's own ways do not work with every state in every version: a row that fails is left out, and said so."""
+        """torch's functions do not work with every state in every version: a failed row is skipped with a message."""
         began = now()
         try:
             row()
@@ -289,7 +288,7 @@ class Bench:
                     self.attempt(row)
 
     def run_busy(self, rounds: int) -> None:
-        """With something else on every core."""
+        """With another process busy on every core."""
         burners = [
             subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(len(os.sched_getaffinity(0)))
         ]
@@ -340,7 +339,7 @@ class Bench:
 
 
 def too_large(megabytes: int, only: list[str]) -> str:
-    """Why a state of this size is not measured here; empty if it is."""
+    """Why a state of this size is not measured on this machine; empty if it is."""
     from everstep.checkpoint.memory import look_for_memory
 
     free = {"memory": look_for_memory().free_bytes, "/dev/shm": shutil.disk_usage("/dev/shm").free}
@@ -390,7 +389,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--cuda", action="store_true")
     parser.add_argument("--only", nargs="+", default=[], help="rows, by the names of their methods")
-    parser.add_argument("--directory", help="where checkpoints go; default: the folder for temporary files")
+    parser.add_argument("--directory", help="folder for the checkpoints; default: the one for temporary files")
     args = parser.parse_args()
     args.mb = args.mb or ([8000] if args.cuda else [500, 2000])
     if "RANK" in os.environ:

@@ -1,10 +1,10 @@
-"""The controller: kill -9 of one of four workers to the next committed step, what a step costs over plain DDP, and what
-an epoch takes that a slow worker shares.
+"""The controller: time from kill -9 of one of four workers to the next committed step, cost of a step over plain DDP,
+and length of an epoch with one slow worker.
 
-Workers lease their records from a real coordinator and train a 20 MB model with steps of 50 ms (sleep represents
-device time). For the overhead two workers run rounds of plain DDP and of the controller in turns, in the same
-processes. For uneven speeds four workers, one of which takes four times as long for a batch, share steps of 13 batches
-of a small model; the ideal is an epoch in which no worker ever waits.
+Workers lease their records from a real coordinator and train a 20 MB model with steps of 50 ms (sleep simulates device
+time). For the overhead, two workers run rounds of plain DDP and of the controller in turns, in the same processes. For
+uneven speeds, four workers, one of which needs four times as long for a batch, share steps of 13 batches of a small
+model; the ideal is an epoch in which no worker ever waits.
 The last line is JSON: {"recovery_s": …, "overhead": …}.
 
     python benchmarks/controller.py [--kills 20] [--rounds 16] [--epochs 3]"""
@@ -26,7 +26,7 @@ from everstep.testing import Cluster
 
 JOB = SCRIPTS / "controller_job.py"
 WORKERS, HUNG_S = 4, 60.0
-SLOWER, GLOBAL_BATCHES, UNEVEN_STEPS, UNEVEN_S = 4, 13, 60, 0.1  # 13: what all of them do while the slow one does one
+SLOWER, GLOBAL_BATCHES, UNEVEN_STEPS, UNEVEN_S = 4, 13, 60, 0.1  # 13: batches of all workers during one of the slow one
 
 
 def kills(number: int) -> tuple[list[float], int]:
@@ -55,7 +55,7 @@ def overhead(rounds: int) -> tuple[list[float], list[float]]:
 
 
 def uneven() -> float:
-    """The time of an epoch over the ideal, from the start of all to the last commit; the pace is learnt on the way."""
+    """The time of an epoch over the ideal, from the first start to the last commit, including learning the pace."""
     batches = UNEVEN_STEPS * GLOBAL_BATCHES
     args = ["--uneven", UNEVEN_S, "--batches", batches, "--global-batches", GLOBAL_BATCHES]
     with Cluster(JOB, [str(arg) for arg in args], workers=WORKERS) as cluster:

@@ -1,9 +1,9 @@
-"""How much of an undisturbed run is left when a worker is killed every 10 seconds: Everstep and torchrun, in turns.
+"""How much progress remains when a worker is killed every 10 seconds: Everstep and torchrun, in turns.
 
-Three workers, three micro-batches, steps of 50 ms, nearly all of it sleep in place of device time. Goodput is the
-number of steps that were newly committed while workers were killed, over that of an undisturbed time of the same
-length, taken from the rate before the first kill. A step that torchrun does again, from its checkpoint of every 10
-steps, does not count twice. The last line is JSON.
+Three workers, three micro-batches, steps of 50 ms, nearly all of it sleep that simulates device time. Goodput is the
+number of new steps committed while workers were killed, divided by that of an undisturbed run of the same length,
+computed from the rate before the first kill. Steps that torchrun repeats, from a checkpoint every 10 steps, do not
+count twice. The last line is JSON.
 
     python benchmarks/goodput.py [--seconds 120]"""
 
@@ -33,11 +33,11 @@ READY_S = 120.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Half:
-    """What one side did in one of its turns."""
+    """One turn of one system."""
 
     undisturbed_per_s: float  # steps
     num_steps: int  # while workers were killed …
-    seconds: float  # … for this long
+    seconds: float  # … and for how long
     num_kills: int
 
     @property
@@ -46,7 +46,7 @@ class Half:
 
 
 def measure(steps: Callable[[], Sequence[Event]], kill_one: Callable[[], bool], seconds: float) -> Half:
-    """An undisturbed quarter of the time, then kills: one in the middle of every 10 seconds."""
+    """A quarter of the time undisturbed, then a kill in the middle of every 10 seconds."""
 
     def reached(at: float) -> int:
         return max((event["step"] for event in steps() if event["t"] <= at), default=0)
@@ -87,7 +87,7 @@ def torchrun_half(seconds: float) -> Half:
             raise SystemExit(f"torchrun's workers did not start in {READY_S:.0f} s")
 
         def kill_one() -> bool:
-            if alive := job.alive():  # else it is still restarting them after the last kill
+            if alive := job.alive():  # otherwise it is still restarting them after the last kill
                 os.kill(random.choice(alive), signal.SIGKILL)
             return bool(alive)
 
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--skip-torchrun", action="store_true")
     args = parser.parse_args()
     random.seed(args.seed)
-    # Side by side: half of each, in turns, so that a change of the machine's load meets both.
+    # In turns, half of each, so that a change of the machine's load affects both.
     ours: list[Half] = []
     theirs: list[Half] = []
     for _ in range(2):

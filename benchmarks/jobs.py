@@ -1,7 +1,7 @@
-"""The jobs that are measured against each other: a cluster of Everstep's and a job of torchrun's, both running one of
-scripts/ and followed by its events, and the patience to wait for them.
+"""The jobs that are compared: an Everstep cluster and a torchrun job, both running one of scripts/ and followed by its
+events.
 
-torchrun runs at its best: without the sharing of its store, which makes it hang after some restarts."""
+torchrun runs without sharing its store, which makes it hang after some restarts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def wait_for_random_phase() -> None:
 
 
 def full_generation(cluster: Cluster, num_workers: int) -> int:
-    """Wait until this many workers have done a few steps together; return their generation."""
+    """Wait until this many workers have done a few steps together; returns their generation."""
 
     def newest() -> int:
         return max((event["generation"] for event in cluster.events("generation.formed")), default=0)
@@ -70,7 +70,7 @@ def members(cluster: Cluster, generation: int) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchrunNode:
-    """One node's command: its options, what comes before the command, and what its environment has besides."""
+    """One node's command: its options, a prefix, and additional environment variables."""
 
     options: Sequence[str]
     inside: Sequence[str] = ()
@@ -78,12 +78,12 @@ class TorchrunNode:
 
 
 def attempt(tape: Tape, number: int) -> list[Event]:
-    """The steps that workers did after this many restarts of all of them."""
+    """The steps after this many restarts of all workers."""
     return [event for event in tape.read() if is_match(event, "step.committed", {"attempt": number})]
 
 
 class Torchrun:
-    """scripts/ddp_job.py under torchrun, from `with` to its end; leaves nothing behind."""
+    """scripts/ddp_job.py under torchrun, inside a `with`; leaves nothing behind."""
 
     def __init__(self, *nodes: TorchrunNode, args: Sequence[str] = ()) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="everstep-bench-", dir="/dev/shm"))
@@ -126,6 +126,6 @@ class Torchrun:
         return [event for event in self.tape.read() if is_match(event, "step.committed", facts)]
 
     def alive(self) -> list[int]:
-        """The workers that have formed their group, as far as they are still there."""
+        """The workers that have formed their group and are still alive."""
         started = [int(event["pid"]) for event in self.tape.read() if event["event"] == "ddp.started"]
         return [pid for pid in started if process_state(pid) != ENDED]

@@ -1,10 +1,11 @@
-"""How many samples' leases one coordinator gives per second, and how long a worker waits for one.
+"""How many samples one coordinator leases per second, and how long a worker waits for a lease.
 
 One unit is one `lease` call: it reports the shard that the worker has done and gets the next, and its effect is flushed
 to the store before the reply. A thousand simulated workers, each with a connection of its own, on the same machine as
-the coordinator; each computes for a while between two calls, as real ones do (`--think-s`). Then once more without
+the coordinator; each computes for a while between two calls, as real ones do (`--think-s`). Then again without
 pauses, for the most that the coordinator can do. On SQLite, and on PostgreSQL where its server is installed, both with
-fsync. At the end the coordinator must have counted what the workers were told. Prints a table; the last line is JSON.
+fsync. At the end the coordinator must have counted the samples that the workers got. Prints a table; the last line is
+JSON.
 
     python benchmarks/leases.py --workers 1000"""
 
@@ -101,9 +102,9 @@ async def measure(url: str, token: str, pid: int, num_workers: int, seconds: flo
     found["cpu_per_unit_s"] = (cpu_s(pid) - used_s) / units  # of the coordinator's process
     found |= {f"most_{name}": value for name, value in (await load(workers, seconds, 0.0)).items()}
     (view,) = json.loads(await town.ask("GET", "/datasets", None))["datasets"]
-    told = SHARD_SIZE * sum(each.num_units for each in workers)
-    if view["done"] != told:
-        raise RuntimeError(f"{view['done']} samples are done, the workers were told of {told}")
+    got = SHARD_SIZE * sum(each.num_units for each in workers)
+    if view["done"] != got:
+        raise RuntimeError(f"{view['done']} samples are done, but the workers got {got}")
     return found
 
 
@@ -121,7 +122,7 @@ def run(store: str | None, arguments: argparse.Namespace) -> dict[str, float]:
 
 @contextlib.contextmanager
 def postgres() -> Iterator[str | None]:
-    """A server of our own with its defaults, reached by a socket file; None if none is installed."""
+    """A new server with its defaults, reached by a socket file; None if PostgreSQL is not installed."""
     found = shutil.which("initdb") or next(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")), None)
     if not found:
         yield None

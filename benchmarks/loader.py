@@ -4,8 +4,8 @@ python benchmarks/loader.py [--rounds 15]
 last line JSON: {"ratio_0_workers": …, "ratio_2_workers": …, "regroup_stall_s": …}
 
 Both read the same images for rank 0 of 2, in batches of 64, by 0 and by 2 loader processes; rounds alternate, and each
-round's ratio is of two neighbours in time. The stall is the time that the first batch after a regroup takes, when this
-worker's micro-batches have changed and all that was read ahead is of no use."""
+round's ratio is of two adjacent measurements. The stall is the time of the first batch after a regroup, when this
+worker's micro-batches have changed and everything read ahead is useless."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BATCH, MICRO_BATCHES = 64, 2
 
 
 class Images(data.Dataset[Any]):
-    """As torchvision's datasets do it: one image at a time, made a float tensor and normalised."""
+    """Like torchvision's datasets: one image at a time, converted to a float tensor and normalized."""
 
     def __init__(self) -> None:
         with np.load(DATA) as arrays:
@@ -49,7 +49,7 @@ class Images(data.Dataset[Any]):
 
 
 class Plan:
-    """What a loader asks of an engine: here every step is committed at once."""
+    """The part of an engine that a loader uses: every step is committed at once."""
 
     def __init__(self, size: int, rank: int) -> None:
         self.is_catching_up = False
@@ -94,7 +94,7 @@ def rate(batches: Iterator[Any]) -> float:
 
 
 def stall(num_workers: int) -> tuple[float, float]:
-    """A usual wait for a batch when all is read ahead, and the wait for the first one of a new plan."""
+    """The usual wait for a batch that was read ahead, and the wait for the first one of a new plan."""
     plan = Plan(2, 0)
     _, batches = ours(num_workers, plan)
     usual = []

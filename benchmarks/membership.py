@@ -1,4 +1,4 @@
-"""How fast one coordinator tells thousands of workers of a loss and of the generation after it.
+"""How fast one coordinator notifies thousands of workers of a loss and of the next generation.
 
 One coordinator process on loopback; all workers are simulated by this process, each with a connection of its own and
 the calls that a real one makes: announce, arrive, watch, and after a loss arrive again. Then nodes of 8 workers with
@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
 
 
 class Town:
-    """All simulated workers, and what was measured of them."""
+    """All simulated workers, and their measurements."""
 
     def __init__(self, url: str, token: str, job: str = JOB) -> None:
         self.job = job
@@ -180,7 +180,7 @@ class Worker:
         self.town.count_formed(answer["size"])
 
     async def watch(self) -> None:
-        """Heartbeats until the generation is closed. How late is a reply that had nothing to tell?"""
+        """Heartbeats until the generation is closed; measures how late a reply without news is."""
         is_closed = False
         while not is_closed:
             message = wire.Watch(
@@ -285,7 +285,7 @@ async def measure(url: str, token: str, pid: int, num_workers: int, seconds: flo
 
 
 async def measure_rest(url: str, token: str, pid: int, num_nodes: int, seconds: float) -> dict[str, float]:
-    """The coordinator's own processor time while nothing happens."""
+    """The coordinator's processor time while nothing happens."""
     town = Town(url, token, "rest")
     num_workers = num_nodes * WORKERS_OF_A_NODE
     policy = wire.Policy(
@@ -313,7 +313,7 @@ async def _heartbeats(town: Town, seconds: float) -> float:
 
 
 async def _loss(town: Town, workers: list[Worker], lives: list[asyncio.Task[None]]) -> float:
-    """One worker dies; until the last of the others holds the new generation in its hands."""
+    """One worker dies; until the last of the others has the new generation."""
     worker, life = workers.pop(), lives.pop()
     life.remove_done_callback(_raise)
     life.cancel()

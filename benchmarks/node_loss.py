@@ -1,8 +1,8 @@
 """One of three hosts is lost: seconds to the next committed step of the others, Everstep and torchrun.
 
 Each host has a network of its own (needs root) and one worker. "Crash": all processes of the host are killed at once
-and its link goes down. "Cut": its link goes down, no process is notified, all stay alive. Measured is the first step
-of the two that are left. Both sides run with their default settings; torchrun with --nnodes 2:3, its c10d rendezvous on
+and its link goes down. "Cut": its link goes down without notice, and all processes live on. What counts is the first
+step of the other two. Both sides run with their default settings; torchrun with --nnodes 2:3, its c10d rendezvous on
 a host that is not lost, and a script whose collectives give up after 60 s instead of 30 minutes. A round that has not
 recovered after 120 s counts as never: null. The last line is JSON.
 
@@ -55,7 +55,7 @@ def everstep_losses(way: str, rounds: int) -> list[Taken]:
 
 
 def torchrun_losses(way: str, rounds: int) -> list[Taken]:
-    """Each time from the start: what comes after a loss is not its strength."""
+    """A new job each time: torchrun is not reliable after a loss."""
     return [_torchrun_loss(way) for _ in range(rounds)]
 
 
@@ -76,7 +76,7 @@ def _torchrun_loss(way: str) -> Taken:
 
 
 def _torchrun_node(network: Network, host: int) -> TorchrunNode:
-    """All hosts have one name here, so what torchrun finds out by names elsewhere has to be said."""
+    """All hosts share one name here, so torchrun needs the addresses that it would find by name."""
     options = {
         "--nnodes": f"{HOSTS - 1}:{HOSTS}",
         "--nproc-per-node": "1",
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--torchrun-rounds", type=int, default=1)
     args = parser.parse_args()
     if not can_make_hosts():
-        print("hosts of their own need root, iproute2 and nftables: nothing was measured")
+        print("not measured: separate hosts need root, iproute2 and nftables")
         print(json.dumps(dict.fromkeys(("crash_s", "cut_s", "torchrun_crash_s", "torchrun_cut_s"))))
         return
     ours = {way: everstep_losses(way, args.rounds) for way in WAYS}

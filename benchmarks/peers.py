@@ -1,4 +1,4 @@
-"""The other systems that benchmarks compare with. They live in an environment of their own, which `make peers` makes.
+"""The other systems that benchmarks compare with. They have their own environment, which `make peers` creates.
 
 A benchmark asks for a peer by the name that it is imported by, and starts it with the interpreter that it gets. Where
 there is none, the benchmark continues without it: its JSON has null for the peer."""
@@ -14,7 +14,7 @@ FIND = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1
 
 
 def peer_python(package: str, folder: Path = FOLDER) -> str | None:
-    """The interpreter of the peers' environment if the package is there; else None, after saying how to get it."""
+    """The interpreter of the peers' environment if it has the package; otherwise None, after printing how to get it."""
     python = folder / "bin" / "python"
     if python.exists() and subprocess.run([python, "-c", FIND, package], check=False).returncode == 0:
         return str(python)

@@ -1,6 +1,6 @@
-"""kill -9 of one of four workers to the next committed step: Everstep, torchrun and nvidia-resiliency-ext, one machine.
+"""Time from kill -9 of one of four workers to the next committed step: Everstep, torchrun, nvidia-resiliency-ext.
 
-Workers train a 20 MB model with steps of 50 ms (sleep in place of device time). One of them is killed at a random phase
+Workers train a 20 MB model with steps of 50 ms (sleep simulates device time). One of them is killed at a random phase
 of a step, again and again; each time all four are waited for before the next kill. What counts is the first step that
 the survivors commit in the new generation (torchrun: the first step of the restarted workers), never one that was on
 its way. torchrun runs at its best: with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. The last line is JSON, with null for
@@ -74,7 +74,7 @@ def everstep_kills(kills: int, micro_batches: int) -> Taken:
                 taken.hung += 1
                 continue
             taken.survivors.append(cluster.events("step.committed", **after)[0]["t"] - killed)
-            # Without a generation between, the replacement was there before the survivors had redone the step.
+            # Without a generation in between, the replacement joined before the survivors had redone the step.
             (began,) = cluster.events("script.began", t=after["t"])
             (ready,) = cluster.events("script.ready", t=after["t"])
             taken.script.append(ready["t"] - began["t"])
@@ -84,7 +84,7 @@ def everstep_kills(kills: int, micro_batches: int) -> Taken:
 
 
 def everstep_laggard(rounds: int) -> list[float]:
-    """One worker a step behind holding 500 MB that it must be sent, while another dies."""
+    """One worker is a step behind and must be sent 500 MB, while another dies."""
     args = ["--ballast-mb", "480", "--lag-every", "8", "--micro-batches", str(WORKERS)]
     taken = []
     for _ in range(rounds):
@@ -116,7 +116,7 @@ def torchrun_restarts(kills: int) -> tuple[list[float], int]:
 
 
 def restarts(tape: Tape, kills: int) -> tuple[list[float], int]:
-    """Kill one of all, again and again: seconds to the first step of the restarted ones, and how many never came."""
+    """Kill one worker repeatedly: seconds to the first step after the restart, and how often it never came."""
     taken = []
     for number in range(kills):
         if not until(lambda: len(attempt(tape, number)) >= 5 * WORKERS, 120):  # noqa: B023
@@ -135,8 +135,8 @@ def restarts(tape: Tape, kills: int) -> tuple[list[float], int]:
 
 
 def nvrx_kills(python: str, kills: int) -> tuple[list[float], int]:
-    """Its in-process restart with all intervals at 50 ms. It replaces no worker, so each kill has a job of its own; its
-    first process holds the store and must not be killed."""
+    """Its in-process restart with all intervals at 50 ms. It does not replace a lost worker, so each kill needs a new
+    job; its first process holds the store and must not be killed."""
     taken = []
     for _ in range(kills):
         with (
@@ -185,7 +185,7 @@ def main() -> None:
     args = parser.parse_args()
     random.seed(args.seed)
     nvrx_python = peer_python("nvidia_resiliency_ext")
-    # Side by side: half of each, in turns, so that a change of the machine's load meets all.
+    # In turns, half of each, so that a change of the machine's load affects all.
     ours, restarted, theirs = Taken(), list[float](), list[float]()
     restarted_hung = theirs_hung = 0
     for kills in (args.kills - args.kills // 2, args.kills // 2):

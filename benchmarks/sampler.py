@@ -1,4 +1,4 @@
-"""What a shuffled epoch costs before its first index and for each further one: ours, torch's and DLRover's.
+"""What a shuffled epoch costs before its first index and for each further one: Everstep, torch and DLRover.
 
 Each row is a fresh process that is the only worker, so it draws every index of the epoch. "first" is from making the
 sampler to its first index, "resumed" the same from a state half-way through the epoch; "per index" is the whole epoch
@@ -33,7 +33,7 @@ MEANINGS = {"everstep": "ElasticDistributedSampler", "torch": "torch's Distribut
 
 
 class ListedRest(DistributedSampler[int]):
-    """DLRover's way: shuffle a list of the whole epoch, cut off what is done, pad, and take every n-th."""
+    """DLRover's algorithm: shuffle a list of the whole epoch, cut off the finished part, pad, and take every n-th."""
 
     done = 0
 
@@ -57,7 +57,7 @@ KINDS = {"everstep": ElasticDistributedSampler, "torch": DistributedSampler, "dl
 def measure(kind: str, size: int, is_resumed: bool) -> dict[str, Any]:
     dataset = range(size)
     resident_kb = _resident_kb("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins again here
+    Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
     started = time.perf_counter()
     sampler: Any = KINDS[kind](dataset, num_replicas=1, rank=0)  # type: ignore[arg-type]
     if is_resumed:
@@ -78,7 +78,7 @@ def _resident_kb(name: str) -> int:
 
 
 def row(kind: str, exponent: int, is_resumed: bool) -> dict[str, Any]:
-    """The best of some fresh processes, since whatever else runs on the machine only adds; of the slowest rows one."""
+    """The best of several fresh processes, since other load only adds time; the slowest rows run once."""
     command = [sys.executable, __file__, "--row", kind, str(exponent), "resumed" if is_resumed else "whole"]
     answers = [
         json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)

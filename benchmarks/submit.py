@@ -1,6 +1,6 @@
 """From `everstep run -f` to the first step of a submitted job, and where the time goes; the last line is JSON.
 
-The times are those at which somebody who follows the job sees its lines: the command returns, the first agent starts a
+The times are those at which a user who follows the job sees its lines: the command returns, the first agent starts a
 worker, all workers have done their first step.
 
     python benchmarks/submit.py [--file job.yaml] [--platform local] [--rounds 5]

@@ -2,8 +2,8 @@
 
 Two workers of each system are there from the beginning to the end, and one system trains at a time: a round of batches
 by the plain loop, one by Lightning, one by the Trainer, in rotating order; each round is compared with the others' of
-the same turn. The Trainer runs under a real coordinator with default settings: exact, with its reports.
-Lightning runs without its log, bar and checkpoints. One thread for each worker.
+the same turn. The Trainer runs under a real coordinator, with its defaults: exact, with reports; Lightning without its
+log, bar and checkpoints. One thread for each worker.
 The last line is JSON: {"ratio_plain": …, "ratio_lightning": …}, our samples per second over theirs; null for Lightning
 where `make peers` has not installed it.
 
@@ -37,7 +37,7 @@ WARM_UP, START_S, ROUND_S = 6, 180.0, 120.0  # the first report, at batch 100, i
 
 
 class System:
-    """The workers of one system, at its socket."""
+    """The workers of one system, connected to its socket."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -84,7 +84,7 @@ def fixed_world(python: str, args: list[str], log: Path) -> Iterator[None]:
 
 
 def measure(directory: Path, rounds: int, batches: int) -> dict[str, list[float]]:
-    """Seconds of each round, by system; without Lightning where it is not installed."""
+    """Seconds of each round, by system; without Lightning if it is not installed."""
     pythons = {"plain": sys.executable, "lightning": peer_python("lightning"), "trainer": sys.executable}
     present = [name for name in SYSTEMS if pythons[name]]
     systems = {name: System(str(directory / name)) for name in present}
@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def report(seconds: dict[str, list[float]]) -> dict[str, float | None]:
-    """The Trainer's speed over that of each other system; None for one that was not there."""
+    """The Trainer's speed over that of each other system; None for a system that is not installed."""
     ours = seconds["trainer"]
     others = {name: seconds.get(name) for name in SYSTEMS if name != "trainer"}
     return {

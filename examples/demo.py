@@ -1,7 +1,7 @@
-"""Kill a worker in the middle of training, add another one, and compare with a run that nobody disturbed.
+"""Kill a worker in the middle of training, add another one, and compare the weights with those of an undisturbed run.
 
-`make demo`, or `python examples/demo.py`. Everything is real: processes, SIGKILL, sockets, data. Ends with exit code 0
-if the weights of both runs are equal bit for bit, else with 1."""
+`make demo`, or `python examples/demo.py`. Everything is real: processes, SIGKILL, sockets, data. The exit code is 0 if
+the weights of both runs are equal bit for bit, otherwise 1."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCRIPT = Path(__file__).with_name("fashion_mnist.py")
 EPOCHS = 4
 STEPS = 37 * EPOCHS  # 7,000 samples in global batches of 6 micro-batches of 32
 KILL_AT = 24
-PAUSE_S = 0.03  # per micro-batch, so that there is something to watch; it changes no bit
+PAUSE_S = 0.03  # per micro-batch, to give you time to watch; the weights do not depend on it
 LOOK_S = 0.1
 PATIENCE_S = 120.0
 
@@ -40,16 +40,16 @@ Event = dict[str, Any]
 
 def main() -> int:
     console = Console(highlight=False)
-    console.print(f"[bold]Fashion-MNIST, {STEPS} steps of 6 micro-batches, 3 workers, one of which will be killed.\n")
+    console.print(f"[bold]Fashion-MNIST: {STEPS} steps of 6 micro-batches on 3 workers. One of them will be killed.\n")
     with tempfile.TemporaryDirectory(prefix="everstep-demo-") as folder:
         quiet_events = Path(folder) / "undisturbed.jsonl"
         arguments = ["--epochs", str(EPOCHS), "--pause-s", str(PAUSE_S)]
         with Cluster(SCRIPT, arguments, workers=3) as cluster, Show(console, cluster, quiet_events) as show:
-            show.say("w0, w1 and w2 start: Python imports torch")
+            show.say("starting w0, w1 and w2 (importing torch)")
             kill_one(cluster, show)
             add_one(cluster, show)
             with undisturbed_run(quiet_events) as other:
-                show.say("meanwhile an undisturbed run starts: the same script, alone in one process")
+                show.say("starting an undisturbed run for comparison: the same script in a single process")
                 show.until(lambda: cluster.events("agent.ended"))
                 disturbed = cluster.finish().outputs[0]
                 show.until(lambda: other.poll() is not None)
@@ -68,23 +68,23 @@ def kill_one(cluster: Cluster, show: Show) -> None:
     show.until(lambda: cluster.events("step.committed", generation=lambda number: number > generation))
     first = cluster.events("step.committed", generation=lambda number: number > generation)[0]
     show.say(
-        f"[bold green]step {first['step']} committed by the survivors {first['t'] - killed:.3f} s after the kill[/]"
-        f" (before it, a step took {usual_s:.3f} s)"
+        f"[bold green]the survivors committed step {first['step']} {first['t'] - killed:.3f} s after the kill[/]"
+        f" (a step usually takes {usual_s:.3f} s)"
     )
 
 
 def add_one(cluster: Cluster, show: Show) -> None:
     (newcomer,) = cluster.add()
-    show.say(f"[bold blue]{newcomer} is added[/]; training goes on while it imports torch")
+    show.say(f"[bold blue]adding {newcomer}[/]; training continues while it imports torch")
     show.until(lambda: cluster.events("regroup.settled", worker=newcomer) or cluster.events("job.finished"))
     joined = cluster.events("regroup.settled", worker=newcomer)
     if not joined:
-        show.say(f"[yellow]{newcomer} came too late: this machine is very busy")
+        show.say(f"[yellow]{newcomer} was too late: this machine is very busy")
         return
     (sent,) = cluster.events("transfer.started")[-1:]
     show.say(
-        f"[bold blue]{newcomer} got the state ({sent['bytes'] / 1e6:.1f} MB) from {sent['worker']}"
-        f" and goes on with step {joined[0]['step'] + 1}"
+        f"[bold blue]{newcomer} received the state ({sent['bytes'] / 1e6:.1f} MB) from {sent['worker']}"
+        f" and joined at step {joined[0]['step'] + 1}"
     )
 
 
@@ -95,7 +95,7 @@ def step_seconds(cluster: Cluster) -> float:
 
 @contextmanager
 def undisturbed_run(events: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The same script and micro-batches under plain `python`: nothing to coordinate, nothing to recover."""
+    """The same script and micro-batches under plain `python`: no coordinator, no recovery."""
     outer = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
     process = subprocess.Popen(
         [sys.executable, str(SCRIPT), "--epochs", str(EPOCHS)],
@@ -122,12 +122,12 @@ def compare(console: Console, disturbed: Event, undisturbed: Event) -> int:
 
 
 class Show:
-    """Lines for what happens; on a terminal also a table of the workers, drawn again and again below them."""
+    """Prints a line for each event; on a terminal also a live table of the workers below them."""
 
     def __init__(self, console: Console, cluster: Cluster, quiet_events: Path) -> None:
         self._console, self._cluster, self._quiet_events = console, cluster, quiet_events
         self._began = time.monotonic()
-        self._num_told = 0
+        self._num_printed = 0
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
     def __enter__(self) -> Show:
@@ -146,36 +146,36 @@ class Show:
         if not self._console.is_terminal:
             self._console.print(f"{passed_s:6.2f} s  {sentence}", soft_wrap=True)
             return
-        line = Table.grid(padding=(0, 2, 0, 0))  # a sentence that is wrapped stays in its column
+        line = Table.grid(padding=(0, 2, 0, 0))  # a wrapped sentence stays in its column
         line.add_column(no_wrap=True, style="dim")
         line.add_row(f"{passed_s:6.2f} s", sentence)
         self._console.print(line)
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Show what happens until the condition holds."""
+        """Show events until the condition holds."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             is_over = bool(condition())
-            self._tell()
+            self._print_decisions()
             if self._live is not None:
                 self._live.update(self._table(), refresh=True)
             if is_over:
                 return
             if time.monotonic() > deadline or self._cluster.events("agent.ended", exit_code=lambda code: code != 0):
-                self._cluster.finish(timeout_s=0)  # raises, and tells the last events and lines of all logs
+                self._cluster.finish(timeout_s=0)  # raises, with the last events and log lines
             time.sleep(LOOK_S)
 
-    def _tell(self) -> None:
-        """What the coordinator decided since the last look, in its own words."""
+    def _print_decisions(self) -> None:
+        """The coordinator's decisions since the last call, in its own words."""
         decisions = [
             event
             for name in ("generation.formed", "generation.closed", "job.finished", "job.stopped")
             for event in self._cluster.events(name, job=lambda job: job is not None)
         ]
-        for event in sorted(decisions, key=lambda event: event["t"])[self._num_told :]:
+        for event in sorted(decisions, key=lambda event: event["t"])[self._num_printed :]:
             what = f"generation {event['generation']} closed: " if event["event"] == "generation.closed" else ""
             self.say(escape(what + event["reason"]), event["t"])
-            self._num_told += 1
+            self._num_printed += 1
 
     def _table(self) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -206,7 +206,7 @@ def _progress(loss: Event) -> list[Any]:
 
 
 def read(path: Path) -> list[Event]:
-    """The events in a file that may still be written to."""
+    """The events in a file that may still grow."""
     whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
     return [json.loads(line) for line in whole.splitlines()]
 

@@ -1,4 +1,4 @@
-"""The loop of plain_loop.py, elastic. Run it with `everstep run --nproc-per-node 3` and kill workers as you like."""
+"""The loop of plain_loop.py, elastic: run it with `everstep run --nproc-per-node 3` and kill workers as you like."""
 
 from pathlib import Path
 

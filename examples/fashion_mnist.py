@@ -1,11 +1,11 @@
-"""Train a small network to tell shirts from shoes; workers may come and go meanwhile.
+"""Train a small network to tell shirts from shoes, while workers come and go.
 
     python examples/fashion_mnist.py                                  # alone
     torchrun --nproc-per-node 3 examples/fashion_mnist.py             # a fixed world
     everstep run --nproc-per-node 3 examples/fashion_mnist.py         # kill workers as you like
 
-All three end with the same weights, bit for bit: a global batch is always the same 6 micro-batches, whoever computes
-them. demo.py runs it, and looks at the events that it emits."""
+All three end with the same weights, bit for bit: a global batch always consists of the same 6 micro-batches, whichever
+workers compute them. demo.py runs this script and reads the events that it emits."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument(
-        "--pause-s", type=float, default=0.0, help="wait so long in each micro-batch, to have time to look"
+        "--pause-s", type=float, default=0.0, help="seconds to wait in each micro-batch, for time to watch"
     )
     args = parser.parse_args()
 

@@ -1,12 +1,11 @@
-"""A CNN learns Fashion-MNIST on workers that come and go, and keeps a checkpoint inside the loop.
+"""A CNN learns Fashion-MNIST on workers that come and go, and saves a checkpoint inside the loop.
 
     python examples/image_cnn.py                                      # alone
     torchrun --nproc-per-node 2 examples/image_cnn.py                 # a fixed world
     everstep run --nproc-per-node 2 examples/image_cnn.py             # kill workers as you like
 
-With `--resume` any of them goes on from the checkpoint, in the middle of an epoch and with any number of workers. A
-global batch is always the same 4 micro-batches, so the weights at the end are the same, bit for bit, whatever
-happened."""
+With `--resume`, each of them resumes from the checkpoint, in the middle of an epoch and with any number of workers. A
+global batch always consists of the same 4 micro-batches, so the final weights are the same, bit for bit."""
 
 import argparse
 import os
@@ -40,17 +39,17 @@ class Net(nn.Module):
 
 
 def load(part, num_samples=None):
-    """The "train" or "test" images, from 0 to 1, with their labels; all, or so many of them."""
+    """The "train" or "test" images, from 0 to 1, with their labels; all of them, or the first `num_samples`."""
     with np.load(DATA) as arrays:
         images, labels = torch.from_numpy(arrays[f"{part}_images"]), torch.from_numpy(arrays[f"{part}_labels"])
     return TensorDataset(images[:num_samples].float().div(255).unsqueeze(1), labels[:num_samples].long())
 
 
 def save_checkpoint(path, parts):
-    """Aside, then renamed: whoever reads it finds a whole one."""
-    aside = path.with_suffix(".new")
-    torch.save({name: part.state_dict() for name, part in parts.items()}, aside)
-    aside.replace(path)
+    """Write a new file, then rename it: a reader always finds a whole checkpoint."""
+    new = path.with_suffix(".new")
+    torch.save({name: part.state_dict() for name, part in parts.items()}, new)
+    new.replace(path)
 
 
 def load_checkpoint(path, parts, device):
@@ -70,12 +69,12 @@ def validate(model, device):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--samples", type=int, help="train on so many images only")
-    parser.add_argument("--batch-size", type=int, default=16, help="of a micro-batch; a global batch has 4 of them")
+    parser.add_argument("--samples", type=int, help="train on this many images only")
+    parser.add_argument("--batch-size", type=int, default=16, help="samples per micro-batch; a global batch has 4")
     parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--checkpoint", type=Path, default=Path("model.pt"))
     parser.add_argument("--save-every", type=int, default=20, metavar="STEPS")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is one")
+    parser.add_argument("--resume", action="store_true", help="resume from the checkpoint, if it exists")
     args = parser.parse_args()
 
     torch.manual_seed(0)
@@ -88,11 +87,11 @@ def main():
     scheduler = StepLR(optimizer, step_size=len(train_loader), gamma=0.5)
     optimizer, scheduler = trainer.prepare(optimizer, scheduler)
 
-    # The trainer's part: the number of steps and of micro-batches, and the sampler's position.
+    # The trainer's state: the number of steps and of micro-batches, and the sampler's position.
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "trainer": trainer}
     if args.resume and args.checkpoint.exists():
         load_checkpoint(args.checkpoint, parts, device)
-        print(f"goes on after step {trainer.num_steps}", flush=True)
+        print(f"resuming after step {trainer.num_steps}", flush=True)
 
     for epoch in trainer.epochs(args.epochs):
         model.train()

@@ -1,10 +1,10 @@
-"""Records by lease: a dataset asks which image is next, a function for one batch is run again if a peer dies.
+"""Records by lease: a dataset asks for the next image; if a peer dies, the function for a batch runs again.
 
     python examples/image_controller.py                               # alone
     everstep run --nproc-per-node 3 examples/image_controller.py      # kill workers as you like
 
-Workers take records as they can: quick ones take more, and each record is in the model exactly once per epoch, whoever
-dies. Scripts written for ElasticDL have this shape and run after changing their imports."""
+Fast workers take more records than slow ones, and each record is trained on exactly once per epoch, even when workers
+die. Scripts written for ElasticDL have this shape; they run after changing their imports."""
 
 import argparse
 import sys
@@ -28,13 +28,13 @@ def load(part):
 
 
 class Leased(Dataset):
-    """The samples of another dataset, in the order in which the coordinator hands them out."""
+    """The samples of another dataset, in the order in which the coordinator leases them."""
 
     def __init__(self, dataset, records):
         self.dataset, self.records = dataset, records
 
     def __len__(self):
-        return sys.maxsize  # how many this worker gets is known at the end only
+        return sys.maxsize  # the number of this worker's samples is known only at the end
 
     def __getitem__(self, _):
         return self.dataset[self.records.fetch_record_index()]
@@ -50,7 +50,7 @@ def build():
 
 
 def learn(net, sgd, images, labels):
-    """One batch: the part that is tried again."""
+    """One batch: this part is retried."""
     sgd.zero_grad()
     error = nn.functional.cross_entropy(net(images), labels)
     error.backward()
@@ -82,7 +82,7 @@ def main(options):
             error = elastic_learn(net, sgd, *batch)
             if number % 20 == 0 and controller.rank == 0:
                 print(f"epoch {controller.current_epoch}  step {controller.num_steps:3}  loss {error:.4f}", flush=True)
-        is_first = controller.rank == 0  # afterwards workers leave one by one, and the rest move up
+        is_first = controller.rank == 0  # later, workers leave one by one and ranks change
 
     if is_first:
         print(f"test accuracy {accuracy(net):.1%}", flush=True)
@@ -90,8 +90,8 @@ def main(options):
 
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--batch_size", type=int, default=50, help="of a worker; 50 divides the 7,000 images")
+    options.add_argument("--batch_size", type=int, default=50, help="samples per worker; 50 divides the 7,000 images")
     options.add_argument("--num_epochs", type=int, default=2)
     options.add_argument("--learning_rate", type=float, default=0.05)
-    options.add_argument("--num_workers", type=int, default=0, help="processes that read images, for each worker")
+    options.add_argument("--num_workers", type=int, default=0, help="processes that read images, per worker")
     main(options.parse_args())

@@ -1,12 +1,11 @@
-"""A CNN learns Fashion-MNIST as a trial: the model, the data and one batch are here, the loop is the Trainer's.
+"""A CNN learns Fashion-MNIST as a trial: this file has the model, the data and one batch; the Trainer has the loop.
 
     python examples/image_trial.py                                    # alone
     torchrun --nproc-per-node 2 examples/image_trial.py               # a fixed world
     everstep run --nproc-per-node 2 examples/image_trial.py           # kill workers as you like
 
-Started again after the loss of all workers, or by Ctrl-C, it goes on from its newest checkpoint, with any number of
-workers. A global batch is always the same 4 micro-batches, so the weights are the same, bit for bit, whatever
-happened."""
+Run it again after Ctrl-C or the loss of all workers, and it resumes from its newest checkpoint, with any number of
+workers. A global batch always consists of the same 4 micro-batches, so the final weights are the same, bit for bit."""
 
 import argparse
 from pathlib import Path
@@ -23,7 +22,7 @@ DATA = Path(__file__).parent / "data" / "fashion-mnist-8k.npz"
 
 
 def load(part, num_samples=None):
-    """The "train" or "test" images, from 0 to 1, with their labels; all, or so many of them."""
+    """The "train" or "test" images, from 0 to 1, with their labels; all of them, or the first `num_samples`."""
     with np.load(DATA) as arrays:
         images, labels = torch.from_numpy(arrays[f"{part}_images"]), torch.from_numpy(arrays[f"{part}_labels"])
     return TensorDataset(images[:num_samples].float().div(255).unsqueeze(1), labels[:num_samples].long())
@@ -71,11 +70,11 @@ class ImageTrial(pytorch.PyTorchTrial):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--samples", type=int, help="train on so many images only")
-    parser.add_argument("--global-batch-size", type=int, default=64, help="of all workers together, in 4 micro-batches")
+    parser.add_argument("--samples", type=int, help="train on this many images only")
+    parser.add_argument("--global-batch-size", type=int, default=64, help="samples of all workers, in 4 micro-batches")
     parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--report-every", type=int, default=20, metavar="BATCHES")
-    parser.add_argument("--test", action="store_true", help="one batch, one validation, one checkpoint: does it run?")
+    parser.add_argument("--test", action="store_true", help="only one batch, one validation, one checkpoint")
     args = parser.parse_args()
 
     hparams = {

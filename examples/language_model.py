@@ -4,9 +4,9 @@
     torchrun --nproc-per-node 2 examples/language_model.py            # a fixed world
     everstep run --nproc-per-node 2 examples/language_model.py        # kill workers as you like
 
-A sample is a position in the text: the letters of the window there, and for each of them the one that follows. Adam
-with linear warm-up; gradients are clipped. Ends with the loss on text it has not seen, and a few lines of its own:
-the same ones, whatever happened."""
+A sample is a window of the text: its letters, and for each of them the letter that follows. Adam with linear warm-up;
+gradients are clipped. At the end it prints the loss on unseen text and a few lines that the model writes: the same ones
+in every run."""
 
 import argparse
 import math
@@ -25,7 +25,7 @@ HELD_OUT = 20_000  # letters at the end of the text
 
 
 class Windows(Dataset):
-    """The text in windows that follow each other."""
+    """The text, cut into consecutive windows."""
 
     def __init__(self, letters, length):
         self.letters, self.length = letters, length
@@ -83,7 +83,7 @@ def evaluate(model, windows, device):
 
 
 def write(model, letters, length, num_letters):
-    """Go on from these letters."""
+    """Continue these letters."""
     model.eval()
     generator = torch.Generator(letters.device).manual_seed(0)
     with torch.no_grad():
@@ -97,8 +97,8 @@ def write(model, letters, length, num_letters):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--batch-size", type=int, default=8, help="of a micro-batch; a global batch has 4 of them")
-    parser.add_argument("--windows", type=int, help="use only so many, from the beginning of the text")
+    parser.add_argument("--batch-size", type=int, default=8, help="samples per micro-batch; a global batch has 4")
+    parser.add_argument("--windows", type=int, help="use only this many, from the beginning of the text")
     parser.add_argument("--length", type=int, default=64, help="letters in a window")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
@@ -138,7 +138,7 @@ def main():
 
     if trainer.rank == 0:
         loss = evaluate(model, unseen, device)
-        print(f"loss on unseen text {loss:.3f} ({loss / math.log(2):.2f} bits a letter)")
+        print(f"loss on unseen text {loss:.3f} ({loss / math.log(2):.2f} bits per letter)")
         print("".join(alphabet[index] for index in write(model, letters[:64].to(device), args.length, 300)))
 
 

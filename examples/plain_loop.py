@@ -1,4 +1,4 @@
-"""A plain training loop. elastic_loop.py is the same one with the four lines more that README.md shows."""
+"""A plain training loop. elastic_loop.py is the same loop with four more lines, which README.md shows."""
 
 from pathlib import Path
 

@@ -4,9 +4,9 @@
     torchrun --nproc-per-node 2 examples/text_trial.py                # a fixed world
     everstep run --nproc-per-node 2 examples/text_trial.py            # kill workers as you like
 
-    python examples/text_trial.py --write UUID                        # from a checkpoint, whose uuid the training tells
+    python examples/text_trial.py --write UUID                        # use a checkpoint; the training prints its uuid
 
-The trial is made again out of the checkpoint's own code and hyperparameters, to write a few lines."""
+`--write` creates the trial from the checkpoint's own code and hyperparameters, to write a few lines."""
 
 import argparse
 import math
@@ -25,7 +25,7 @@ HELD_OUT = 20_000  # letters at the end of the text
 
 
 class Windows(Dataset):
-    """The text in windows that follow each other: the letters of one, and for each of them the one that follows."""
+    """The text, cut into consecutive windows: the letters of each, and for each letter the one that follows."""
 
     def __init__(self, letters, length):
         self.letters, self.length = letters, length
@@ -98,7 +98,7 @@ class TextTrial(pytorch.PyTorchTrial):
         return F.cross_entropy(self.model(batch["letters"]).flatten(0, 1), batch["following"].flatten())
 
     def write(self, num_letters):
-        """Go on from the text's beginning."""
+        """Continue the text's first letters."""
         self.model.eval()
         letters, generator = self.letters[:64], torch.Generator().manual_seed(0)
         with torch.no_grad():
@@ -110,7 +110,7 @@ class TextTrial(pytorch.PyTorchTrial):
 
 
 def perplexity(losses):
-    """Of the losses of all validation batches, with their numbers of windows."""
+    """From the losses of all validation batches, each with its number of windows."""
     windows = sum(number for _, number in losses)
     return math.exp(sum(loss * number for loss, number in losses) / windows)
 
@@ -118,15 +118,15 @@ def perplexity(losses):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--global-batch-size", type=int, default=32, help="of all workers together, in 4 micro-batches")
-    parser.add_argument("--windows", type=int, help="use only so many, from the beginning of the text")
+    parser.add_argument("--global-batch-size", type=int, default=32, help="samples of all workers, in 4 micro-batches")
+    parser.add_argument("--windows", type=int, help="use only this many, from the beginning of the text")
     parser.add_argument("--length", type=int, default=64, help="letters in a window")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--warm-up", type=int, default=50, help="batches")
     parser.add_argument("--report-every", type=int, default=50, metavar="BATCHES")
-    parser.add_argument("--write", metavar="UUID", help="write a few lines with this checkpoint's model, and end")
+    parser.add_argument("--write", metavar="UUID", help="write a few lines with this checkpoint's model, then exit")
     args = vars(parser.parse_args())
     epochs, report_every, uuid = args.pop("epochs"), args.pop("report_every"), args.pop("write")
 

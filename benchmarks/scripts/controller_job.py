@@ -1,7 +1,7 @@
-"""The controller's job: batches of 50 ms of device time whose records are leased, without end; or plain DDP beside it.
+"""The controller's job: endless batches of 50 ms of device time with leased records; or rounds of plain DDP.
 
 With --rounds, rounds of plain DDP and of the controller take turns in the same processes, on the same batches, and
-rank 0 reports the seconds per step of each. With --uneven, one epoch of --batches, shared out by pace: w1 takes four
+rank 0 emits the seconds per step of each. With --uneven, one epoch of --batches, shared out by pace: w1 takes four
 times as long for a batch as the others."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from device_time import WIDTH, DeviceModel, batch
 
 STEP_S, BATCH = 0.05, 4
-SMALL = 100  # the width of a model of 0.3 MB: what is asked is who waits for whom
+SMALL = 100  # the width of a model of 0.3 MB: only the waiting matters
 
 
 def make_controller(

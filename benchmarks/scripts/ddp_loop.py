@@ -1,4 +1,4 @@
-"""Plain DDP without end: loads the last checkpoint, saves one every 10 steps, reports each step."""
+"""Endless plain DDP: resumes from the last checkpoint, saves one every 10 steps, emits an event for each step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from everstep.events import emit
 Ddp = torch.nn.parallel.DistributedDataParallel
 
 
-def train(model: Ddp, checkpoint: Path, *, rank: int, width: int, **reported: Any) -> None:
-    """`reported` goes with each step."""
+def train(model: Ddp, checkpoint: Path, *, rank: int, width: int, **fields: Any) -> None:
+    """`fields` are added to the event of each step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     step = 0
     if checkpoint.exists():
@@ -27,7 +27,7 @@ def train(model: Ddp, checkpoint: Path, *, rank: int, width: int, **reported: An
         model(batch(step, rank, width)).square().mean().backward()
         optimizer.step()
         step += 1
-        emit("step.committed", step=step, rank=rank, **reported)
+        emit("step.committed", step=step, rank=rank, **fields)
         if rank == 0 and step % 10 == 0:
             torch.save({"model": model.state_dict(), "step": step}, checkpoint.with_suffix(".new"))
             checkpoint.with_suffix(".new").replace(checkpoint)

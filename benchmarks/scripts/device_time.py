@@ -1,4 +1,4 @@
-"""A model (20 MB) whose arithmetic is a device's: the host sleeps while the device computes, and then finds gradients.
+"""A model (20 MB) with simulated device arithmetic: the host sleeps while the device computes, then gets gradients.
 
 A third of the time is forward, two thirds backward, each slept in one piece: many short sleeps would each wait for a
 busy core when they end. Gradients come layer by layer when the backward sleep is over; they depend on the inputs and

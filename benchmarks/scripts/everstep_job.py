@@ -1,4 +1,4 @@
-"""The job of the benchmarks under Everstep: steps of 50 ms of device time when all workers are there, without end."""
+"""The job of the benchmarks under Everstep: endless steps of 50 ms of device time with all workers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One model and its data, trained three ways: by a plain DDP loop, by Lightning, by our Trainer.
 
-Each worker tells the benchmark at its socket when it begins the first batch of a round, and waits there until it is its
+Each worker notifies the benchmark at its socket when it begins the first batch of a round, and waits there for its
 system's turn. Nothing else in the loops is for the measurement.
 
     python trainer_job.py plain|lightning|trainer SOCKET BATCHES_PER_ROUND"""
@@ -73,7 +73,7 @@ def plain(turns: Turns) -> None:
 
 
 def lightning(turns: Turns) -> None:
-    """Without its log, progress bar, summary and checkpoints: at its quickest."""
+    """Without log, progress bar, summary and checkpoints, for its best speed."""
     import lightning as pl
 
     class Module(pl.LightningModule):
@@ -103,7 +103,7 @@ def lightning(turns: Turns) -> None:
 
 
 def trainer(turns: Turns) -> None:
-    """Default settings: exact, with its reports, display and TensorBoard files."""
+    """With its defaults: exact, with reports, display and TensorBoard files."""
     from everstep import pytorch
 
     class Trial(pytorch.PyTorchTrial):

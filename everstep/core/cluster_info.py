@@ -1,6 +1,6 @@
-"""What a script can ask about the job that it runs in: `everstep.get_cluster_info()`, None outside one.
+"""`everstep.get_cluster_info()`: the job that a script runs in; None outside a job.
 
-The job file's content comes as JSON, in a file that EVERSTEP_EXPERIMENT names. Runs without torch."""
+The job file's content is in a JSON file that EVERSTEP_EXPERIMENT names. Runs without torch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from everstep import env
 from everstep.checkpoint import index
 from everstep.errors import UsageError
 
-_ELSEWHERE = {  # what Determined has and we have not, and what to use instead
-    "agent_id": "the node is told by `.container_rank`",
-    "cluster_id": "the job is told by `.task_id`",
+_ELSEWHERE = {  # Determined's attributes that do not exist here, and what to use instead
+    "agent_id": "`.container_rank` is the node's number",
+    "cluster_id": "`.task_id` is the job",
     "container_addrs": "workers come and go: use context.distributed",
     "container_slot_counts": "workers come and go: use context.distributed",
     "gpu_uuids": "use torch.cuda",
@@ -27,7 +27,7 @@ _ELSEWHERE = {  # what Determined has and we have not, and what to use instead
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialInfo:
-    """One run with one set of hyperparameters: here the job itself."""
+    """One run with one set of hyperparameters: the job itself."""
 
     trial_id: str
     experiment_id: str
@@ -36,7 +36,7 @@ class TrialInfo:
 
 
 class ClusterInfo:
-    """The job of this worker. All is read when it is asked for."""
+    """The job of this worker. Every attribute is read when it is used."""
 
     task_type = "TRIAL"
 
@@ -55,7 +55,7 @@ class ClusterInfo:
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """The uuid of the newest whole checkpoint of this run. `fit` finds it by itself."""
+        """The uuid of the newest whole checkpoint of this run. `fit` finds it without this."""
         return index.latest()
 
     @property
@@ -72,36 +72,46 @@ class ClusterInfo:
         instead = _ELSEWHERE.get(name)
         if instead is None:
             raise AttributeError(f"the job's information has no {name!r}")
-        raise AttributeError(f"the job's information has no {name!r}: it means nothing here\n  HINT: {instead}")
+        raise AttributeError(f"the job's information has no {name!r}\n  HINT: {instead}")
 
     def __repr__(self) -> str:
         return f"<ClusterInfo of job {self.task_id}>"
 
 
 def get_cluster_info() -> ClusterInfo | None:
-    """The job that this process is a worker of; None outside one: under plain `python` and torchrun."""
+    """The job that this process is a worker of; None under plain `python` and torchrun."""
     return None if env.coordinator_url() is None else ClusterInfo()
 
 
 def experiment_config() -> dict[str, Any]:
-    """The job file's content; empty if none was given."""
+    """The job file's content; empty without a job file."""
     path = env.experiment_path()
     if path is None:
         return {}
     hint = f"{env.EXPERIMENT} names a file with the job file's content as JSON, on each node"
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:  # ValueError: no JSON, or no UTF-8
-        raise UsageError(f"{env.EXPERIMENT}={path} cannot be read: {error}", hint=hint) from error
+    except (OSError, ValueError) as error:  # ValueError: not JSON, or not UTF-8
+        raise UsageError(
+            f"{env.EXPERIMENT}={path} cannot be read: {error}", hint=hint, code="experiment-unreadable"
+        ) from error
     if not isinstance(content, dict):
-        raise UsageError(f"{env.EXPERIMENT}={path} holds a {type(content).__name__}, not an object", hint=hint)
+        raise UsageError(
+            f"{env.EXPERIMENT}={path} holds {type(content).__name__}, not an object",
+            hint=hint,
+            code="experiment-not-an-object",
+        )
     return content
 
 
 def _section(config: dict[str, Any], name: str) -> dict[str, Any]:
     value = config.get(name) or {}
     if not isinstance(value, dict):
-        raise UsageError(f"{name} in the job file is {value!r}, not a mapping", hint=f"{name}: {{key: value}}")
+        raise UsageError(
+            f"{name} in the job file is {value!r}, not a mapping",
+            hint=f"{name}: {{key: value}}",
+            code="experiment-section-not-a-mapping",
+        )
     return value
 
 
@@ -111,5 +121,6 @@ def _seed(config: dict[str, Any]) -> int:
         raise UsageError(
             f"reproducibility.experiment_seed in the job file is {seed!r}, not a whole number",
             hint="experiment_seed: 7",
+            code="experiment-seed-not-a-number",
         )
     return seed

@@ -1,20 +1,23 @@
-"""`core.DistributedContext`: who this worker is among the others, and plain data that they tell each other.
+"""`core.DistributedContext`: this worker's rank among the others, and plain data exchanged between them.
 
-Everything is asked of a source when it is needed: in a world that changes, `rank` and `size` are those of now. What
-travels is JSON, so that a worker cannot be made to run anything by what another one sends. Imports no torch itself."""
+Every answer comes from a source at the time of the call: in a world that changes, `rank` and `size` are current. Data
+travels as JSON, so a worker cannot make another one run anything. Imports no torch itself."""
 
 from __future__ import annotations
 
 import json
 import socket
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from everstep import env
 from everstep.errors import UsageError
 
+if TYPE_CHECKING:
+    from everstep.engine.step import Engine
+
 
 class ContextSource(Protocol):
-    """Where a context has its answers from."""
+    """Answers for a context."""
 
     @property
     def rank(self) -> int: ...
@@ -29,29 +32,46 @@ class ContextSource(Protocol):
     def local_size(self) -> int: ...
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all workers by rank, on all of them. `value` is what JSON can hold."""
+        """The values of all workers by rank, on all of them. `value` is plain data."""
 
 
-class Alone:
-    """The source of a process that has no others."""
+class EngineSource:
+    """The engine's current world: ranks and sizes change when workers come and go."""
 
-    rank, size, local_rank, local_size = 0, 1, 0, 1
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def rank(self) -> int:
+        return self._engine.world.rank
+
+    @property
+    def size(self) -> int:
+        return self._engine.world.size
+
+    @property
+    def local_rank(self) -> int:
+        return int(env.place_on_node())
+
+    @property
+    def local_size(self) -> int:
+        return min(self.size, env.node_size() or 1)
 
     def gather(self, value: Any) -> list[Any]:
-        return [value]
+        found = self._engine.gather(value)
+        return [value] if found is None else found
 
 
 class DistributedContext:
-    """As Determined's. The chief is rank 0; `gather`, `allgather` and `broadcast` are called by all workers alike.
+    """Like Determined's. The chief is rank 0; all workers must call `gather`, `allgather` and `broadcast`.
 
-    They take what JSON can hold: None, truths, numbers, text, lists, dicts with text for keys. A tuple arrives as a
-    list."""
+    They take plain data: None, booleans, numbers, strings, lists, dicts with string keys. A tuple arrives as a list."""
 
     def __init__(self, source: ContextSource, *, chief_ip: str | None = None) -> None:
         self._source = source
         self._chief_ip = chief_ip
 
-    # --- who this is ---
+    # --- ranks and sizes ---
 
     @property
     def rank(self) -> int:
@@ -72,12 +92,12 @@ class DistributedContext:
 
     @property
     def cross_rank(self) -> int:
-        """The node's number, where each node has as many workers as this one."""
+        """The node's number, if each node has as many workers as this one."""
         return self.rank // self.local_size
 
     @property
     def cross_size(self) -> int:
-        """The number of nodes, where each has as many workers as this one."""
+        """The number of nodes, if each has as many workers as this one."""
         return -(-self.size // self.local_size)
 
     @property
@@ -119,11 +139,11 @@ class DistributedContext:
         return found if self.is_chief else None
 
     def broadcast(self, value: Any) -> Any:
-        """The chief's value, on all workers; what the others give is not looked at."""
+        """The chief's value, on all workers; the others' values are ignored."""
         return self._source.gather(plain("broadcast", value) if self.is_chief else None)[0]
 
     def allgather_local(self, value: Any) -> list[Any]:
-        """The values of this node's workers by local rank, on all of them. Those of other nodes call it too."""
+        """The values of this node's workers by local rank, on all of them. All workers of all nodes must call it."""
         return self._gather_local(plain("allgather_local", value))
 
     def gather_local(self, value: Any) -> list[Any] | None:
@@ -136,17 +156,17 @@ class DistributedContext:
         return self._gather_local(plain("broadcast_local", value) if self.is_local_chief else None)[0]
 
     def _gather_local(self, value: Any) -> list[Any]:
-        here = _node()
-        told = [each for each in self._source.gather([here, self.local_rank, value]) if each[0] == here]
-        told.sort(key=lambda each: each[1])  # the node's first worker may have a higher rank than its second
-        return [each[2] for each in told]
+        here = f"{socket.gethostname()}/{env.node_rank()}"  # agents may share a machine, machines a number
+        found = [each for each in self._source.gather([here, self.local_rank, value]) if each[0] == here]
+        found.sort(key=lambda each: each[1])  # the node's first worker may have a higher rank than its second
+        return [each[2] for each in found]
 
-    # --- where it comes from ---
+    # --- ways to create one ---
 
     @classmethod
     def from_torch_distributed(cls, chief_ip: str | None = None, chief_port: int | None = None) -> DistributedContext:
-        """Of torch.distributed's default group, which must be there. `chief_ip` is kept, and no port is needed: what
-        workers tell each other goes through the group."""
+        """From torch.distributed's default group, which must exist. No port is needed: data travels through the
+        group."""
         from everstep.core.torch_group import TorchGroup
 
         return cls(TorchGroup(), chief_ip=chief_ip)
@@ -165,8 +185,8 @@ class DistributedContext:
 
 
 def plain(call: str, value: Any) -> Any:
-    """A copy as JSON gives it back, so that one worker alone gets what many would; UsageError for what JSON cannot
-    hold."""
+    """A copy that went through JSON, so a single worker gets the same as many; UsageError if the value is not plain
+    data."""
     _check(call, value, "the value")
     return json.loads(json.dumps(value))
 
@@ -175,29 +195,27 @@ def _check(call: str, value: Any, where: str) -> None:
     if isinstance(value, dict):
         for key, each in value.items():
             if type(key) is not str:
-                _refuse(call, f"{where} has the key {key!r}, which is no text", "write the keys as text: str(key)")
+                raise UsageError(
+                    f"{call}(): {where} has the key {key!r}, which is not a string",
+                    hint="use string keys: str(key)",
+                    code="plain-data-key-not-a-string",
+                )
             _check(call, each, f"{where}[{key!r}]")
     elif isinstance(value, list | tuple):
         for number, each in enumerate(value):
             _check(call, each, f"{where}[{number}]")
     elif not (value is None or type(value) in (bool, int, float, str)):
-        _refuse(
-            call, f"{where} is of type {type(value).__qualname__}", "send plain data: tensor.tolist(), float(value)"
+        raise UsageError(
+            f"{call}(): {where} is of type {type(value).__qualname__}",
+            hint="send plain data: tensor.tolist(), float(value)",
+            code="not-plain-data",
         )
-
-
-def _refuse(call: str, what: str, hint: str) -> NoReturn:
-    raise UsageError(f"{call}(): {what}", hint=hint)
-
-
-def _node() -> str:
-    """This node among all: several agents may share a machine, several machines a number."""
-    return f"{socket.gethostname()}/{env.node_rank()}"
 
 
 def _not_here(what: str) -> NoReturn:
     raise UsageError(
         f"{what} is not supported",
-        hint="leave `distributed` out: everstep.pytorch.init() finds the workers by itself, whether started by "
+        hint="leave `distributed` out: everstep.pytorch.init() finds the workers itself, whether started by "
         "`everstep run --nproc-per-node 4 train.py`, torchrun or python",
+        code="backend-not-supported",
     )

@@ -1,15 +1,15 @@
-"""`everstep.import_from_path(folder)`: import modules of a folder beside others of the same names.
+"""`everstep.import_from_path(folder)`: import modules from a folder beside others with the same names.
 
     with everstep.import_from_path(path + "/code/"):
         import model_def as old_model_def
 
-The rule: an import belongs to the folder if the folder has such a module, and it is made inside the block by the thread
-that entered it, or by a module of the folder, at any time and in any thread. All other imports never see the folder:
-nothing is swapped, nobody waits. In nested blocks the inner folder is asked first.
+The rule: an import goes to the folder if the folder has that module and the import is made inside the block by the
+thread that entered it, or by a module of the folder, at any time and in any thread. All other imports never see the
+folder; no thread waits. In nested blocks the inner folder comes first.
 
-Each block is a package of its own with a name that nobody else uses, and Python's own machinery, with its locks, does
-the rest: in `sys.modules` the names of others are untouched, and what needs a module's entry there (dataclasses,
-inspect, relative imports) finds it. Not seen: `importlib.import_module` of a folder's module after the block."""
+Each block is a package with a unique name, and Python's own import machinery, with its locks, does the rest: other
+names in `sys.modules` are untouched, and code that needs a module's entry there (dataclasses, inspect, relative
+imports) finds it. Not covered: `importlib.import_module` of a folder's module after the block."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from typing import Any
 from everstep.errors import UsageError
 
 _PREFIX = "everstep_import_"
-_ALWAYS_SHARED = ("everstep", "__main__")  # a trial of the folder must be a PyTorchTrial of ours
+_ALWAYS_SHARED = ("everstep", "__main__")  # the folder's trials must be subclasses of this everstep's PyTorchTrial
 
 _numbers = itertools.count(1)
 _scopes: dict[str, _Scope] = {}  # of all blocks, by package: their modules may import later
 _scope: ContextVar[_Scope | None] = ContextVar("everstep_import_scope", default=None)
-_lock = threading.Lock()  # of what follows
+_lock = threading.Lock()  # for the two below
 _num_blocks = 0
 _uninstall: Callable[[], None] | None = None
 
@@ -45,7 +45,7 @@ Import = Callable[..., Any]
 
 @contextlib.contextmanager
 def import_from_path(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Inside the block, modules of the folder are imported as modules of their own, whatever has the same name."""
+    """Inside the block, import the folder's modules as separate modules, even if others have the same names."""
     scope = _Scope(_check_folder(path), _scope.get())
     with _hooks_installed():
         token = _scope.set(scope)
@@ -63,7 +63,7 @@ class _Scope:
         self._folder = str(folder)
         self._outer = outer
         self._at_start = frozenset(sys.modules)
-        sys.path_importer_cache.pop(self._folder, None)  # files may have come since it was last looked at
+        sys.path_importer_cache.pop(self._folder, None)  # there may be new files since it was cached
         module = ModuleType(self._package, f"Modules of {folder}, by everstep.import_from_path")
         module.__path__ = [self._folder]
         _scopes[self._package] = self
@@ -71,7 +71,7 @@ class _Scope:
         self.builtins = vars(builtins) | {"__import__": self._import}
 
     def _import(self, name: str, *others: Any, **more: Any) -> Any:
-        """What `import` means in the folder's modules."""
+        """`import` in the folder's modules."""
         return self.import_name(builtins.__import__, name, *others, **more)
 
     def import_name(
@@ -92,7 +92,7 @@ class _Scope:
             return module if fromlist else sys.modules[f"{owner._package}.{top}"]
 
     def import_whole(self, ordinary: Callable[[str], ModuleType], name: str) -> ModuleType:
-        """As importlib.import_module: the module itself, not the package that it is in."""
+        """Like importlib.import_module: the module itself, not its top package."""
         owner = self._owner(name.partition(".")[0])
         if owner is None:
             return ordinary(name)
@@ -105,20 +105,20 @@ class _Scope:
         return self._outer._owner(top) if self._outer is not None else None
 
     def _has(self, top: str) -> bool:
-        """By Python's own order, with the folder as the first place to look."""
+        """In Python's own order, with the folder as the first place to look."""
         if f"{self._package}.{top}" in sys.modules:
             return True
         if top in _ALWAYS_SHARED or BuiltinImporter.find_spec(top) or FrozenImporter.find_spec(top):
             return False
         spec = PathFinder.find_spec(top, [self._folder])
-        if spec is not None and spec.loader is None:  # a plain folder: a real package anywhere goes before it
+        if spec is not None and spec.loader is None:  # a plain folder: a real package elsewhere takes precedence
             elsewhere = PathFinder.find_spec(top)
             return elsewhere is None or elsewhere.loader is None
         return spec is not None
 
     def is_asked(self, importer: Mapping[str, Any] | None) -> bool:
-        """Whether an import in the block is the folder's business. Not if a module of elsewhere makes it that was
-        first imported inside the block: it stays when the block has ended, for all to use."""
+        """Whether an import in the block may go to the folder. Not if it is made by a module from elsewhere that was
+        first imported inside the block: that module outlives the block, and others use it."""
         name = (importer or {}).get("__name__")
         if name in self._at_start or name not in sys.modules:
             return not _is_installed(importer)
@@ -126,7 +126,7 @@ class _Scope:
 
     @contextlib.contextmanager
     def plainly_named(self) -> Iterator[None]:
-        """A module that is missing is told by the name that was asked for."""
+        """Name a missing module as the script did."""
         try:
             yield
         except ModuleNotFoundError as error:
@@ -138,7 +138,7 @@ class _Scope:
 
 
 class _Finder:
-    """For `sys.meta_path`: source files of our packages are run with the imports of their scope."""
+    """For `sys.meta_path`: runs source files of the blocks' packages with the imports of their scope."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -161,17 +161,17 @@ class _PathLoader(SourceFileLoader):
         super().exec_module(module)
 
     def set_data(self, path: str, data: object, *, _mode: int = 0o666) -> None:
-        """The folder stays as it is: no __pycache__."""
+        """Leave the folder unchanged: no __pycache__."""
 
 
 @contextlib.contextmanager
 def _hooks_installed() -> Iterator[None]:
-    """While any thread is in a block; for the others they change nothing."""
+    """While any thread is in a block; other threads are not affected."""
     global _num_blocks, _uninstall
     with _lock:
         _num_blocks += 1
         if _Finder not in sys.meta_path:
-            sys.meta_path.insert(0, _Finder)  # for good: modules import when they like
+            sys.meta_path.insert(0, _Finder)  # permanently: modules may import at any time
         if _uninstall is None:
             _uninstall = _install()
     try:
@@ -203,7 +203,7 @@ def _install() -> Callable[[], None]:
         return found
 
     def uninstall() -> None:
-        if builtins.__import__ is scoped_import:  # else somebody has put theirs around ours
+        if builtins.__import__ is scoped_import:  # otherwise other code has wrapped it
             builtins.__import__ = ordinary
         if importlib.import_module is scoped_import_module:
             importlib.import_module = ordinary_whole
@@ -213,8 +213,8 @@ def _install() -> Callable[[], None]:
 
 
 def _is_installed(importer: Mapping[str, Any] | None) -> bool:
-    """Whether that module is of Python itself or of an installed package: what it imports when a function is called is
-    never meant to be the folder's."""
+    """Whether that module belongs to Python itself or to an installed package: imports in its functions never mean the
+    folder."""
     file = str((importer or {}).get("__file__") or "")
     return any(file.startswith(folder + os.sep) for folder in _INSTALLED)
 
@@ -225,5 +225,9 @@ _INSTALLED = frozenset(sysconfig.get_path(name) for name in ("stdlib", "platstdl
 def _check_folder(path: str | os.PathLike[str]) -> Path:
     folder = Path(path).expanduser().absolute()
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder", hint="give one that holds Python modules, such as PATH/code/")
+        raise UsageError(
+            f"not a folder: {folder}",
+            hint="give a folder that holds Python modules, such as PATH/code/",
+            code="import-path-not-a-folder",
+        )
     return folder

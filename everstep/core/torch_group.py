@@ -1,4 +1,4 @@
-"""torch.distributed's default group as the source of a DistributedContext: JSON as bytes, never a pickle."""
+"""torch.distributed's default group as the source of a DistributedContext: JSON as bytes, nothing pickled."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class TorchGroup:
                 "from_torch_distributed() before torch.distributed has a process group",
                 hint='call torch.distributed.init_process_group("gloo") first; or leave `distributed` out of '
                 "everstep.pytorch.init(), which forms the group itself",
+                code="no-process-group",
             )
 
     @property
@@ -31,7 +32,7 @@ class TorchGroup:
 
     @property
     def local_rank(self) -> int:
-        """Where no launcher has counted, all workers are taken to be on this node."""
+        """Without a launcher that says otherwise, all workers count as being on this node."""
         return self.rank if env.node_size() is None else int(env.place_on_node())
 
     @property
@@ -41,10 +42,10 @@ class TorchGroup:
     def gather(self, value: Any) -> list[Any]:
         data = json.dumps(value).encode()
         sizes = [int(each) for each in self._all_gather(torch.tensor([len(data)]))]
-        padded = torch.zeros(max(sizes), dtype=torch.uint8)  # all tensors of a gather have one size
+        padded = torch.zeros(max(sizes), dtype=torch.uint8)  # all tensors of a gather have the same size
         padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        told = self._all_gather(padded)
-        return [json.loads(bytes(each[:size].tolist())) for each, size in zip(told, sizes, strict=True)]
+        found = self._all_gather(padded)
+        return [json.loads(bytes(each[:size].tolist())) for each, size in zip(found, sizes, strict=True)]
 
     def _all_gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
         mine = mine.to("cuda" if dist.get_backend() == "nccl" else "cpu")

@@ -1,4 +1,4 @@
-"""`experimental.client`: what Determined's scripts ask of a cluster after the training."""
+"""Determined's `experimental.client`. The code is in core/checkpoint_client.py."""
 
 from everstep.experimental import client
 

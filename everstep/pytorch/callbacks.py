@@ -1,11 +1,11 @@
-"""What a user's code is told while a trial is trained."""
+"""Callbacks: a user's code that runs at certain points of the training."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from everstep.errors import UsageError
@@ -14,10 +14,10 @@ log = logging.getLogger("everstep")
 
 
 class PyTorchCallback:
-    """Subclass it, override what you need, and return instances from PyTorchTrial.build_callbacks.
+    """Subclass it, override the hooks you need, and return instances from PyTorchTrial.build_callbacks.
 
-    Every hook runs on all workers, between steps, at the same step, in the order of build_callbacks. What `state_dict`
-    gives is kept in checkpoints and sent to workers that come later."""
+    Every hook runs on all workers, between steps, at the same step, in the order of build_callbacks. Each `state_dict`
+    is saved in checkpoints and sent to workers that join later."""
 
     def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None: ...
 
@@ -31,36 +31,36 @@ class PyTorchCallback:
     def on_training_epoch_end(self, epoch_idx: int) -> None: ...
 
     def on_training_batch_start(self, epoch_idx: int, batch_idx: int) -> None:
-        """Before this worker's first micro-batch of the batch."""
+        """Before this worker's first micro-batch of a batch."""
 
     def on_training_batch_end(self, epoch_idx: int, batch_idx: int, metrics: dict[str, Any]) -> None:
-        """After the batch is committed. `metrics`: the mean over the micro-batches that this worker has computed."""
+        """After a batch is committed. `metrics`: the means over the micro-batches that this worker has computed."""
 
     def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: list[dict[str, Any]]) -> None:
-        """At the end of a reporting period, with its averages over all workers."""
+        """At the end of a reporting period, with its averages over all workers and the metrics of each batch."""
 
     def on_validation_start(self) -> None: ...
 
     def on_validation_epoch_start(self) -> None: ...
 
     def on_validation_epoch_end(self, outputs: list[Any]) -> None:
-        """`outputs`: what evaluate_batch returned for each batch, in the order of the data."""
+        """`outputs`: the results of evaluate_batch, in the order of the data."""
 
     def on_validation_end(self, metrics: dict[str, Any]) -> None: ...
 
     def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None: ...
 
     def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
-        """May add to it."""
+        """May add to the checkpoint."""
 
     def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
-        """On the chief alone, when the checkpoint is durable: where it lies."""
+        """When the checkpoint is durable; on the chief alone."""
 
     def on_checkpoint_upload_end(self, uuid: str) -> None:
         """When the checkpoint is durable."""
 
     def on_exception(self, error: BaseException) -> None:
-        """An exception of the script's or of ours ends the training; after this what is in memory is saved."""
+        """An exception ends the training. After this hook, the state in memory is saved."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -69,13 +69,17 @@ class PyTorchCallback:
 
 
 class EarlyStopping(PyTorchCallback):
-    """Stops when a validation metric has not become better for `patience` validations."""
+    """Stops the training when a validation metric has not improved for `patience` validations."""
 
     def __init__(
         self, context: Any, metric: str, *, patience: int = 3, min_delta: float = 0.0, smaller_is_better: bool = True
     ) -> None:
         if patience < 1:
-            raise UsageError(f"patience={patience}", hint="the number of validations to wait, 1 or more")
+            raise UsageError(
+                f"patience={patience}",
+                hint="the number of validations to wait, 1 or more",
+                code="patience-not-positive",
+            )
         self._context, self.metric, self.patience = context, metric, patience
         self._delta, self._sign = min_delta, 1 if smaller_is_better else -1
         self.best: float | None = None
@@ -86,6 +90,7 @@ class EarlyStopping(PyTorchCallback):
             raise UsageError(
                 f"EarlyStopping watches {self.metric!r}, which is not among the metrics",
                 hint=f"use one of {sorted(metrics)}",
+                code="early-stopping-metric-missing",
             )
         value = float(metrics[self.metric])
         is_better = self.best is None or self._sign * value < self._sign * self.best - self._delta
@@ -94,7 +99,7 @@ class EarlyStopping(PyTorchCallback):
             return
         self.num_worse += 1
         if self.num_worse >= self.patience:
-            log.info("%s has not become better than %s for %d validations", self.metric, self.best, self.num_worse)
+            log.info("%s has not improved on %s for %d validations", self.metric, self.best, self.num_worse)
             self._context.set_stop_requested(True)
 
     def state_dict(self) -> dict[str, Any]:
@@ -105,24 +110,30 @@ class EarlyStopping(PyTorchCallback):
 
 
 class Callbacks:
-    """All of a trial's, told in order."""
+    """All callbacks of a trial, called in order."""
 
     def __init__(self, given: Any) -> None:
         if not isinstance(given, Mapping):
             raise UsageError(
-                f"build_callbacks returned a {type(given).__name__}", hint='return a dict: {"name": callback}'
+                f"build_callbacks returned an object of type {type(given).__name__}",
+                hint='return a dict: {"name": callback}',
+                code="callbacks-not-a-dict",
             )
         self.all: dict[str, PyTorchCallback] = dict(given)
         for name, each in self.all.items():
             if not isinstance(each, PyTorchCallback):
-                raise UsageError(f"callback {name!r} is a {type(each).__name__}", hint="subclass PyTorchCallback")
+                raise UsageError(
+                    f"callback {name!r} is of type {type(each).__name__}",
+                    hint="subclass PyTorchCallback",
+                    code="not-a-callback",
+                )
 
-    def tell(self, hook: str, *args: Any) -> None:
+    def call(self, hook: str, *args: Any) -> None:
         for each in self.all.values():
             _call(getattr(each, hook), args)
 
-    def tell_all(self, hook: str, *args: Any) -> None:
-        """Also if one raises; the first error is raised at the end."""
+    def call_all(self, hook: str, *args: Any) -> None:
+        """Even if one raises; the first error is raised at the end."""
         errors: list[BaseException] = []
         for each in self.all.values():
             try:
@@ -134,7 +145,11 @@ class Callbacks:
 
     @property
     def has_batch_hooks(self) -> bool:
-        return any(_overrides(each, _BATCH_HOOKS) for each in self.all.values())
+        return any(
+            getattr(type(each), hook) is not getattr(PyTorchCallback, hook)
+            for each in self.all.values()
+            for hook in ("on_training_batch_start", "on_training_batch_end")
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {name: each.state_dict() for name, each in self.all.items()}
@@ -144,18 +159,11 @@ class Callbacks:
             if name in state:
                 each.load_state_dict(state[name])
         if unknown := sorted(set(state) - set(self.all)):
-            log.warning("the state of callbacks %s was left out: build_callbacks does not name them", unknown)
-
-
-_BATCH_HOOKS = ("on_training_batch_start", "on_training_batch_end")
-
-
-def _overrides(callback: PyTorchCallback, hooks: Iterable[str]) -> bool:
-    return any(getattr(type(callback), hook) is not getattr(PyTorchCallback, hook) for hook in hooks)
+            log.warning("ignored the state of callbacks %s: build_callbacks does not name them", unknown)
 
 
 def _call(hook: Callable[..., None], args: tuple[Any, ...]) -> None:
-    """Hooks of old scripts take no epoch_idx."""
+    """Old scripts define the epoch hooks without epoch_idx."""
     if len(args) == 1 and hook.__name__.startswith("on_training_epoch") and not inspect.signature(hook).parameters:
         hook()
     else:

@@ -1,4 +1,4 @@
-"""`everstep.pytorch.init()`: the context of a trial, under `python`, `torchrun`, `everstep run` or in a job alike."""
+"""`everstep.pytorch.init()`: the context of a trial, under `python`, `torchrun`, `everstep run` and in a job."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import torch
 import torch.distributed as dist
 
 from everstep import env
-from everstep.core import DistributedContext
 from everstep.core.cluster_info import experiment_config
+from everstep.core.distributed import DistributedContext, EngineSource
 from everstep.engine import process_engine
 from everstep.engine.seeds import seed_everything
 from everstep.errors import UsageError
 from everstep.pytorch.context import PyTorchTrialContext
-from everstep.pytorch.engine_world import EngineSource
 
 
 @contextlib.contextmanager
@@ -34,13 +33,13 @@ def init(
     threads: int = 1,
     checkpoints: str | os.PathLike[str] | None = None,
 ) -> Iterator[PyTorchTrialContext]:
-    """A context for a PyTorchTrial and its Trainer; both live inside the `with`.
+    """A context for a PyTorchTrial and its Trainer; use both inside the `with`.
 
-    hparams, exp_conf: those of the job file, if there is one. distributed: not needed; the workers find each other.
-    micro-batches: parts of a global batch; defaults to the job file's slots_per_trial, else to the largest number of
-    workers.
+    hparams, exp_conf: default to those of the job file. distributed: not needed; the workers find each other.
+    micro_batches: how many micro-batches make up a global batch; defaults to the job file's slots_per_trial, otherwise
+    to the largest number of workers.
     reduce: "exact" gives the same bits for every number of workers, "fast" does not. threads: of torch, in exact mode.
-    seed: of the model's first weights and all that is random. checkpoints: a directory or URL for them."""
+    seed: for the initial weights and all randomness. checkpoints: a directory or URL to save them in."""
     exp_conf = dict(experiment_config() if exp_conf is None else exp_conf)
     hparams = dict((exp_conf.get("hyperparameters") or {}) if hparams is None else hparams)
     if seed is None:
@@ -71,7 +70,7 @@ def init(
         yield context
     finally:
         if not is_several:
-            process_engine.close()  # the next context of this process has an engine of its own
+            process_engine.close()  # the next context of this process gets a new engine
 
 
 def _micro_batches(given: int | None, exp_conf: Mapping[str, Any]) -> int:
@@ -80,7 +79,8 @@ def _micro_batches(given: int | None, exp_conf: Mapping[str, Any]) -> int:
     if isinstance(micro_batches, bool) or not isinstance(micro_batches, int) or micro_batches < 1:
         raise UsageError(
             f"micro_batches={micro_batches!r}: a global batch has at least one micro-batch",
-            hint="a whole number, 1 or more",
+            hint="give a whole number, 1 or more",
+            code="micro-batches-not-positive",
         )
     return micro_batches
 

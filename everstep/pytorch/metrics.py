@@ -1,8 +1,7 @@
-"""The metrics of training: of each micro-batch, put together to those of each batch, and of each reporting period.
+"""Training metrics: of each micro-batch, combined into those of each batch and each reporting period.
 
-What a worker's micro-batches said of a batch goes to all others with the pulse of the next one, so that nearly nothing
-is lost with a worker: at most its part of the last batch before its death. Then that batch's mean is over fewer
-samples."""
+A worker's metrics of a batch travel to all others with the pulse of the next one, so a lost worker takes at most its
+part of the last batch with it. The mean of that batch is then over fewer samples."""
 
 from __future__ import annotations
 
@@ -13,85 +12,79 @@ from typing import Any, NamedTuple
 import torch
 
 from everstep.errors import UsageError
-from everstep.pytorch.plain_data import Number, listed, mean, number
-from everstep.pytorch.reducers import Reducers
+from everstep.pytorch.reducers import Number, Reducers, listed, mean, number
 
 log = logging.getLogger("everstep")
 
 
 class LoggedValues(NamedTuple):
-    """What one micro-batch said."""
+    """The metrics of one micro-batch."""
 
     samples: int
     metrics: dict[str, Any]
-    slots: list[Any]  # of the user's reducers, packed
+    reduced: list[Any]  # results of the user's reducers, packed
 
     def plain(self) -> LoggedValues:
-        """As JSON can hold it: numbers and lists in place of tensors."""
+        """For JSON: numbers and lists instead of tensors."""
         return self._replace(metrics={name: listed(number(name, value)) for name, value in self.metrics.items()})
 
 
 class ReportingPeriod(NamedTuple):
-    """A reporting period."""
-
     average: dict[str, Any]
     batches: list[dict[str, Number]]
     samples: int
 
 
 class TrainingMetrics:
-    """Part of the state that newcomers receive and that checkpoints hold."""
+    """Part of the state that newcomers receive and checkpoints hold."""
 
     def __init__(self, reducers: Reducers) -> None:
         self._reducers = reducers
-        self._open: dict[
-            int, dict[int, LoggedValues]
-        ] = {}  # by step and micro-batch, of steps whose micro-batches are not all known here
-        self._samples: dict[int, int] = {}  # by open step: how many it has
+        self._open: dict[int, dict[int, LoggedValues]] = {}  # by step and micro-batch, while some may be unknown here
+        self._samples: dict[int, int] = {}  # of open steps
         self._batches: list[tuple[int, dict[str, Any]]] = []  # samples and means of the period's batches
-        self._slots: list[list[Any]] = []
-        self.last: dict[str, Any] = {}  # of the last batch that is wholly known
+        self._reduced: list[list[Any]] = []
+        self.last: dict[str, Any] = {}  # of the last closed batch
 
     def record(self, step: int, micro_batch: int, samples: int, result: Any) -> None:
-        """What train_batch returned for a micro-batch of this worker's."""
+        """The result of train_batch for one of this worker's micro-batches."""
         self._open.setdefault(step, {})[micro_batch] = LoggedValues(
-            samples, detached(result), self._reducers.slot(is_training=True)
+            samples, detached(result), self._reducers.reduce_part(is_training=True)
         )
 
     def committed(self, step: int, samples: int) -> None:
-        """This many samples are in the step. What is not known of earlier steps by now will not come any more."""
+        """The step has this many samples. Metrics of earlier steps that are unknown by now will never arrive."""
         self._samples[step] = samples
         for earlier in sorted(each for each in self._open if each < step):
             self._close(earlier)
 
     def known(self) -> list[Any]:
-        """Of the last committed step, what is known here; for `hear` at the others."""
+        """The metrics of the last committed step that are known here; for `hear` on other workers."""
         last = max(self._samples, default=-1)
         if last in self._open:
             self._open[last] = {micro_batch: entry.plain() for micro_batch, entry in self._open[last].items()}
         return [last, {str(micro_batch): list(entry) for micro_batch, entry in self._open.get(last, {}).items()}]
 
-    def hear(self, said: list[Any]) -> None:
-        step, micro_batches = said
+    def hear(self, known: list[Any]) -> None:
+        step, micro_batches = known
         if step in self._samples:
-            entries = {int(micro_batch): LoggedValues(*entry) for micro_batch, entry in micro_batches.items()}
-            self._open[step] = entries | self._open.get(step, {})
+            self._open[step] = _entries(micro_batches) | self._open.get(step, {})
 
     def mine(self, step: int) -> dict[str, Number]:
-        """The mean over the micro-batches that are known here."""
+        """The means over the micro-batches known here."""
         return _mean(self._open.get(step, {}))
 
     def take(self) -> ReportingPeriod:
-        """All since the last time; what all workers know of the last batch must have been heard."""
+        """Everything since the last call; `hear` must have been called with what all workers know of the last batch."""
         for step in sorted(self._samples):
             self._close(step)
-        batches, slots = self._batches, self._slots
-        self._batches, self._slots = [], []
+        batches, reduced = self._batches, self._reduced
+        self._batches, self._reduced = [], []
         names = {name: None for _, metrics in batches for name in metrics}
         average: dict[str, Any] = {
             name: mean((samples, metrics[name]) for samples, metrics in batches if name in metrics) for name in names
         }
-        average |= self._reducers.combine(slots, is_training=True) if slots else {}
+        average |= self._reducers.combine(reduced, is_training=True) if reduced else {}
         plain = [{name: number(name, value) for name, value in metrics.items()} for _, metrics in batches]
         return ReportingPeriod(average, plain, sum(samples for samples, _ in batches))
 
@@ -100,12 +93,12 @@ class TrainingMetrics:
         samples = sum(entry.samples for entry in entries.values())
         if samples < expected:
             log.warning(
-                "batch %d: metrics of %d of its %d samples were lost with a worker", step, expected - samples, expected
+                "batch %d: the metrics of %d of %d samples were lost with a worker", step, expected - samples, expected
             )
         if entries:
             self.last = {name: listed(value) for name, value in _mean(entries).items()}
             self._batches.append((samples, self.last))
-            self._slots += [entries[micro_batch].slots for micro_batch in sorted(entries) if entries[micro_batch].slots]
+            self._reduced += [entry.reduced for _, entry in sorted(entries.items()) if entry.reduced]
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -115,17 +108,18 @@ class TrainingMetrics:
             ],
             "samples": [list(each) for each in self._samples.items()],
             "batches": [list(each) for each in self._batches],
-            "slots": list(self._slots),
+            "reduced": list(self._reduced),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._open = {
-            step: {int(micro_batch): LoggedValues(*entry) for micro_batch, entry in micro_batches.items()}
-            for step, micro_batches in state["open"]
-        }
+        self._open = {step: _entries(micro_batches) for step, micro_batches in state["open"]}
         self._samples = dict(state["samples"])
         self._batches = [(samples, metrics) for samples, metrics in state["batches"]]
-        self._slots = list(state["slots"])
+        self._reduced = list(state["reduced"])
+
+
+def _entries(micro_batches: Mapping[str, Any]) -> dict[int, LoggedValues]:
+    return {int(micro_batch): LoggedValues(*entry) for micro_batch, entry in micro_batches.items()}
 
 
 def _mean(entries: Mapping[int, LoggedValues]) -> dict[str, Number]:
@@ -139,13 +133,15 @@ def _mean(entries: Mapping[int, LoggedValues]) -> dict[str, Number]:
 
 
 def detached(result: Any) -> dict[str, Any]:
-    """What train_batch returned, without the graph that its tensors hang on; turned into numbers only when needed, so
-    copied: the script may go on to change a tensor of its own."""
+    """The result of train_batch, without the autograd graph. Values become numbers only when needed, so tensors are
+    copied: the script may change its own."""
     if isinstance(result, torch.Tensor):
         result = {"loss": result}
     if not isinstance(result, Mapping):
         raise UsageError(
-            f"train_batch returned a {type(result).__name__}", hint='return the loss, or a dict: {"loss": loss}'
+            f"train_batch returned an object of type {type(result).__name__}",
+            hint='return the loss, or a dict: {"loss": loss}',
+            code="train-batch-result-unknown",
         )
     return {
         str(name): value.detach().clone() if isinstance(value, torch.Tensor) else value

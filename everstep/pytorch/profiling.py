@@ -1,13 +1,18 @@
-"""torch.profiler around the batches that were asked for; its traces go where TensorBoard looks.
+"""torch.profiler around the requested batches, with traces for TensorBoard; and samples of the system each second.
 
-Every worker profiles itself and writes files of its own. Without an end, a trace is written every few batches: a trace
-is in memory until then."""
+Every worker profiles itself and writes its own files. Without a last batch, a trace is written every 100 batches: it is
+held in memory until then. System samples come from /proc and torch alone. A share is that of the time since the last
+sample; 1.0 is one core, or a whole GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -17,13 +22,15 @@ from everstep import env
 from everstep.errors import UsageError
 
 BATCHES_PER_TRACE = 100
+SAMPLE_PERIOD_S = 1.0
+_MB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfilerSettings:
     """
-    sync_timings: wait for the GPU after each batch, so that its work counts where it belongs.
-    begin_on_batch, end_after_batch: the first and the last one to be profiled, counted from 0; None: until the end.
+    sync_timings: wait for the GPU after each batch, so its work counts for that batch.
+    begin_on_batch, end_after_batch: the first and last batch to profile, counted from 0; None: until the end.
     arguments: for torch.profiler.profile."""
 
     is_enabled: bool = False
@@ -36,32 +43,29 @@ class ProfilerSettings:
         is_before_end = self.end_after_batch is None or batch <= self.end_after_batch
         return self.is_enabled and batch >= self.begin_on_batch and is_before_end
 
-
-def configure_profiler(
-    *, enabled: bool = False, sync_timings: bool = True, begin_on_batch: int = 0, end_after_batch: int | None = None
-) -> ProfilerSettings:
-    if begin_on_batch < 0 or (end_after_batch is not None and end_after_batch < begin_on_batch):
-        raise UsageError(
-            f"no batch lies between begin_on_batch={begin_on_batch} and end_after_batch={end_after_batch}",
-            hint="both are counted from 0 and are profiled themselves: begin_on_batch=10, end_after_batch=19",
-        )
-    return ProfilerSettings(
-        is_enabled=enabled, sync_timings=sync_timings, begin_on_batch=begin_on_batch, end_after_batch=end_after_batch
-    )
+    def __post_init__(self) -> None:
+        begin, end = self.begin_on_batch, self.end_after_batch
+        if begin < 0 or (end is not None and end < begin):
+            raise UsageError(
+                f"there is no batch between begin_on_batch={begin} and end_after_batch={end}",
+                hint="both count from 0 and are included: begin_on_batch=10, end_after_batch=19",
+                code="no-batch-to-profile",
+            )
 
 
 def profiler_arguments(*args: Any, **kwargs: Any) -> ProfilerSettings:
-    """For context.set_profiler: as torch.profiler.profile, whose own schedule says which batches."""
+    """For context.set_profiler: the arguments of torch.profiler.profile, whose schedule selects the batches."""
     if args:
         raise UsageError(
-            f"set_profiler was given {len(args)} arguments without names",
-            hint="torch.profiler.profile takes them by name: set_profiler(activities=[…], schedule=…)",
+            f"set_profiler got {len(args)} arguments without names",
+            hint="torch.profiler.profile takes keyword arguments: set_profiler(activities=[…], schedule=…)",
+            code="profiler-arguments-without-names",
         )
     return ProfilerSettings(is_enabled=True, arguments=kwargs)
 
 
 class Profiler:
-    """Told of every batch; from its beginning to `close`."""
+    """Call `step` before every batch, and `close` at the end."""
 
     def __init__(self, settings: ProfilerSettings, folder: Path) -> None:
         self._settings, self._folder = settings, folder
@@ -83,22 +87,87 @@ class Profiler:
 
     def _begin(self) -> profile:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        usual: dict[str, Any] = {
-            "on_trace_ready": tensorboard_trace_handler(str(self._folder), env.worker() or None),
-        }
+        usual: dict[str, Any] = {"on_trace_ready": tensorboard_trace_handler(str(self._folder), env.worker() or None)}
         if self._settings.end_after_batch is None:
-            usual["schedule"] = _save_now_and_then
+            usual["schedule"] = _save_each_trace
         profiler = profile(**(usual | dict(self._settings.arguments)))
         profiler.start()
         return profiler
 
     def close(self) -> None:
-        """What was profiled is written."""
+        """Write the trace."""
         profiler, self._profile = self._profile, None
         if profiler is not None:
             profiler.stop()
 
 
-def _save_now_and_then(batch: int) -> ProfilerAction:
+def _save_each_trace(batch: int) -> ProfilerAction:
     is_last = batch % BATCHES_PER_TRACE == BATCHES_PER_TRACE - 1
     return ProfilerAction.RECORD_AND_SAVE if is_last else ProfilerAction.RECORD
+
+
+# --- samples of the system ---
+
+
+def cpu_seconds() -> float:
+    """Of this process, with its threads and the children it has waited for."""
+    return sum(os.times()[:4])
+
+
+def machine_cpu_seconds() -> float:
+    """Of all processes."""
+    user, nice, system, _idle, _wait, irq, softirq, *_ = map(
+        int, Path("/proc/stat").read_text().split("\n")[0].split()[1:]
+    )
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb() -> dict[str, float]:
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    available = next(
+        line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:")
+    )
+    return {"memory_mb": resident / _MB, "machine_free_memory_mb": int(available.split()[1]) / 1024}
+
+
+def gpu_facts() -> dict[str, float]:
+    """Of this worker's GPU, if it uses one; and how busy it is, if torch knows."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return {}
+    free, total = torch.cuda.mem_get_info()
+    facts = {"gpu_memory_mb": torch.cuda.memory_allocated() / _MB, "gpu_used_memory_mb": (total - free) / _MB}
+    try:
+        facts["gpu_share"] = torch.cuda.utilization() / 100
+    except Exception:  # needs NVIDIA's package, which raises its own errors
+        pass
+    return facts
+
+
+class SystemSampler:
+    """A thread that passes a sample to `report` each second, inside a `with`."""
+
+    def __init__(self, report: Callable[[Mapping[str, Any]], None], *, period_s: float = SAMPLE_PERIOD_S) -> None:
+        self._report, self._period_s = report, period_s
+        self._is_ending = threading.Event()
+        self._thread = threading.Thread(target=self._sample_all, name="system-sampler", daemon=True)
+
+    def __enter__(self) -> SystemSampler:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_ending.set()
+        self._thread.join()
+
+    def _sample_all(self) -> None:
+        then, own_s, all_s = time.monotonic(), cpu_seconds(), machine_cpu_seconds()
+        while not self._is_ending.wait(self._period_s):
+            now, own_now_s, all_now_s = time.monotonic(), cpu_seconds(), machine_cpu_seconds()
+            shares = {
+                "cpu_share": (own_now_s - own_s) / (now - then),
+                "machine_cpu_share": (all_now_s - all_s) / (now - then),
+            }
+            self._report(shares | memory_mb() | gpu_facts())
+            then, own_s, all_s = now, own_now_s, all_now_s

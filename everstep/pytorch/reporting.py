@@ -1,8 +1,8 @@
-"""What a person and a program see of a fit: the display, metrics.jsonl, TensorBoard's files, the coordinator's store.
+"""Reports of a fit: on the display, in metrics.jsonl and TensorBoard's files, and to the coordinator.
 
-Every worker has a reporter and tells it everything; the chief of the moment writes. Who that is is looked up each time:
-it may die, and another goes on in the same files. Nothing here can end the training: what cannot be written is said
-once, counted, and said again at the end."""
+Every worker has a reporter and passes everything to it; the current chief writes. The chief is looked up each time: it
+may die, and another continues the same files. Nothing here can end the training: a failure to write is logged once,
+and the lost lines are counted and logged at the end."""
 
 from __future__ import annotations
 
@@ -13,22 +13,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from everstep.pytorch.display import FitDisplay, open_display
-from everstep.pytorch.fit_status import Status, clock, number, shown_loss, shown_metrics
-from everstep.pytorch.records import FILE, RecordFile, make_record
-from everstep.pytorch.speed import FitSpeed, remaining_s
-from everstep.pytorch.tensorboard import FOLDER, TensorBoard, Writer
-from everstep.pytorch.units import BatchProgress, TrainUnit
+from everstep.pytorch.display import (
+    FitDisplay,
+    FitSpeed,
+    FitStatus,
+    clock,
+    number,
+    open_display,
+    shown_loss,
+    shown_metrics,
+)
+from everstep.pytorch.metric_records import FILE, RecordFile, make_record
+from everstep.pytorch.progress import BatchProgress
+from everstep.pytorch.tensorboard import FOLDER, ChiefWriter, TensorBoard
+from everstep.pytorch.train_units import TrainUnit
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.25  # how often a worker looks whether it has become the chief
+_LOOK_S = 0.25  # how often a worker checks whether it has become the chief
 
 
 class Reporter:
     """
-    length_batches: the batches of the whole fit, if known. metric: the one that checkpoints are compared by.
-    job_metrics: takes each record for the coordinator, at once; if it can be closed, it is closed with the reporter."""
+    length_batches: batches of the whole fit, if known. metric: the one that checkpoints are compared by.
+    job_metrics: called with each record for the coordinator; must not block. If it has a `close`, that is called with
+    the reporter's."""
 
     def __init__(
         self,
@@ -55,22 +64,22 @@ class Reporter:
         self._where: dict[int, str] = {}  # checkpoints, by step
         self._is_closed = False
 
-    def get_writer(self) -> Writer:
-        """For the script: as TensorBoard's SummaryWriter, on any worker."""
-        return Writer(self._tensorboard)
+    def get_writer(self) -> ChiefWriter:
+        """TensorBoard's SummaryWriter for the script, on any worker."""
+        return ChiefWriter(self._tensorboard)
 
-    # --- what happens ---
+    # --- events of a fit ---
 
     def began(self, progress: BatchProgress, resumed_from: str | None) -> None:
         self._progress = progress
         self._tensorboard.began(progress.batches)
         self._write(make_record("begin", progress, resumed_from=resumed_from))
         if resumed_from is not None:
-            self._say(f"going on from batch {progress.batches} (checkpoint {resumed_from})")
+            self._say(f"resuming from batch {progress.batches} (checkpoint {resumed_from})")
         self._pace.skip_to(time.monotonic())
 
     def batch(self, progress: BatchProgress, metrics: Mapping[str, Any] | None, num_samples: int) -> None:
-        """After each. `num_samples`: of the global batch."""
+        """After each batch. `num_samples`: of the global batch."""
         now = time.monotonic()
         self._pace.batch(now, num_samples)
         self._progress = progress
@@ -86,7 +95,7 @@ class Reporter:
         metrics: Mapping[str, Any],
         batch_metrics: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """Averages since the last report; and, where wanted, those of each batch."""
+        """Averages since the last report, and optionally the metrics of each batch."""
         self._progress, self._metrics = progress, metrics
         more = {"batch_metrics": batch_metrics} if batch_metrics else {}
         self._write(make_record("training", progress, metrics, **more))
@@ -107,7 +116,7 @@ class Reporter:
         self._pace.skip_to(time.monotonic())
 
     def saved(self, uuid: str, step: int, where: str) -> None:
-        """`where`: what a person can look at. May come while later batches are trained."""
+        """`where`: shown to the user. May be called while later batches are trained."""
         known = self._progress if self._progress.batches == step else BatchProgress(batches=step)
         record = make_record("checkpoint", known, uuid=uuid, where=where)
         if known is not self._progress:
@@ -118,13 +127,13 @@ class Reporter:
         self._say(f"checkpoint {self._where[step]}")
 
     def system(self, metrics: Mapping[str, Any]) -> None:
-        """What the machine does; from any thread."""
+        """Samples of the machine; from any thread."""
         if self._is_chief() and not self._is_closed:
             self._append(make_record("system", self._progress, metrics))
 
     @contextmanager
     def aside(self, doing: str) -> Iterator[None]:
-        """While validating or saving: this time is not training's, and the display says what is being done."""
+        """While validating: the display shows it, and the time does not count as training."""
         self._doing = doing
         self._draw(time.monotonic())
         try:
@@ -152,7 +161,7 @@ class Reporter:
         self._say(f"failed after batch {self._progress.batches}: {type(error).__name__}")
 
     def close(self) -> None:
-        """Everything is written and sent, as far as it can be; the terminal is as it was. Again: nothing."""
+        """Write and send everything, as far as possible, and restore the terminal. A second call does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -161,12 +170,12 @@ class Reporter:
         self._tensorboard.close()
         self._records.close()
         if self._num_lost:
-            log.warning("%d lines of metrics could not be written", self._num_lost)
+            log.warning("%d lines of metrics were not written", self._num_lost)
         close = getattr(self._job_metrics, "close", None)
         if close is not None:
             close()
 
-    # --- how it is told ---
+    # --- where reports go ---
 
     def _write(self, record: dict[str, Any]) -> None:
         if not self._is_chief():
@@ -197,13 +206,13 @@ class Reporter:
             self._drawn_at = now
         best = self._where.get(self._best_step) if self._best_step is not None else None
         display.draw(
-            Status(
+            FitStatus(
                 progress=self._progress,
                 length=self._length,
                 length_batches=self._length_batches,
                 loss=shown_loss(self._metrics),
                 samples_per_s=self._pace.samples_per_s,
-                eta_s=remaining_s(self._pace, self._length, self._length_batches, self._progress),
+                eta_s=self._pace.remaining_s(self._length, self._length_batches, self._progress),
                 validation=self._validation,
                 best=f"best checkpoint: {best}" if best else "",
                 doing=self._doing,

@@ -1,4 +1,4 @@
-"""Learning-rate schedulers that the trainer steps: with each batch, optimizer step or epoch, or not at all."""
+"""Learning-rate schedulers, and when the trainer steps them: with each batch, optimizer step or epoch, or never."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from everstep.errors import UsageError
-from everstep.pytorch.units import BatchProgress
+from everstep.pytorch.progress import BatchProgress
 
 
 class StepMode(enum.Enum):
@@ -19,26 +19,31 @@ class StepMode(enum.Enum):
 
 
 class LRScheduler:
-    """A scheduler of torch's, and when it is stepped: at every `frequency`-th epoch, batch or optimizer step."""
+    """A torch scheduler, and when it is stepped: at every `frequency`-th epoch, batch or optimizer step."""
 
     StepMode = StepMode
 
     def __init__(self, scheduler: Any, step_mode: Any, frequency: int = 1) -> None:
         if not isinstance(step_mode, StepMode):
             names = ", ".join(mode.name for mode in StepMode)
-            raise UsageError(f"step_mode={step_mode!r}", hint=f"give one of LRScheduler.StepMode: {names}")
+            raise UsageError(
+                f"step_mode={step_mode!r}", hint=f"give one of LRScheduler.StepMode: {names}", code="step-mode-unknown"
+            )
         if isinstance(frequency, bool) or not isinstance(frequency, int) or frequency < 1:
-            raise UsageError(f"frequency={frequency!r}", hint="a whole number, 1 or more")
+            raise UsageError(
+                f"frequency={frequency!r}", hint="a whole number, 1 or more", code="scheduler-frequency-not-positive"
+            )
         if isinstance(scheduler, ReduceLROnPlateau) and step_mode is not StepMode.MANUAL_STEP:
             raise UsageError(
-                f"ReduceLROnPlateau with {step_mode.name}: it needs a metric, which only you know",
+                f"ReduceLROnPlateau with {step_mode.name}: it needs a metric, which the trainer does not know",
                 hint="use MANUAL_STEP, and in a callback: def on_validation_end(self, metrics): "
                 'self.scheduler.step(metrics["validation_loss"])',
+                code="scheduler-needs-a-metric",
             )
         self.scheduler, self.step_mode, self.frequency = scheduler, step_mode, frequency
 
     def is_due(self, before: BatchProgress, after: BatchProgress, aggregation: int) -> bool:
-        """Whether it is to be stepped after the batch between; never after one without an optimizer step."""
+        """Whether to step it after the batch in between; never after a batch without an optimizer step."""
         if self.step_mode is StepMode.STEP_EVERY_EPOCH:
             return after.epochs // self.frequency > before.epochs // self.frequency
         if self.step_mode is StepMode.STEP_EVERY_OPTIMIZER_STEP:

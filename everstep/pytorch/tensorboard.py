@@ -1,7 +1,7 @@
-"""TensorBoard's files, by the chief of the moment: training/NAME and validation/NAME by batches.
+"""TensorBoard's files, written by the current chief: training/NAME and validation/NAME by batches.
 
-A run that goes on from an earlier batch, or a chief that takes over, first tells TensorBoard to forget what was drawn
-beyond. Without the package there is one warning, and training goes on."""
+When a run resumes from an earlier batch, or a new chief takes over, TensorBoard first discards the later points.
+Without the package there is one warning, and training continues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from everstep.pytorch.fit_status import is_number
+from everstep.pytorch.display import is_number
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -28,7 +28,7 @@ class TensorBoard:
         self._step = 0
 
     def began(self, step: int) -> None:
-        """Training goes on from here. The chief opens its file now: the import takes longer than many batches."""
+        """Training begins here. The chief opens its file now: the import takes longer than many batches."""
         self._step = step
         self.call("flush")
 
@@ -39,7 +39,7 @@ class TensorBoard:
                 self.call("add_scalar", f"{prefix}/{name}", float(value), step)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """A method of the writer; of nobody's where somebody else is the chief."""
+        """Call a method of the writer; nothing happens unless this worker is the chief."""
         if not self._is_enabled or not self._is_chief():
             return None
         try:
@@ -47,17 +47,17 @@ class TensorBoard:
                 self._writer = self._open()
             return getattr(self._writer, method)(*args, **kwargs)
         except ImportError as error:
-            self._give_up(f"TensorBoard files are not written: {error}; to have them: pip install tensorboard")
+            self._give_up(f"TensorBoard files are not written: {error}; to get them: pip install tensorboard")
         except OSError as error:
-            self._give_up(f"TensorBoard files are not written any more: {error}")
+            self._give_up(f"TensorBoard files are no longer written: {error}")
         return None
 
     def _open(self) -> SummaryWriter:
         from torch.utils.tensorboard import SummaryWriter
 
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        is_going_on = any(self._folder.glob("events.out.tfevents.*"))
-        purge_step = self._step + 1 if is_going_on else None
+        is_continued = any(self._folder.glob("events.out.tfevents.*"))
+        purge_step = self._step + 1 if is_continued else None
         return SummaryWriter(str(self._folder), purge_step=purge_step, flush_secs=_FLUSH_S)
 
     def _give_up(self, why: str) -> None:
@@ -77,8 +77,8 @@ class TensorBoard:
                 self._give_up(f"the last TensorBoard events were not written: {error}")
 
 
-class Writer:
-    """What a script gets as SummaryWriter: may be used on all workers, and writes where the chief is."""
+class ChiefWriter:
+    """A SummaryWriter for scripts: it can be used on all workers, and writes on the chief."""
 
     def __init__(self, board: TensorBoard) -> None:
         self._board = board
@@ -96,7 +96,7 @@ class Writer:
         self._board.flush()
 
     def close(self) -> None:
-        """Ours goes on: the trainer closes it."""
+        """The trainer closes the file."""
         self._board.flush()
 
 
@@ -104,5 +104,5 @@ def _has_method(name: str) -> bool:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        return True  # as far as we know; the call will say what is missing
+        return True  # unknown; the call will report the missing package
     return callable(getattr(SummaryWriter, name, None))

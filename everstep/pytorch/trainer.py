@@ -1,4 +1,4 @@
-"""`Trainer`: fits a trial, wherever it runs."""
+"""`Trainer`: fits a trial."""
 
 from __future__ import annotations
 
@@ -13,33 +13,36 @@ from everstep.data.loader import DataLoader
 from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
 from everstep.pytorch.callbacks import Callbacks
+from everstep.pytorch.checkpoints import TrialCheckpoints, check_format, restore
 from everstep.pytorch.context import PyTorchTrialContext
-from everstep.pytorch.due_actions import FitPlan, check_policy, configured_length, is_done, length_in_batches
-from everstep.pytorch.fit import FitLoop
-from everstep.pytorch.job_metrics import job_metrics
-from everstep.pytorch.profiling import Profiler, configure_profiler
+from everstep.pytorch.fit_loop import FitLoop
+from everstep.pytorch.fit_plan import FitPlan, make_plan
+from everstep.pytorch.metric_records import open_job_metrics
+from everstep.pytorch.profiling import Profiler, ProfilerSettings, SystemSampler
 from everstep.pytorch.reporting import Reporter
-from everstep.pytorch.run_paths import RunPaths, decide_place
-from everstep.pytorch.saving import TrialCheckpoints, check_format, restore
-from everstep.pytorch.system import SystemSampler
+from everstep.pytorch.run_folder import RunPaths, choose_paths
 from everstep.pytorch.tensorboard import FOLDER as TENSORBOARD
+from everstep.pytorch.train_units import Batch, TrainUnit
 from everstep.pytorch.trial import PyTorchTrial, check_trial
-from everstep.pytorch.units import Batch, TrainUnit, check_length, check_period
 from everstep.pytorch.validation import Validation
 
 log = logging.getLogger("everstep")
 
 
 class Trainer:
-    """Of one trial in one context. `fit` may be called again, to go on for longer."""
+    """Trains one trial in one context. Call `fit` again to train longer."""
 
     def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
         check_trial(trial)
         if not isinstance(context, PyTorchTrialContext):
-            raise UsageError(f"Trainer got a {type(context).__name__} as context", hint="use that of pytorch.init()")
+            raise UsageError(
+                f"Trainer got an object of type {type(context).__name__} as context",
+                hint="use the context of pytorch.init()",
+                code="not-a-context",
+            )
         self._trial, self._context = trial, context
         self._loop: FitLoop | None = None
-        self._profiling = configure_profiler()
+        self._profiling = ProfilerSettings()
 
     def configure_profiler(
         self,
@@ -49,8 +52,11 @@ class Trainer:
         end_after_batch: int | None = None,
     ) -> None:
         """Trace the batches from begin_on_batch to end_after_batch with torch.profiler, for TensorBoard."""
-        self._profiling = configure_profiler(
-            sync_timings=sync_timings, enabled=enabled, begin_on_batch=begin_on_batch, end_after_batch=end_after_batch
+        self._profiling = ProfilerSettings(
+            is_enabled=enabled,
+            sync_timings=sync_timings,
+            begin_on_batch=begin_on_batch,
+            end_after_batch=end_after_batch,
         )
 
     def fit(
@@ -65,69 +71,47 @@ class Trainer:
         test_mode: bool = False,
         profiling_enabled: bool = False,
     ) -> None:
-        """Train until `max_length`; then validate and save, whatever the periods say.
+        """Train until `max_length`; then validate and save, whatever the periods.
 
-        Goes on from the newest checkpoint of this run by itself; `latest_checkpoint` names another one. After a
-        validation `checkpoint_policy` saves "all", the "best" by the searcher's metric (all, if none is known), or
-        "none". `test_mode`: one training batch, one validation batch, one checkpoint."""
+        Resumes from the newest checkpoint of this run; `latest_checkpoint` names another. `checkpoint_policy`: after a
+        validation, save "all", the "best" by the searcher's metric (all, if it names none), or "none". `test_mode`:
+        one training batch, one validation batch, one checkpoint."""
         context = self._context
-        plan = self._plan(
-            max_length, checkpoint_period, validation_period, reporting_period, checkpoint_policy, is_test=test_mode
+        plan = make_plan(
+            context.get_experiment_config(),
+            length=max_length,
+            checkpoint=checkpoint_period,
+            validation=validation_period,
+            reporting=reporting_period,
+            policy=checkpoint_policy,
+            is_test=test_mode,
         )
-        if self._loop is not None and _has_nothing_left(plan, self._loop):
-            self._warn_of_nothing(plan, self._loop)
+        if plan.policy == "best" and plan.metric is None:
+            log.info('checkpoint_policy="best" saves after every validation, since searcher.metric is not set')
+        if self._loop is not None and _warn_if_finished(plan, self._loop):
             return
-        place = decide_place(context, plan)
+        paths = choose_paths(context, plan)
         self._checkpoints = TrialCheckpoints(
-            place.checkpoints,
+            paths.checkpoints,
             hparams=context.get_hparams(),
             metric=plan.metric,
             smaller_is_better=plan.smaller_is_better,
-            keep_latest=place.keep_latest,
-            keep_best=place.keep_best,
-            told=self._saved,
+            keep_latest=paths.keep_latest,
+            keep_best=paths.keep_best,
+            on_durable=self._saved,
             is_void=lambda: context.engine.is_over,
             is_chief=lambda: context.is_chief,
         )
         try:
-            self._fit(plan, place, latest_checkpoint, step_zero_validation, profiling_enabled)
+            self._fit(plan, paths, latest_checkpoint, step_zero_validation, profiling_enabled)
         finally:
             self._checkpoints.close()
-            place.close()
-
-    def _plan(
-        self, length: Any, checkpoint: Any, validation: Any, reporting: Any, policy: Any, *, is_test: bool
-    ) -> FitPlan:
-        exp_conf = self._context.get_experiment_config()
-        searcher = exp_conf.get("searcher") or {}
-        if length is None:
-            length = configured_length(exp_conf)
-        if length is None and not is_test:
-            raise UsageError(
-                "fit() without max_length", hint="give max_length=Epoch(1), or searcher.max_length in the job file"
-            )
-        metric = searcher.get("metric")
-        checked = check_policy(policy)
-        if checked == "best" and metric is None:
-            log.info('checkpoint_policy="best" saves after every validation: no searcher.metric says which is better')
-        reporting = check_period("reporting_period", reporting)
-        if reporting is None:
-            raise UsageError("reporting_period=None", hint="leave it out for Batch(100)")
-        return FitPlan(
-            length=Batch(1) if is_test else check_length(length),
-            reporting=reporting,
-            validation=check_period("validation_period", validation),
-            checkpoint=check_period("checkpoint_period", checkpoint),
-            policy=checked,
-            metric=metric,
-            smaller_is_better=bool(searcher.get("smaller_is_better", True)),
-            is_test=is_test,
-        )
+            paths.close()
 
     def _fit(
         self,
         plan: FitPlan,
-        place: RunPaths,
+        paths: RunPaths,
         latest_checkpoint: str | None,
         validates_first: bool,
         is_profiled: bool,
@@ -137,59 +121,57 @@ class Trainer:
             state, uuid = self._find(plan, latest_checkpoint)
             self._loop = self._make_loop(state, uuid)
         loop = self._loop
-        first = loop.tally.now.batches
-        context.wants_stop = loop.tally.is_stopping = False
-        if _has_nothing_left(plan, loop):
-            self._warn_of_nothing(plan, loop)
-            self._mark(place, plan, loop)
+        first = loop.progress.now.batches
+        context.wants_stop = loop.progress.is_stopping = False
+        if _warn_if_finished(plan, loop):
+            self._mark(paths, plan, loop)
             return
-        reporter = self._reporter = self._make_reporter(plan, place, loop)
+        reporter = self._reporter = self._make_reporter(plan, paths, loop)
         context.writer = reporter.get_writer
         with contextlib.ExitStack() as stack:
             stack.callback(reporter.close)
-            profiler = Profiler(context.profiling or self._profiling, place.folder / TENSORBOARD)
+            profiler = Profiler(context.profiling or self._profiling, paths.folder / TENSORBOARD)
             stack.callback(profiler.close)
             if is_profiled:
                 stack.enter_context(SystemSampler(reporter.system))
-            stack.enter_context(self._telling(loop))
-            reporter.began(loop.tally.now, uuid)
+            stack.enter_context(self._ending(loop))
+            reporter.began(loop.progress.now, uuid)
             profiler.step(first)
             with context.engine.sharing():
                 reason = loop.run(
                     plan, reporter, self._checkpoints, profiler, first=first, validates_first=validates_first
                 )
-                self._mark(place, plan, loop)
-                loop.conclude()
-            self._mark(place, plan, loop)  # who did it may have been lost, and another is the chief
-            tally = loop.tally
-            best_uuid = self._checkpoints.uuid(tally.best_at)
-            best = None if tally.best is None else (best_uuid, tally.best_at, tally.best)
-            reporter.ended(tally.now, reason, best)
+                self._mark(paths, plan, loop)
+                context.engine.conclude()  # all workers hold the last step before any leaves
+            self._mark(paths, plan, loop)  # the worker that did it may be lost, and another is the chief
+            progress = loop.progress
+            best_uuid = self._checkpoints.uuid(progress.best_at)
+            best = None if progress.best is None else (best_uuid, progress.best_at, progress.best)
+            reporter.ended(progress.now, reason, best)
 
-    def _mark(self, place: RunPaths, plan: FitPlan, loop: FitLoop) -> None:
-        """The run has come to its end: before any worker goes on, and asks for the next one's folder."""
-        if self._context.is_chief and not loop.tally.is_cut:  # else something is left for the next time
-            place.finished(loop.tally.now, plan.length)
-
-    def _warn_of_nothing(self, plan: FitPlan, loop: FitLoop) -> None:
-        log.warning("nothing to train: %s is reached already, at batch %d", plan.length, loop.tally.now.batches)
+    def _mark(self, paths: RunPaths, plan: FitPlan, loop: FitLoop) -> None:
+        """The run is finished: recorded before any worker asks for the folder of the next one."""
+        if self._context.is_chief and not loop.progress.is_cut:  # otherwise the next fit has something left to do
+            paths.finished(loop.progress.now, plan.length)
 
     @contextlib.contextmanager
-    def _telling(self, loop: FitLoop) -> Iterator[None]:
-        """Callbacks hear of the end, and of an exception before what is in memory is saved."""
+    def _ending(self, loop: FitLoop) -> Iterator[None]:
+        """Call the callbacks at the end; after an exception, also before the state in memory is saved."""
         try:
             yield
         except (Exception, KeyboardInterrupt) as error:
-            with _said("on_exception"):
-                loop.callbacks.tell_all("on_exception", error)
+            try:
+                loop.callbacks.call_all("on_exception", error)
+            except Exception as second:  # must not hide the first one, nor prevent the save
+                log.error("on_exception failed: %s: %s", type(second).__name__, second, exc_info=second)
             loop.save_after(error)
             self._reporter.failed(error)
             raise
         finally:
-            loop.callbacks.tell_all("on_trial_shutdown")
+            loop.callbacks.call_all("on_trial_shutdown")
 
     def _find(self, plan: FitPlan, latest_checkpoint: str | None) -> tuple[dict[str, Any] | None, str | None]:
-        """The state to go on from, and its uuid."""
+        """The state to resume from, and its uuid."""
         if latest_checkpoint is not None:
             uri, step = index.find(latest_checkpoint)
             with Checkpointer(uri) as checkpointer:
@@ -201,17 +183,21 @@ class Trainer:
             return None, None
         check_format(found, f"the newest checkpoint in {self._checkpoints.uri}")
         self._checkpoints.check_hparams()
-        return found, self._checkpoints.uuid(found["tally"]["now"]["batches"])
+        return found, self._checkpoints.uuid(found["progress"]["now"]["batches"])
 
     def _make_loop(self, state: dict[str, Any] | None, uuid: str | None) -> FitLoop:
         trial, context = self._trial, self._context
         if not context.models or not context.optimizers:
             missing = "wrap_optimizer" if context.models else "wrap_model"
-            raise UsageError(f"nothing was given to context.{missing}", hint=f"context.{missing}(…) before fit()")
+            raise UsageError(
+                f"context.{missing} was never called",
+                hint=f"call context.{missing}(…) before fit()",
+                code="nothing-wrapped",
+            )
         if state is not None:
-            context.micro_batches = state["loop"]["micro_batches"]  # a global batch stays what it was
+            context.micro_batches = state["loop"]["micro_batches"]  # the global batch stays the same
         callbacks = Callbacks(trial.build_callbacks())
-        callbacks.tell("on_trial_startup", 0 if state is None else state["tally"]["now"]["batches"], uuid)
+        callbacks.call("on_trial_startup", 0 if state is None else state["progress"]["now"]["batches"], uuid)
         loader = DataLoader.adopt(trial.build_training_data_loader(), context.seed)
         validation = Validation(
             trial, trial.build_validation_data_loader(), context.reducers, context.prepare, context.seed
@@ -228,25 +214,25 @@ class Trainer:
         context.attach(trainer)
         loop = FitLoop(trial, context, trainer, loader, validation, callbacks)
         if state is not None:
-            callbacks.tell("on_checkpoint_load_start", state)
+            callbacks.call("on_checkpoint_load_start", state)
             restore(state, context, f"checkpoint {uuid}")
             trainer.load_state_dict(state["loop"] | {"data": state["data"]})
             callbacks.load_state_dict(state["callbacks"])
-            loop.tally.resume(state["tally"])
+            loop.progress.resume(state["progress"])
             loop.metrics.load_state_dict(state["metrics"])
         return loop
 
-    def _make_reporter(self, plan: FitPlan, place: RunPaths, loop: FitLoop) -> Reporter:
+    def _make_reporter(self, plan: FitPlan, paths: RunPaths, loop: FitLoop) -> Reporter:
         order = loop.loader.position.order
         assert order is not None
         return Reporter(
-            folder=place.folder,
+            folder=paths.folder,
             is_chief=lambda: self._context.is_chief,
             length=plan.length,
-            length_batches=length_in_batches(plan.length, per_epoch=order.num_batches, global_batch=order.global_batch),
+            length_batches=plan.length_in_batches(per_epoch=order.num_batches, global_batch=order.global_batch),
             has_tensorboard=self._context.has_tensorboard,
             metric=plan.metric,
-            job_metrics=job_metrics(),
+            job_metrics=open_job_metrics(),
         )
 
     def _saved(self, uuid: str, step: int) -> None:
@@ -255,19 +241,14 @@ class Trainer:
         callbacks = self._loop.callbacks
         if self._context.is_chief:
             self._checkpoints.record(step)
-            callbacks.tell("on_checkpoint_write_end", self._checkpoints.uri)
-        callbacks.tell("on_checkpoint_upload_end", uuid)
+            callbacks.call("on_checkpoint_write_end", self._checkpoints.uri)
+        callbacks.call("on_checkpoint_upload_end", uuid)
         self._reporter.saved(uuid, step, self._checkpoints.uri)
 
 
-@contextlib.contextmanager
-def _said(what: str) -> Iterator[None]:
-    """A second exception, while the first one is dealt with: it does not hide that one, nor keep the rest undone."""
-    try:
-        yield
-    except Exception as error:
-        log.error("%s failed: %s: %s", what, type(error).__name__, error, exc_info=error)
-
-
-def _has_nothing_left(plan: FitPlan, loop: FitLoop) -> bool:
-    return is_done(plan.length, loop.tally.now) and not loop.tally.is_cut
+def _warn_if_finished(plan: FitPlan, loop: FitLoop) -> bool:
+    """Whether there is nothing left to train."""
+    is_finished = plan.length.is_reached(loop.progress.now) and not loop.progress.is_cut
+    if is_finished:
+        log.warning("nothing to train: already reached %s, at batch %d", plan.length, loop.progress.now.batches)
+    return is_finished

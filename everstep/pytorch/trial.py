@@ -1,15 +1,15 @@
-"""`PyTorchTrial`: what a user writes."""
+"""`PyTorchTrial`: the class that a user writes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy
 import torch
 from torch.utils import data
 
 from everstep.errors import UsageError
+from everstep.pytorch.batches import batch_length
 from everstep.pytorch.callbacks import PyTorchCallback
 from everstep.pytorch.reducers import Reducer
 
@@ -17,12 +17,12 @@ TorchData = dict[str, torch.Tensor] | Sequence[torch.Tensor] | torch.Tensor
 
 
 class PyTorchTrial:
-    """Subclass it. `__init__` takes the context first, and whatever else you like; wrap models and optimizers there, or
-    before.
+    """Subclass it. `__init__` takes the context first, then any arguments of yours; wrap models and optimizers there,
+    or before.
 
-    `train_batch` is called once for each micro-batch (a part of the global batch) that this worker computes, with the
-    same batch_idx; the indexes count through the whole training. Give either evaluate_batch, which is shared out over
-    the workers, or evaluate_full_dataset, which the chief alone runs."""
+    A global batch consists of micro-batches. `train_batch` is called once for each micro-batch that this worker
+    computes, each time with the same batch_idx; the indexes count through the whole training. Define either
+    evaluate_batch, whose batches are divided among the workers, or evaluate_full_dataset, which only the chief runs."""
 
     trial_context_class: ClassVar[Any] = None
 
@@ -50,24 +50,8 @@ class PyTorchTrial:
         return Reducer.AVG
 
     def get_batch_length(self, batch: Any) -> int:
-        """How many samples a batch has, where it cannot be known from the dataset."""
+        """The number of samples in a batch, where the dataset does not say."""
         return batch_length(batch)
-
-
-def batch_length(batch: Any) -> int:
-    if isinstance(batch, torch.Tensor | numpy.ndarray):
-        if batch.ndim == 0:
-            raise UsageError("a batch that is a single number has no length", hint="override get_batch_length")
-        return len(batch)
-    if isinstance(batch, Mapping) and batch:
-        return batch_length(next(iter(batch.values())))
-    if isinstance(batch, list | tuple) and batch:
-        return len(batch) if isinstance(batch[0], int | float | str) else batch_length(batch[0])
-    raise UsageError(
-        f"how many samples a batch has cannot be seen from a {type(batch).__name__}"
-        + (" that is empty" if isinstance(batch, Mapping | list | tuple) else ""),
-        hint="override get_batch_length",
-    )
 
 
 def overrides(trial: PyTorchTrial, method: str) -> bool:
@@ -76,14 +60,21 @@ def overrides(trial: PyTorchTrial, method: str) -> bool:
 
 def check_trial(trial: Any) -> None:
     if not isinstance(trial, PyTorchTrial):
-        raise UsageError(f"Trainer got a {type(trial).__name__}", hint="subclass everstep.pytorch.PyTorchTrial")
+        raise UsageError(
+            f"Trainer got an object of type {type(trial).__name__}",
+            hint="subclass everstep.pytorch.PyTorchTrial",
+            code="not-a-trial",
+        )
     for method in ("train_batch", "build_training_data_loader", "build_validation_data_loader"):
         if not overrides(trial, method):
-            raise UsageError(f"{type(trial).__name__} has no {method}", hint=f"define {method}()")
+            raise UsageError(
+                f"{type(trial).__name__} has no {method}", hint=f"define {method}()", code="trial-method-missing"
+            )
     number = overrides(trial, "evaluate_batch") + overrides(trial, "evaluate_full_dataset")
     if number != 1:
         raise UsageError(
             f"{type(trial).__name__} defines {'both' if number else 'neither'} of evaluate_batch and "
             "evaluate_full_dataset",
-            hint="define evaluate_batch (shared out over the workers) or evaluate_full_dataset (the chief alone)",
+            hint="define evaluate_batch (divided among the workers) or evaluate_full_dataset (run by the chief alone)",
+            code="trial-needs-one-evaluation",
         )

@@ -1,8 +1,8 @@
-"""Validation: the batches shared out over the workers, their results put together in the order of the data.
+"""Validation: the batches are divided among the workers, the results combined in the order of the data.
 
-So the metrics are the same for every number of workers, and after a loss only the lost worker's batches are evaluated
-again. Randomness is set for each batch by itself, and that of training by each micro-batch: neither touches the
-other's. Nor does it change the models' buffers, which would differ from worker to worker."""
+So the metrics are the same for every number of workers, and when a worker is lost, only its batches are evaluated
+again. Random generators are seeded for each validation batch, and in training for each micro-batch: neither affects the
+other. The models' buffers are restored, since they would differ from worker to worker."""
 
 from __future__ import annotations
 
@@ -19,27 +19,23 @@ from everstep.data.loader import WorkerInit
 from everstep.data.randomness import KeyedDataset, as_it_is, sample_seed
 from everstep.engine.seeds import seed_everything
 from everstep.errors import UsageError
-from everstep.pytorch.plain_data import listed, number, pack, unpack
-from everstep.pytorch.reducers import Reducers, check_reducers, reduce_metric
+from everstep.pytorch.reducers import Reducers, check_reducers, listed, number, pack, reduce_metric, unpack
 from everstep.pytorch.trial import PyTorchTrial, overrides
 
-_SEED = -2  # no epoch of training has this number
+_SEED = -2  # not an epoch of training
 
 
 class Overtaken(Exception):
-    """The others have gone on without this worker, and it was brought to a later step meanwhile."""
+    """The others have continued without this worker, and it has received the state of a later step."""
 
 
-class Sharing(NamedTuple):
-    """How the workers share and tell."""
-
-    place: Callable[[], tuple[int, int]]  # this worker's, and the number of workers
-    gather: Callable[[Any], list[Any]]
-
-
-class Outcome(NamedTuple):
+class ValidationResult(NamedTuple):
     metrics: dict[str, Any]
-    outputs: list[Any]  # what each batch gave, in the order of the data
+    outputs: list[Any]  # of each batch, in the order of the data
+
+
+RankAndSize = Callable[[], tuple[int, int]]  # this worker's rank, and the number of workers
+Gather = Callable[[Any], list[Any]]  # the values of all workers
 
 
 class Validation:
@@ -51,9 +47,11 @@ class Validation:
         self._trial, self._reducers = trial, reducers
         self._prepare, self._seed = prepare, seed
         self._takes_index = len(inspect.signature(trial.evaluate_batch).parameters) > 1
-        self._batches = _Batches(loader, seed)
+        self._batches = _ValidationBatches(loader, seed)
 
-    def run(self, models: Sequence[nn.Module], sharing: Sharing, max_batches: int | None = None) -> Outcome:
+    def run(
+        self, models: Sequence[nn.Module], place: RankAndSize, gather: Gather, max_batches: int | None = None
+    ) -> ValidationResult:
         were_training = [(module, module.training) for model in models for module in model.modules()]
         buffers = [(buffer, buffer.clone()) for model in models for buffer in model.buffers()]
         for model in models:
@@ -61,10 +59,10 @@ class Validation:
         try:
             with torch.no_grad():
                 if overrides(self._trial, "evaluate_full_dataset"):
-                    return self._full(sharing)
-                return self._shared(sharing, max_batches)
+                    return self._full(place, gather)
+                return self._shared(place, gather, max_batches)
         except Overtaken:
-            buffers = []  # the others' have been put in their place
+            buffers = []  # replaced by the others'
             raise
         finally:
             for module, was_training in were_training:
@@ -72,51 +70,54 @@ class Validation:
             for buffer, before in buffers:
                 buffer.copy_(before)
 
-    def _full(self, sharing: Sharing) -> Outcome:
+    def _full(self, place: RankAndSize, gather: Gather) -> ValidationResult:
         """By the chief; if it is lost, by the next one."""
         while True:
             self._reducers.reset()
             packed = None
-            if sharing.place()[0] == 0:
+            if place()[0] == 0:
                 seed_everything(sample_seed(self._seed, _SEED, 0))
                 result = self._trial.evaluate_full_dataset(self._batches.whole())
-                packed = [pack(_checked(result, "evaluate_full_dataset")), self._reducers.slot(is_training=False)]
-            found = [said for said in sharing.gather(packed) if said is not None]
+                reduced = self._reducers.reduce_part(is_training=False)
+                packed = [pack(_checked(result, "evaluate_full_dataset")), reduced]
+            found = [each for each in gather(packed) if each is not None]
             if found:
-                metrics, slots = unpack(found[0][0]), found[0][1]
-                metrics = {name: _as_number(name, value) for name, value in metrics.items()}
-                return Outcome(metrics | self._reducers.combine([slots], is_training=False), [])
+                metrics = {name: _as_number(name, value) for name, value in unpack(found[0][0]).items()}
+                return ValidationResult(metrics | self._reducers.combine([found[0][1]], is_training=False), [])
 
-    def _shared(self, sharing: Sharing, max_batches: int | None) -> Outcome:
+    def _shared(self, place: RankAndSize, gather: Gather, max_batches: int | None) -> ValidationResult:
         known: dict[int, Any] = {}
         total = self._batches.number
         if max_batches is not None:
             total = max_batches if total is None else min(total, max_batches)
         while True:
-            place, size = sharing.place()
-            results = dict(self._evaluate(known, place, size, total))
+            results = dict(self._evaluate(known, *place(), total))
             end = self._batches.number if total is None else total
-            for said_end, said in sharing.gather([end, results]):
-                total = said_end if total is None else total
-                known |= {int(index): result for index, result in said.items()}
+            for their_end, theirs in gather([end, results]):
+                total = their_end if total is None else total
+                known |= {int(index): result for index, result in theirs.items()}
             if total is not None and len(known) >= total:
                 break
         if not known:
-            raise UsageError("the validation loader gave no batch", hint="validate on at least one sample")
+            raise UsageError(
+                "the validation loader has no batches",
+                hint="validate on at least one sample",
+                code="validation-without-batches",
+            )
         return self._combine([known[index] for index in sorted(known)])
 
     def _evaluate(
-        self, known: dict[int, Any], place: int, size: int, total: int | None
+        self, known: dict[int, Any], rank: int, size: int, total: int | None
     ) -> Iterator[tuple[str, list[Any]]]:
-        """The results of this worker's part of what is not known yet."""
+        """The results of this worker's share of the batches that are not known yet."""
         missing = -1
         wanted: list[int] = []
         if total is not None:
-            wanted = [index for index in range(total) if index not in known][place::size]
+            wanted = [index for index in range(total) if index not in known][rank::size]
         for index, batch, samples in self._batches.take(wanted if total is not None else None):
-            if total is None:  # of an iterable dataset: all go through all of it
+            if total is None:  # an iterable dataset: every worker reads all of it
                 missing += index not in known
-                if index in known or missing % size != place:
+                if index in known or missing % size != rank:
                     continue
             seed_everything(sample_seed(self._seed, _SEED, index))
             self._reducers.reset()
@@ -125,44 +126,47 @@ class Validation:
             args = (batch, index) if self._takes_index else (batch,)
             metrics = _checked(self._trial.evaluate_batch(*args), "evaluate_batch")
             plain = {name: listed(number(name, value)) for name, value in metrics.items()}
-            yield str(index), [samples, plain, self._reducers.slot(is_training=False)]
+            yield str(index), [samples, plain, self._reducers.reduce_part(is_training=False)]
 
-    def _combine(self, results: list[Any]) -> Outcome:
+    def _combine(self, results: list[Any]) -> ValidationResult:
         names = set(results[0][1])
         for index, (_, metrics, _) in enumerate(results):
             if set(metrics) != names:
                 raise UsageError(
-                    f"evaluate_batch gave {sorted(metrics)} for batch {index}, {sorted(names)} for batch 0",
+                    f"evaluate_batch returned {sorted(metrics)} for batch {index}, {sorted(names)} for batch 0",
                     hint="return the same metrics for every batch",
+                    code="validation-metrics-differ",
                 )
         reducers = check_reducers(self._trial.evaluation_reducer(), names)
         combined: dict[str, Any] = {
             name: reduce_metric(reducers[name], [(samples, metrics[name]) for samples, metrics, _ in results])
             for name in results[0][1]
         }
-        combined |= self._reducers.combine([slots for *_, slots in results], is_training=False)
-        return Outcome(combined, [metrics for _, metrics, _ in results])
+        combined |= self._reducers.combine([reduced for *_, reduced in results], is_training=False)
+        return ValidationResult(combined, [metrics for _, metrics, _ in results])
 
 
-class _Batches:
-    """Of a loader of torch's or ours: any of them by index, unless its dataset can only be gone through."""
+class _ValidationBatches:
+    """The batches of a DataLoader: any of them by index, unless its dataset is iterable."""
 
     def __init__(self, loader: Any, seed: int) -> None:
         if not isinstance(loader, data.DataLoader):
             raise UsageError(
-                f"build_validation_data_loader returned a {type(loader).__name__}", hint="return a DataLoader"
+                f"build_validation_data_loader returned an object of type {type(loader).__name__}",
+                hint="return a DataLoader",
+                code="validation-loader-unknown",
             )
         self._loader, self._seed = loader, seed
         self._is_map = not isinstance(loader.dataset, data.IterableDataset) and loader.batch_sampler is not None
         self.number: int | None = None if not self._is_map else len(self._samples())
 
     def whole(self) -> Any:
-        """A loader of all samples, as evaluate_full_dataset gets it."""
+        """A loader of all samples, for evaluate_full_dataset."""
         samples = self._samples() if self._is_map else []
         return self._remade(samples, list(range(len(samples)))) if self._is_map else self._loader
 
     def take(self, wanted: list[int] | None) -> Iterator[tuple[int, Any, int | None]]:
-        """Those of `wanted`, or all: index, batch, number of samples where it is known."""
+        """The `wanted` batches, or all: index, batch, and number of samples where it is known."""
         if wanted is None or not self._is_map:
             yield from self._pass_through(wanted)
             return
@@ -171,7 +175,7 @@ class _Batches:
             yield index, batch, len(samples[index])
 
     def _pass_through(self, wanted: list[int] | None) -> Iterator[tuple[int, Any, int | None]]:
-        """What is random in an iterable dataset is set before each batch: what was evaluated since does not matter."""
+        """An iterable dataset is seeded before each batch, so evaluation in between does not affect it."""
         seed_everything(sample_seed(self._seed, _SEED, -1))
         batches, index = iter(self._loader), 0
         while True:
@@ -186,8 +190,8 @@ class _Batches:
         self.number = index
 
     def _samples(self) -> list[list[int]]:
-        """Of each batch. A sampler that is random, or one of many workers' own, stands for all samples in order: who
-        evaluates which is decided here."""
+        """The samples of each batch. A random or distributed sampler is replaced by all samples in order: this class
+        divides them among the workers."""
         loader, sampler = self._loader, self._loader.batch_sampler
         is_ours = type(loader.sampler) in (data.SequentialSampler, data.RandomSampler)
         if type(sampler) is data.BatchSampler and (is_ours or isinstance(loader.sampler, data.DistributedSampler)):
@@ -198,7 +202,7 @@ class _Batches:
         return [list(indices) for indices in sampler or ()]
 
     def _remade(self, samples: list[list[int]], wanted: list[int]) -> Any:
-        """The same loader over these batches. What is random in a sample depends on its place alone."""
+        """The same loader over these batches. Randomness in a sample depends on its place alone."""
         old = self._loader
         if not wanted:
             return []
@@ -221,7 +225,11 @@ class _Batches:
 
 def _checked(result: Any, method: str) -> dict[str, Any]:
     if not isinstance(result, dict) or not all(isinstance(name, str) for name in result):
-        raise UsageError(f"{method} returned a {type(result).__name__}", hint='return a dict: {"loss": loss}')
+        raise UsageError(
+            f"{method} returned an object of type {type(result).__name__}",
+            hint='return a dict: {"loss": loss}',
+            code="evaluation-result-not-a-dict",
+        )
     return result
 
 
@@ -229,4 +237,4 @@ def _as_number(name: str, value: Any) -> Any:
     try:
         return number(name, value)
     except UsageError:
-        return value  # of evaluate_full_dataset, anything plain
+        return value  # evaluate_full_dataset may return any plain data

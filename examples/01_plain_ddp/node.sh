@@ -1,6 +1,6 @@
 #!/bin/bash
 # node.sh VENV HOST:PORT SCRIPT [ARGS]
-# What pbsdsh starts on every node, in the home folder and without the job's environment.
+# pbsdsh starts this on every node, in the home folder and without the job's environment.
 source "$1/bin/activate"
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit
 everstep run --nnodes=2 --nproc-per-node=2 --rdzv-id="$PBS_JOBID" --rdzv-endpoint="$2" "${@:3}"

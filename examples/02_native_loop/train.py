@@ -62,15 +62,15 @@ def accuracy(net, device):
 
 
 def main():
-    words = argparse.ArgumentParser()
-    words.add_argument("--epochs", type=int, default=2)
-    words.add_argument("--batch-size", type=int, default=32, help="of each process")
-    options = words.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=32, help="samples per process")
+    args = parser.parse_args()
 
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     init_process_group("nccl" if device.type == "cuda" else "gloo")
-    train(options.epochs, options.batch_size, device)
+    train(args.epochs, args.batch_size, device)
     dist.destroy_process_group()
 
 

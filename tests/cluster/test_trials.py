@@ -112,7 +112,7 @@ def test_a_death_as_a_checkpoint_is_saved(batch: int, victim: str) -> None:
         cluster.kill(victim)
         result = finish(cluster)
         with everstep.Checkpointer(next(cluster.directory.glob("runs/*/*/checkpoints"))) as checkpointer:
-            assert checkpointer.load()["tally"]["now"]["batches"] == 12
+            assert checkpointer.load()["progress"]["now"]["batches"] == 12
     audit(result.all_events, deaths=1)
 
 

@@ -71,5 +71,5 @@ def test_after_the_loss_of_all_another_number_of_workers_goes_on_inside_the_epoc
 
     resumed = everstep_run("--nproc-per-node=3", SCRIPT, *QUICK, "--resume").finish()
 
-    assert resumed.count(f"goes on after step {kept['num_steps']}") == 3
+    assert resumed.count(f"resuming after step {kept['num_steps']}") == 3
     assert digest(tmp_path / "model.pt") == undisturbed

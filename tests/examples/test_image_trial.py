@@ -78,7 +78,7 @@ def test_after_the_loss_of_all_the_same_command_goes_on(
 
     said = everstep_run("--nproc-per-node=3", SCRIPT, *QUICK).finish()
 
-    assert re.search(r"going on from batch [1-9]\d*0 \(checkpoint ", said)
+    assert re.search(r"resuming from batch [1-9]\d*0 \(checkpoint ", said)
     assert digest(tmp_path) == undisturbed
 
 

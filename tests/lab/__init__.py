@@ -1,3 +1,3 @@
-"""The helpers of all tests: machines to hurt, commands to type, systems to submit to.
+"""Shared parts of the tests: machines to hurt, commands to type, systems to submit to.
 
 Tests import from here, never from each other."""

@@ -1,4 +1,4 @@
-"""Certificates by openssl: an authority of our own, and what it signs."""
+"""Certificates by openssl: an authority, and the certificates it signs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ SURPRISE = 1e-6  # a true random permutation fails a check less often than this
 
 
 def p_value(counts: NDArray[Any], freedom: int) -> float:
-    """Of equally likely cells; Wilson and Hilferty's approximation, good to a few per cent at the tail we ask about."""
+    """Of equally likely cells, by Wilson and Hilferty's approximation: good to a few percent at the tail used here."""
     expected = counts.sum() / counts.size
     statistic = float(((counts - expected) ** 2 / expected).sum())
     spread = 2 / (9 * freedom)

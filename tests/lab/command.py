@@ -1,6 +1,6 @@
-"""A command as a person types it: started in a folder, what it says, how it ends. All stories type theirs here.
+"""A command as a person types it: started in a folder, with its output and exit code. All stories use this.
 
-What it inherits is made in one place: nothing of a job that the tests themselves may run in, and this source tree."""
+The environment comes from one place: this source tree, and nothing of a job that the tests themselves may run in."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from everstep.process import Child
 
 ROOT = Path(__file__).parents[2]
 EVERSTEP = (sys.executable, "-m", "everstep")
-CALM_OPTIONS = ("--lease-s=60", "--arrive-s=60", "--stall-s=60")  # as stage.CALM: nobody is given up for being slow
-DEADLINE_S = 240.0  # of one event or one end: none of them takes a tenth of it
+CALM_OPTIONS = ("--lease-s=60", "--arrive-s=60", "--stall-s=60")  # as stage.CALM: no worker is given up for being slow
+DEADLINE_S = 240.0  # for one event or one exit; none takes a tenth of it
 _RUN_S = 480.0
 _PATIENCE_S = 10.0
 _Typed = TypeVar("_Typed", bound="Command")
@@ -63,21 +63,21 @@ def everstep(*words: object, folder: Path, text: str = "", **env: str) -> subpro
 
 
 class Shell:
-    """A folder and its variables, where commands of `everstep` are typed one after another."""
+    """A folder and variables for `everstep` commands that are typed one after another."""
 
     def __init__(self, folder: Path, **env: str) -> None:
         self.folder = folder
         self.env = {"EVERSTEP_HOME": str(folder / "home"), **env}
 
     def type(self, *words: str, is_good: bool = True) -> str:
-        """What it prints to stdout; all that it did is `last`."""
+        """Its stdout; `last` has the rest."""
         self.last = done = everstep(*words, folder=self.folder, **self.env)
         assert (done.returncode == 0) == is_good, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
 
 class Command:
-    """One that was typed, and runs until it ends or `end` ends it; as does the end of `with`."""
+    """A command that runs until it exits, or until `end` or the end of the `with` stops it."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Command:
         others: Sequence[Command] = (),
         **env: str,
     ) -> None:
-        """`others`: what else was typed; if this one fails, the reason may be there."""
+        """`others`: other running commands; if this one fails, the reason may be in their output."""
         self._words, self._others, self.folder = [str(word) for word in words], others, folder
         self._log = folder / f"terminal-{len(list(folder.glob('terminal-*.log')))}.log"
         self._errors = self._log.with_suffix(".errors") if are_errors_apart else self._log
@@ -105,7 +105,7 @@ class Command:
 
     @property
     def said(self) -> str:
-        """To stdout, and to stderr unless that is apart."""
+        """Its stdout, and its stderr unless that is separate."""
         return self._log.read_text(errors="replace")
 
     @property
@@ -113,7 +113,7 @@ class Command:
         return self._errors.read_text(errors="replace")
 
     def story(self) -> str:
-        """What all have said, this one first."""
+        """The output of all commands, this one first."""
         all_ = [self, *(each for each in self._others if each is not self)]
         return "\n".join(f"{each._words} said\n{each.said}\n{each._apart}" for each in all_)
 
@@ -140,13 +140,13 @@ class Command:
     def exit_code(self) -> int:
         ended = self.process.wait(DEADLINE_S)
         if ended is None:
-            self.process.signal(signal.SIGABRT, is_for_group=False)  # faulthandler tells where it is
+            self.process.signal(signal.SIGABRT, is_for_group=False)  # faulthandler prints the stacks
             self.process.wait(_PATIENCE_S)
         assert ended is not None, f"no end within {DEADLINE_S:.0f} s\n{self.story()}"
         return ended.code
 
     def finish(self, *, is_good: bool = True) -> str:
-        """All that it said."""
+        """Its whole output."""
         code = self.exit_code()
         assert (code == 0) == is_good, f"exit code {code}\n{self.story()}"
         return self.said
@@ -164,7 +164,7 @@ class Command:
         (self.folder / "go").touch()
 
     def end(self) -> None:
-        """Ask it to end and take its children along, as torchrun's are in sessions of their own; then kill it."""
+        """Ask it to end with its children, since torchrun's have their own sessions; then kill it."""
         self.signal(signal.SIGTERM)
         self.process.wait(_PATIENCE_S)
         self.process.kill()
@@ -172,7 +172,7 @@ class Command:
 
 @contextmanager
 def keyboard(folder: Path, **env: str) -> Iterator[Callable[..., Command]]:
-    """Starts programs in a folder, at last ends them."""
+    """Starts programs in a folder, and ends them at the end."""
     typed: list[Command] = []
 
     def start(*words: object, **more: Any) -> Command:

@@ -1,6 +1,6 @@
-"""What every platform does with a job, told once. A platform's tests give a `place` and inherit the stories.
+"""What every platform must do with a job. A platform's tests give a `place` and inherit the stories.
 
-Some ideas are the same for a family of platforms: processes, containers, queues, a cloud. `make test` tells them on one
+Some ideas are the same for a family of platforms: processes, containers, queues, a cloud. `make test` runs them on one
 of each family, `make test-long` on all."""
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def undisturbed() -> str:
 
 
 class Place(Protocol):
-    """Where jobs are submitted to in a test."""
+    """A place that jobs are submitted to in a test."""
 
-    scales: bool  # whether nodes can be added and taken away
+    scales: bool  # whether nodes can be added and removed
 
     def job(self) -> Mapping[str, Any]:
-        """What a job file needs here, beyond what the story says: platform, image, volumes, …"""
+        """The keys that a job file needs here: platform, image, volumes, …"""
 
     def env(self) -> Mapping[str, str]:
-        """Of the commands: KUBECONFIG, DOCKER_HOST, PATH, …"""
+        """Variables for the commands: KUBECONFIG, DOCKER_HOST, PATH, …"""
 
     def leftovers(self, job_id: str) -> list[str]:
-        """What the platform still has of a job that is over."""
+        """The remains of a finished job on the platform."""
 
 
 class PlatformContract:

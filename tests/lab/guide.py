@@ -1,4 +1,4 @@
-"""A platform's guide, typed by somebody who follows it: its script, its job file, its commands."""
+"""A platform's guide, followed step by step: its script, its job file, its commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def follow(page: str, folder: Path, env: Mapping[str, str]) -> str:
-    """A guide with one script, one job file and one block of commands: what is seen on the terminal."""
+    """Follow a guide with one script, one job file and one block of commands; returns the terminal's output."""
     for name, language in (("train.py", "python"), ("job.yaml", "yaml")):
         (found,) = blocks(page, language)
         (folder / name).write_text(found)
@@ -27,7 +27,7 @@ def follow(page: str, folder: Path, env: Mapping[str, str]) -> str:
 
 
 def type_in(commands: str, folder: Path, env: Mapping[str, str]) -> str:
-    """What is seen on the terminal. `everstep` is that of the tests."""
+    """The terminal's output. `everstep` is that of the tests."""
     (folder / "bin").mkdir()
     (folder / "bin" / "everstep").write_text(f'#!/bin/sh\nexec {sys.executable} -m everstep "$@"\n')
     (folder / "bin" / "everstep").chmod(0o755)

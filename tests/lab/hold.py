@@ -1,6 +1,6 @@
-"""Run a script as it is, but hold it where it says something, so that a test can do what is to be done there.
+"""Run a script unchanged, but hold it at a line of its output, so that a test can act at that point.
 
-hold.py PATTERN SCRIPT ARGS…: whoever prints a line that matches stands still until the file `go` is in the folder that
+hold.py PATTERN SCRIPT ARGS…: a process that prints a matching line waits until the file `go` is in the folder that
 it was started in."""
 
 from __future__ import annotations

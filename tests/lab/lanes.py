@@ -1,4 +1,4 @@
-"""Which tests run one after the other, and which side by side: `pytest -n LANES` gives each lane a process.
+"""Which tests run in sequence, and which in parallel: `pytest -n LANES` gives each lane a process.
 
 A file stays in one lane, so that what its tests share is made once. So does a system that exists only once on a
 machine. What takes longest begins first."""
@@ -24,7 +24,7 @@ class Lanes(LoadScopeScheduling):
 
 
 def lane_mates(nodeid: str) -> str:
-    """The same for all tests that must not run side by side."""
+    """The same name for all tests that must not run in parallel."""
     file = nodeid.partition("::")[0]
     return next((folder for folder in ONE_OF_A_KIND if file.startswith(f"{folder}/")), file)
 
@@ -39,7 +39,7 @@ def _turn(nodeid: str) -> int:
 
 
 def folder_of(nodeid: str) -> str:
-    """The part of the tests that a table of minutes has a line for: tests/unit, tests/platforms/slurm, …"""
+    """The line of a test in the table of minutes: tests/unit, tests/platforms/slurm, …"""
     parts = PurePosixPath(nodeid.partition("::")[0]).parts
     depth = 3 if len(parts) > 3 and parts[1] == "platforms" else 2
     return "/".join(parts[:depth])

@@ -1,4 +1,4 @@
-"""How much a test does: enough for every push, and more before a capability is called done."""
+"""How much a test does: enough for every push, and more before a feature counts as done."""
 
 from __future__ import annotations
 

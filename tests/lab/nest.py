@@ -1,8 +1,8 @@
-"""The nurseries that the stories of one test process share: torch and the coordinator are imported once, not for each.
+"""The nurseries that the stories of one test process share, so that torch and the coordinator are imported once.
 
-Agents find them because they lie where `--keep-warm` would have left them; what the tests start themselves are forks
-of the same two. Each is started when the first story needs it. Stories about nurseries start their own, as do nodes
-with networks of their own: a nursery serves none but those who live where it lives."""
+Agents find them because they are where `--keep-warm` would have left them; processes that the tests start themselves
+are forks of the same two. Each is started when the first story needs it. Stories about nurseries start their own, as do
+nodes with their own networks: a nursery serves only processes in its own namespaces."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from everstep.nursery.warm import connect
 from everstep.process import Child
 from lab.command import DEADLINE_S, environment, until
 
-_IDLE_S = 300.0  # after stories that need none; then it is started again
+_IDLE_S = 300.0  # without a story that needs it; then it is started again
 
 AGENT_OPTIONS = (f"--keep-warm={_IDLE_S:.0f}",)
 
-# Where it lies depends on all that a process has from its start on: so it is asked for as an agent would ask.
+# Its path depends on everything that a process inherits, so it is looked up as an agent would do it.
 _ASK = """
 import os, sys
 from everstep import env
@@ -39,14 +39,14 @@ _paths: dict[str, Path] = {}
 
 
 def shared() -> dict[str, str]:
-    """Variables that are the same for all who share: what differs here needs a nursery of its own."""
+    """Variables with the same values in all processes that share a nursery."""
     home = _folder() / "home"
     home.mkdir(exist_ok=True)
     return {"OMP_NUM_THREADS": "1", "HOME": str(home)}
 
 
 def found() -> dict[str, str]:
-    """The same, for commands whose workers shall be forks of the shared nursery."""
+    """The same, for commands whose workers are forks of the shared nursery."""
     _find(WORKERS).close()
     return shared()
 
@@ -57,7 +57,9 @@ def close() -> None:
     for path in sockets:
         if (line := connect(path)) is not None:
             nursery = NurseryClient(line)
-            nursery.await_ready(DEADLINE_S)  # with its greeting unread, the line would be reset and our word lost
+            nursery.await_ready(
+                DEADLINE_S
+            )  # with its greeting unread, the connection would be reset and the request lost
             nursery.keep_warm(0.0)
             nursery.close()
     until(lambda: not any(path.exists() for path in sockets))  # each removes its own
@@ -66,7 +68,7 @@ def close() -> None:
 def start_service(
     command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int | None, cwd: Path | None = None
 ) -> Child:
-    """As `Child.start`, for a coordinator or an agent."""
+    """Like `Child.start`, for a coordinator or an agent."""
     return _start(CONTROL, command, env, output, None, cwd)
 
 
@@ -78,7 +80,7 @@ def start_script(
     errors: IO[bytes] | int | None = None,
     cwd: Path | None = None,
 ) -> Child:
-    """As `Child.start`, for `python SCRIPT ARGS`, a script that needs torch."""
+    """Like `Child.start`, for `python SCRIPT ARGS`, a script that needs torch."""
     python, *words = command
     command = command if words[0] == "-u" else [python, "-u", *words]
     return _start(WORKERS, command, dict(env) | shared(), output, errors, cwd)
@@ -95,17 +97,17 @@ def _start(
     nursery = _find(kind)
     try:
         return nursery.start_only(command, env=env, output=output, errors=errors, cwd=cwd)
-    except NurseryGone:  # it does not come to it on a busy machine
+    except NurseryGone:  # it may be too slow on a busy machine
         nursery.close()
         return Child.start(command, env=env, output=output, errors=errors, cwd=cwd)
 
 
 def _find(kind: str) -> NurseryClient:
     line = connect(_paths[kind]) if kind in _paths else None
-    if line is None:  # the first who asks, or it was idle for long
-        asked = [sys.executable, "-c", _ASK, kind, str(_IDLE_S)]
-        told = subprocess.run(asked, env=environment(**shared()), stdout=subprocess.PIPE, text=True, check=True).stdout
-        _paths[kind] = Path(told.strip())
+    if line is None:  # the first use, or it was idle for too long
+        ask = [sys.executable, "-c", _ASK, kind, str(_IDLE_S)]
+        path = subprocess.run(ask, env=environment(**shared()), stdout=subprocess.PIPE, text=True, check=True).stdout
+        _paths[kind] = Path(path.strip())
         line = connect(_paths[kind])
     assert line is not None, f"the nursery for {kind} has ended"
     nursery = NurseryClient(line)
@@ -114,4 +116,4 @@ def _find(kind: str) -> NurseryClient:
 
 
 def _folder() -> Path:
-    return Path(os.environ["XDG_RUNTIME_DIR"])  # tests/conftest.py makes it
+    return Path(os.environ["XDG_RUNTIME_DIR"])  # created by tests/conftest.py

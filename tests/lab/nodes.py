@@ -1,6 +1,6 @@
 """Hosts on which people type `everstep run`: the same command in the same folder of the home that they share.
 
-They meet at host 1's address, or at a coordinator that stands on host 0. What a node shows is in its log."""
+They meet at host 1's address, or at a coordinator that runs on host 0. A node's log has its output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from everstep.testing.tape import is_match
 from lab.stage import Stage
 
 PORT = 29400
-# Short times: these stories are about what happens, not about when.
+# Short times: these stories are about events, not about their timing.
 QUICK = ("--heartbeat-s=0.2", "--lease-s=1.5", "--arrive-s=1.5", "--stall-s=1.5", "--last-call-s=0.3")
 
 
@@ -41,7 +41,7 @@ class Nodes(Stage):
             super().start_coordinator()
 
     def run(self, *hosts: int, env: Mapping[str, str] | None = None) -> list[str]:
-        """Type the command on each of these hosts; the names of the nodes that this makes."""
+        """Type the command on each of these hosts; returns the names of the new nodes."""
         return [self._type_command(host, env or {}) for host in hosts]
 
     def _type_command(self, host: int, env: Mapping[str, str]) -> str:
@@ -50,7 +50,7 @@ class Nodes(Stage):
         if self._is_standing:
             meeting = ["--coordinator", self.url, "--token-file", str(self.token_file), "--job", JOB]
         run = [sys.executable, "-m", "everstep", "run", *meeting, *self._options, "--log-dir", str(self.directory)]
-        # All hosts have one name here, and gloo would ask for that name's address.
+        # All hosts share one name here, and gloo would look up its address.
         given = {"HOME": str(self.directory), "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", **env}
         with (self.directory / f"{name}.log").open("ab") as output:
             agent = Child.start(
@@ -65,14 +65,14 @@ class Nodes(Stage):
     # --- watching ---------------------------------------------------------------------------------
 
     def said(self, node: str) -> str:
-        """All that was shown on a node's terminal."""
+        """The output on a node's terminal."""
         return (self.directory / f"{node}.log").read_text(errors="replace")
 
     def wait_said(self, node: str, text: str, timeout_s: float = 60.0) -> None:
         self.until(lambda: text in self.said(node), f"{node} says {text!r}", timeout_s)
 
     def workers_on(self, node: str) -> list[str]:
-        """Those that were ever started there."""
+        """The workers that were ever started there."""
         return re.findall(r"(w\d+) started \(pid", self.said(node))
 
     def exit_code(self, node: str, timeout_s: float = 60.0) -> int:
@@ -81,12 +81,12 @@ class Nodes(Stage):
         return ended.code
 
     def finish_classic(self) -> Result:
-        """Run to the end; each attempt must have gone on from its predecessor's last checkpoint."""
+        """Run to the end; each attempt must have resumed from its predecessor's last checkpoint."""
         result = self.finish()
         step = 0
         for event in result.all_events:
             if is_match(event, "ddp.formed", {"rank": 0}):
-                assert event["step"] in (step, step + 1)  # the last one may have been saved and not told any more
+                assert event["step"] in (step, step + 1)  # the last one may have been saved but not reported
                 step = event["step"]
             elif is_match(event, "ddp.step", {"rank": 0}):
                 assert event["step"] == step + 1

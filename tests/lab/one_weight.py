@@ -46,7 +46,7 @@ class Weight(nn.Module):
 
 
 class Diary(PyTorchCallback):
-    """Everything that it is told, in order."""
+    """Records every call of its hooks, in order."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []
@@ -166,7 +166,7 @@ class OneWeight(PyTorchTrial):
 
 
 class Target(OneWeight):
-    """The weight is pulled to the number of each sample: what comes last counts most."""
+    """The weight is pulled to the number of each sample: the last ones count most."""
 
     def loss(self, batch: dict[str, Tensor]) -> Tensor:
         target = batch["index"].unsqueeze(1) / SIZE
@@ -177,7 +177,7 @@ class Target(OneWeight):
 def trainer(
     kind: type[OneWeight] = OneWeight, *, context: Mapping[str, Any] | None = None, **options: Any
 ) -> Iterator[tuple[OneWeight, Trainer]]:
-    """A trial in a context of its own: `context` goes to init(), the options to the trial."""
+    """A trial in a new context: `context` goes to init(), the options to the trial."""
     settings = {"micro_batches": 1, "enable_tensorboard_logging": False, **(context or {})}
     with pytorch.init(**settings) as made:
         trial = kind(made, **options)

@@ -1,4 +1,4 @@
-"""A port that stays free until somebody listens there."""
+"""A port that stays free until a test listens there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """Bound here, so that the system gives it to nobody else, and not listened at, so that a listener may share it."""
+    """Bound here, so that the system does not give it to another process; not listening, so that a listener can share
+    it."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Processes of this machine: who has started whom, who is told of a job, what each of them holds."""
+"""Processes of this machine: their children, which ones belong to a job, which resources they hold."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from everstep.process import ENDED, process_state
 
 
 def children(pid: int) -> list[int]:
-    """Not by /proc/PID/task/*/children: that skips some while others end."""
+    """Not by /proc/PID/task/*/children, which skips some while others end."""
     stats = {int(stat.parent.name): _read(stat) for stat in Path("/proc").glob("[0-9]*/stat")}
     return [child for child, stat in stats.items() if stat and int(stat.rpartition(")")[2].split()[1]) == pid]
 
 
 def coordinator_of(pid: int) -> int:
-    """The one that this run has brought along."""
+    """The one that this run has started."""
     (found,) = (child for child in children(pid) if "serve" in _command(child))
     return found
 
@@ -52,7 +52,7 @@ def memory_mb(pid: int) -> float:
 
 
 def processes_of(job_id: str) -> list[str]:
-    """Of this machine, also in containers: those that were told of the job."""
+    """Processes of the job on this machine, including those in containers."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""What chance does to those who train, for stories that choose their victims by it."""
+"""Random harm to the workers that train, for stories with random victims."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lab.stage import Stage
 
 
 def hurt(cluster: Stage, gate: int, chance: random.Random, last: int) -> None:
-    """Do something to one or two of those who train, while they run on after the gate, to the last one at most."""
+    """Harm one or two of the workers that train, while they continue after the gate; always leave one."""
     acts = [cluster.kill, cluster.preempt, cluster.freeze]
     cluster.wait("step.committed", step=min(gate + chance.randint(1, 4), last))
     for _ in range(chance.choice((1, 1, 2))):
@@ -20,6 +20,6 @@ def hurt(cluster: Stage, gate: int, chance: random.Random, last: int) -> None:
 
 
 def living(cluster: Stage) -> list[str]:
-    """Those who hold the state and to whom nothing was done yet."""
+    """The workers that hold the state and were not harmed yet."""
     settled = {event["worker"] for event in cluster.events("regroup.settled")}
     return sorted(settled - cluster.harmed)

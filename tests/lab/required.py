@@ -1,4 +1,4 @@
-"""What a laptop may lack, continuous integration may not."""
+"""Parts of the lab that may be missing on a laptop, but not in continuous integration."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import pytest
 
 
 def missing(what: str, why: str) -> NoReturn:
-    """Say what was not tested; where all must be, fail."""
+    """Skip the test with the reason; where everything must be tested, fail."""
     (pytest.fail if os.environ.get("EVERSTEP_REQUIRE_LABS") == "1" else pytest.skip)(f"no {what} to test with: {why}")

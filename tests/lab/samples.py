@@ -1,4 +1,4 @@
-"""Datasets for the stories of the loader; a module of its own, because spawned loader processes import it."""
+"""Datasets for the stories of the loader, in a separate module because spawned loader processes import it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Numbers(Dataset[int]):
 
 
 class Noisy(Numbers):
-    """Sample i is i and what the named streams give: any of "python", "numpy" and "torch"."""
+    """Sample i is i and a number of each named stream: any of "python", "numpy" and "torch"."""
 
     def __init__(self, size: int, *streams: str) -> None:
         super().__init__(size)

@@ -1,4 +1,4 @@
-"""What a folder of checkpoints holds, checked: every number of a state of scripts/save.py must be that of its step."""
+"""Checks a folder of checkpoints: every number in a state of scripts/save.py must equal its step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The documents that the product grew from, read where they lie: beside the repository and not in it, for others wrote
+"""The documents that the product grew from, read from beside the repository: they are not in it, because others wrote
 them.
 
-A test that must run a snippet of theirs takes it from here; every other one uses a file of our own of that shape."""
+A test that must run one of their snippets takes it from here; every other test uses a file of ours with that shape."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def document(number: int) -> str:
 
 
 def snippet(number: int, words: str) -> str:
-    """The one block of code of a document that has these words."""
+    """The only block of code in a document that contains these words."""
     text = document(number)
     fenced = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     literal = re.findall(r"^\.\. code::[^\n]*\n\n((?:[ ]+[^\n]*\n|\n)+)", text, re.MULTILINE)

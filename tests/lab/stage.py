@@ -3,8 +3,8 @@
 A gate stands in the micro-batches of a step: workers wait there until the test opens it. So a test can prepare what is
 to happen, such as a newcomer that takes seconds to start, and the job is still short.
 
-A story is not about time unless it says so: nobody is given up because a busy machine did not let it run for a while.
-Whoever dies is seen to die."""
+A story is not about time unless it says so: no worker is given up because a busy machine did not run it for a while.
+Every death is noticed as a death."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Stage(Cluster):
 
     def __init__(self, *args: object, script: str = TRAIN, gates: Sequence[int | str] = (), **settings: Any) -> None:
         self._given = (script, *(str(arg) for arg in args))
-        self.harmed: set[str] = set()  # for stories that choose their victims by chance
+        self.harmed: set[str] = set()  # for stories with random victims
         env = {"GATES": ",".join(str(step) for step in gates), **settings.pop("env", {})}
-        if kept := os.environ.get("STAGE_KEEP"):  # to look at what is left of a story
+        if kept := os.environ.get("STAGE_KEEP"):  # to inspect the files of a story
             settings["directory"] = Path(tempfile.mkdtemp(dir=kept))
         super().__init__(SCRIPTS / script, self._given[1:], env=env, **{"policy": CALM, **settings})
 
@@ -61,28 +61,28 @@ class Stage(Cluster):
     # --- gates ----------------------------------------------------------------------------------------
 
     def wait_at_gate(self, step: int | str, *workers: str) -> None:
-        """Until somebody, or each of these workers, stands there."""
+        """Until any worker, or each of these workers, is there."""
         for worker in workers or (None,):
             self.wait("gate.reached", step=step, **({"worker": worker} if worker else {}))
 
     def open_gate(self, step: int | str) -> None:
         (self.directory / f"gate-{step}").touch()
 
-    # --- people ---------------------------------------------------------------------------------------
+    # --- workers --------------------------------------------------------------------------------------
 
     def rank(self, number: int, generation: int = 1) -> str:
-        """Who has this rank in this generation."""
+        """The worker with this rank in this generation."""
         worker = self.wait("generation.formed", generation=generation, rank=number)["worker"]
         return str(worker)
 
     def wait_ready(self, *workers: str) -> None:
-        """Until these newcomers stand ready, and those who train know it: they are let in after the present step."""
+        """Until these newcomers are ready, and the training workers know it: they are admitted after this step."""
         self.until(lambda: all(self._is_ready(worker) for worker in workers), f"{workers} ready")
 
     def _is_ready(self, worker: str) -> bool:
         (found,) = (each for each in self.view().workers if each.worker == worker)
         if found.status != "waiting":
-            return found.status == "member"  # another's end has let it in already
+            return found.status == "member"  # admitted already, when another one ended
         return "a spare waits" in found.reason or self._are_newcomers_known()
 
     def _are_newcomers_known(self) -> bool:
@@ -99,7 +99,7 @@ class Stage(Cluster):
     # --- the end --------------------------------------------------------------------------------------
 
     def finish_undisturbed(self, timeout_s: float = 90.0, *, check: bool = True) -> Result:
-        """Run to the end; after each step every worker's weights must have been those of an undisturbed run."""
+        """Run to the end; after each step, every worker's weights must equal those of an undisturbed run."""
         result = self.finish(timeout_s, check=check)
         check_order(result)
         undisturbed = undisturbed_events(*self._given)
@@ -124,7 +124,7 @@ def check_order(result: Result) -> None:
 
 @cache
 def undisturbed_events(script: str, *args: str) -> list[Event]:
-    """What one process that trains alone tells."""
+    """The events of one process that trains alone."""
     with tempfile.TemporaryDirectory(prefix="everstep-") as directory:
         folder = Path(directory)
         told = {"EVERSTEP_EVENTS": str(folder / "events.jsonl")}
@@ -134,5 +134,5 @@ def undisturbed_events(script: str, *args: str) -> list[Event]:
 
 
 def pass_time(seconds: float) -> None:
-    """For stories that are about time itself; what can be waited for is waited for."""
+    """For stories about time itself; all others wait for an event."""
     time.sleep(seconds)

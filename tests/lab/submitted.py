@@ -1,4 +1,4 @@
-"""A job that was submitted by the command line, as a person does it, and what becomes of it."""
+"""A job that was submitted on the command line, as a person does it, and its course."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Submitted(Shell):
 
     def wait_size(self, num_workers: int, *, after: int = 0) -> int:
         """Wait for a generation later than `after` with this many workers; return its number. Nodes' lines come in any
-        order, and each tells of the same generation."""
+        order, and each names the same generation."""
 
         def find() -> list[int]:
             told = re.findall(rf"generation (\d+) trains with {num_workers} workers", self.said)
@@ -48,7 +48,7 @@ class Submitted(Shell):
         return find()[0]
 
     def finish(self) -> str:
-        """To its good end: all that it said."""
+        """Wait until it succeeds; returns its output."""
         return self.type("watch", self.id)
 
     def close(self) -> None:

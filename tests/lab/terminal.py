@@ -1,4 +1,4 @@
-"""`everstep run` on this machine, what it shows and what it tells."""
+"""`everstep run` on this machine: its output and its events."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from everstep.testing.tape import Tape
 from lab import nest
 from lab.command import CALM_OPTIONS, EVERSTEP, Command
 
-SHARED, OWN, NONE = "shared", "own", "none"  # the nursery that its workers come from
+SHARED, OWN, NONE = "shared", "own", "none"  # the nursery of its workers
 
 
 class Run(Command):
     def __init__(self, *arguments: object, directory: Path, nursery: str = SHARED, **env: Any) -> None:
-        """A nursery of its own, or none, is for stories about the ends of either."""
+        """OWN and NONE are for stories about how nurseries or workers end."""
         given = {
             SHARED: nest.shared(),
             OWN: {"XDG_RUNTIME_DIR": str(directory)},

@@ -15,10 +15,9 @@ from everstep import wire
 from everstep.cli.status import newest_line
 from everstep.client.calls import Coordinator
 from everstep.errors import Refused
-from everstep.pytorch import job_metrics
-from everstep.pytorch.job_metrics import JobMetrics
-from everstep.pytorch.records import make_record
-from everstep.pytorch.units import BatchProgress
+from everstep.pytorch import metric_records
+from everstep.pytorch.metric_records import JobMetrics, make_record
+from everstep.pytorch.progress import BatchProgress
 from everstep.wire import MetricReport
 from lab.command import until
 
@@ -179,7 +178,7 @@ def test_without_metrics_there_is_no_line():
 
 @pytest.fixture
 def said(caplog):
-    caplog.set_level(logging.WARNING, job_metrics.__name__)
+    caplog.set_level(logging.WARNING, metric_records.__name__)
     return caplog
 
 
@@ -216,7 +215,7 @@ def test_what_is_reported_while_the_coordinator_is_away_arrives_when_it_is_back(
 
 
 def test_what_never_arrives_is_counted_and_said(tmp_path, server_class, play, said, monkeypatch):
-    monkeypatch.setattr(job_metrics, "MOST_WAITING", 5)
+    monkeypatch.setattr(metric_records, "MOST_WAITING", 5)
     server = server_class(tmp_path, str(tmp_path / "db"))
     sender = JobMetrics(client_for(play(server)))
     server.kill()
@@ -226,8 +225,8 @@ def test_what_never_arrives_is_counted_and_said(tmp_path, server_class, play, sa
     sender.close(0.5)
     server.end()
     away, lost = said.messages
-    assert away.startswith("metrics wait for the coordinator: POST http://127.0.0.1")
-    assert lost == "10 records of metrics did not reach the coordinator: it did not take them within 0.5 s at the end"
+    assert away.startswith("metrics are waiting for the coordinator: POST http://127.0.0.1")
+    assert lost == "10 metric records did not reach the coordinator: not accepted within 0.5 s at the end"
 
 
 def test_one_that_is_refused_takes_no_others_with_it(play, said):
@@ -240,9 +239,9 @@ def test_one_that_is_refused_takes_no_others_with_it(play, said):
     sender.close(60.0)
     assert batches_of(one.coordinator) == [0, 1, 2, 4]
     (lost,) = said.messages
-    assert lost.startswith("1 records of metrics did not reach the coordinator: ") and "more than 65536" in lost
+    assert lost.startswith("1 metric records did not reach the coordinator: ") and "more than 65536" in lost
 
 
 def test_without_a_coordinator_there_is_nobody_to_tell(monkeypatch):
     monkeypatch.delenv("EVERSTEP_COORDINATOR", raising=False)
-    assert job_metrics.job_metrics() is None
+    assert metric_records.open_job_metrics() is None

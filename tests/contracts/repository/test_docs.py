@@ -153,7 +153,7 @@ def test_the_trial_of_the_guide_goes_on_where_it_was_until_it_is_done(tmp_path: 
 
     begun, ended, again = fit(2), fit(3), fit(3)
     assert "validation at batch 64: accuracy" in begun
-    assert "going on from batch 64" in ended
+    assert "resuming from batch 64" in ended
     assert "Epoch(3) reached: 96 batches, 3 epochs, 3,000 records" in ended
     assert "going on" not in again
     assert "Epoch(3) reached: 96 batches" in again

@@ -1,4 +1,4 @@
-"""A job on the cluster, told by what it writes to its data folder, which this machine sees; and its disturbances."""
+"""A job on the cluster, followed by the files in its data folder, which this machine sees; and its disturbances."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Story(Shell):
         return [event for event in self._tape.read() if is_match(event, name, facts)]
 
     def wait(self, name: str, *, after: int = 0, deadline_s: float = DEADLINE_S, **facts: Any) -> None:
-        """`after`: so many of them have been before."""
+        """`after`: this many have come before."""
         until(
             lambda: len(self.events(name, **facts)) > after,
             lambda: f"no {name} {facts}; {self.lab.kubectl('get', 'pods', '-o', 'wide')}\n{self.said()}",
@@ -56,7 +56,7 @@ class Story(Shell):
         return max(event["generation"] for event in self.events("step.committed"))
 
     def wait_going_on(self, size: int, *, after: int) -> None:
-        """Steps are taken by so many workers, in a generation later than that one."""
+        """Wait for steps by this many workers, in a generation later than that one."""
         self.wait("step.committed", size=size, generation=lambda number: number > after)
 
     def said(self) -> str:

@@ -30,12 +30,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from lab.oci import signatures
 from lab.oci.service_runs import Image, JobRun, LogStore, Settings, new_ocid, now_text
 
-PAGE = 2  # small, so that whoever forgets the second page is found out
+PAGE = 2  # small, so that a client that forgets the second page fails
 
 
 @dataclass(slots=True)
 class Fault:
-    """Answer with an error instead, so many times; `is_late`: after having done what was asked."""
+    """Answer with an error instead, this many times; `is_late`: after doing what was requested."""
 
     method: str
     path: str  # a pattern
@@ -301,7 +301,7 @@ def add_controls(app: FastAPI, oci: Oci) -> None:
 
     @app.post("/emulator/reset")
     def reset() -> None:
-        """As a tenancy that nobody has used."""
+        """As an unused tenancy."""
         oci.settings.cancel_hangs = False
         for run in list(oci.runs.values()):
             run.cancel()

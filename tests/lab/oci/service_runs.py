@@ -87,11 +87,11 @@ class JobRun:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.token, self.public_key, self._key_pem = _principal(self.id)
         self._cancelled = threading.Event()
-        self._lock = threading.Lock()  # a run is cancelled, or has ended
+        self._lock = threading.Lock()  # a run is canceled, or has ended
         self.thread = threading.Thread(target=self._live, name=self.id, daemon=True)
         self.thread.start()
 
-    # --- what it is told ---
+    # --- requests ---
 
     def environments(self) -> list[dict[str, str]]:
         """One for each node."""

@@ -141,7 +141,7 @@ def make_user(home: Path, fingerprint: str = FINGERPRINT) -> str:
 
 
 def main() -> int:
-    """`python oci_lab.py COMMAND …`: run it beside an emulated OCI; JOB in it stands for a job file of that place."""
+    """`python oci_lab.py COMMAND …`: run it beside an emulated OCI; JOB becomes a job file for it."""
     with tempfile.TemporaryDirectory() as folder, open_lab(Path(folder)) as lab:
         job = Path(folder) / "job.yaml"
         job.write_text(yaml.safe_dump(dict(lab.job())))

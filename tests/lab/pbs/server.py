@@ -64,7 +64,7 @@ def qsub(lab: Lab, words: list[str]) -> None:
         " ".join(words[1:] if is_interactive else words[:-1]),
     ]
     if unknown := [line for line in options if re.match(r"-[vV]\b", line)]:
-        sys.exit(f"qsub: everybody could read it: {unknown[0]}")
+        sys.exit(f"qsub: readable by all users: {unknown[0]}")
     told = " ".join(options)
     num_nodes = int((re.search(r"select=(\d+)", told) or ["", "1"])[1])
     job = f"{len(lab.jobs())}.lab"

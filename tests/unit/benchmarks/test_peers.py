@@ -1,4 +1,4 @@
-"""A benchmark goes on without a peer that is not installed: it says how to get it, and reports null."""
+"""A benchmark continues without a peer that is not installed: it prints how to get it, and reports null."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from everstep import env
 from everstep.checkpoint import index
 from everstep.core.cluster_info import ClusterInfo, experiment_config, get_cluster_info
 from everstep.errors import UsageError
+from lab.codes import has_code
 
 
 @pytest.fixture
@@ -70,22 +71,22 @@ def test_the_job_names_itself(job: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "code"),
     [
-        ('{"a": ', "Expecting value"),
-        ("[1]", "a list, not an object"),
-        ('{"hyperparameters": 3}', "is 3, not a mapping"),
+        ('{"a": ', "experiment-unreadable"),
+        ("[1]", "experiment-not-an-object"),
+        ('{"hyperparameters": 3}', "experiment-section-not-a-mapping"),
     ],
 )
-def test_a_broken_file_is_named(job: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str) -> None:
+def test_a_broken_file_is_named(job: Path, monkeypatch: pytest.MonkeyPatch, text: str, code: str) -> None:
     give(monkeypatch, job / "experiment.json", text)
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, check=has_code(code)):
         _ = info().trial
 
 
 def test_a_missing_file_is_named(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(env.EXPERIMENT, str(job / "none.json"))
-    with pytest.raises(UsageError, match="none.json cannot be read"):
+    with pytest.raises(UsageError, check=has_code("experiment-unreadable")):
         experiment_config()
 
 

@@ -13,7 +13,7 @@ from everstep.job_file.load import json_schema, load, to_yaml
 from everstep.job_file.schema import TEXT_PATHS, Job
 from everstep.job_file.settings import experiment_of, num_workers_of, policy_settings
 from everstep.job_file.tree import parse
-from everstep.pytorch.run_paths import _configured
+from everstep.pytorch.run_folder import storage_uri
 from everstep.wire import Policy
 
 FULL = """
@@ -304,7 +304,7 @@ def test_what_is_kept_is_told_for_every_storage(uri: str) -> None:
     told = experiment_of(job)["checkpoint_storage"]
 
     assert (told["save_trial_latest"], told["save_trial_best"]) == (9, 0)
-    assert _configured(told) == uri
+    assert storage_uri(told) == uri
 
 
 def test_keys_that_hold_texts_are_found_in_the_schema() -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints of a trial: when there is one, what is in it, and that a trial which goes on from it is the same."""
+"""Checkpoints of a trial: when there is one, what it holds, and that a trial that resumes from it is the same."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 import everstep
 from everstep.errors import CheckpointBroken, EverstepError, NoCheckpoint, StateMismatch, UsageError
 from everstep.pytorch import Batch, Epoch, LRScheduler
+from lab.codes import has_code
 from lab.one_weight import OneWeight, Target, Weight, fit, reported, trainer, training_losses
 
 KEPT = {"checkpoints": "kept"}
@@ -38,7 +39,7 @@ class Everything(Target):
         return super().loss(batch) * (0.5 + torch.rand(()))
 
 
-# --- going on ---
+# --- resuming ---
 
 
 @pytest.mark.parametrize("cuts", [(1,), (8,), (5, 11), (7, 8, 9, 16)])
@@ -193,7 +194,7 @@ def test_another_model_than_was_saved_is_an_error_that_says_where(kind: type[One
 def test_a_checkpoint_that_is_no_trials_is_refused() -> None:
     with everstep.Checkpointer("kept") as checkpointer:
         checkpointer.save(3, {"model": Weight()}, wait=True)
-    with pytest.raises(EverstepError, match="not saved by a Trainer"):
+    with pytest.raises(EverstepError, check=has_code("checkpoint-not-by-a-trainer")):
         fit(context=KEPT)
 
 
@@ -288,9 +289,9 @@ def test_each_run_has_a_place_of_its_own_below_the_configured_storage(tmp_path: 
     assert train(0.25, 2) == [1.0, 0.5]
     assert train(0.125, 2) == [1.0, 0.75], "other hyperparameters are another run"
     assert train(0.25, 2, name="other") == [1.0, 0.5], "another name is another run"
-    assert train(0.25, 4) == [0.25, 0.125], "a greater length goes on"
+    assert train(0.25, 4) == [0.25, 0.125], "a greater length continues the run"
     assert train(0.25, 4) == [1.0, 0.5, 0.25, 0.125], "a finished run is not touched: the next one begins"
-    assert train(0.25, 5) == [0.0625], "the newest goes on"
+    assert train(0.25, 5) == [0.0625], "the newest run is continued"
 
 
 def test_a_run_that_broke_off_goes_on_in_its_place_of_a_bucket(tmp_path: Path) -> None:
@@ -316,12 +317,12 @@ def test_a_place_of_the_script_is_taken_as_it_is_and_refused_to_other_hyperparam
 
 
 def test_a_storage_that_is_none_is_refused() -> None:
-    with pytest.raises(UsageError, match="checkpoint_storage.type: 'tape'"):
+    with pytest.raises(UsageError, check=has_code("checkpoint-storage-unknown")):
         fit(context={"exp_conf": {"checkpoint_storage": {"type": "tape"}}})
 
 
 def test_a_metric_that_is_not_reported_is_told_at_the_first_validation() -> None:
-    with pytest.raises(UsageError, match="no number named 'acc', the searcher's metric; there are: accuracy, loss"):
+    with pytest.raises(UsageError, check=has_code("searcher-metric-missing")):
         fit(
             context=searching("acc"),
             options={"evaluate": lambda w, batch: {"accuracy": 0.5, "loss": 1.0}},
@@ -406,7 +407,7 @@ def test_a_damaged_checkpoint_that_was_asked_for_by_its_uuid_is_an_error() -> No
 
 @pytest.fixture
 def is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That a process could save nothing is told by its exit code; this one has other things to tell."""
+    """The exit code says that a process could not save; this test needs other facts."""
     monkeypatch.setattr("everstep.checkpoint.failed_saves._ledgers", [])
 
 

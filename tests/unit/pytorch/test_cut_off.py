@@ -1,4 +1,4 @@
-"""What was due after a batch when training broke off there is done when it goes on, and nothing is done twice."""
+"""Work that was due when training broke off after a batch is done when it resumes, and nothing is done twice."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from torch.amp import GradScaler
 
 from everstep.errors import StateMismatch, UsageError
 from everstep.pytorch import Batch
+from lab.codes import has_code
 from lab.one_weight import OneWeight, fit
 
 FIRST = 2.0**4
@@ -126,7 +127,7 @@ def test_the_scale_goes_on_from_a_checkpoint(kind: type[Scaled], aggregation: in
 
 def test_a_checkpoint_with_a_scaler_does_not_fit_a_trial_without_one() -> None:
     fit(Scaled, context={"checkpoints": "kept"}, max_length=Batch(2))
-    with pytest.raises(StateMismatch, match="with a GradScaler"):
+    with pytest.raises(StateMismatch, check=has_code("checkpoint-scaler-differs")):
         fit(context={"checkpoints": "kept"})
 
 
@@ -154,7 +155,7 @@ def test_two_ways_of_scaling_are_one_too_many() -> None:
         def make_scaler(self) -> GradScaler:
             return GradScaler("cpu")
 
-    with pytest.raises(UsageError, match="beside a wrapped scaler"):
+    with pytest.raises(UsageError, check=has_code("amp-and-a-scaler")):
         fit(Both)
-    with pytest.raises(UsageError, match="scaler that was not wrapped"):
+    with pytest.raises(UsageError, check=has_code("scaler-not-wrapped")):
         fit(Unknown)

@@ -8,6 +8,7 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, Epoch, Record, Seconds
+from lab.codes import has_code
 from lab.one_weight import OneWeight, fit, reported, trainer, training_losses
 
 EPOCH = 8  # batches: 16 samples in micro-batches of 2, one micro-batch per batch
@@ -189,9 +190,9 @@ def test_the_length_of_the_experiments_configuration() -> None:
     assert trained(3) == trained({"batches": 3}) == 3
     assert trained({"epochs": 2}) == 2 * EPOCH
     assert trained({"records": 10}, hyperparameters={"global_batch_size": 2}) == 5
-    with pytest.raises(UsageError, match="10 records, but no global_batch_size"):
+    with pytest.raises(UsageError, check=has_code("searcher-max-length-without-batch-size")):
         trained({"records": 10})
-    with pytest.raises(UsageError, match="searcher.max_length"):
+    with pytest.raises(UsageError, check=has_code("searcher-max-length-unknown")):
         trained({"steps": 10})
 
 
@@ -203,33 +204,34 @@ def test_what_fit_is_given_goes_before_the_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "code"),
     [
-        ({"checkpoint_policy": "bets"}, "checkpoint_policy='bets'.*'best', 'all', 'none'"),
-        ({"checkpoint_policy": None}, "checkpoint_policy=None"),
-        ({"max_length": 10}, "max_length=10 is no length.*Batch"),
-        ({"max_length": None}, "without max_length"),
-        ({"max_length": Batch([3, 4])}, "one number"),
-        ({"validation_period": 3}, "validation_period=3 is no period"),
-        ({"checkpoint_period": "Batch(3)"}, "checkpoint_period='Batch\\(3\\)' is no period"),
-        ({"reporting_period": None}, "reporting_period=None"),
+        ({"checkpoint_policy": "bets"}, "checkpoint-policy-unknown"),
+        ({"checkpoint_policy": None}, "checkpoint-policy-unknown"),
+        ({"max_length": 10}, "max-length-not-a-length"),
+        ({"max_length": None}, "max-length-missing"),
+        ({"max_length": Batch([3, 4])}, "max-length-not-a-length"),
+        ({"validation_period": 3}, "period-not-a-period"),
+        ({"checkpoint_period": "Batch(3)"}, "period-not-a-period"),
+        ({"reporting_period": None}, "reporting-period-missing"),
     ],
 )
-def test_a_wrong_option_is_named_with_what_would_be_right(arguments: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError, match=f"(?s){says}"):
+def test_a_wrong_option_is_named_with_what_would_be_right(arguments: dict[str, Any], code: str) -> None:
+    (name,) = arguments
+    with pytest.raises(UsageError, match=name, check=has_code(code)):
         fit(**{"max_length": Batch(1), **arguments})
 
 
 @pytest.mark.parametrize("unit", [Batch, Epoch, Record])
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "10", [2, 0], [1.5], None])
 def test_a_count_is_a_whole_number_of_one_or_more(unit: Any, value: Any) -> None:
-    with pytest.raises(UsageError, match=unit.__name__):
+    with pytest.raises(UsageError, check=has_code("train-unit-not-positive")):
         unit(value)
 
 
 @pytest.mark.parametrize("value", [0, -1, True, float("nan"), "soon", [0.0]])
 def test_a_time_is_above_zero(value: Any) -> None:
-    with pytest.raises(UsageError, match="Seconds"):
+    with pytest.raises(UsageError, check=has_code("seconds-not-positive")):
         Seconds(value)
 
 

@@ -11,10 +11,10 @@ import torch
 from torch.profiler import schedule
 
 from everstep.errors import UsageError
-from everstep.pytorch.profiling import Profiler, configure_profiler, profiler_arguments
+from everstep.pytorch.profiling import Profiler, ProfilerSettings, SystemSampler, profiler_arguments
 from everstep.pytorch.reporting import Reporter
-from everstep.pytorch.system import SystemSampler
-from everstep.pytorch.units import Batch
+from everstep.pytorch.train_units import Batch
+from lab.codes import has_code
 
 
 def profiled(folder, settings, num_batches):
@@ -32,22 +32,22 @@ def profiled(folder, settings, num_batches):
 
 
 def test_nothing_is_profiled_unless_asked_for(tmp_path):
-    assert profiled(tmp_path / "tensorboard", configure_profiler(), 3) == []
+    assert profiled(tmp_path / "tensorboard", ProfilerSettings(), 3) == []
     assert not (tmp_path / "tensorboard").exists()
 
 
 def test_the_batches_between_are_profiled_both_ends_included(tmp_path):
-    settings = configure_profiler(enabled=True, begin_on_batch=2, end_after_batch=4)
+    settings = ProfilerSettings(is_enabled=True, begin_on_batch=2, end_after_batch=4)
     assert profiled(tmp_path, settings, 8) == [[2, 3, 4]]
 
 
 def test_a_fit_that_ends_first_is_written_too(tmp_path):
-    assert profiled(tmp_path, configure_profiler(enabled=True, begin_on_batch=1, end_after_batch=99), 3) == [[1, 2]]
+    assert profiled(tmp_path, ProfilerSettings(is_enabled=True, begin_on_batch=1, end_after_batch=99), 3) == [[1, 2]]
 
 
 def test_without_an_end_traces_are_written_on_the_way(tmp_path, monkeypatch):
     monkeypatch.setattr("everstep.pytorch.profiling.BATCHES_PER_TRACE", 2)
-    traces = profiled(tmp_path, configure_profiler(enabled=True), 5)
+    traces = profiled(tmp_path, ProfilerSettings(is_enabled=True), 5)
     assert traces[:2] == [[0, 1], [2, 3]]
     assert traces[2] == [4]
 
@@ -55,13 +55,13 @@ def test_without_an_end_traces_are_written_on_the_way(tmp_path, monkeypatch):
 def test_arguments_of_torchs_profiler_are_passed_on(tmp_path):
     settings = profiler_arguments(schedule=schedule(wait=1, warmup=1, active=2, repeat=1), with_stack=False)
     assert profiled(tmp_path, settings, 8) == [[2, 3]]
-    assert replace(configure_profiler(enabled=True), arguments=settings.arguments).is_wanted(0)
+    assert replace(ProfilerSettings(is_enabled=True), arguments=settings.arguments).is_wanted(0)
 
 
 def test_a_profile_of_no_batch_is_refused():
-    with pytest.raises(UsageError, match="no batch lies between begin_on_batch=5 and end_after_batch=4"):
-        configure_profiler(enabled=True, begin_on_batch=5, end_after_batch=4)
-    with pytest.raises(UsageError, match="2 arguments without names"):
+    with pytest.raises(UsageError, check=has_code("no-batch-to-profile")):
+        ProfilerSettings(is_enabled=True, begin_on_batch=5, end_after_batch=4)
+    with pytest.raises(UsageError, check=has_code("profiler-arguments-without-names")):
         profiler_arguments("cpu", "cuda")
 
 

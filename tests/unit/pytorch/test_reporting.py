@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from everstep.pytorch.fit_status import Status, clock, number, parts_of
-from everstep.pytorch.records import RecordFile, make_record
+from everstep.pytorch.display import FitSpeed, FitStatus, clock, number, parts_of
+from everstep.pytorch.metric_records import RecordFile, make_record
+from everstep.pytorch.progress import BatchProgress
 from everstep.pytorch.reporting import Reporter
-from everstep.pytorch.speed import FitSpeed, remaining_s
-from everstep.pytorch.units import Batch, BatchProgress, Epoch, Record, Seconds
+from everstep.pytorch.train_units import Batch, Epoch, Record, Seconds
 
 ROOT = Path(__file__).parents[3]
 UUID = "7d2f0f6a-5f5e-5c7b-9f4e-0d3c2b1a0987"
@@ -121,7 +121,7 @@ def test_a_disk_that_is_full_is_said_once_and_counted(tmp_path, caplog):
     fit.close()
     assert [each.getMessage() for each in caplog.records] == [
         "metrics cannot be written: [Errno 28] No space left on device",
-        "3 lines of metrics could not be written",
+        "3 lines of metrics were not written",
     ]
 
 
@@ -221,7 +221,7 @@ def test_neither_validating_nor_saving_counts_as_training():
         now += 0.1
         pace.batch(now, 64)
     assert pace.samples_per_s == pytest.approx(640)
-    assert remaining_s(pace, Batch(120), 120, at(20)) == pytest.approx(10.0)
+    assert pace.remaining_s(Batch(120), 120, at(20)) == pytest.approx(10.0)
 
 
 def test_the_pace_is_that_of_the_last_seconds():
@@ -245,16 +245,16 @@ def test_the_pace_is_that_of_the_last_seconds():
 )
 def test_when_it_will_end(length, length_batches, expected):
     pace = FitSpeed()
-    assert remaining_s(pace, Batch(10), 10, BatchProgress()) is None
+    assert pace.remaining_s(Batch(10), 10, BatchProgress()) is None
     pace.skip_to(0.0)
     for batch in range(1, 51):
         pace.batch(batch * 0.1, 64)
-    found = remaining_s(pace, length, length_batches, BatchProgress(batches=50, records=3200, seconds=5.0))
+    found = pace.remaining_s(length, length_batches, BatchProgress(batches=50, records=3200, seconds=5.0))
     assert found == (None if expected is None else pytest.approx(expected))
 
 
 def test_how_it_reads():
-    status = Status(
+    status = FitStatus(
         progress=at(100), length=Epoch(3), length_batches=937, loss="loss 0.4213", samples_per_s=1234.4, eta_s=70.2
     )
     assert " | ".join(parts_of(status)) == ("batch 100/937 | epoch 2/3 | loss 0.4213 | 1,234 samples/s | eta 0:01:10")
@@ -271,24 +271,25 @@ import logging, sys
 from pathlib import Path
 logging.basicConfig(format="log: %(message)s")
 from everstep.pytorch.reporting import Reporter
-from everstep.pytorch.units import Batch, Progress
+from everstep.pytorch.train_units import Batch
+from everstep.pytorch.progress import BatchProgress
 fit = Reporter(folder=Path(sys.argv[1]), is_chief=lambda: True, length=Batch(9), length_batches=9,
                has_tensorboard=False, metric="accuracy", job_metrics=None)
-fit.began(Progress(), None)
+fit.began(BatchProgress(), None)
 for batch in range(1, 9):
-    fit.batch(Progress(batches=batch), {"loss": 1 / batch}, 64)
+    fit.batch(BatchProgress(batches=batch), {"loss": 1 / batch}, 64)
 print("printed by the script")
 logging.warning("logged by the script")
 with fit.aside("validating"):
     pass
-fit.validated(Progress(batches=8), {"accuracy": 0.9}, True)
+fit.validated(BatchProgress(batches=8), {"accuracy": 0.9}, True)
 fit.saved("UUID", 8, "/a/long/path/" + "x" * 100)
 with fit.aside("saving"):
     pass
 if "die" in sys.argv:
     import os, signal
     os.kill(os.getpid(), signal.SIGKILL)
-fit.ended(Progress(batches=9), "reached Batch(9)", ("UUID", 8, 0.9))
+fit.ended(BatchProgress(batches=9), "reached Batch(9)", ("UUID", 8, 0.9))
 fit.close()
 print("after")
 logging.warning("after")

@@ -14,13 +14,15 @@ import pytest
 
 import everstep
 from everstep.errors import UsageError
-from everstep.pytorch.run_folder import KnownRun, choose, decide, digest_of, mark_finished, plain_name
-from everstep.pytorch.units import Batch, BatchProgress, Epoch, Record, Seconds, TrainUnit
+from everstep.pytorch.progress import BatchProgress
+from everstep.pytorch.run_folder import KnownRun, choose_folder, decide_run, digest_of, mark_finished, plain_name
+from everstep.pytorch.train_units import Batch, Epoch, Record, Seconds, TrainUnit
+from lab.codes import has_code
 
 
 def number(base: Path, length: TrainUnit, **more: object) -> int:
     """That of the folder which a run gets that ends at once."""
-    with choose(base, name="net", digest="abc123", length=length, **more) as folder:  # type: ignore[arg-type]
+    with choose_folder(base, name="net", digest="abc123", length=length, **more) as folder:  # type: ignore[arg-type]
         assert folder.path.parent == base / "net-abc123"
         return int(folder.path.name)
 
@@ -33,52 +35,28 @@ def finish(base: Path, run: int, *, batches: int = 0, epochs: int = 0, seconds: 
 # --- the decision ---
 
 
+DONE = BatchProgress(batches=10, epochs=1, records=320, seconds=59.5)
+
+
 @pytest.mark.parametrize(
-    ("newest", "length", "expected", "reason"),
+    ("newest", "length", "expected", "code"),
     [
-        (None, Batch(10), 1, "the first run"),
-        (KnownRun(number=3), Batch(10), 3, "run 3 is unfinished"),
-        (KnownRun(number=3, is_in_use=True), Batch(10), 4, "run 3 is in use by another process"),
-        (
-            KnownRun(number=3, finished_at=BatchProgress(batches=10)),
-            Batch(10),
-            4,
-            "run 3 has finished with 10 batches",
-        ),
-        (KnownRun(number=3, finished_at=BatchProgress(batches=10)), Batch(20), 3, "run 3 came to 10 of 20 batches"),
-        (
-            KnownRun(number=3, finished_at=BatchProgress(batches=10, epochs=1)),
-            Epoch(2),
-            3,
-            "run 3 came to 1 of 2 epochs",
-        ),
-        (
-            KnownRun(number=3, finished_at=BatchProgress(batches=10, epochs=1)),
-            Epoch(1),
-            4,
-            "run 3 has finished with 1 epochs",
-        ),
-        (
-            KnownRun(number=3, finished_at=BatchProgress(records=320)),
-            Record(100),
-            4,
-            "run 3 has finished with 320 records",
-        ),
-        (
-            KnownRun(number=3, finished_at=BatchProgress(seconds=59.5)),
-            Seconds(60),
-            3,
-            "run 3 came to 59.5 of 60 seconds",
-        ),
+        (None, Batch(10), 1, "first"),
+        (KnownRun(number=3), Batch(10), 3, "unfinished"),
+        (KnownRun(number=3, is_in_use=True), Batch(10), 4, "in-use"),
+        (KnownRun(number=3, finished_at=DONE), Batch(10), 4, "finished"),
+        (KnownRun(number=3, finished_at=DONE), Batch(20), 3, "too-short"),
+        (KnownRun(number=3, finished_at=DONE), Epoch(2), 3, "too-short"),
+        (KnownRun(number=3, finished_at=DONE), Epoch(1), 4, "finished"),
+        (KnownRun(number=3, finished_at=DONE), Record(100), 4, "finished"),
+        (KnownRun(number=3, finished_at=DONE), Seconds(60), 3, "too-short"),
     ],
 )
 def test_the_newest_run_is_continued_until_it_is_long_enough(
-    newest: KnownRun | None, length: TrainUnit, expected: int, reason: str
+    newest: KnownRun | None, length: TrainUnit, expected: int, code: str
 ) -> None:
-    decision = decide(newest, length)
-    assert decision.number == expected
-    assert decision.reason.startswith(reason)
-    assert decision.is_new == (newest is None or newest.number != expected)
+    decision = decide_run(newest, length)
+    assert (decision.number, decision.code) == (expected, code)
 
 
 # --- folders ---
@@ -103,16 +81,16 @@ def test_the_tenth_run_comes_after_the_ninth(tmp_path: Path) -> None:
 
 def test_other_names_and_other_hyperparameters_have_other_folders(tmp_path: Path) -> None:
     with (
-        choose(tmp_path, name="net", digest=digest_of({"lr": 0.1}), length=Batch(1)) as first,
-        choose(tmp_path, name="net", digest=digest_of({"lr": 0.2}), length=Batch(1)) as second,
-        choose(tmp_path, name="my net/2", digest="abc123", length=Batch(1)) as third,
+        choose_folder(tmp_path, name="net", digest=digest_of({"lr": 0.1}), length=Batch(1)) as first,
+        choose_folder(tmp_path, name="net", digest=digest_of({"lr": 0.2}), length=Batch(1)) as second,
+        choose_folder(tmp_path, name="my net/2", digest="abc123", length=Batch(1)) as third,
     ):
         assert first.path.parent != second.path.parent
         assert third.path == tmp_path / "my-net-2-abc123" / "1"
 
 
 def test_folders_are_private(tmp_path: Path) -> None:
-    with choose(tmp_path / "runs", name="net", digest="abc123", length=Batch(1), job="j") as folder:
+    with choose_folder(tmp_path / "runs", name="net", digest="abc123", length=Batch(1), job="j") as folder:
         for path in (tmp_path / "runs", folder.path.parent, folder.path, folder.path.parent / "jobs"):
             assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
@@ -129,7 +107,7 @@ def test_the_mark_tells_how_far_the_run_came(tmp_path: Path) -> None:
 def test_a_mark_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
     number(tmp_path, Batch(100))
     (tmp_path / "net-abc123" / "1" / "run.json").write_text(text)
-    with pytest.raises(UsageError, match=r"1/run.json cannot be read"):
+    with pytest.raises(UsageError, check=has_code("run-record-unreadable")):
         number(tmp_path, Batch(100))
 
 
@@ -137,7 +115,7 @@ def test_a_mark_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_a_run_that_another_is_at_is_left_alone(tmp_path: Path) -> None:
-    with choose(tmp_path, name="net", digest="abc123", length=Batch(100)) as first:
+    with choose_folder(tmp_path, name="net", digest="abc123", length=Batch(100)) as first:
         assert number(tmp_path, Batch(100)) == 2
         assert first.path.name == "1"
     assert number(tmp_path, Batch(100)) == 2
@@ -145,9 +123,9 @@ def test_a_run_that_another_is_at_is_left_alone(tmp_path: Path) -> None:
 
 HOLDER = """
 import sys
-from everstep.pytorch.run_folder import choose
-from everstep.pytorch.units import Batch
-folder = choose(sys.argv[1], name="net", digest="abc123", length=Batch(100))
+from everstep.pytorch.run_folder import choose_folder
+from everstep.pytorch.train_units import Batch
+folder = choose_folder(sys.argv[1], name="net", digest="abc123", length=Batch(100))
 print(folder.path.name, flush=True)
 sys.stdin.read()
 """
@@ -164,7 +142,7 @@ def test_a_killed_process_lets_go_of_its_run(tmp_path: Path) -> None:
     with holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "1\n"
-        with choose(tmp_path, name="net", digest="other", length=Batch(100)) as other:
+        with choose_folder(tmp_path, name="net", digest="other", length=Batch(100)) as other:
             assert other.path.name == "1"
         holder.kill()
         holder.wait()
@@ -174,7 +152,7 @@ def test_a_killed_process_lets_go_of_its_run(tmp_path: Path) -> None:
 
 def test_all_workers_of_a_job_get_the_same_folder(tmp_path: Path) -> None:
     def arrive(_: int) -> str:
-        with choose(tmp_path, name="net", digest="abc123", length=Batch(100), job="job-7") as folder:
+        with choose_folder(tmp_path, name="net", digest="abc123", length=Batch(100), job="job-7") as folder:
             return folder.path.name
 
     with ThreadPoolExecutor(16) as pool:
@@ -204,7 +182,7 @@ def test_another_job_goes_on_with_a_run_that_was_cut_short(tmp_path: Path) -> No
 
 
 def test_two_jobs_at_the_same_time_have_a_folder_each(tmp_path: Path) -> None:
-    with choose(tmp_path, name="net", digest="abc123", length=Batch(100), job="job-7"):
+    with choose_folder(tmp_path, name="net", digest="abc123", length=Batch(100), job="job-7"):
         assert number(tmp_path, Batch(100), job="job-8") == 2
         assert number(tmp_path, Batch(100), job="job-7") == 1
 
@@ -229,7 +207,7 @@ def test_names_become_names_of_folders(name: str, plain: str) -> None:
 
 
 def test_a_name_of_signs_alone_is_refused() -> None:
-    with pytest.raises(UsageError, match="is no name for a run"):
+    with pytest.raises(UsageError, check=has_code("run-name-unusable")):
         plain_name("../..")
 
 

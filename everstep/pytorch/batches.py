@@ -1,4 +1,4 @@
-"""Batches moved to a device, whatever they are built of."""
+"""Batches of any structure: moved to a device, and counted."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+import numpy
 import torch
+
+from everstep.errors import UsageError
 
 log = logging.getLogger("everstep")
 
 
 class ToDevice:
-    """Tensors, and what has a `to`, in dicts, lists and tuples; other things stay, and are named once."""
+    """Moves tensors and objects with a `to`, in dicts, lists and tuples, to a device. Other objects stay where they
+    are; each type is logged once."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -33,3 +37,24 @@ class ToDevice:
             self._named.add(type(data))
             log.warning("a batch holds a %s, which is not moved to %s", type(data).__qualname__, self._device)
         return data
+
+
+def batch_length(batch: Any) -> int:
+    if isinstance(batch, torch.Tensor | numpy.ndarray):
+        if batch.ndim == 0:
+            raise UsageError(
+                "a batch that is a single number has no length",
+                hint="override get_batch_length",
+                code="batch-is-a-single-number",
+            )
+        return len(batch)
+    if isinstance(batch, Mapping) and batch:
+        return batch_length(next(iter(batch.values())))
+    if isinstance(batch, list | tuple) and batch:
+        return len(batch) if isinstance(batch[0], int | float | str) else batch_length(batch[0])
+    empty = "empty " if isinstance(batch, Mapping | list | tuple) else ""
+    raise UsageError(
+        f"cannot count the samples of a batch of type {empty}{type(batch).__name__}",
+        hint="override get_batch_length",
+        code="batch-length-unknown",
+    )

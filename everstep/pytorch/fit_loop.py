@@ -1,7 +1,7 @@
 """The loop of a trial: micro-batches, batches, and what is due between them.
 
-All workers run it. What is due after a batch is decided from the tally, which is the same on all of them; so all
-report, validate and save at the same step. A worker that was overtaken leaves what it was about, and goes on with the
+All workers run it. What is due after a batch is decided from the progress, which is the same on all of them, so all
+report, validate and save at the same step. A worker that was overtaken drops what it was doing, and continues with the
 others."""
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from everstep.engine.pulse import PulseDecision
 from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
 from everstep.pytorch.callbacks import Callbacks
-from everstep.pytorch.context import Now, PyTorchTrialContext
-from everstep.pytorch.due_actions import DueActions, FitPlan, decide_due, is_done
+from everstep.pytorch.checkpoints import TrialCheckpoints, contents
+from everstep.pytorch.context import PyTorchTrialContext, TrainingPosition
+from everstep.pytorch.fit_plan import DueActions, FitPlan, decide_due
 from everstep.pytorch.metrics import TrainingMetrics
-from everstep.pytorch.plain_data import listed
 from everstep.pytorch.profiling import Profiler
+from everstep.pytorch.progress import BatchProgress, TrialProgress
 from everstep.pytorch.reporting import Reporter
-from everstep.pytorch.saving import TrialCheckpoints, contents
+from everstep.pytorch.train_units import Seconds
 from everstep.pytorch.trial import PyTorchTrial
-from everstep.pytorch.trial_progress import Tally
-from everstep.pytorch.units import BatchProgress, Seconds
-from everstep.pytorch.validation import Overtaken, Sharing, Validation
+from everstep.pytorch.validation import Overtaken, Validation
 
 log = logging.getLogger("everstep")
 
@@ -49,16 +48,16 @@ class FitLoop:
     ) -> None:
         self.trial, self.context, self.trainer, self.loader = trial, context, trainer, loader
         self.validation, self.callbacks = validation, callbacks
-        self.tally, self.metrics = Tally(), TrainingMetrics(context.reducers)
+        self.progress, self.metrics = TrialProgress(), TrainingMetrics(context.reducers)
         self._engine = trainer.engine
         self._has_batch_hooks = callbacks.has_batch_hooks
-        self._at: Now | None = None  # the batch in progress
+        self._at: TrainingPosition | None = None  # the batch in progress
         self._first = 0
         self._seconds = 0.0  # of training, by this worker's clock
-        self._since: float | None = None  # the clock runs
+        self._since: float | None = None  # while the clock runs
         self._last_metrics: dict[str, float] = {}  # of the last validation
         self._is_timed = False
-        trainer.register("tally", self.tally)
+        trainer.register("progress", self.progress)
         trainer.register("metrics", self.metrics)
         trainer.register("callbacks", callbacks)
         trainer.hand_over(self._note)
@@ -83,37 +82,33 @@ class FitLoop:
         self._is_timed = any(
             isinstance(u, Seconds) for u in (plan.length, plan.reporting, plan.validation, plan.checkpoint)
         )
-        self._engine.next_micro_batch()  # all workers are there, and a newcomer has the others' state
+        self._engine.next_micro_batch()  # all workers have joined, and a newcomer has the others' state
         for model in self.context.models:
             model.train()
-        self.callbacks.tell("on_training_start")
-        if validates_first and not self._engine.came_late and self.tally.now.batches == 0:
+        self.callbacks.call("on_training_start")
+        if validates_first and not self._engine.came_late and self.progress.now.batches == 0:
             with contextlib.suppress(Overtaken):
                 self._validate()
-        reason = self._make_up() if self.tally.is_cut and not self._engine.came_late else ""
+        reason = self._make_up() if self.progress.is_cut and not self._engine.came_late else ""
         while not reason:
-            if is_done(plan.length, self.tally.now) or self.tally.is_stopping:  # while this worker was overtaken
-                reason = "the others have come to the end"
+            if plan.length.is_reached(self.progress.now) or self.progress.is_stopping:  # it was overtaken meanwhile
+                reason = "the others have reached the end"
                 break
             reason = self._epoch_through()
         self._stop_clock()
         return reason
 
-    def conclude(self) -> None:
-        """Make sure that all hold the last step before anybody goes."""
-        self._engine.conclude()
-
     def _make_up(self) -> str:
-        """Do what was due after the last batch, and was not done when it was saved."""
-        self.tally.is_cut, self.tally.saved_at = False, -1
-        return self._after_batch(self.tally.before.epochs)
+        """Do what was due after the last batch and was not done when it was saved."""
+        self.progress.is_cut, self.progress.saved_at = False, -1
+        return self._after_batch(self.progress.before.epochs)
 
     def _epoch_through(self) -> str:
-        """What is left of the epoch; the reason if the fit ends in it."""
+        """The rest of the epoch; returns the reason if the fit ends in it."""
         epoch = self.loader.position.epoch
-        if self.tally.epoch_begun < epoch:  # else it is in the state: of a checkpoint, or of a peer
-            self.tally.epoch_begun = epoch
-            self.callbacks.tell("on_training_epoch_start", epoch)
+        if self.progress.epoch_begun < epoch:  # otherwise the state has it, from a checkpoint or a peer
+            self.progress.epoch_begun = epoch
+            self.callbacks.call("on_training_epoch_start", epoch)
         self.loader.set_epoch(epoch)
         self._start_clock()
         for batch in self.loader:
@@ -128,7 +123,7 @@ class FitLoop:
         if self._at is None or self._at.batch != step:
             self._at = self._next()
             if self._has_batch_hooks:
-                self.tally.once("batch starts", lambda: self.callbacks.tell("on_training_batch_start", epoch, step))
+                self.progress.once("batch starts", lambda: self.callbacks.call("on_training_batch_start", epoch, step))
         samples = self.loader.num_samples(micro_batch)
         batch = self.context.prepare(batch)
         self.context.reducers.reset()
@@ -143,21 +138,21 @@ class FitLoop:
     # --- the pulse ----------------------------------------------------------------------------------------
 
     def _note(self) -> bytes:
-        """To all others, with each step: what is known of the last one, a wish to stop, the clock."""
+        """To all others, with each step: the metrics of the last one, a request to stop, the clock."""
         note = [self.metrics.known(), self.context.wants_stop, self._clock() if self._is_timed else 0.0]
         return json.dumps(note, separators=(",", ":")).encode()
 
     def _committed(self, decision: PulseDecision) -> None:
         notes = [json.loads(note) for note in decision.notes]
-        before, position = self.tally.now, self.loader.position
+        before, position = self.progress.now, self.loader.position
         for known, wants_stop, _ in notes:
             self.metrics.hear(known)
-            self.tally.is_stopping |= wants_stop
+            self.progress.is_stopping |= wants_stop
         records = position.records
         self.metrics.committed(self._engine.step - 1, records - before.records)
-        self.tally.is_preempted = len(decision.leavers) == self._engine.world.size
+        self.progress.is_preempted = len(decision.leavers) == self._engine.world.size
         seconds = max((clock for *_, clock in notes), default=0.0)
-        self.tally.advance(
+        self.progress.advance(
             BatchProgress(
                 batches=self._engine.step, epochs=position.epoch, records=records, seconds=max(before.seconds, seconds)
             )
@@ -167,15 +162,15 @@ class FitLoop:
 
     def _after_batch(self, epoch: int) -> str:
         """The reason, if the fit ends with this batch."""
-        tally = self.tally
-        before, now = tally.before, tally.now
-        tally.once("schedulers", lambda: self._step_schedulers(before, now))
+        progress = self.progress
+        before, now = progress.before, progress.now
+        progress.once("schedulers", lambda: self._step_schedulers(before, now))
         if self._has_batch_hooks:
             mine = self.metrics.mine(now.batches - 1)
-            tally.once("batch", lambda: self.callbacks.tell("on_training_batch_end", epoch, now.batches - 1, mine))
+            progress.once("batch", lambda: self.callbacks.call("on_training_batch_end", epoch, now.batches - 1, mine))
         self._profiler.step(now.batches)
         self._reporter.batch(now, self.metrics.last, now.records - before.records)
-        due = decide_due(self._plan, before, now, is_stopping=tally.is_stopping, is_preempted=tally.is_preempted)
+        due = decide_due(self._plan, before, now, is_stopping=progress.is_stopping, is_preempted=progress.is_preempted)
         is_epoch_end = now.epochs > before.epochs
         if not due.is_anything and not is_epoch_end:
             return ""
@@ -189,27 +184,27 @@ class FitLoop:
             self._start_clock()
 
     def _between(self, due: DueActions, epoch: int, *, is_epoch_end: bool) -> str:
-        tally = self.tally
-        if tally.is_preempted:  # there may be little time
-            tally.is_cut = True
+        progress = self.progress
+        if progress.is_preempted:  # time may be short
+            progress.is_cut = True
             self._save()
             self._checkpoints.finish()
             return due.reason
         if is_epoch_end:
-            tally.once("epoch", lambda: self.callbacks.tell("on_training_epoch_end", epoch))
+            progress.once("epoch", lambda: self.callbacks.call("on_training_epoch_end", epoch))
         if due.is_anything:
             for known in self._gather("metrics", self.metrics.known()):
                 self.metrics.hear(known)
         if due.report:
-            tally.once("report", self._report)
-        if due.validate and tally.validated_at != tally.now.batches:
+            progress.once("report", self._report)
+        if due.validate and progress.validated_at != progress.now.batches:
             self._validate()
-        if due.checkpoint and tally.saved_at != tally.now.batches:
+        if due.checkpoint and progress.saved_at != progress.now.batches:
             self._save()
-        if not due.is_end and any(self._gather("stop", self.context.wants_stop)):  # by a callback: at once
-            tally.is_stopping = True
+        if not due.is_end and any(self._gather("stop", self.context.wants_stop)):  # requested by a callback: at once
+            progress.is_stopping = True
             return self._between(
-                decide_due(self._plan, tally.before, tally.now, is_stopping=True, is_preempted=False),
+                decide_due(self._plan, progress.before, progress.now, is_stopping=True, is_preempted=False),
                 epoch,
                 is_epoch_end=False,
             )
@@ -225,76 +220,85 @@ class FitLoop:
     def _report(self) -> None:
         window = self.metrics.take()
         if window.batches:
-            self.callbacks.tell("on_training_workload_end", window.average, window.batches)
-            self._reporter.trained(self.tally.now, _plain(window.average), [_plain(each) for each in window.batches])
+            self.callbacks.call("on_training_workload_end", window.average, window.batches)
+            self._reporter.trained(self.progress.now, window.average, window.batches)
 
     def _validate(self) -> None:
-        tally, plan = self.tally, self._plan
-        tally.once("validation starts", lambda: self._tell("on_validation_start", "on_validation_epoch_start"))
+        progress, plan = self.progress, self._plan
+        progress.once("validation starts", self._validation_starts)
         rounds = itertools.count()
-        sharing = Sharing(lambda: self._engine.agreeing, lambda said: self._gather(f"validation {next(rounds)}", said))
         amp = self.context.autocast() if self.context.is_amp else contextlib.nullcontext()
         with self._reporter.aside("validating"), amp:
-            outcome = self.validation.run(self.context.models, sharing, 1 if plan.is_test else None)
+            outcome = self.validation.run(
+                self.context.models,
+                lambda: self._engine.agreeing,
+                lambda value: self._gather(f"validation {next(rounds)}", value),
+                max_batches=1 if plan.is_test else None,
+            )
         self._last_metrics = _scalars(outcome.metrics)
         if plan.metric is not None and plan.metric not in self._last_metrics:
             numbers = ", ".join(sorted(self._last_metrics)) or "none"
             raise UsageError(
-                f"the validation gave no number named {plan.metric!r}, the searcher's metric; there are: {numbers}",
-                hint="searcher.metric names what evaluate_batch, or evaluate_full_dataset, returns",
+                f"the validation returned no number for the searcher's metric {plan.metric!r}; it returned: {numbers}",
+                hint="searcher.metric names a metric that evaluate_batch or evaluate_full_dataset returns",
+                code="searcher-metric-missing",
             )
-        tally.once("validation", lambda: self._validated(outcome.metrics, outcome.outputs))
-        is_best = tally.best_at == tally.now.batches
+        progress.once("validation", lambda: self._validated(outcome.metrics, outcome.outputs))
+        is_best = progress.best_at == progress.now.batches
         if plan.policy == "all" or (plan.policy == "best" and (is_best or plan.metric is None)):
             self._save()
 
+    def _validation_starts(self) -> None:
+        self.callbacks.call("on_validation_start")
+        self.callbacks.call("on_validation_epoch_start")
+
     def _validated(self, metrics: dict[str, Any], outputs: list[Any]) -> None:
-        tally, plan = self.tally, self._plan
-        tally.validated_at = tally.now.batches
+        progress, plan = self.progress, self._plan
+        progress.validated_at = progress.now.batches
         value = self._last_metrics.get(plan.metric or "")
-        if value is not None and plan.is_better(value, tally.best):
-            tally.best, tally.best_at = value, tally.now.batches
-        self.callbacks.tell("on_validation_epoch_end", outputs)
-        self.callbacks.tell("on_validation_end", metrics)
-        self._reporter.validated(tally.now, _plain(metrics), tally.best_at == tally.now.batches)
+        if value is not None and plan.is_better(value, progress.best):
+            progress.best, progress.best_at = value, progress.now.batches
+        self.callbacks.call("on_validation_epoch_end", outputs)
+        self.callbacks.call("on_validation_end", metrics)
+        self._reporter.validated(progress.now, metrics, progress.best_at == progress.now.batches)
 
     def _save(self) -> None:
-        tally = self.tally
-        if tally.saved_at == tally.now.batches:
+        progress = self.progress
+        if progress.saved_at == progress.now.batches:
             return
         state = self._contents()
-        tally.once("save starts", lambda: self.callbacks.tell("on_checkpoint_save_start", state))
-        tally.saved_at = tally.now.batches  # in what is saved, too
-        state["tally"] = tally.state_dict()
-        is_current = tally.validated_at == tally.now.batches
-        self._checkpoints.save(tally.now.batches, state, self._last_metrics if is_current else {})
+        progress.once("save starts", lambda: self.callbacks.call("on_checkpoint_save_start", state))
+        progress.saved_at = progress.now.batches  # in the saved state, too
+        state["progress"] = progress.state_dict()
+        is_current = progress.validated_at == progress.now.batches
+        self._checkpoints.save(progress.now.batches, state, self._last_metrics if is_current else {})
 
     def _finish_saving(self) -> None:
-        """The last checkpoint must be there: if a worker is lost while it is written, it is written again."""
+        """The last checkpoint must exist: if a worker is lost while it is written, it is written again."""
         for number in range(MOST_TRIES):
             world = self._engine.world
-            is_there = self._checkpoints.finish()
-            said = self._gather(f"saved {number}", [is_there, world.generation, world.rank])
-            has_chief = any(rank == 0 for *_, rank in said)  # without it nothing is whole
-            is_void = any(generation != self._engine.world.generation for _, generation, _ in said)
-            if (has_chief and all(is_there for is_there, *_ in said)) or not is_void:
+            is_saved = self._checkpoints.finish()
+            found = self._gather(f"saved {number}", [is_saved, world.generation, world.rank])
+            has_chief = any(rank == 0 for *_, rank in found)  # without it no checkpoint is complete
+            is_void = any(generation != self._engine.world.generation for _, generation, _ in found)
+            if (has_chief and all(is_saved for is_saved, *_ in found)) or not is_void:
                 return
-            self.tally.saved_at = -1
+            self.progress.saved_at = -1
             self._save()
 
     def save_after(self, error: BaseException) -> None:
-        """What is in memory, before an exception ends it: by the chief, if its state is whole. Raises nothing: that
-        exception is what the script has to hear of."""
+        """Save the state in memory before an exception ends the script: by the chief, if its state is whole. Raises
+        nothing, so that the script ends with that exception."""
         try:
-            self._checkpoints.finish()  # one that is being written is told of, too
-            batches = self.tally.now.batches
-            if self._engine.world.rank or not self._engine.is_whole or batches in (self._first, self.tally.saved_at):
+            self._checkpoints.finish()  # report the one being written, too
+            batches = self.progress.now.batches
+            if self._engine.world.rank or not self._engine.is_whole or batches in (self._first, self.progress.saved_at):
                 return
-            self.tally.is_cut = True
+            self.progress.is_cut = True
             uuid = self._checkpoints.save_alone(batches, self._contents(), {})
-            log.error("%s at batch %d: saved as checkpoint %s first", type(error).__name__, batches, uuid)
+            log.error("%s at batch %d: saved checkpoint %s first", type(error).__name__, batches, uuid)
         except Exception as failed:
-            log.error("what was in memory at batch %d could not be saved: %s", self.tally.now.batches, failed)
+            log.error("the state in memory at batch %d could not be saved: %s", self.progress.now.batches, failed)
 
     def _contents(self) -> dict[str, Any]:
         return contents(
@@ -302,32 +306,28 @@ class FitLoop:
             self.context,
             loop=self.trainer.state_dict(),
             data=self.loader.state_dict(),
-            tally=self.tally.state_dict(),
+            progress=self.progress.state_dict(),
             metrics=self.metrics.state_dict(),
             callbacks=self.callbacks.state_dict(),
         )
 
     def _gather(self, name: str, value: Any) -> list[Any]:
-        said = self._engine.gather(value, name)
-        if said is None:
+        found = self._engine.gather(value, name)
+        if found is None:
             raise Overtaken
-        return said
+        return found
 
-    def _tell(self, *hooks: str) -> None:
-        for hook in hooks:
-            self.callbacks.tell(hook)
+    # --- position and clock -------------------------------------------------------------------------------
 
-    # --- where we are -------------------------------------------------------------------------------------
-
-    def _now(self) -> Now:
+    def _now(self) -> TrainingPosition:
         return self._at if self._at is not None and self._engine.is_in_micro_batch else self._next()
 
-    def _next(self) -> Now:
-        """The batch that is to come, or begins."""
+    def _next(self) -> TrainingPosition:
+        """The batch that comes next, or begins."""
         position, order = self.loader.position, self.loader.position.order
         assert order is not None
         end = position.samples + order.samples_at(position.samples)
-        return Now(
+        return TrainingPosition(
             first=self._first,
             batch=self._engine.step,
             epoch=position.epoch,
@@ -340,15 +340,11 @@ class FitLoop:
 
     def _start_clock(self) -> None:
         if self._since is None:
-            self._seconds = max(self._seconds, self.tally.now.seconds)
+            self._seconds = max(self._seconds, self.progress.now.seconds)
             self._since = time.monotonic()
 
     def _stop_clock(self) -> None:
         self._seconds, self._since = self._clock(), None
-
-
-def _plain(metrics: dict[str, Any]) -> dict[str, Any]:
-    return {name: listed(value) for name, value in metrics.items()}
 
 
 def _scalars(metrics: dict[str, Any]) -> dict[str, float]:

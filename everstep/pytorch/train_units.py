@@ -1,29 +1,19 @@
 """Lengths and periods of training: in batches, epochs, records or seconds. Pure.
 
-A number is a period ("every so many"), a collection is a schedule ("at these counts"). What is due is decided from the
+A number is a period ("every n"), a collection is a schedule ("at these counts"). What is due is decided from the
 progress before and after a batch, which is the same on all workers."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import ClassVar
 
 from everstep.errors import UsageError
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BatchProgress:
-    """How far training has come, by committed batches of all workers together."""
-
-    batches: int = 0
-    epochs: int = 0  # finished ones
-    records: int = 0
-    seconds: float = 0.0  # of training, in this run and those that it continues
+from everstep.pytorch.progress import BatchProgress
 
 
 class TrainUnit:
-    """Of which Batch, Epoch, Record and Seconds are made."""
+    """Base of Batch, Epoch, Record and Seconds."""
 
     noun: ClassVar[str] = ""
 
@@ -35,7 +25,11 @@ class TrainUnit:
 
     def _check(self, value: object) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UsageError(f"{self}: not a whole number of {self.noun}, 1 or more", hint=f"{type(self).__name__}(10)")
+            raise UsageError(
+                f"{self}: expected a whole number of {self.noun}, 1 or more",
+                hint=f"{type(self).__name__}(10)",
+                code="train-unit-not-positive",
+            )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.value!r})"
@@ -54,22 +48,26 @@ class TrainUnit:
     def is_schedule(self) -> bool:
         return self._schedule is not None
 
+    @property
+    def count(self) -> int | float:
+        """The number of a length or period; a schedule has none."""
+        assert isinstance(self.value, int | float)
+        return self.value
+
     def of(self, progress: BatchProgress) -> float:
-        """How far it has come in this unit."""
+        """The progress, in this unit."""
         return float(getattr(progress, self.noun))
 
     def is_due(self, before: BatchProgress, after: BatchProgress) -> bool:
-        """Whether a period ended, or a count of the schedule was reached, with the batch between."""
+        """Whether a period ended, or a count of the schedule was reached, with the batch in between."""
         start, end = self.of(before), self.of(after)
         if self._schedule is not None:
             return any(start < count <= end for count in self._schedule)
-        assert isinstance(self.value, int | float)
-        return start // self.value < end // self.value
+        return start // self.count < end // self.count
 
-    def share(self, progress: BatchProgress) -> float:
-        """As a length: the part of it that is done, at most 1."""
-        assert isinstance(self.value, int | float)
-        return min(1.0, self.of(progress) / self.value)
+    def is_reached(self, progress: BatchProgress) -> bool:
+        """As a length."""
+        return self.of(progress) >= self.count
 
 
 class Batch(TrainUnit):
@@ -83,26 +81,28 @@ class Epoch(TrainUnit):
 
 
 class Record(TrainUnit):
-    """Samples, of all workers together. Due with the first batch that reaches the count."""
+    """Samples of all workers together. Due with the first batch that reaches the count."""
 
     noun = "records"
 
 
 class Seconds(TrainUnit):
-    """Of training, by the clock of the slowest worker. Due with the first batch that ends after that."""
+    """Training time, by the clock of the slowest worker. Due with the first batch that ends after it."""
 
     noun = "seconds"
 
     def _check(self, value: object) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise UsageError(f"{self}: not a time above 0", hint="Seconds(60)")
+            raise UsageError(f"{self}: expected a time above 0", hint="Seconds(60)", code="seconds-not-positive")
 
 
 def check_length(length: object) -> TrainUnit:
     """max_length: one count."""
     if not isinstance(length, TrainUnit) or type(length) is TrainUnit or length.is_schedule:
         raise UsageError(
-            f"max_length={length!r} is no length", hint="give Batch(n), Epoch(n), Record(n) or Seconds(n), one number"
+            f"max_length={length!r} is not a length",
+            hint="give one number: Batch(n), Epoch(n), Record(n) or Seconds(n)",
+            code="max-length-not-a-length",
         )
     return length
 
@@ -112,7 +112,8 @@ def check_period(name: str, period: object) -> TrainUnit | None:
         return None
     if not isinstance(period, TrainUnit) or type(period) is TrainUnit:
         raise UsageError(
-            f"{name}={period!r} is no period",
-            hint="give Batch, Epoch, Record or Seconds of a number, or of a collection of counts: Batch([2, 5])",
+            f"{name}={period!r} is not a period",
+            hint="give Batch, Epoch, Record or Seconds a number, or a collection of counts: Batch([2, 5])",
+            code="period-not-a-period",
         )
     return period

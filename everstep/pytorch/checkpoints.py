@@ -1,0 +1,288 @@
+"""A trial's checkpoints: what they hold, how they are named, how a trial resumes from one, and how one is loaded
+without training: its code, its hyperparameters, its weights."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from everstep.checkpoint import index
+from everstep.checkpoint.checkpointer import Checkpointer
+from everstep.checkpoint.code_snapshot import take_snapshot
+from everstep.core.distributed import DistributedContext, EngineSource
+from everstep.core.import_path import import_from_path
+from everstep.engine.fixed_world import LoneMembership
+from everstep.engine.step import Engine
+from everstep.errors import CheckpointFailed, StateMismatch, UsageError
+from everstep.ipc.progress_page import ProgressPage
+from everstep.pytorch.context import PyTorchTrialContext
+from everstep.pytorch.run_folder import digest_of
+from everstep.pytorch.trial import PyTorchTrial
+
+log = logging.getLogger("everstep")
+
+FORMAT = 1
+_OTHER_CODE = "load it with the code it was saved with, or train from scratch in another place"
+POLL_S = 0.1  # how often to check whether the world has changed, while waiting for a save
+
+
+class TrialCheckpoints:
+    """In one place, by one Checkpointer. `on_durable` gets the uuid and step of each checkpoint once it is durable;
+    `is_void` says whether the world in which a save was begun is over, `is_chief` whether this worker leads."""
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        hparams: Mapping[str, Any],
+        metric: str | None,
+        smaller_is_better: bool,
+        keep_latest: int | None,
+        keep_best: int,
+        on_durable: Callable[[str, int], None],
+        is_void: Callable[[], bool],
+        is_chief: Callable[[], bool],
+    ) -> None:
+        code = _code_folder()
+
+        def make() -> Checkpointer:
+            return Checkpointer(
+                uri,
+                keep_latest=keep_latest,
+                keep_best=keep_best,
+                metric=metric,
+                mode="min" if smaller_is_better else "max",
+                hparams=hparams,
+                code=code,
+            )
+
+        self._make, self._hparams = make, hparams
+        self._checkpointer = make()
+        self.uri = self._checkpointer.uri
+        self._on_durable, self._is_void, self._is_chief = on_durable, is_void, is_chief
+        self._pending: int | None = None  # step of a save that was not reported yet
+
+    def uuid(self, step: int) -> str:
+        return index.checkpoint_uuid(self.uri, step)
+
+    def load(self, step: int | str = "latest") -> dict[str, Any] | None:
+        state: dict[str, Any] | None = self._checkpointer.load(step)
+        return state
+
+    def check_hparams(self) -> None:
+        """The loaded checkpoint must be of the same run: with another learning rate, its optimizer would keep the old
+        one."""
+        loaded = self._checkpointer.loaded
+        was, now = (loaded.hparams or {}) if loaded is not None else {}, self._hparams
+        if digest_of(was) != digest_of(now):
+            changes = [
+                f"{key} was {was.get(key, 'absent')}, is {now.get(key, 'absent')}"
+                for key in sorted({*was, *now})
+                if was.get(key) != now.get(key)
+            ]
+            raise UsageError(
+                f"{self.uri} has checkpoints of a run with other hyperparameters: {', '.join(changes[:5])}",
+                hint="give each run its own place; fit(latest_checkpoint=UUID) begins with the weights of another run",
+                code="checkpoints-of-another-run",
+            )
+
+    def save(self, step: int, state: dict[str, Any], metrics: Mapping[str, float]) -> str:
+        """Returns when the state is copied; the rest happens in the background."""
+        self.finish()
+        if self._checkpointer.save(step, state, metrics=metrics) or not self._is_chief():
+            self._pending = step
+        return self.uuid(step)
+
+    def save_alone(self, step: int, state: dict[str, Any], metrics: Mapping[str, float]) -> str:
+        """By this worker alone; returns when it is durable."""
+        with self._make() as checkpointer:
+            checkpointer.save(step, state, metrics=metrics, wait=True)
+        self._pending = step
+        self._report()
+        return self.uuid(step)
+
+    def finish(self) -> bool:
+        """Wait until the last save is durable, and report it. False: it failed, which was logged, or a lost worker's
+        share is missing."""
+        if self._pending is None:
+            return True
+        try:
+            while not self._checkpointer.wait(POLL_S):
+                if self._is_void():
+                    log.warning("the checkpoint of batch %d is incomplete: the world has changed", self._pending)
+                    self._pending = None
+                    return False
+        except CheckpointFailed as failed:
+            log.error("%s", failed)
+            self._pending = None
+            return False
+        self._report()
+        return True
+
+    def _report(self) -> None:
+        step, self._pending = self._pending, None
+        assert step is not None
+        self._on_durable(self.uuid(step), step)
+
+    def record(self, step: int) -> None:
+        """Make it findable by its uuid. Called by the chief."""
+        index.record(self.uuid(step), self.uri, step)
+
+    def close(self) -> None:
+        self._checkpointer.close()
+
+
+def contents(trial: PyTorchTrial, context: PyTorchTrialContext, **parts: Any) -> dict[str, Any]:
+    """The state. It holds the models and optimizers themselves: the Checkpointer copies them during the next batch."""
+    kind = type(trial)
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return {
+        "format": FORMAT,
+        "trial": {"class": f"{kind.__module__}:{kind.__qualname__}", "script": Path(main).name if main else ""},
+        "experiment": context.get_experiment_config(),
+        "models": list(context.models),
+        "optimizers": list(context.optimizers),
+        "schedulers": [each.scheduler for each in context.lr_schedulers],
+        "scaler": context.scaler,
+        "aggregated": [context.aggregated[id(optimizer)] for optimizer in context.optimizers],
+        **parts,
+    }
+
+
+def check_format(state: Any, name: str) -> None:
+    found = state.get("format") if isinstance(state, dict) else None
+    if found != FORMAT:
+        raise UsageError(
+            f"{name} was not saved by a Trainer of this version (format {found!r}, not {FORMAT})",
+            hint="everstep.Checkpointer(uri).load() returns its state",
+            code="checkpoint-not-by-a-trainer",
+        )
+
+
+def restore(state: dict[str, Any], context: PyTorchTrialContext, name: str) -> None:
+    """Models, optimizers, schedulers and the scaler."""
+    for kind, objects in (
+        ("models", context.models),
+        ("optimizers", context.optimizers),
+        ("schedulers", [each.scheduler for each in context.lr_schedulers]),
+    ):
+        if len(state[kind]) != len(objects):
+            raise StateMismatch(
+                f"{name} holds {len(state[kind])} {kind}, this trial has wrapped {len(objects)}",
+                hint=_OTHER_CODE,
+                code="checkpoint-holds-other-objects",
+            )
+        for number, (thing, saved) in enumerate(zip(objects, state[kind], strict=True)):
+            _load(thing, saved, f"{name}: {kind}[{number}]")
+    if (state["scaler"] is None) != (context.scaler is None):
+        raise StateMismatch(
+            f"{name} was saved {'without' if state['scaler'] is None else 'with'} a GradScaler",
+            hint="use the same kind of mixed precision as before",
+            code="checkpoint-scaler-differs",
+        )
+    if context.scaler is not None:
+        context.scaler.load_state_dict(state["scaler"])
+    for optimizer, saved in zip(context.optimizers, state["aggregated"], strict=True):
+        context.aggregated[id(optimizer)].load_state_dict(saved)
+
+
+def _load(thing: Any, saved: Any, where: str) -> None:
+    try:
+        thing.load_state_dict(saved)
+    except (RuntimeError, ValueError, KeyError) as error:  # torch's, for shapes and names
+        raise StateMismatch(
+            f"{where} does not fit: {error}",
+            hint=_OTHER_CODE,
+            code="checkpoint-does-not-fit",
+        ) from error
+
+
+def _code_folder() -> Path | None:
+    """The script's folder, otherwise the working directory; None if it cannot be saved as code."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    folder = Path(main).resolve().parent if main else Path.cwd()
+    try:
+        taken = take_snapshot(folder)
+        log.info("checkpoints are saved with the code in %s: %s", folder, taken.files.summary)
+    except (UsageError, OSError) as error:
+        log.warning("checkpoints are saved without code: %s", error)
+        return None
+    return folder
+
+
+# --- a trial out of a checkpoint ---
+
+
+class CheckpointLoadContext(PyTorchTrialContext):
+    """For creating a trial outside of training, to use its models. It does not train, report or save."""
+
+    def __init__(self, hparams: Mapping[str, Any] | None = None, exp_conf: Mapping[str, Any] | None = None) -> None:
+        engine = Engine(lambda board, on_closed: LoneMembership(), ProgressPage(None))
+        super().__init__(
+            engine=engine,
+            hparams=hparams or {},
+            exp_conf=exp_conf or {},
+            distributed=DistributedContext(EngineSource(engine)),
+            device=torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu"),
+            micro_batches=1,
+        )
+
+
+def load_trial_from_checkpoint_path(
+    path: str,
+    trial_class: type[PyTorchTrial] | None = None,
+    trial_kwargs: Mapping[str, Any] | None = None,
+    torch_load_kwargs: Mapping[str, Any] | None = None,
+) -> PyTorchTrial:
+    """The trial that saved it, with its weights, from a folder returned by client.get_checkpoint().
+
+    The class comes from the checkpoint's code; if the script itself defined it, the script is imported. `trial_class`
+    names another class. `torch_load_kwargs` is accepted and has no effect: nothing is unpickled."""
+    folder = Path(path)
+    try:
+        origin = json.loads((folder / "checkpoint.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"not the folder of a checkpoint: {folder}: {error}",
+            hint="everstep.experimental.client.get_checkpoint(uuid)",
+            code="not-a-checkpoint-folder",
+        ) from error
+    with Checkpointer(origin["uri"]) as checkpointer:
+        state = checkpointer.load(origin["step"])
+        assert checkpointer.loaded is not None
+        hparams = checkpointer.loaded.hparams
+    check_format(state, f"checkpoint {origin.get('uuid', folder)}")
+    if trial_class is None:
+        trial_class = _trial_class(state["trial"], folder / "code")
+    context = CheckpointLoadContext(hparams=hparams, exp_conf=state["experiment"])
+    trial = trial_class(context, **(trial_kwargs or {}))
+    restore(state, context, f"checkpoint {origin.get('uuid', folder)}")
+    return trial
+
+
+def _trial_class(spec: Mapping[str, str], code: Path) -> type[PyTorchTrial]:
+    module_name, _, name = spec["class"].partition(":")
+    if module_name == "__main__":
+        module_name = spec["script"].removesuffix(".py")
+    if not module_name:
+        raise UsageError(
+            f"{name} was defined in a notebook or an interpreter, so its code was not saved",
+            hint="give load_trial_from_checkpoint_path(…, trial_class=…), or define the trial in a module",
+            code="trial-code-not-saved",
+        )
+    with import_from_path(str(code)):
+        found: Any = importlib.import_module(module_name)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, type) or not issubclass(found, PyTorchTrial):
+        raise UsageError(
+            f"{module_name} in {code} has no trial {name!r}", hint="give trial_class=…", code="trial-class-not-found"
+        )
+    return found

@@ -119,6 +119,7 @@ class Handout:
                     f"the training function was called, but every batch of dataset {self._dataset} that was handed "
                     f"out ({self._next}) has been trained on",
                     hint=TRAIN_ALL,
+                    code="no-batch-handed-out",
                 )
             handed = self._coming.pop(number)
             self._taken_at, self._trainer = time.monotonic(), threading.get_ident()
@@ -143,6 +144,7 @@ class Handout:
                     f"{number} records of dataset {self._dataset} are reported as done; {handed} have been handed out "
                     "and not reported",
                     hint="report each batch once",
+                    code="more-reported-than-handed-out",
                 )
             while number:
                 first, batch = next(iter(self._coming.items()))
@@ -180,6 +182,7 @@ class Handout:
                 f"the next batch of dataset {self._dataset} is asked for, and {self._num_untaken} that came out before "
                 "was not trained on",
                 hint=TRAIN_ALL,
+                code="batch-left-out",
             )
 
     @property
@@ -192,6 +195,7 @@ class Handout:
             raise UsageError(
                 f"another loader has begun to take records of dataset {self._dataset}: this one's iteration is over",
                 hint="iterate one loader of a RecordIndexService at a time",
+                code="another-loader-began",
             )
         while not self.has_ended and (number >= self._next or self._coming[number].is_void):
             if (handed := self._next_batch(number, asked_at)) is None:

@@ -129,6 +129,7 @@ class Taker:
             raise UsageError(
                 f"the loader reads a batch of {size}, the RecordIndexService has batch_size={self._batch_size}",
                 hint="give both the same batch_size, and the dataset a __len__ of sys.maxsize",
+                code="batch-size-differs",
             )
 
 

@@ -111,9 +111,14 @@ def open_desk(dataset: str, spec: wire.DatasetSpec) -> Desk:
         raise UsageError(
             f"{env.COORDINATOR}={url} is set, but no token",
             hint=f"set {env.TOKEN_FILE} to the coordinator's token file (mode 0600), or {env.TOKEN}",
+            code="lease-token-missing",
         )
     if not env.worker():
-        raise UsageError(f"{env.COORDINATOR} is set, but not {env.WORKER}", hint="start the script with `everstep run`")
+        raise UsageError(
+            f"{env.COORDINATOR} is set, but not {env.WORKER}",
+            hint="start the script with `everstep run`",
+            code="lease-worker-name-missing",
+        )
     return RemoteDesk(Coordinator(url, token, env.job()), env.worker(), dataset, spec)
 
 

@@ -350,7 +350,7 @@ class Leases:
                 emit("report.refused", dataset=self._dataset, lease=refused.lease, start=refused.start,
                      count=refused.count, reason=refused.reason)  # fmt: skip
         if answer.is_stopped and not answer.is_end:
-            raise JobStopped(answer.reason)
+            raise JobStopped(answer.reason, code="job-stopped-by-lease")
 
     def _settle_remainders(self) -> None:
         """Fewer samples than a batch, and no more to be had: cut short, or left out, or given to who can use them."""

@@ -140,9 +140,12 @@ class HatchClient:
             raise PermanentError(
                 f"the process that hands out the records cannot be reached: {error}",
                 hint="it is the one that made the RecordIndexService: is it alive, and on this machine?",
+                code="record-owner-unreachable",
             ) from None
         if _uid_of_peer(self._connection) != os.getuid():
-            raise PermanentError("the process that hands out the records belongs to another user")
+            raise PermanentError(
+                "the process that hands out the records belongs to another user", code="record-owner-of-another-user"
+            )
         self._parent = os.getppid()
         self._received = b""
         self._say(asdict(hello))
@@ -161,7 +164,9 @@ class HatchClient:
         try:
             _send(self._connection, message)
         except OSError as error:
-            raise PermanentError(f"the process that hands out the records is gone: {error}") from None
+            raise PermanentError(
+                f"the process that hands out the records is gone: {error}", code="record-owner-gone-sending"
+            ) from None
 
     def _read_line(self) -> bytes:
         while b"\n" not in self._received:
@@ -173,7 +178,7 @@ class HatchClient:
             except OSError:
                 more = b""
             if not more:
-                raise PermanentError("the process that hands out the records is gone")
+                raise PermanentError("the process that hands out the records is gone", code="record-owner-gone")
             self._received += more
         line, _, self._received = self._received.partition(b"\n")
         return line
@@ -182,9 +187,9 @@ class HatchClient:
         # A brother that was forked after us may hold the owner's end of our connection open: then its death is no
         # end of the stream.
         if os.getppid() != self._parent:
-            raise PermanentError("the process that hands out the records is gone")
+            raise PermanentError("the process that hands out the records is gone", code="record-owner-gone-unseen")
         if _is_loader_done():
-            raise Abandoned("the loader is being ended")
+            raise Abandoned("the loader is being ended", code="loader-ending")
 
 
 class RemoteBatches:

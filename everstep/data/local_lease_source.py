@@ -74,6 +74,7 @@ class LocalDesk:
                 raise UsageError(
                     f"dataset {self._dataset} has {name}={getattr(spec, name)}, the checkpoint {getattr(saved, name)}",
                     hint="restore what was saved of this dataset, or make a new one",
+                    code="checkpoint-of-other-dataset",
                 )
         self._restored = message.request
         self._done = merged((start, stop) for start, stop in saved.done)
@@ -106,7 +107,7 @@ class LocalDesk:
     def _lease(self) -> bool:
         if self._is_exhausted():
             return False
-        # No two ranks use the same number: whoever reports for all puts neighbouring parts of a lease together.
+        # No two ranks use the same number: whoever reports for all puts neighboring parts of a lease together.
         number = self._num_leases * self._num_workers + self._rank + 1
         self._out[number] = ((self._again or self._ahead).pop(0),)
         self._num_leases += 1
@@ -159,5 +160,6 @@ class LocalDesk:
                 f"positions {part.start} to {stop} of dataset {self._dataset} failed {bad.failures} times, "
                 f"the last time because {part.reason}",
                 hint='on_bad_shard="skip" leaves such samples out, and lists them',
+                code="shard-failed-too-often",
             )
         self._bad[shard] = bad

@@ -80,7 +80,11 @@ class Position:
 
     def _known_order(self) -> EpochOrder:
         if self.order is None:
-            raise UsageError("the loader is not bound to a trainer", hint="everstep.ElasticTrainer(model, loader)")
+            raise UsageError(
+                "the loader is not bound to a trainer",
+                hint="everstep.ElasticTrainer(model, loader)",
+                code="position-not-bound",
+            )
         return self.order
 
     def state_dict(self) -> dict[str, Any]:

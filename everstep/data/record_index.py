@@ -143,7 +143,11 @@ class RecordIndexService:
         atexit.unregister(self.close)
         if self._leases is not None:
             self._leases.close()
-            self._leases.give_up(UsageError(f"the RecordIndexService of dataset {self.dataset_name} was closed"))
+            self._leases.give_up(
+                UsageError(
+                    f"the RecordIndexService of dataset {self.dataset_name} was closed", code="record-service-closed"
+                )
+            )
         self._hatch.close()
 
     # --- checkpoints --------------------------------------------------------------------------------------
@@ -275,6 +279,7 @@ class RecordIndexService:
             raise UsageError(
                 f"only the process that made the RecordIndexService of dataset {self.dataset_name} can do that",
                 hint="a loader's process takes records and nothing else",
+                code="record-service-not-owner",
             )
         with self._begin_lock:
             if self._handout is None:
@@ -368,12 +373,28 @@ def _check(
     batch_size: int, num_epochs: int | None, dataset_size: int | None, per_shard: int | None, on_bad_shard: str
 ) -> None:
     if batch_size < 1:
-        raise UsageError(f"batch_size={batch_size}: a batch has at least 1 record", hint="pass the loader's batch_size")
+        raise UsageError(
+            f"batch_size={batch_size}: a batch has at least 1 record",
+            hint="pass the loader's batch_size",
+            code="records-batch-size-not-positive",
+        )
     if dataset_size is None or dataset_size < 1:
-        raise UsageError(f"dataset_size={dataset_size}: there must be records", hint="pass len(dataset)")
+        raise UsageError(
+            f"dataset_size={dataset_size}: there must be records",
+            hint="pass len(dataset)",
+            code="dataset-size-not-positive",
+        )
     if num_epochs is not None and num_epochs < 1:
-        raise UsageError(f"num_epochs={num_epochs}: there is at least 1 epoch", hint="None is 1")
+        raise UsageError(
+            f"num_epochs={num_epochs}: there is at least 1 epoch", hint="None is 1", code="num-epochs-not-positive"
+        )
     if per_shard is not None and per_shard < 1:
-        raise UsageError(f"num_minibatches_per_shard={per_shard}: a shard has at least 1 batch", hint="None is 8")
+        raise UsageError(
+            f"num_minibatches_per_shard={per_shard}: a shard has at least 1 batch",
+            hint="None is 8",
+            code="batches-per-shard-not-positive",
+        )
     if on_bad_shard not in (wire.STOP, wire.SKIP):
-        raise UsageError(f"on_bad_shard={on_bad_shard!r}", hint=f'it is "{wire.STOP}" or "{wire.SKIP}"')
+        raise UsageError(
+            f"on_bad_shard={on_bad_shard!r}", hint=f'it is "{wire.STOP}" or "{wire.SKIP}"', code="on-bad-shard-unknown"
+        )

@@ -68,6 +68,7 @@ class ShardDataset(IterableDataset[Any]):
             raise UsageError(
                 f"a ShardDataset makes its batches of {self.service.batch_size} records itself",
                 hint="use DataLoader(dataset, batch_size=None, num_workers=…)",
+                code="shard-dataset-batched-twice",
             )
         return self._batches(self.service.batches())
 
@@ -133,6 +134,7 @@ def _records(source: Any) -> Any:
         raise UsageError(
             f"a ShardDataset cannot read a {type(source).__name__}",
             hint="give it a dataset with __len__ and __getitem__, a text file's path, or a list of files' paths",
+            code="shard-source-unreadable",
         )
     return source
 

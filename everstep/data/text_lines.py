@@ -50,7 +50,11 @@ class TextLines:
     def _mapped(self) -> mmap.mmap:
         if self._map is None:
             if _stamp(self.path) != self._stamp:
-                raise UsageError(f"{self.path} has changed since its lines were counted", hint="start again")
+                raise UsageError(
+                    f"{self.path} has changed since its lines were counted",
+                    hint="start again",
+                    code="text-file-changed",
+                )
             with self.path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return self._map

@@ -61,8 +61,7 @@ class FitLoop:
         trainer.register("tally", self.tally)
         trainer.register("metrics", self.metrics)
         trainer.register("callbacks", callbacks)
-        trainer.hand_over(self._note)
-        self._engine.on_commit.append(self._committed)
+        trainer.hand_over(self._note, self._committed)
         context.now = self._now
 
     # --- a fit --------------------------------------------------------------------------------------------
@@ -232,7 +231,9 @@ class FitLoop:
         tally, plan = self.tally, self._plan
         tally.once("validation starts", lambda: self._tell("on_validation_start", "on_validation_epoch_start"))
         rounds = itertools.count()
-        sharing = Sharing(lambda: self._engine.agreeing, lambda said: self._gather(f"validation {next(rounds)}", said))
+        sharing = Sharing(
+            lambda: self._engine.regrouping.agreeing, lambda said: self._gather(f"validation {next(rounds)}", said)
+        )
         amp = self.context.autocast() if self.context.is_amp else contextlib.nullcontext()
         with self._reporter.aside("validating"), amp:
             outcome = self.validation.run(self.context.models, sharing, 1 if plan.is_test else None)

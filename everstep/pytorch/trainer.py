@@ -86,7 +86,7 @@ class Trainer:
             keep_latest=place.keep_latest,
             keep_best=place.keep_best,
             told=self._saved,
-            is_void=lambda: context.engine.is_over,
+            is_void=lambda: context.engine.regrouping.is_closed,
             is_chief=lambda: context.is_chief,
         )
         try:
@@ -154,7 +154,7 @@ class Trainer:
             stack.enter_context(self._telling(loop))
             reporter.began(loop.tally.now, uuid)
             profiler.step(first)
-            with context.engine.sharing():
+            with context.engine.regrouping.sharing():
                 reason = loop.run(
                     plan, reporter, self._checkpoints, profiler, first=first, validates_first=validates_first
                 )

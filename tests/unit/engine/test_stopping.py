@@ -26,9 +26,9 @@ def stopped_by(error: Exception, *, continues: int, settled: int) -> list[str]:
     """What the coordinator is told by a worker that has settled in this generation, and is in one that continues."""
     membership = Listening()
     engine = Engine(lambda board, closed: membership, ProgressPage())
-    engine.world = World(generation=2, rank=1, size=2, continues=continues)
-    engine._settled = settled
-    engine.stop_job_for(error)
+    engine.regrouping.world = World(generation=2, rank=1, size=2, continues=continues)
+    engine.regrouping.settled = settled
+    engine.regrouping.stop_job_for(error)
     return membership.stopped
 
 

@@ -27,8 +27,8 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from everstep.data.held_leases import Usage, UsageNote
 from everstep.data.record_index import RecordBatch, RecordIndexService
-from everstep.data.used_samples import Note, Usage
 from everstep.engine import process_engine
 from everstep.engine.data_parallel import unwrap
 from everstep.engine.data_source import DataSource
@@ -309,8 +309,8 @@ class AllReduceController:
     def _note(self) -> bytes:
         return self._usage.note(is_end=self._service.is_end).pack() if self._service is not None else b""
 
-    def _hear(self, decision: PulseDecision) -> list[Note]:
-        notes, service = [Note.unpack(raw) for raw in decision.notes], self._service
+    def _hear(self, decision: PulseDecision) -> list[UsageNote]:
+        notes, service = [UsageNote.unpack(raw) for raw in decision.notes], self._service
         if service is not None and (any if service.is_shared else all)(note.is_end for note in notes):
             service.end()
         return notes
@@ -319,16 +319,16 @@ class AllReduceController:
         """One worker reports for all; the others keep what it has not reported yet, in case it is lost."""
         parts = self._usage.through(step)
         if parts and self._engine.world.rank == 0 and self._service is not None:
-            self._service.report(parts, self._engine.world.generation, lambda: self._usage.told(step))
+            self._service.report(parts, self._engine.world.generation, lambda: self._usage.reported(step))
 
-    def _keep(self, notes: list[Note]) -> None:
+    def _keep(self, notes: list[UsageNote]) -> None:
         """Without a coordinator each worker serves itself, and a loss ends all: each commit is reported."""
         assert self._service is not None
         world, step = self._engine.world, self._engine.step
         parts = [part for rank, note in enumerate(notes) if rank != world.rank for part in note.used]
         self._elsewhere = merged([*self._elsewhere, *((part.start, part.start + part.count) for part in parts)])
         self._service.report(notes[world.rank].used, world.generation, lambda: None)
-        self._usage.told(step)
+        self._usage.reported(step)
 
     def _settled(self) -> None:
         """In a new generation all hold the same step: report the samples used so far, also by workers that are lost."""

@@ -1,4 +1,4 @@
-"""torch's DataLoader, following the plan: every sample exactly once per epoch, whoever comes and goes.
+"""torch's DataLoader, following the plan: every sample exactly once per epoch, whichever workers come and go.
 
 Each batch is one micro-batch that this worker has to compute next. The position in the data advances with the commit
 of a step, on all workers, and travels with the state; so after a regroup the next batch is the right one. Bound to a
@@ -184,7 +184,7 @@ class DataLoader(data.DataLoader[Any]):
         return self.position.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there. An empty state is a fresh start."""
+        """Continue from there. An empty state is a fresh start."""
         self.position.restore(state)
         self._next_epoch, self._wanted_epoch = self.position.epoch, None
         self._is_resumed = self.position.epoch > 0
@@ -274,7 +274,7 @@ def _check(dataset: Any, batch_size: int | None, batch_sampler: Any, in_order: b
     kind = type(dataset).__qualname__
     if isinstance(dataset, data.IterableDataset):
         raise UsageError(
-            f"{kind} is an iterable dataset: nobody can say which sample is which",
+            f"{kind} is an iterable dataset: its samples cannot be told apart",
             hint="use a map-style dataset (__len__ and __getitem__), or lease its records: everstep.RecordIndexService",
             code="dataset-iterable",
         )
@@ -305,7 +305,7 @@ def _check(dataset: Any, batch_size: int | None, batch_sampler: Any, in_order: b
 
 
 def _shuffling(sampler: Any, seed: int) -> tuple[bool, int]:
-    """Whether the sampler that torch's loader has stands for a shuffled epoch, and its seed."""
+    """Whether the sampler that torch's loader has shuffles an epoch, and its seed."""
     if isinstance(sampler, data.DistributedSampler):
         return sampler.shuffle, sampler.seed
     if type(sampler) is data.SequentialSampler:

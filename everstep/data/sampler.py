@@ -1,4 +1,4 @@
-"""torch's DistributedSampler for workers that come and go: it knows how far an epoch has come, and goes on from there.
+"""torch's DistributedSampler for workers that come and go: it knows how far an epoch has come, and continues there.
 
     sampler = everstep.ElasticDistributedSampler(dataset)
     loader = torch.utils.data.DataLoader(dataset, batch_size=32, sampler=sampler)
@@ -11,7 +11,7 @@ A position is an absolute number of samples of an epoch, and an epoch's order is
 after any number of resizes and resumes no sample is lost or repeated. The one exception is torch's own: at an epoch's
 end, where the samples left do not divide by the workers, `drop_last=False` repeats the epoch's first samples (fewer
 than there are workers) and `drop_last=True` drops the rest. Nothing is written down: an epoch of 10^9 samples begins,
-or goes on, at once."""
+or continues, at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from everstep.errors import UsageError
 
 
 class CommitSource(Protocol):
-    """Whoever knows what has been committed: a loader that a trainer drives."""
+    """Knows what has been committed: a loader that a trainer drives."""
 
     def set_epoch(self, epoch: int) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
@@ -145,7 +145,7 @@ class ElasticDistributedSampler(DistributedSampler[int]):
 
 
 def resume_point(state: Mapping[str, Any], *, size: int, seed: int, shuffle: bool) -> tuple[int, int]:
-    """The epoch and the position in it at which a saved state goes on; it must be of this data."""
+    """The epoch and the position in it at which a saved state continues; it must be of this data."""
     for name, own in (("size", size), ("seed", seed), ("shuffle", shuffle)):
         if state.get(name, own) != own:
             raise UsageError(

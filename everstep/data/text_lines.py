@@ -1,4 +1,4 @@
-"""The lines of a text file by number: the file stays on disk, and of every so many lines one offset is kept.
+"""The lines of a text file by number: the file stays on disk, and one offset is kept for every few lines.
 
 The index is made when the object is: one pass over the file. It travels with the object to other processes, which map
 the same file. A file that has changed since is refused."""

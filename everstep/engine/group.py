@@ -53,8 +53,8 @@ _PLACE = re.compile(r"\[\S+:\d+\] ")
 
 
 def form_s(size: int) -> float:
-    """For a group of this size: each member asks rank 0's store, which answers one after the other, for what each other
-    has told; then all connect to all. On two busy cores, 16 took 2 s, 64 took 13 s, 128 took 50 s."""
+    """For a group of this size: each member asks rank 0's store, which answers one after the other, for what each
+    other has stored; then all connect to all. On two busy cores, 16 took 2 s, 64 took 13 s, 128 took 50 s."""
     return FORM_S + size**2 / 100
 
 

@@ -1,8 +1,8 @@
 """Peers on the same machine: we read their memory and they ours, and small messages go by a unix socket for each pair.
 
 gloo would bring these messages too, but its event loop spins whenever the thread that uses a connection is off the
-processor; where every core has a worker, that cost more than the sums themselves. Who is a neighbor is tried out when
-a group is formed, both ways."""
+processor; where every core has a worker, that cost more than the sums themselves. Which peers are neighbors is tried
+out when a group is formed, both ways."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Neighbor:
     """Messages to and from one peer, matched by their tags and, within a tag, by their order. One thread at a time;
     only `cut` may be called beside it. OSError when the connection is over.
 
-    Whoever waits here takes in what all neighbors send: however little a socket holds, nobody waits in a circle."""
+    A worker that waits here takes in what all neighbors send, so that full sockets cannot make a cycle of waits."""
 
     def __init__(self, pid: int, line: socket.socket) -> None:
         self.pid = pid
@@ -67,11 +67,11 @@ class Neighbor:
     def has_ended(self) -> bool:
         """Whether the peer has cut the connection, read or unread messages aside."""
         poll = select.poll()
-        poll.register(self._line, 0)  # an end is always told
+        poll.register(self._line, 0)  # an end is always reported
         return bool(poll.poll(0))
 
     def cut(self) -> None:
-        """End it, for the peer and for whoever waits here. Safe from any thread."""
+        """End it, for the peer and for a thread that waits here. Safe from any thread."""
         try:
             self._line.shutdown(socket.SHUT_RDWR)
         except OSError:  # it is over already
@@ -116,7 +116,7 @@ class Neighbor:
 
 
 def find_neighbors(world: World, store: dist.Store) -> dict[int, Neighbor]:
-    """By rank. Everybody shows a block with a secret and a socket, and tells whose it could use."""
+    """By rank. Each worker shows a block with a secret and a socket, and reports whose it could use."""
     machine = shared_memory.machine()
     if not shared_memory.is_available() or machine is None:
         store.set(f"card/{world.rank}", json.dumps(None))
@@ -146,7 +146,7 @@ def find_neighbors(world: World, store: dist.Store) -> dict[int, Neighbor]:
                 lines[rank] = line
             seen.append(rank)
         store.set(f"seen/{world.rank}", json.dumps(seen))
-        # Everybody's answer is awaited, also by who saw nobody: until then the block must be there to be read.
+        # All answers are awaited, also without neighbors: until then the block must be there to be read.
         answers = {rank: json.loads(store.get(f"seen/{rank}")) for rank in world.peers}
         mutual = {rank for rank in seen if world.rank in answers[rank]}
         for rank in lines.keys() - mutual:
@@ -164,7 +164,7 @@ def _call(name: bytes, hello: bytes) -> socket.socket | None:
     except OSError:  # too many files are open
         return None
     try:
-        line.setblocking(False)  # a door at which too many wait is no way to it either
+        line.setblocking(False)  # a listener with a full backlog is not usable either
         line.connect(name)
         if peer_user(line) == os.geteuid():
             line.send(hello, socket.MSG_NOSIGNAL)

@@ -246,7 +246,7 @@ class Reduction:
         return works, parts
 
     def _show(self, block: SharedBlock | None, peer: int, tag: int) -> None:
-        """Tell a neighbor that something lies in our memory, and where."""
+        """Show a neighbor where to read in this worker's memory."""
         assert block is not None
         self._neighbors[peer].send(block.token, tag)
 

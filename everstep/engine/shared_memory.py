@@ -24,7 +24,7 @@ _TOKEN = struct.Struct("<qq")
 
 
 class SharedBlock:
-    """Bytes of ours that neighbors may read. Small blocks have all their pages at once: one that is first used after a
+    """Bytes that neighbors may read. Small blocks have all their pages at once: one that is first used after a
     loss would make all workers wait."""
 
     def __init__(self, size_bytes: int) -> None:
@@ -44,7 +44,7 @@ def is_available() -> bool:
 
 
 class Shelf:
-    """Neighbors' blocks, opened once and kept as long as the neighbor is one: mapping them anew costs a fault per
+    """Neighbors' blocks, opened once and kept as long as the neighbor is one: mapping them again costs a fault per
     page. A number can be another file's one day, an inode cannot."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ def machine() -> str | None:
 
 
 def open_block(pid: int, descriptor: int, inode: int) -> Tensor:
-    """A neighbor's block, as bytes that must not be written to, all of them at hand."""
+    """A neighbor's block, as bytes that must not be written to, all of them mapped."""
     mine = _open(pid, descriptor)
     try:
         if os.fstat(mine).st_ino != inode:

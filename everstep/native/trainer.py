@@ -164,7 +164,7 @@ class ElasticTrainer:
         """To a door built on this one, with notes and metrics of its own; it need not train on all batches.
 
         `note()`: what all workers are to know with each step; `committed(decision)` then has all workers' notes."""
-        self._data.guest = _Guest(note=note, committed=committed)
+        self._data.guest = _InnerDoor(note=note, committed=committed)
 
     def _committed(self, decision: PulseDecision) -> None:
         self._logged.hear(decision.notes, before_step=self.engine.step - 1)
@@ -308,7 +308,7 @@ class _Step:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Guest:
+class _InnerDoor:
     """A door that is built on the trainer."""
 
     note: Callable[[], bytes]
@@ -320,7 +320,7 @@ class _LoopData(DataSource):
 
     def __init__(self, trainer: ElasticTrainer) -> None:
         self._trainer = trainer
-        self.guest: _Guest | None = None
+        self.guest: _InnerDoor | None = None
 
     @property
     def _position(self) -> Position | None:

@@ -128,7 +128,7 @@ def test_a_rank_without_a_leaf_adds_nothing(make_fold: Callable[[], Fold]) -> No
     for rank in range(3):
         fold = make_fold()
         earlier = fold.begin(0)
-        spoil(earlier)  # of an earlier step, or memory that nobody has written to yet
+        spoil(earlier)  # of an earlier step, or memory that was never written to
         fold.done(earlier)
         fold.clear()
         for leaf in plan.micro_batches(rank):

@@ -191,7 +191,7 @@ def test_a_file_of_a_stranger_is_not_opened(
         try:
             assert told.result(WAIT_S / 6) is False
         finally:
-            os.close(os.open(tmp_path / name, os.O_WRONLY | os.O_NONBLOCK))  # sets free whoever waits for the pipe
+            os.close(os.open(tmp_path / name, os.O_WRONLY | os.O_NONBLOCK))  # ends a wait for the pipe
             os.close(descriptor)
 
 

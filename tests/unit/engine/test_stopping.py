@@ -55,7 +55,7 @@ def test_the_agent_learns_whether_an_exception_was_the_scripts_own(
     board.close()
     assert has_raised(tmp_path / "board") == is_own
     assert has_lifeline(tmp_path / "board")
-    ProgressPage().note_raised()  # where nobody looks
+    ProgressPage().note_raised()  # where no agent looks
 
 
 @pytest.mark.parametrize("error", [PeerLost("gone"), ValueError("of the script")])

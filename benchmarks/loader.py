@@ -25,8 +25,7 @@ from torch.utils import data
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.statistics_of_ratios import paired_ratio
 from everstep.data.loader import DataLoader
-from everstep.engine.plan import plan_step
-from everstep.engine.step import MicroBatch
+from everstep.engine.plan import MicroBatch, plan_step
 from everstep.engine.world import World
 
 DATA = Path(__file__).parents[1] / "examples" / "data" / "fashion-mnist-8k.npz"
@@ -52,7 +51,6 @@ class Plan:
     """The part of an engine that a loader uses: every step is committed at once."""
 
     def __init__(self, size: int, rank: int) -> None:
-        self.is_catching_up = False
         self.step = 0
         self.regroup(1, size, rank)
 
@@ -64,6 +62,10 @@ class Plan:
         return MicroBatch(step=self.step, index=self.todo[0])
 
     def forget_plan(self) -> None: ...
+
+    def enter_loop(self) -> None: ...
+
+    def leave_loop(self) -> None: ...
 
 
 def ours(num_workers: int, plan: Plan) -> tuple[DataLoader, Iterator[Any]]:

@@ -10,8 +10,9 @@
             loss = train(model, optimizer, data, target)
 
 The optimizer steps on the mean over the records of all workers' batches. Each record is trained on exactly once per
-epoch, whoever dies: what a step used travels with it, and is reported once the next step proves that all hold it.
-A worker without samples for now takes part with a batch of no weight, so that nobody waits for it."""
+epoch, regardless of which worker dies: each step carries the records it used, and they are reported once the next step
+proves that all workers hold it. A worker that has no samples for now takes part with a batch of no weight, so that no
+other waits for it."""
 
 from __future__ import annotations
 
@@ -26,10 +27,11 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from everstep.data.held_leases import Usage, UsageNote
 from everstep.data.record_index import RecordBatch, RecordIndexService
-from everstep.data.used_samples import Note, Usage
 from everstep.engine import process_engine
 from everstep.engine.data_parallel import unwrap
+from everstep.engine.data_source import DataSource
 from everstep.engine.optimizer_gates import StepGate, explain
 from everstep.engine.pulse import PulseDecision
 from everstep.engine.settings import Settings
@@ -61,9 +63,9 @@ class _TrainCall:
 
 class AllReduceController:
     """
-    data_shard_service: where records come from; None: each batch is the script's own affair.
+    data_shard_service: where records come from; None: the script finds its own batches.
     backward_passes_per_step: batches of each worker per step.
-    global_batch_num_per_step: batches of all workers together per step, whatever their number; quick ones do more."""
+    global_batch_num_per_step: batches of all workers together per step, however many they are; quick ones do more."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class AllReduceController:
             is_balanced=is_global,
             counts_empty_steps=False,
         )
-        self._engine.configure(settings)
+        self._engine.configure(settings, _ControllerData(self))
         self._gate = StepGate(self._engine)
         self._service = data_shard_service
         self._usage = Usage()
@@ -93,12 +95,8 @@ class AllReduceController:
         self._epoch = 0
         self._elsewhere: Ranges = ()  # without a coordinator: what other workers have used
         self._is_in_scope = self._has_left = False
-        self._engine.on_commit.append(self._committed)
         if data_shard_service is not None:
             self._engine.registry.add("samples", self._usage)
-            self._engine.note = self._note
-            self._engine.on_empty.append(self._passed)
-            self._engine.on_settled.append(self._settled)
 
     # --- what all workers hold ----------------------------------------------------------------------------
 
@@ -107,12 +105,12 @@ class AllReduceController:
         self._engine.registry.add(self._name("model"), unwrap(model, self._engine))
 
     def set_broadcast_optimizer(self, optimizer: Optimizer) -> None:
-        """Its step() takes the average over the group, once per step of all; newcomers get its state."""
+        """Its step() takes the average over the group, once per step of all workers; newcomers get its state."""
         self._engine.registry.add(self._name("optimizer"), optimizer)
         self._gate.bind_optimizer(optimizer)
 
     def set_broadcast_state(self, thing: Any) -> None:
-        """Anything with state_dict and load_state_dict. Schedulers and a GradScaler act once per step of all."""
+        """Anything with state_dict and load_state_dict. Schedulers and a GradScaler act once per global step."""
         name = self._name("state")
         self._engine.registry.add(name, thing)
         if isinstance(thing, LRScheduler):
@@ -147,7 +145,7 @@ class AllReduceController:
 
     @contextmanager
     def scope(self) -> Iterator[AllReduceController]:
-        """Be one of the workers that train together; also after an exception the others go on without this one."""
+        """Be one of the workers that train together; after an exception, too, the others continue without this one."""
         self._check_not_left()
         self._gate.check_ready()
         self._engine.join()
@@ -157,14 +155,14 @@ class AllReduceController:
             yield self
             self._engine.conclude()
         except Exception as error:
-            self._engine.stop_job_for(error)
+            self._engine.regrouping.stop_job_for(error)
             raise
         finally:
             self._is_in_scope, self._has_left = False, True
-            self._engine.leave("it left its scope")
+            self._engine.regrouping.leave("it left its scope")
 
     def elastic_run(self, function: Callable[P, R]) -> Callable[P, R]:
-        """The function with one batch, retried in the process when a peer is lost; its own errors rise."""
+        """Wrap a function that trains on one batch: it is retried when a peer is lost; its own errors are raised."""
 
         latest: list[Any] = [None]
 
@@ -175,6 +173,7 @@ class AllReduceController:
                 raise UsageError(
                     "a function of elastic_run was called outside of the scope",
                     hint="loop inside `with controller.scope():`",
+                    code="train-outside-scope",
                 )
             batch = self._service.take() if self._service is not None else None
             call = _TrainCall(run=lambda: function(*args, **kwargs), batch=batch)
@@ -191,12 +190,13 @@ class AllReduceController:
     def _check_not_left(self) -> None:
         if self._has_left:
             raise UsageError(
-                "this worker has left its scope, and the others go on without it",
+                "this worker has left its scope, and the others continue without it",
                 hint="enter controller.scope() once, around all epochs",
+                code="scope-left",
             )
 
     def _is_left_over(self, batch: RecordBatch | None) -> bool:
-        """A ghost that was read ahead when all agreed on the end: nobody else would take part in its step."""
+        """A ghost that was read ahead when all agreed on the end: no other worker would take part in its step."""
         return batch is not None and batch.is_ghost and self._service is not None and self._service.has_ended
 
     def _train(self, call: _TrainCall) -> None:
@@ -209,7 +209,7 @@ class AllReduceController:
     # --- checkpoints --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What to save beside model and optimizer: steps, and the records that are in the model."""
+        """To be saved with model and optimizer: steps, and the records that are in the model."""
         state: dict[str, Any] = {"num_steps": self.num_steps}
         if self._service is not None:
             elsewhere = [LeasePart(lease=0, start=start, count=stop - start) for start, stop in self._elsewhere]
@@ -217,7 +217,8 @@ class AllReduceController:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there, before the scope is entered. An empty state is a fresh start: no record is in the model."""
+        """Continue from there; call it before the scope is entered. An empty state is a fresh start: no record is in
+        the model."""
         self._engine.resume(state.get("num_steps", 0))
         if self._service is not None and ("records" in state or not state):
             self._service.load_state_dict(state.get("records", {}))
@@ -230,9 +231,8 @@ class AllReduceController:
         micro_batch = engine.next_micro_batch()
         step = engine.step
         self._sort_out(step)
-        is_in_step = (
-            not micro_batch.is_ghost
-        )  # else all its micro-batches are computed or others', and the call is for the next one
+        # A ghost: all micro-batches of the step are computed, or others' to compute; the call is for the next one.
+        is_in_step = not micro_batch.is_ghost
         if is_in_step and call.weight and call.batch is not None:
             self._usage.mine.extend(call.batch.parts)
         self._gate.begin()
@@ -256,7 +256,7 @@ class AllReduceController:
             raise
 
     def _drop(self, call: _TrainCall, reason: str) -> None:
-        """Its function failed. If that was after the step's commit, the call is not of the step under way any more."""
+        """Its function failed. If that was after the step's commit, the call is no longer of the step under way."""
         if any(each is call for each in self._calls):
             self._calls = [each for each in self._calls if each is not call]
             if call.weight and call.batch is not None:
@@ -267,7 +267,7 @@ class AllReduceController:
         """Which calls are in this step's sum: since the last micro-batch the step before may have been committed, or
         broken.
 
-        Of a call that failed, the gradients may have been complete. If they are in no sum, its records can be had."""
+        The gradients of a call that failed may have been complete. If they are in no sum, its records are free."""
         if step != self._step:
             self._calls = [call for call in self._calls if not call.is_held]
             self._failed = []
@@ -279,8 +279,8 @@ class AllReduceController:
         self._failed = [each for each in self._failed if set(each[0].parts) <= set(self._usage.mine)]
 
     def _start_over(self) -> None:
-        """If a micro-batch broke off half-way, it has spoilt the sum of those before it in this step."""
-        if self._engine.num_held == 0:
+        """If a micro-batch broke off half-way, it has spoiled the sum of those before it in this step."""
+        if not self._engine.work.held:
             self._usage.mine.clear()
             for each in self._calls:
                 each.is_held = False
@@ -297,60 +297,90 @@ class AllReduceController:
                 self._keep(notes)
 
     def _passed(self, decision: PulseDecision) -> None:
-        """A step without any weight: all were there, so all hold the last one that counted."""
-        self._calls = [call for call in self._calls if not call.is_held]
-        self._usage.heard(self._hear(decision))
-        if self._service is not None and self._service.is_shared:
-            self._report(self._engine.step)
+        """A step without any weight: all workers took part, so all hold the last one that counted."""
+        if self._service is not None:
+            self._calls = [call for call in self._calls if not call.is_held]
+            self._usage.heard(self._hear(decision))
+            if self._service.is_shared:
+                self._report(self._engine.step)
 
     # --- samples ------------------------------------------------------------------------------------------
 
     def _note(self) -> bytes:
-        assert self._service is not None
-        return self._usage.note(is_end=self._service.is_end).pack()
+        return self._usage.note(is_end=self._service.is_end).pack() if self._service is not None else b""
 
-    def _hear(self, decision: PulseDecision) -> list[Note]:
-        notes, service = [Note.unpack(raw) for raw in decision.notes], self._service
+    def _hear(self, decision: PulseDecision) -> list[UsageNote]:
+        notes, service = [UsageNote.unpack(raw) for raw in decision.notes], self._service
         if service is not None and (any if service.is_shared else all)(note.is_end for note in notes):
             service.end()
         return notes
 
     def _report(self, step: int) -> None:
-        """One worker speaks for all; the others keep what it has not told yet, in case it is lost."""
+        """One worker reports for all; the others keep what it has not reported yet, in case it is lost."""
         parts = self._usage.through(step)
         if parts and self._engine.world.rank == 0 and self._service is not None:
-            self._service.report(parts, self._engine.world.generation, lambda: self._usage.told(step))
+            self._service.report(parts, self._engine.world.generation, lambda: self._usage.reported(step))
 
-    def _keep(self, notes: list[Note]) -> None:
-        """Without a coordinator each worker serves itself, and a loss ends all: what is committed is reported."""
+    def _keep(self, notes: list[UsageNote]) -> None:
+        """Without a coordinator each worker serves itself, and a loss ends all: each commit is reported."""
         assert self._service is not None
         world, step = self._engine.world, self._engine.step
         parts = [part for rank, note in enumerate(notes) if rank != world.rank for part in note.used]
         self._elsewhere = merged([*self._elsewhere, *((part.start, part.start + part.count) for part in parts)])
         self._service.report(notes[world.rank].used, world.generation, lambda: None)
-        self._usage.told(step)
+        self._usage.reported(step)
 
     def _settled(self) -> None:
-        """In a new generation all hold the same step: what was used so far is reported, also of those who are lost."""
-        assert self._service is not None
+        """In a new generation all hold the same step: report the samples used so far, also by workers that are lost."""
+        if self._service is None:
+            return
         world, is_speaker = self._engine.world, self._engine.world.rank == 0
         done = self._usage.through(self._engine.step) if is_speaker else []
         self._service.join_steps(is_newcomer=self._engine.came_late, generation=world.generation)
         self._service.regrouped(world.generation, done, settles=is_speaker)
 
 
+class _ControllerData(DataSource):
+    """What a controller gives the engine."""
+
+    def __init__(self, controller: AllReduceController) -> None:
+        self._controller = controller
+
+    def before_first_step(self) -> None:
+        self._controller._gate.adopt_schedulers()
+
+    def note(self) -> bytes:
+        return self._controller._note()
+
+    def committed(self, decision: PulseDecision) -> None:
+        self._controller._committed(decision)
+
+    def passed(self, decision: PulseDecision) -> None:
+        self._controller._passed(decision)
+
+    def settled(self) -> None:
+        self._controller._settled()
+
+
 def _check(service: Any, backward_passes: int, global_batches: int | None) -> None:
     if service is not None and not isinstance(service, RecordIndexService):
         raise UsageError(
-            f"data_shard_service is a {type(service).__name__}", hint="pass an everstep.RecordIndexService, or None"
+            f"data_shard_service is a {type(service).__name__}",
+            hint="pass an everstep.RecordIndexService, or None",
+            code="data-shard-service-wrong-type",
         )
     for name, number in ("backward_passes_per_step", backward_passes), ("global_batch_num_per_step", global_batches):
         if number is not None and number < 1:
-            raise UsageError(f"{name}={number}: a step takes at least one batch", hint=f"use {name}=1 or more")
+            raise UsageError(
+                f"{name}={number}: a step takes at least one batch",
+                hint=f"use {name}=1 or more",
+                code="batches-per-step-not-positive",
+            )
     if global_batches is not None and backward_passes != 1:
         raise UsageError(
             f"backward_passes_per_step={backward_passes} and global_batch_num_per_step={global_batches} at once",
             hint="give one of them: batches of each worker per step, or of all workers together",
+            code="batches-per-step-twice",
         )
 
 

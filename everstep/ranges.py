@@ -20,12 +20,12 @@ def merged(ranges: Iterable[Range]) -> Ranges:
 
 
 def within(ranges: Iterable[Range], start: int, stop: int) -> Ranges:
-    """What of them lies between start and stop."""
+    """The part of them between start and stop."""
     return tuple((max(a, start), min(b, stop)) for a, b in ranges if a < stop and start < b)
 
 
 def without(ranges: Iterable[Range], start: int, stop: int) -> Ranges:
-    """What of them lies outside of start and stop."""
+    """The part of them outside of start and stop."""
     found: list[Range] = []
     for a, b in ranges:
         if b <= start or stop <= a:

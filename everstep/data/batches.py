@@ -10,19 +10,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from everstep import wire
-from everstep.data.leases import Leases, told
-from everstep.data.record_numbers import Records
+from everstep.data.leases import Leases, in_words
+from everstep.data.permutation import Permutation
 from everstep.errors import UsageError
 
 log = logging.getLogger("everstep")
 
-GHOST_S = 0.02  # so long a batch is waited for before a ghost is handed out
-PATIENCE_S = 10.0  # then people are told what is waited for
-MANY = 1024  # batches: who has reported none of so many will report none
+GHOST_S = 0.02  # a batch is waited for this long before a ghost is handed out
+PATIENCE_S = 10.0  # then a warning says what is waited for
+MANY = 1024  # batches: a script that has reported none of this many will report none
 TRAIN_ALL = "call the training function once for each batch that comes out of the loader, in that order"
 
 Key = tuple[int, int]  # the loader, and how often it has been iterated before
@@ -53,20 +55,41 @@ class Handed:
         return not self.parts and not self.is_ghost
 
 
-class Handout:
+class Records:
+    """Which record of the dataset is at a position: in the dataset's order, or shuffled in each epoch."""
+
+    def __init__(self, size: int, *, shuffle: bool, seed: int) -> None:
+        self.size, self._shuffle, self._seed = size, shuffle, seed
+        self._order: Permutation | None = None  # of the epoch that was asked for last
+
+    def indices(self, parts: Iterable[wire.LeasePart]) -> list[int]:
+        return [index for part in parts for index in self._of_part(part)]
+
+    def _of_part(self, part: wire.LeasePart) -> Iterable[int]:
+        epoch, start = divmod(part.start, self.size)  # a part is of one epoch
+        if not self._shuffle:
+            return range(start, start + part.count)
+        order = self._order  # several threads ask
+        if order is None or order.epoch != epoch:
+            order = self._order = Permutation(self.size, self._seed, epoch)
+        found: list[int] = order.at(np.arange(start, start + part.count)).tolist()
+        return found
+
+
+class LoaderBatches:
     def __init__(self, leases: Leases, records: Records, dataset: str, batch_size: int) -> None:
         self._leases, self._records, self._dataset, self._batch_size = leases, records, dataset, batch_size
         self.in_steps = False
-        self.has_ended = False  # all who take steps together have agreed on it
+        self.has_ended = False  # all that take steps together have agreed on it
         self._key: Key = (-1, 0)
         self._next = 0  # the number of the next batch of this iteration
         self._coming: dict[int, Handed] = {}  # bound and not taken, by number
         self._last: Handed | None = None  # that was not a ghost
         self._taken_at = 0.0
         self._trainer: int | None = None  # the thread that trains
-        self._is_reported = self._is_told = self._is_end_told = False
+        self._is_reported = self._is_warned = self._is_end_reported = False
 
-    # --- whoever reads records ---
+    # --- for the reader of records ---
 
     def obtain(self, key: Key, number: int) -> tuple[Handed, list[int]] | None:
         """The batch of this number, and its records; None at the end of the data."""
@@ -76,12 +99,12 @@ class Handout:
             self._check_taken()
             while (found := self._find(key, number, asked_at)) is None:
                 if self._is_over():
-                    self._tell_left_out()
+                    self._warn_of_left_out()
                     return None
                 now = time.monotonic()
                 if is_patient and now >= asked_at + PATIENCE_S:
                     is_patient = False
-                    self._tell_waiting(now - asked_at)
+                    self._warn_of_waiting(now - asked_at)
                 self._leases.changed.wait(self._pause_s(asked_at, now, is_patient))
         return found, self._indices(found)
 
@@ -98,12 +121,12 @@ class Handout:
             self._leases.fail(failures)
 
     def abandon(self, key: Key, number: int) -> None:
-        """This batch will not come out: whoever read it had an error."""
+        """This batch will not come out: reading it failed."""
         with self._leases.changed:
             if key == self._key and (handed := self._coming.pop(number, None)):
                 self._leases.put_back(handed.parts)
 
-    # --- whoever trains ---
+    # --- for the training loop ---
 
     def take(self) -> RecordBatch:
         leases = self._leases
@@ -119,6 +142,7 @@ class Handout:
                     f"the training function was called, but every batch of dataset {self._dataset} that was handed "
                     f"out ({self._next}) has been trained on",
                     hint=TRAIN_ALL,
+                    code="no-batch-handed-out",
                 )
             handed = self._coming.pop(number)
             self._taken_at, self._trainer = time.monotonic(), threading.get_ident()
@@ -130,7 +154,7 @@ class Handout:
         return RecordBatch(parts=handed.parts, num_records=num_records, epoch=handed.epoch, is_ghost=handed.is_ghost)
 
     def report(self, number: int | None) -> None:
-        """The next so many records that were handed out are done; None: the next batch."""
+        """The next `number` records that were handed out are done; None: the next batch."""
         with self._leases.changed:
             self._leases.raise_failure()
             self._is_reported = True
@@ -143,6 +167,7 @@ class Handout:
                     f"{number} records of dataset {self._dataset} are reported as done; {handed} have been handed out "
                     "and not reported",
                     hint="report each batch once",
+                    code="more-reported-than-handed-out",
                 )
             while number:
                 first, batch = next(iter(self._coming.items()))
@@ -173,13 +198,14 @@ class Handout:
         self._leases.changed.notify_all()
 
     def _check_taken(self) -> None:
-        """Who trains and reads in one thread has trained on all that came out, or has left a batch out: the next one
-        would be taken for it. With a loader's processes nobody can tell: they read ahead."""
+        """A script that trains and reads in one thread has trained on all that came out, or has left a batch out: the
+        next one would be taken for it. With a loader's processes this is unknown: they read ahead."""
         if self.in_steps and self._trainer == threading.get_ident() and self._num_untaken:
             raise UsageError(
                 f"the next batch of dataset {self._dataset} is asked for, and {self._num_untaken} that came out before "
                 "was not trained on",
                 hint=TRAIN_ALL,
+                code="batch-left-out",
             )
 
     @property
@@ -192,6 +218,7 @@ class Handout:
             raise UsageError(
                 f"another loader has begun to take records of dataset {self._dataset}: this one's iteration is over",
                 hint="iterate one loader of a RecordIndexService at a time",
+                code="another-loader-began",
             )
         while not self.has_ended and (number >= self._next or self._coming[number].is_void):
             if (handed := self._next_batch(number, asked_at)) is None:
@@ -207,24 +234,24 @@ class Handout:
                 self._do_without_reports()
             self._last = Handed(parts=cut.parts, epoch=cut.epoch)
             return self._last
-        if self._may_haunt() and number <= self._next and time.monotonic() >= self._ghost_at(asked_at):
+        if self._may_be_ghost() and number <= self._next and time.monotonic() >= self._ghost_at(asked_at):
             last = self._last or Handed(parts=(), epoch=0)
             return Handed(parts=(), epoch=last.epoch, repeats=last.parts, is_ghost=True)
         return None
 
     def _do_without_reports(self) -> None:
-        """Alone, what was handed out long ago is taken for done. With others, only a report makes it so."""
+        """Alone, batches handed out long ago count as done. With others, only reported ones do."""
         if not self._leases.is_shared:
             self._leases.report(self._coming.pop(next(iter(self._coming))).parts)
-        elif not self._is_told:
-            self._is_told = True
+        elif not self._is_warned:
+            self._is_warned = True
             log.warning(
                 "dataset %s: %d batches were handed out here and none was reported as done: call report_batch_done(), "
                 "or use a controller",
                 self._dataset, len(self._coming),
             )  # fmt: skip
 
-    def _may_haunt(self) -> bool:
+    def _may_be_ghost(self) -> bool:
         """One ghost at a time, and only if the training waits for a batch: all that was handed out is taken."""
         return self.in_steps and self._leases.has_answer and not self._num_untaken
 
@@ -233,7 +260,7 @@ class Handout:
 
     def _pause_s(self, asked_at: float, now: float, is_patient: bool) -> float | None:
         pauses = [asked_at + PATIENCE_S - now] if is_patient else []
-        pauses += [self._ghost_at(asked_at) - now] if self._may_haunt() else []
+        pauses += [self._ghost_at(asked_at) - now] if self._may_be_ghost() else []
         return max(0.001, min(pauses)) if pauses else None
 
     def _is_over(self) -> bool:
@@ -245,17 +272,17 @@ class Handout:
         parts = handed.repeats if handed.is_ghost else handed.parts
         return self._records.indices(parts) or [n % self._records.size for n in range(self._batch_size)]
 
-    def _tell_left_out(self) -> None:
+    def _warn_of_left_out(self) -> None:
         left_out = self._leases.left_out
-        if left_out and not self._is_end_told:
-            self._is_end_told = True
+        if left_out and not self._is_end_reported:
+            self._is_end_reported = True
             log.warning(
                 "dataset %s: %d samples were left out, since a loader drops a batch of fewer than batch_size=%d: %s. "
                 "everstep.ShardDataset delivers them",
-                self._dataset, sum(each.num_records for each in left_out), self._batch_size, told(left_out),
+                self._dataset, sum(each.num_records for each in left_out), self._batch_size, in_words(left_out),
             )  # fmt: skip
 
-    def _tell_waiting(self, waited_s: float) -> None:
+    def _warn_of_waiting(self, waited_s: float) -> None:
         unused = sum(part.count for handed in self._coming.values() for part in handed.parts)
         way_out = f"not trained on: {TRAIN_ALL}" if self.in_steps else "not reported: report_batch_done()"
         hint = f"; {unused} were handed out here and {way_out}" if unused else ""
@@ -266,7 +293,7 @@ class Handout:
 def _first(
     parts: Sequence[wire.LeasePart], number: int
 ) -> tuple[tuple[wire.LeasePart, ...], tuple[wire.LeasePart, ...]]:
-    """The first so many samples, and the rest."""
+    """The first `number` samples, and the rest."""
     head: list[wire.LeasePart] = []
     tail: list[wire.LeasePart] = []
     for part in parts:

@@ -1,15 +1,27 @@
-"""What this worker holds of the data: leases, cut into batches when one is needed.
+"""What this worker holds of the data, what it has used, and what it has still to report.
 
-A batch is made of samples of one epoch, of one lease or the ends of several. What is not cut yet can be given back.
+`HeldLeases`: leases, cut into batches when one is needed. A batch is made of samples of one epoch, of one lease or the
+ends of several; samples that are not cut yet can be given back.
+
+`LeaseReports`: reports, returns and failures, gathered until the next call to the lease source.
+
+`Usage`: samples of committed steps that are not reported yet. All workers hold the same: each step's pulse carries what
+every worker used in it, and a newcomer gets it with the state. So the samples that a lost worker used are known to all
+that are left, one by one. A step is reported when the next one has proved that all hold it.
+
 Pure: no clock, no lock, no call."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from everstep.ranges import Ranges, merged, size, within, without
-from everstep.wire import Lease, LeasePart
+from everstep.wire import FailedPart, Lease, LeasePart
+
+MOST_PARTS = 4096  # in one call
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,12 +36,12 @@ class Cut:
         return sum(part.count for part in self.parts)
 
 
-class Stock:
+class HeldLeases:
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
         self._leases: dict[int, Lease] = {}
         self._uncut: dict[int, Ranges] = {}
-        self._tails: set[int] = set()  # epochs of which a batch may be short, for want of more
+        self._tails: set[int] = set()  # epochs of which a batch may be short: no more will come
 
     @property
     def num_uncut(self) -> int:
@@ -52,7 +64,7 @@ class Stock:
         return sum(stop - start for each in self._leases.values() if each.epoch == epoch for start, stop in each.left)
 
     def update(self, leases: Iterable[Lease]) -> int:
-        """The coordinator's word on what is held; how many leases are new. What is not among them is not ours."""
+        """Take over the coordinator's list of leases; returns how many are new. Leases missing from it are lost."""
         known, self._leases = self._leases, {each.lease: each for each in leases}
         for gone in known.keys() - self._leases.keys():
             self._uncut.pop(gone, None)
@@ -74,7 +86,7 @@ class Stock:
         return all(self._holds(part) for part in parts)
 
     def cut(self) -> Cut | None:
-        """The next batch; a short one only of an epoch that has been said to end here."""
+        """The next batch; a short one only of an epoch that ends here (`end_epoch`)."""
         epoch = self._ripe_epoch()
         return None if epoch is None else self._cut(epoch, self._batch_size)
 
@@ -93,7 +105,7 @@ class Stock:
         return self.take_out(list(self._uncut))
 
     def remainders(self) -> list[int]:
-        """Epochs of which fewer samples than a batch are held uncut, and that have not been said to end here."""
+        """Epochs of which fewer samples than a batch are held uncut, and that do not end here (`end_epoch`)."""
         found = self._uncut_by_epoch()
         return [epoch for epoch, number in found.items() if number < self._batch_size and epoch not in self._tails]
 
@@ -141,3 +153,120 @@ class Stock:
 
 def _parts(lease: int, ranges: Ranges) -> list[LeasePart]:
     return [LeasePart(lease=lease, start=start, count=stop - start) for start, stop in ranges]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaseReport:
+    """The content of one call."""
+
+    done: tuple[LeasePart, ...] = ()
+    returned: tuple[LeasePart, ...] = ()
+    failed: tuple[FailedPart, ...] = ()
+    settles: bool = False
+    on_durable: tuple[Callable[[], None], ...] = ()
+    is_urgent: bool = False
+
+    def __add__(self, more: LeaseReport) -> LeaseReport:
+        return LeaseReport(
+            done=joined((*self.done, *more.done)),
+            returned=self.returned + more.returned,
+            failed=self.failed + more.failed,
+            settles=self.settles or more.settles,
+            on_durable=self.on_durable + more.on_durable,
+            is_urgent=self.is_urgent or more.is_urgent,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return self == LeaseReport()
+
+
+class LeaseReports:
+    def __init__(self) -> None:
+        self.content = LeaseReport()
+        self.since = 0.0  # when the oldest of it came
+
+    def add(self, message: LeaseReport, now: float) -> None:
+        if self.content.is_empty:
+            self.since = now
+        self.content = self.content + message
+
+    def take(self) -> LeaseReport:
+        """The content of the next call. Only the last of several settles, and makes all durable."""
+        content = self.content
+        if len(content.done) > MOST_PARTS:
+            self.content = replace(content, done=content.done[MOST_PARTS:])
+            return LeaseReport(done=content.done[:MOST_PARTS])
+        self.content = LeaseReport()
+        return content
+
+
+def joined(parts: Iterable[LeasePart]) -> tuple[LeasePart, ...]:
+    """The same samples in as few parts as possible, each once."""
+    found: list[LeasePart] = []
+    for part in sorted(parts, key=lambda each: (each.lease, each.start)):
+        last = found[-1] if found else None
+        if last is not None and last.lease == part.lease and part.start <= last.start + last.count:
+            stop = max(last.start + last.count, part.start + part.count)
+            found[-1] = LeasePart(lease=last.lease, start=last.start, count=stop - last.start)
+        else:
+            found.append(part)
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsageNote:
+    """One worker's note with a step."""
+
+    used: tuple[LeasePart, ...]
+    reported: int  # through this step, as far as it knows
+    is_end: bool  # the coordinator has reported that all samples are done
+
+    def pack(self) -> bytes:
+        used = [[part.lease, part.start, part.count] for part in self.used]
+        return json.dumps([used, self.reported, self.is_end], separators=(",", ":")).encode()
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> UsageNote:
+        used, reported, is_end = json.loads(raw)
+        return cls(used=_unpacked(used), reported=reported, is_end=is_end)
+
+
+class Usage:
+    def __init__(self) -> None:
+        self.mine: list[LeasePart] = []  # this worker's, in the step under way
+        self._steps: dict[int, tuple[LeasePart, ...]] = {}  # by committed step, of all workers
+        self._reported = 0
+
+    def committed(self, step: int, notes: Sequence[UsageNote]) -> None:
+        self._steps[step] = tuple(part for note in notes for part in note.used)
+        self.mine.clear()
+        self.heard(notes)
+
+    def heard(self, notes: Sequence[UsageNote]) -> None:
+        self.reported(max(note.reported for note in notes))
+        self._steps = {number: parts for number, parts in self._steps.items() if number > self._reported}
+
+    def reported(self, step: int) -> None:
+        """The coordinator knows of all steps through this one. From any thread."""
+        self._reported = max(self._reported, step)
+
+    def through(self, step: int) -> list[LeasePart]:
+        """What is to be reported of the steps through this one."""
+        return [part for number, parts in self._steps.items() if self._reported < number <= step for part in parts]
+
+    def note(self, *, is_end: bool) -> UsageNote:
+        return UsageNote(used=tuple(self.mine), reported=self._reported, is_end=is_end)
+
+    def state_dict(self) -> dict[str, Any]:
+        steps = [[step, [[p.lease, p.start, p.count] for p in parts]] for step, parts in sorted(self._steps.items())]
+        return {"steps": steps, "reported": self._reported}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._steps = {step: _unpacked(parts) for step, parts in state["steps"]}
+        self._reported = state["reported"]
+        self.mine.clear()
+
+
+def _unpacked(values: Iterable[Sequence[int]]) -> tuple[LeasePart, ...]:
+    return tuple(LeasePart(lease=lease, start=start, count=count) for lease, start, count in values)

@@ -1,7 +1,7 @@
 """Where leases come from: the coordinator, or this process itself where there is none.
 
-Both speak the same messages. The coordinator away is waited for, patiently, and then an error; never the end of the
-data. Does not decide what is asked for."""
+Both take the same messages. An unreachable coordinator is waited for, up to a deadline, and then an error; never the
+end of the data. Does not decide what is asked for."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Desk(Protocol):
-    is_shared: bool  # others take from it too: what is not free now may be so later
+class LeaseSource(Protocol):
+    is_shared: bool  # others take from it too: samples that are not free now may be later
 
     def register(self) -> wire.DatasetSpec:
         """Make the dataset known; the numbers that hold for it."""
@@ -42,7 +42,7 @@ class Desk(Protocol):
         ...
 
     def is_rest(self, epoch: int, number: int) -> bool:
-        """Whether so many samples are all that is not done of this epoch."""
+        """Whether `number` samples are all that is not done of this epoch."""
         ...
 
     def checkpoint(self) -> wire.ShardCheckpoint: ...
@@ -52,7 +52,7 @@ class Desk(Protocol):
     def close(self) -> None: ...
 
 
-class RemoteDesk:
+class RemoteLeaseSource:
     """The coordinator."""
 
     is_shared = True
@@ -97,13 +97,13 @@ class RemoteDesk:
         return patiently(call, deadline_s=self._deadline_s, stop=self._stop)
 
 
-def open_desk(dataset: str, spec: wire.DatasetSpec) -> Desk:
-    """The desk of this process, by its environment."""
+def open_lease_source(dataset: str, spec: wire.DatasetSpec) -> LeaseSource:
+    """The lease source of this process, by its environment."""
     url = env.coordinator_url()
     if url is None:
-        from everstep.data.local_lease_source import LocalDesk
+        from everstep.data.local_lease_source import LocalLeaseSource
 
-        return LocalDesk(dataset, spec, rank=env.torchrun_rank(), num_workers=env.torchrun_size())
+        return LocalLeaseSource(dataset, spec, rank=env.torchrun_rank(), num_workers=env.torchrun_size())
     from everstep.client.calls import Coordinator
 
     token = env.token()
@@ -111,10 +111,15 @@ def open_desk(dataset: str, spec: wire.DatasetSpec) -> Desk:
         raise UsageError(
             f"{env.COORDINATOR}={url} is set, but no token",
             hint=f"set {env.TOKEN_FILE} to the coordinator's token file (mode 0600), or {env.TOKEN}",
+            code="lease-token-missing",
         )
     if not env.worker():
-        raise UsageError(f"{env.COORDINATOR} is set, but not {env.WORKER}", hint="start the script with `everstep run`")
-    return RemoteDesk(Coordinator(url, token, env.job()), env.worker(), dataset, spec)
+        raise UsageError(
+            f"{env.COORDINATOR} is set, but not {env.WORKER}",
+            hint="start the script with `everstep run`",
+            code="lease-worker-name-missing",
+        )
+    return RemoteLeaseSource(Coordinator(url, token, env.job()), env.worker(), dataset, spec)
 
 
 _numbers: dict[tuple[int, str, str], Iterator[int]] = {}

@@ -1,8 +1,8 @@
-"""Keep the next samples at hand: a thread that leases ahead, reports, gives back what others need, one call at a time.
+"""Keep the next samples ready: a thread that leases ahead, reports, gives back what others need, one call at a time.
 
 All that it shares with the rest is guarded by `changed`, which is notified at every change. While it waits for
-something to be free it can still speak: a later call ends one that is held at the coordinator.
-Does not know who uses the batches."""
+something to be free it can still report: a later call ends one that is held at the coordinator.
+Does not know what the batches are used for."""
 
 from __future__ import annotations
 
@@ -14,29 +14,27 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from everstep import wire
-from everstep.data.held_leases import Cut, Stock
-from everstep.data.lease_reports import LeaseReports, Message
-from everstep.data.lease_source import Desk
+from everstep.data.held_leases import Cut, HeldLeases, LeaseReport, LeaseReports
+from everstep.data.lease_source import LeaseSource
 from everstep.errors import Abandoned, EverstepError, JobStopped, Refused, TemporaryError
 from everstep.events import emit
 
 log = logging.getLogger("everstep")
 
-WAIT_S = 1.0  # so long a call that finds nothing free is held …
-LOOK_S = 0.05  # … but if less than a batch is held, it may be the rest of an epoch soon
-REPORT_S = 0.25  # reports that nobody waits for are gathered so long
-RENEW_S = 2.0  # who holds leases makes a call at least so often: it may be asked to give back
-MODEST_S = 0.25  # who gave something back asks for nothing for so long: it would be the same
-CLOSE_S = 5.0  # what is unsaid is said, for so long
+WAIT_S = 1.0  # a call that finds nothing free is held this long
+REPORT_S = 0.25  # reports that no one waits for are gathered this long
+RENEW_S = 2.0  # a holder of leases makes a call at least this often: it may be asked to give back
+MODEST_S = 0.25  # after giving samples back, ask for none for this long: they would be the same
+CLOSE_S = 5.0  # the longest time for the last reports
 MOST_LEASES = 64
 LONGEST_BATCH_S = 10.0  # a longer pause is not a batch's: a validation, say
 UNKNOWN_BATCH_S = 1.0
-MOST_REASON = 1000  # characters of an error that are told
+MOST_REASON = 1000  # characters of an error that are reported
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeftOut:
-    """Samples that came to nobody: fewer than a batch, at the end of an epoch."""
+    """Samples that no worker got: fewer than a batch, at the end of an epoch."""
 
     epoch: int
     parts: tuple[wire.LeasePart, ...]
@@ -51,9 +49,9 @@ class Wants:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _LeaseCall:
-    """What is said with one call, and in which generation: what one knows of a step is settled in no other."""
+    """The content of one call, and its generation: facts about a step are valid in that generation alone."""
 
-    message: Message
+    message: LeaseReport
     generation: int
     wants: int
     is_held: bool  # at the coordinator, until something is free
@@ -63,11 +61,11 @@ def decide_wants(num_whole: int, batches_per_lease: int, call_s: float, batch_s:
     """How many leases to ask for, so that the next batch is there when it is needed, and no more: others need them."""
     ahead = 1 + min(math.ceil(3 * call_s / max(batch_s, 1e-6)), 8 * batches_per_lease)
     leases = min(MOST_LEASES, -(-max(0, ahead - num_whole) // batches_per_lease))
-    return Wants(leases=leases, reason=f"{num_whole} batches are at hand; {ahead} are needed by the end of a call")
+    return Wants(leases=leases, reason=f"{num_whole} batches are ready; {ahead} are needed by the end of a call")
 
 
 class Leases:
-    def __init__(self, desk: Desk, dataset: str, batch_size: int, *, delivers_tail: bool = False) -> None:
+    def __init__(self, source: LeaseSource, dataset: str, batch_size: int, *, delivers_tail: bool = False) -> None:
         self.changed = threading.Condition()
         self.is_end = False  # all samples of all epochs are done
         self.has_answer = False
@@ -77,8 +75,8 @@ class Leases:
         self.generation = 0  # in whose steps the samples are used
         self.reason = "the dataset is being registered"  # why there is nothing
         self.delivers_tail = delivers_tail  # a short batch may be cut
-        self._desk, self._dataset = desk, dataset
-        self._stock, self._outbox = Stock(batch_size), LeaseReports()
+        self._source, self._dataset = source, dataset
+        self._held, self._reports = HeldLeases(batch_size), LeaseReports()
         self._answered = 0  # the generation of the latest answer
         self._restore: wire.RestoreShards | None = None
         self._is_nothing_free = False
@@ -97,15 +95,15 @@ class Leases:
         self._thread.start()
 
     def close(self) -> None:
-        """Say what is unsaid, give back what is unused, end. Of no use any more."""
+        """Send the last reports, give back what is unused, end."""
         with self.changed:
-            returned = tuple(self._stock.take_out_all())
-            if returned and self._desk.is_shared:
-                self._say(Message(returned=returned, is_urgent=True))
+            returned = tuple(self._held.take_out_all())
+            if returned and self._source.is_shared:
+                self._say(LeaseReport(returned=returned, is_urgent=True))
             self._is_closing = True
             self.changed.notify_all()
         self._thread.join(CLOSE_S)
-        self._desk.close()
+        self._source.close()
         self._thread.join(CLOSE_S)
 
     def give_up(self, error: BaseException) -> None:
@@ -117,28 +115,28 @@ class Leases:
         if self.failure is not None:
             raise self.failure
 
-    # Under `changed`:
+    # Under `changed`, but for `report`, `fail`, `regroup` and `restore`, which take it themselves:
 
     @property
     def is_shared(self) -> bool:
-        return self._desk.is_shared
+        return self._source.is_shared
 
     @property
     def is_current(self) -> bool:
-        """Whether the desk has been asked, in this generation, what is held."""
+        """Whether the source has been asked, in this generation, what is held."""
         return self._restore is None and self.has_answer and self._answered == self.generation
 
     @property
     def is_exhausted(self) -> bool:
-        """Nobody else takes from the desk, it has no more for us, and all that we had is cut."""
-        return self._is_nothing_free and not self._desk.is_shared and self._stock.num_uncut == 0
+        """No other worker takes from the source, it has no more for us, and all that we had is cut."""
+        return self._is_nothing_free and not self._source.is_shared and self._held.num_uncut == 0
 
     def cut(self) -> Cut | None:
-        if not self._desk.is_shared:
+        if not self._source.is_shared:
             self._settle_remainders()  # before anything of a later epoch is cut
-        batch = self._stock.cut()
+        batch = self._held.cut()
         self._time_cut(time.monotonic() if batch is not None else None)
-        if batch is not None and (self._num_wanted() or not self._outbox.content.is_empty):
+        if batch is not None and (self._num_wanted() or not self._reports.content.is_empty):
             self.changed.notify_all()
         return batch
 
@@ -150,44 +148,54 @@ class Leases:
         self._cut_at = now
 
     def holds(self, parts: Iterable[wire.LeasePart]) -> bool:
-        return self._stock.holds(parts)
+        return self._held.holds(parts)
+
+    def still_holds(self, parts: Iterable[wire.LeasePart]) -> bool:
+        """As of this generation: waits until the source has been asked in it."""
+        with self.changed:
+            while not self.is_current:
+                self.raise_failure()
+                self.changed.wait()
+            return self._held.holds(parts)
 
     def put_back(self, parts: Iterable[wire.LeasePart]) -> None:
-        self._stock.put_back(parts)
+        self._held.put_back(parts)
         self.changed.notify_all()
 
     def report(self, done: Iterable[wire.LeasePart], on_durable: Callable[[], None] | None = None) -> None:
-        self._say(Message(done=tuple(done), on_durable=(on_durable,) if on_durable else ()))
+        self._say(LeaseReport(done=tuple(done), on_durable=(on_durable,) if on_durable else ()))
 
     def fail(self, failed: Iterable[wire.FailedPart]) -> None:
         short = tuple(replace(each, reason=each.reason[:MOST_REASON]) for each in failed)
-        self._say(Message(failed=short, is_urgent=True))
+        self._say(LeaseReport(failed=short, is_urgent=True))
 
     def regroup(self, generation: int, done: Iterable[wire.LeasePart], *, settles: bool) -> None:
-        self.generation = generation
-        self._say(Message(done=tuple(done), settles=settles, is_urgent=True))
+        with self.changed:
+            self.generation = generation
+            self._say(LeaseReport(done=tuple(done), settles=settles, is_urgent=True))
 
     def restore(self, message: wire.RestoreShards) -> None:
         """All that is held becomes void."""
-        self._restore = message
-        self._stock.forget()
-        self.changed.notify_all()
+        with self.changed:
+            self._restore = message
+            self._held.forget()
+            self.changed.notify_all()
 
     def checkpoint(self) -> wire.ShardCheckpoint:
         """Of all that was reported so far. Not under `changed`: it waits."""
         with self.changed:
             self._hurry()
-            while self._is_calling or not self._outbox.content.is_empty or self._restore is not None:
+            while self._is_calling or not self._reports.content.is_empty or self._restore is not None:
                 self.raise_failure()
                 self.changed.wait()
             self.raise_failure()
-        return self._desk.checkpoint()
+        return self._source.checkpoint()
 
     # --- the thread ---------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            spec = self._desk.register()
+            spec = self._source.register()
             with self.changed:
                 self.spec = spec
                 self.reason = "the first lease has been asked for"
@@ -198,7 +206,7 @@ class Leases:
                 self.give_up(error)
 
     def _await_call(self) -> _LeaseCall | None:
-        """The next call to be made; None: all is said and over."""
+        """The next call to be made; None: all is reported, and the thread ends."""
         with self.changed:
             self._is_calling = False
             self.changed.notify_all()
@@ -212,25 +220,25 @@ class Leases:
                     break
                 if self._is_closing:
                     return None
-                if self._num_wanted() and (self._desk.is_shared or not self._is_nothing_free):
+                if self._num_wanted() and (self._source.is_shared or not self._is_nothing_free):
                     break
-                if self._stuck() and not self._desk.is_shared:
+                if self._stuck() and not self._source.is_shared:
                     break
-                if self._stock.num_leases and now >= self._called_at + RENEW_S:
+                if self._held.num_leases and now >= self._called_at + RENEW_S:
                     break
                 self.changed.wait(self._pause_s(now))
-            message = Message() if self._must_wait_for_generation() else self._outbox.take()
+            message = LeaseReport() if self._must_wait_for_generation() else self._reports.take()
             wants = 0 if self._is_closing else self._num_wanted()
             is_held = message.is_empty and wants > 0 and self._is_nothing_free and self._restore is None
             self._is_calling = not is_held
             return _LeaseCall(message=message, generation=self.generation, wants=wants, is_held=is_held)
 
     def _is_due(self, now: float) -> bool:
-        content = self._outbox.content
+        content = self._reports.content
         if content.is_empty or self._must_wait_for_generation():
             return False
-        is_awaited = bool(content.done) and self._stock.num_whole() == 0  # maybe an epoch ends with it
-        return content.is_urgent or is_awaited or self._is_closing or now >= self._outbox.since + REPORT_S
+        is_awaited = bool(content.done) and self._held.num_whole() == 0  # maybe an epoch ends with it
+        return content.is_urgent or is_awaited or self._is_closing or now >= self._reports.since + REPORT_S
 
     def _must_wait_for_generation(self) -> bool:
         return self._refused_in is not None and self.generation <= self._refused_in
@@ -240,20 +248,20 @@ class Leases:
             return 0
         per_lease = self.spec.minibatches_per_shard or 1
         batch_s = self._batch_s or UNKNOWN_BATCH_S
-        return decide_wants(self._stock.num_whole(), per_lease, self._call_s, batch_s).leases
+        return decide_wants(self._held.num_whole(), per_lease, self._call_s, batch_s).leases
 
     def _pause_s(self, now: float, *, is_calling: bool = False) -> float | None:
         """Until the next thing is due. While a call is held, none is made to renew."""
-        is_to_report = not self._outbox.content.is_empty and not self._must_wait_for_generation()
-        pauses = [self._outbox.since + REPORT_S - now] if is_to_report else []
-        pauses += [self._called_at + RENEW_S - now] if self._stock.num_leases and not is_calling else []
+        is_to_report = not self._reports.content.is_empty and not self._must_wait_for_generation()
+        pauses = [self._reports.since + REPORT_S - now] if is_to_report else []
+        pauses += [self._called_at + RENEW_S - now] if self._held.num_leases and not is_calling else []
         pauses += [self._quiet_until - now] if self._quiet_until > now else []
         return max(0.001, min(pauses)) if pauses else None
 
     def _make(self, call: _LeaseCall) -> None:
         restore = self._restore
         if restore is not None:
-            self._desk.restore(restore)
+            self._source.restore(restore)
         request = self._request(call)
         began = time.monotonic()
         answer = self._ask_and_wait(request) if call.is_held else self._ask(request, call.message)
@@ -264,7 +272,7 @@ class Leases:
             if not call.is_held:
                 self._call_s += 0.2 * (self._called_at - began - self._call_s)
             if restore is not None:
-                self._stock.forget()
+                self._held.forget()
                 self._restore = None if self._restore is restore else self._restore
             self._apply(answer, request)
         self._settle_remainders()
@@ -272,7 +280,7 @@ class Leases:
             tell()
 
     def _request(self, call: _LeaseCall) -> wire.LeaseRequest:
-        name, number = self._desk.request()
+        name, number = self._source.request()
         message = call.message
         return wire.LeaseRequest(
             incarnation=name,
@@ -288,29 +296,29 @@ class Leases:
             wait_s=WAIT_S if call.is_held else 0.0,
         )
 
-    def _ask(self, request: wire.LeaseRequest, message: Message) -> wire.Leased | None:
+    def _ask(self, request: wire.LeaseRequest, message: LeaseReport) -> wire.Leased | None:
         try:
-            return self._desk.call(request)
+            return self._source.call(request)
         except Refused:
             if not (request.generation and message.done):
                 raise
-        # A later generation has said what was committed before it. What is unsaid is said again in that one, which
-        # this worker is yet to join; unless it has no place in the job any more: then this call is refused too.
-        name, number = self._desk.request()
-        answer = self._desk.call(replace(request, incarnation=name, request=number, done=[], settles=False, wants=0))
+        # A later generation has reported what was committed before it. The rest is reported again in that one, which
+        # this worker is yet to join; unless it is no longer in the job: then this call is refused too.
+        name, number = self._source.request()
+        answer = self._source.call(replace(request, incarnation=name, request=number, done=[], settles=False, wants=0))
         with self.changed:
-            self._outbox.add(replace(message, returned=(), failed=(), settles=False), time.monotonic())
+            self._reports.add(replace(message, returned=(), failed=(), settles=False), time.monotonic())
             self._refused_in = request.generation
             self._apply(answer, replace(request, wants=0))
         return None
 
     def _ask_and_wait(self, request: wire.LeaseRequest) -> wire.Leased | None:
-        """Held at the coordinator. None: there is something to say first, and saying it ends the call there."""
+        """Held at the coordinator. None: there is something to report first, which ends the call there."""
         answers: list[wire.Leased | EverstepError] = []
 
         def ask() -> None:
             try:
-                answer: wire.Leased | EverstepError = self._desk.call_once(request)
+                answer: wire.Leased | EverstepError = self._source.call_once(request)
             except EverstepError as error:
                 answer = error
             with self.changed:
@@ -332,16 +340,16 @@ class Leases:
         return answers[0]
 
     def _apply(self, answer: wire.Leased, request: wire.LeaseRequest) -> None:
-        num_new = self._stock.update(answer.leases)
+        num_new = self._held.update(answer.leases)
         self.has_answer = True
         self._answered = request.generation
         self.reason = answer.reason
         self.is_end = answer.is_end
         if num_new or request.wants:
             self._is_nothing_free = not num_new
-        if answer.give_back and (returned := self._stock.take_out(answer.give_back)):
+        if answer.give_back and (returned := self._held.take_out(answer.give_back)):
             log.info("%s: %d samples are given back: others wait for them", self._dataset, _count(returned))
-            self._say(Message(returned=tuple(returned), is_urgent=True))
+            self._say(LeaseReport(returned=tuple(returned), is_urgent=True))
             self._quiet_until = time.monotonic() + MODEST_S
         self.changed.notify_all()
         for refused in answer.refused:
@@ -350,59 +358,61 @@ class Leases:
                 emit("report.refused", dataset=self._dataset, lease=refused.lease, start=refused.start,
                      count=refused.count, reason=refused.reason)  # fmt: skip
         if answer.is_stopped and not answer.is_end:
-            raise JobStopped(answer.reason)
+            raise JobStopped(answer.reason, code="job-stopped-by-lease")
 
     def _settle_remainders(self) -> None:
-        """Fewer samples than a batch, and no more to be had: cut short, or left out, or given to who can use them."""
+        """Fewer samples than a batch, and no more to come: cut short, or left out, or given to a worker that can use
+        them."""
         with self.changed:
-            epochs = [(epoch, self._stock.num_left(epoch)) for epoch in self._stuck()]
+            epochs = [(epoch, self._held.num_left(epoch)) for epoch in self._stuck()]
             if self.delivers_tail:
                 for epoch, _ in epochs:
-                    self._stock.end_epoch(epoch)
+                    self._held.end_epoch(epoch)
                 self.changed.notify_all()
                 return
             now = time.monotonic()
             self._stuck_since = (self._stuck_since or now) if epochs else None
         for epoch, number in epochs:
-            is_rest = self._desk.is_rest(epoch, number)
+            is_rest = self._source.is_rest(epoch, number)
             with self.changed:
                 if epoch not in self._stuck():
                     continue
                 if is_rest:
-                    self._leave_out(self._stock.take_remainder(epoch))
+                    self._leave_out(self._held.take_remainder(epoch))
                 elif self._stuck_since is not None and now >= self._stuck_since + WAIT_S:
                     # Others hold samples of this epoch, maybe as few: one of us gets all.
                     self._stuck_since = None
-                    self._say(Message(returned=self._stock.take_remainder(epoch).parts, is_urgent=True))
+                    self._say(LeaseReport(returned=self._held.take_remainder(epoch).parts, is_urgent=True))
 
     def _stuck(self) -> list[int]:
         """Epochs of which fewer samples than a batch are here, and no more seem to come."""
-        if self._is_nothing_free and not self._stock.has_batch:
-            return self._stock.remainders()
+        if self._is_nothing_free and not self._held.has_batch:
+            return self._held.remainders()
         # Alone, one epoch is leased after the other.
-        return [] if self._desk.is_shared else self._stock.overtaken()
+        return [] if self._source.is_shared else self._held.overtaken()
 
     def _leave_out(self, cut: Cut) -> None:
         self.left_out.append(LeftOut(epoch=cut.epoch, parts=cut.parts, num_records=cut.num_records))
         spans = [[part.start, part.start + part.count] for part in cut.parts]
         emit("records.left_out", dataset=self._dataset, epoch=cut.epoch, positions=spans, records=cut.num_records)
-        self._say(Message(done=cut.parts, is_urgent=True))
+        self._say(LeaseReport(done=cut.parts, is_urgent=True))
 
-    def _say(self, message: Message) -> None:
-        self._outbox.add(message, time.monotonic())
-        self.changed.notify_all()
+    def _say(self, message: LeaseReport) -> None:
+        with self.changed:
+            self._reports.add(message, time.monotonic())
+            self.changed.notify_all()
 
     def _hurry(self) -> None:
-        if not self._outbox.content.is_empty:
-            self._say(Message(is_urgent=True))
+        if not self._reports.content.is_empty:
+            self._say(LeaseReport(is_urgent=True))
 
 
 def _count(parts: Iterable[wire.LeasePart]) -> int:
     return sum(part.count for part in parts)
 
 
-def told(left_out: Iterable[LeftOut]) -> str:
-    """For people: which samples came to nobody."""
+def in_words(left_out: Iterable[LeftOut]) -> str:
+    """For people: which samples no worker got."""
     return "; ".join(
         f"{each.num_records} of epoch {each.epoch}, positions "
         + ", ".join(f"{part.start} to {part.start + part.count}" for part in each.parts)

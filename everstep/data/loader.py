@@ -1,4 +1,4 @@
-"""torch's DataLoader, following the plan: every sample exactly once per epoch, whoever comes and goes.
+"""torch's DataLoader, following the plan: every sample exactly once per epoch, whichever workers come and go.
 
 Each batch is one micro-batch that this worker has to compute next. The position in the data advances with the commit
 of a step, on all workers, and travels with the state; so after a regroup the next batch is the right one. Bound to a
@@ -19,8 +19,9 @@ from everstep.data.position import Position
 from everstep.data.randomness import KeyedDataset, as_it_is, sample_seed
 from everstep.data.reader import InProcessSource, MicroBatchReader, Requests
 from everstep.data.sampler import ElasticDistributedSampler
+from everstep.engine.plan import MicroBatch
 from everstep.engine.seeds import seed_everything
-from everstep.engine.step import Engine, MicroBatch
+from everstep.engine.step import Engine
 from everstep.errors import UsageError
 
 T = TypeVar("T")
@@ -72,6 +73,7 @@ class DataLoader(data.DataLoader[Any]):
             raise UsageError(
                 f"the trainer cannot follow a {type(loader).__module__}.{type(loader).__qualname__}",
                 hint="give it an everstep.DataLoader, or torch's DataLoader with a map-style dataset",
+                code="loader-kind-unknown",
             )
         is_own = type(loader.batch_sampler) is not data.BatchSampler
         _check(loader.dataset, loader.batch_size, loader.batch_sampler if is_own else None, loader.in_order)
@@ -121,6 +123,7 @@ class DataLoader(data.DataLoader[Any]):
                 f"drop_last=True drops all {size} samples: a global batch is batch_size={self.batch_size} × "
                 f"{micro_batches} micro-batches = {order.global_batch}",
                 hint="use a smaller batch_size, fewer micro-batches, or drop_last=False",
+                code="drop-last-drops-all",
             )
         self._engine, self._order = engine, order
         self._requests = Requests(order)
@@ -173,7 +176,7 @@ class DataLoader(data.DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """The next iteration goes over this epoch: what is left of it, or nothing if it is done already."""
         if epoch < 0:
-            raise UsageError(f"epoch={epoch} is negative", hint="count epochs from 0")
+            raise UsageError(f"epoch={epoch} is negative", hint="count epochs from 0", code="epoch-negative")
         self._wanted_epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
@@ -181,7 +184,7 @@ class DataLoader(data.DataLoader[Any]):
         return self.position.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there. An empty state is a fresh start."""
+        """Continue from there. An empty state is a fresh start."""
         self.position.restore(state)
         self._next_epoch, self._wanted_epoch = self.position.epoch, None
         self._is_resumed = self.position.epoch > 0
@@ -191,6 +194,7 @@ class DataLoader(data.DataLoader[Any]):
             raise UsageError(
                 "how many steps an epoch has is not known before the number of micro-batches is",
                 hint="make the trainer first: everstep.ElasticTrainer(model, loader)",
+                code="loader-length-unknown",
             )
         return self._order.num_batches
 
@@ -200,11 +204,13 @@ class DataLoader(data.DataLoader[Any]):
             raise UsageError(
                 "this loader is not bound to a trainer, so it does not know which batches are this worker's",
                 hint="pass it on: everstep.ElasticTrainer(model, loader); to evaluate, use torch's own DataLoader",
+                code="loader-not-bound",
             )
         if self._wanted_epoch is None and self._is_resumed:
             raise UsageError(
                 f"training was resumed in epoch {self.position.epoch}; which epoch this loop means is not known",
                 hint="call loader.set_epoch(epoch) before each epoch, or use `for epoch in trainer.epochs(n):`",
+                code="epoch-unknown-after-resume",
             )
         epoch = self._next_epoch if self._wanted_epoch is None else self._wanted_epoch
         self._next_epoch, self._wanted_epoch, self._loop = epoch + 1, None, _Iteration()
@@ -213,7 +219,8 @@ class DataLoader(data.DataLoader[Any]):
 
     def _batches(self, engine: Engine, order: EpochOrder, reader: MicroBatchReader, epoch: int) -> Iterator[Any]:
         position, loop = self.position, self._loop
-        engine.is_catching_up = engine.is_in_loop = position.is_in_one = True
+        engine.enter_loop()
+        position.is_in_one = True
         try:
             while position.epoch == epoch:
                 loop.check_computed()
@@ -226,7 +233,8 @@ class DataLoader(data.DataLoader[Any]):
                 loop.offered = engine.offered = micro_batch
                 yield batch
         finally:
-            position.is_in_one, engine.is_in_loop, engine.offered = False, False, None
+            engine.leave_loop()
+            position.is_in_one = False
             position.last_iterated = epoch
 
     def _schedule(self, engine: Engine, order: EpochOrder) -> Schedule:
@@ -245,6 +253,7 @@ class _Iteration:
             raise UsageError(
                 f"micro-batch {micro_batch.index} of step {micro_batch.step} was read but not trained on",
                 hint="enter `with trainer.step():` for every batch; step(weight=0) leaves a batch out",
+                code="batch-not-trained-on",
             )
 
 
@@ -265,27 +274,38 @@ def _check(dataset: Any, batch_size: int | None, batch_sampler: Any, in_order: b
     kind = type(dataset).__qualname__
     if isinstance(dataset, data.IterableDataset):
         raise UsageError(
-            f"{kind} is an iterable dataset: nobody can say which sample is which",
+            f"{kind} is an iterable dataset: its samples cannot be told apart",
             hint="use a map-style dataset (__len__ and __getitem__), or lease its records: everstep.RecordIndexService",
+            code="dataset-iterable",
         )
     if not hasattr(dataset, "__len__"):
         raise UsageError(
-            f"{kind} has no __len__: an epoch needs an end", hint="give the dataset a __len__, the number of samples"
+            f"{kind} has no __len__: an epoch needs an end",
+            hint="give the dataset a __len__, the number of samples",
+            code="dataset-without-length",
         )
     if len(dataset) < 1:
-        raise UsageError(f"{kind} has {len(dataset)} samples", hint="train on at least one")
+        raise UsageError(f"{kind} has {len(dataset)} samples", hint="train on at least one", code="dataset-empty")
     if batch_sampler is not None:
-        raise UsageError("a batch_sampler decides what the plan must decide", hint="use batch_size and shuffle")
+        raise UsageError(
+            "a batch_sampler decides what the plan must decide",
+            hint="use batch_size and shuffle",
+            code="batch-sampler-given",
+        )
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise UsageError(
-            f"batch_size={batch_size}: a micro-batch has at least one sample", hint="use batch_size=1 or more"
+            f"batch_size={batch_size}: a micro-batch has at least one sample",
+            hint="use batch_size=1 or more",
+            code="loader-batch-size-not-positive",
         )
     if not in_order:
-        raise UsageError("in_order=False cannot be followed by a plan", hint="leave in_order out")
+        raise UsageError(
+            "in_order=False cannot be followed by a plan", hint="leave in_order out", code="in-order-false"
+        )
 
 
 def _shuffling(sampler: Any, seed: int) -> tuple[bool, int]:
-    """Whether the sampler that torch's loader has stands for a shuffled epoch, and its seed."""
+    """Whether the sampler that torch's loader has shuffles an epoch, and its seed."""
     if isinstance(sampler, data.DistributedSampler):
         return sampler.shuffle, sampler.seed
     if type(sampler) is data.SequentialSampler:
@@ -295,4 +315,5 @@ def _shuffling(sampler: Any, seed: int) -> tuple[bool, int]:
     raise UsageError(
         f"{type(sampler).__qualname__} decides the order of the samples in a way that no other worker can repeat",
         hint="use shuffle=True, or everstep.ElasticDistributedSampler(dataset)",
+        code="sampler-not-repeatable",
     )

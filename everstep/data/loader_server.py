@@ -1,8 +1,13 @@
-"""Between a loader's processes and the process that owns the leases: a Unix socket, one JSON line each way.
+"""Batches for a loader's processes: which call of the loader asks, and a socket to the process that owns the leases.
 
-Works for processes that were forked, spawned or come from a fork server: all they need is the address. Its name is
-abstract, so no file is left behind, and only processes of the same user are served. A process that dies closes its
-connection; if the owner dies, its processes find out and end with an error."""
+Which call of torch's loader a request is made in is seen on the stack: so a batch that is handed out is exactly one
+that comes out, also after a loop that was broken off, and a loader with another batch size is refused. Without a loader
+of torch's, each batch simply follows the one before.
+
+The socket takes one JSON line each way; a packet of `ipc.local_socket` could not hold a large batch. It works for
+processes that were forked, spawned or come from a fork server: all they need is the address. Its name is abstract, so
+no file is left behind, and only processes of the same user are served. A process that dies closes its connection; if
+the owner dies, its processes find out and end with an error."""
 
 from __future__ import annotations
 
@@ -10,27 +15,167 @@ import contextlib
 import json
 import os
 import socket
-import struct
 import sys
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, Protocol
 
 from everstep import errors
-from everstep.data.index_iterator import Obtained
-from everstep.errors import Abandoned, EverstepError, PermanentError
+from everstep.errors import Abandoned, EverstepError, PermanentError, UsageError
+from everstep.ipc.local_socket import peer_user
 
-LOOK_S = 0.1  # while a process waits for a batch, it looks so often whether anybody still wants it
+LOOK_S = 0.1  # a process that waits for a batch checks this often whether it is still wanted
 
 Answer = dict[str, Any]
+
+_fetch_code: CodeType | None = None
+
+
+class EndOfRecords(StopIteration):
+    """The end of the data. torch raises it again in the main process; of a class that has a `message`, it does so
+    without a cycle of references, which would keep the loader until some later garbage collection, and make ending its
+    processes take 5 s for each."""
+
+    message = "the end of the data"
+
+    def __init__(self, message: str = message) -> None:
+        super().__init__(message)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Obtained:
+    """One batch, for the reader of its records."""
+
+    number: int
+    indices: Sequence[int]
+    is_ghost: bool
+
+
+class BatchSource(Protocol):
+    """Where a process gets its batches from."""
+
+    def begin(self) -> None:
+        """A new iteration of the loader."""
+        ...
+
+    def obtain(self, number: int) -> Obtained | None:
+        """None: the end."""
+        ...
+
+    def abandon(self, number: int) -> None:
+        """It will not come out."""
+        ...
+
+    def amend(self, number: int, failed: Sequence[tuple[int, str]]) -> None:
+        """Of these, counted from its beginning, the records could not be read, and why."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class IndexBatches:
+    """Batch after batch, for one iteration in one process, whose numbers are process, process + num_processes, …"""
+
+    def __init__(self, source: BatchSource, *, process: int = 0, num_processes: int = 1) -> None:
+        self._source, self._num_processes = source, num_processes
+        self._number = process - num_processes
+        source.begin()
+
+    def next(self) -> Obtained | None:
+        self._number += self._num_processes
+        return self._source.obtain(self._number)
+
+    def amend(self, failed: Sequence[tuple[int, str]]) -> None:
+        self._source.amend(self._number, failed)
+
+    def again(self) -> Obtained | None:
+        """Another in place of one that had no record that could be read."""
+        return self._source.obtain(self._number)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class RecordIterator:
+    """`process` of `num_processes`: whose numbers are process, process + num_processes, …"""
+
+    def __init__(self, source: BatchSource, batch_size: int, *, process: int = 0, num_processes: int = 1) -> None:
+        self._source, self._batch_size = source, batch_size
+        self._process, self._num_processes = process, num_processes
+        self._loader: object = None  # torch's fetcher: there is one for each iteration in each process
+        self._batch: object = None  # what torch reads with one call of it
+        self._number: int | None = None
+        self._left: list[int] = []  # the last is the next
+
+    def next(self) -> int:
+        loader, batch = _find_loader()
+        if self._number is None or loader is not self._loader:
+            self._begin(loader)
+        if self._left and batch is not self._batch:  # it was broken off, and will not come out
+            assert self._number is not None
+            self._source.abandon(self._number)
+            self._left = []
+        if not self._left:
+            self._check(batch)
+            self._batch = batch
+            self._left = self._next_batch()
+        return self._left.pop()
+
+    def _begin(self, loader: object) -> None:
+        self._source.begin()
+        self._loader = loader
+        self._left = []
+        self._number = self._process - self._num_processes
+
+    def _next_batch(self) -> list[int]:
+        assert self._number is not None
+        self._number += self._num_processes
+        found = self._source.obtain(self._number)
+        if found is None:
+            raise EndOfRecords
+        return list(reversed(found.indices))
+
+    def _check(self, batch: Any) -> None:
+        if batch is None:
+            return
+        size = len(batch) if isinstance(batch, list) else 1
+        if size != self._batch_size:
+            raise UsageError(
+                f"the loader reads a batch of {size}, the RecordIndexService has batch_size={self._batch_size}",
+                hint="give both the same batch_size, and the dataset a __len__ of sys.maxsize",
+                code="batch-size-differs",
+            )
+
+
+def _find_loader() -> tuple[object, object]:
+    """torch's fetcher that is reading now, and the indices that it was given; None, None without one."""
+    code = _code_of_fetch()
+    frame: FrameType | None = sys._getframe(2)
+    while code is not None and frame is not None:
+        if frame.f_code is code:
+            return frame.f_locals["self"], frame.f_locals["possibly_batched_index"]
+        frame = frame.f_back
+    return None, None
+
+
+def _code_of_fetch() -> CodeType | None:
+    global _fetch_code
+    if _fetch_code is None and "torch.utils.data" in sys.modules:
+        from torch.utils.data._utils import fetch
+
+        _fetch_code = fetch._MapDatasetFetcher.fetch.__code__
+    return _fetch_code
+
+
+# --- between processes ---
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderHello:
-    """Who calls: one of the processes of an iteration of a loader."""
+    """From one of the processes of an iteration of a loader."""
 
     process: int
     num_processes: int
@@ -43,27 +188,27 @@ def hello_of_this_process() -> LoaderHello:
     info = get_worker_info()
     if info is None:  # no loader of torch's
         return LoaderHello(process=0, num_processes=1, loader=os.getpid())
-    # They share the queue of what they have read, and nobody else does.
-    queue = _loop_of_loader().get("data_queue")
-    loader = info.seed - info.id if queue is None else os.fstat(queue._writer.fileno()).st_ino
+    # They share the pipe for what they have read, and no other process does.
+    pipe = _loop_of_loader().get("data_queue")
+    loader = info.seed - info.id if pipe is None else os.fstat(pipe._writer.fileno()).st_ino
     return LoaderHello(process=info.id, num_processes=info.num_workers, loader=loader)
 
 
-class Hatch:
+class LoaderServer:
     """The owner's side. `answer(group, request)` is called in a thread for each process."""
 
     def __init__(self, answer: Callable[[int, Answer], Answer], new_group: Callable[[], int]) -> None:
         self.address = f"everstep-records-{uuid.uuid4().hex}"
         self._answer, self._new_group = answer, new_group
         self._lock = threading.Lock()
-        self._group = -1  # the latest, and those who are in it
+        self._group = -1  # the latest, and its members
         self._members: dict[int, LoaderHello] = {}
         self._connections: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind("\0" + self.address)
         self._listener.listen(128)
-        self._start(self._accept, "everstep-hatch")
+        self._start(self._accept, "everstep-loader-server")
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -88,10 +233,10 @@ class Hatch:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            if _uid_of_peer(connection) != os.getuid():
+            if peer_user(connection) != os.getuid():
                 connection.close()
                 continue
-            self._start(lambda c=connection: self._serve(c), "everstep-hatch-process")  # type: ignore[misc]
+            self._start(lambda c=connection: self._serve(c), "everstep-loader-process")  # type: ignore[misc]
 
     def _serve(self, connection: socket.socket) -> None:
         with self._lock:
@@ -110,7 +255,7 @@ class Hatch:
                 self._connections.discard(connection)
 
     def _join(self, hello: LoaderHello) -> int:
-        """The number of those who belong together; who calls once more begins another iteration."""
+        """The number of the processes that belong together; one that calls again begins another iteration."""
         with self._lock:
             is_first = not self._members or any(each.loader != hello.loader for each in self._members.values())
             if is_first or hello.process in self._members:
@@ -127,7 +272,7 @@ class Hatch:
             return {"error": kind, "message": message, "hint": getattr(error, "hint", None)}
 
 
-class HatchClient:
+class LoaderClient:
     """The side of a loader's process."""
 
     def __init__(self, address: str, hello: LoaderHello) -> None:
@@ -140,9 +285,12 @@ class HatchClient:
             raise PermanentError(
                 f"the process that hands out the records cannot be reached: {error}",
                 hint="it is the one that made the RecordIndexService: is it alive, and on this machine?",
+                code="record-owner-unreachable",
             ) from None
-        if _uid_of_peer(self._connection) != os.getuid():
-            raise PermanentError("the process that hands out the records belongs to another user")
+        if peer_user(self._connection) != os.getuid():
+            raise PermanentError(
+                "the process that hands out the records belongs to another user", code="record-owner-of-another-user"
+            )
         self._parent = os.getppid()
         self._received = b""
         self._say(asdict(hello))
@@ -161,7 +309,9 @@ class HatchClient:
         try:
             _send(self._connection, message)
         except OSError as error:
-            raise PermanentError(f"the process that hands out the records is gone: {error}") from None
+            raise PermanentError(
+                f"the process that hands out the records is gone: {error}", code="record-owner-gone-sending"
+            ) from None
 
     def _read_line(self) -> bytes:
         while b"\n" not in self._received:
@@ -173,24 +323,24 @@ class HatchClient:
             except OSError:
                 more = b""
             if not more:
-                raise PermanentError("the process that hands out the records is gone")
+                raise PermanentError("the process that hands out the records is gone", code="record-owner-gone")
             self._received += more
         line, _, self._received = self._received.partition(b"\n")
         return line
 
     def _look(self) -> None:
-        # A brother that was forked after us may hold the owner's end of our connection open: then its death is no
-        # end of the stream.
+        # A process that was forked after this one may hold the owner's end of our connection open: then the owner's
+        # death does not end the stream.
         if os.getppid() != self._parent:
-            raise PermanentError("the process that hands out the records is gone")
+            raise PermanentError("the process that hands out the records is gone", code="record-owner-gone-unseen")
         if _is_loader_done():
-            raise Abandoned("the loader is being ended")
+            raise Abandoned("the loader is being ended", code="loader-ending")
 
 
 class RemoteBatches:
     """Batches for a loader's process."""
 
-    def __init__(self, client: HatchClient) -> None:
+    def __init__(self, client: LoaderClient) -> None:
         self._client = client
         self._iteration = -1
 
@@ -242,8 +392,3 @@ def _error(answer: Answer) -> EverstepError:
         kind = PermanentError
     found: EverstepError = kind(answer["message"], hint=answer["hint"])
     return found
-
-
-def _uid_of_peer(connection: socket.socket) -> int:
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(uid)

@@ -1,4 +1,4 @@
-"""A desk without a coordinator: this process serves itself, by the same messages.
+"""Leases without a coordinator: this process serves itself, by the same messages.
 
 Under plain torchrun shard k belongs to rank k % WORLD_SIZE, counted through all epochs; each rank knows of its own
 alone. Nothing is kept: what was done is lost with the process, unless it is saved (`checkpoint`)."""
@@ -16,7 +16,7 @@ MINIBATCHES_PER_SHARD = wire.Policy().minibatches_per_shard
 SHARD_FAILURES = wire.Policy().shard_failures
 
 
-class LocalDesk:
+class LocalLeaseSource:
     is_shared = False
 
     def __init__(self, dataset: str, spec: wire.DatasetSpec, *, rank: int = 0, num_workers: int = 1) -> None:
@@ -74,6 +74,7 @@ class LocalDesk:
                 raise UsageError(
                     f"dataset {self._dataset} has {name}={getattr(spec, name)}, the checkpoint {getattr(saved, name)}",
                     hint="restore what was saved of this dataset, or make a new one",
+                    code="checkpoint-of-other-dataset",
                 )
         self._restored = message.request
         self._done = merged((start, stop) for start, stop in saved.done)
@@ -106,7 +107,7 @@ class LocalDesk:
     def _lease(self) -> bool:
         if self._is_exhausted():
             return False
-        # No two ranks use the same number: whoever reports for all puts neighbouring parts of a lease together.
+        # No two ranks use the same number: the reporter for all merges neighboring parts of a lease.
         number = self._num_leases * self._num_workers + self._rank + 1
         self._out[number] = ((self._again or self._ahead).pop(0),)
         self._num_leases += 1
@@ -144,7 +145,7 @@ class LocalDesk:
         return wire.RefusedPart(lease=part.lease, start=part.start, count=part.count, reason=reason, is_done=is_done)
 
     def _fail(self, part: wire.FailedPart) -> None:
-        """Left out at once, if that is wanted: no other machine could try. Else leased again, not for ever."""
+        """Left out at once, if that is wanted: no other machine could try. Else leased again, a few times."""
         if not self._take_out(part):
             return
         stop, shard = part.start + part.count, part.start - part.start % self._spec.size % self._shard_size
@@ -159,5 +160,6 @@ class LocalDesk:
                 f"positions {part.start} to {stop} of dataset {self._dataset} failed {bad.failures} times, "
                 f"the last time because {part.reason}",
                 hint='on_bad_shard="skip" leaves such samples out, and lists them',
+                code="shard-failed-too-often",
             )
         self._bad[shard] = bad

@@ -38,7 +38,11 @@ class Permutation:
     def __init__(self, n: int, seed: int = 0, epoch: int = 0, *, rounds: int | None = None) -> None:
         n, seed, epoch = operator.index(n), operator.index(seed), operator.index(epoch)
         if not 0 <= n <= LARGEST:
-            raise UsageError(f"a permutation of {n} numbers: n must be from 0 to 2^62", hint="pass len(dataset)")
+            raise UsageError(
+                f"a permutation of {n} numbers: n must be from 0 to 2^62",
+                hint="pass len(dataset)",
+                code="permutation-size-out-of-range",
+            )
         self.n, self.seed, self.epoch = n, seed, epoch
         rows = max(1, math.isqrt(n - 1) + 1 if n > 1 else 1)
         columns = max(1, -(-n // rows))

@@ -60,7 +60,7 @@ class Position:
     def is_first_after(self, name: str) -> bool:
         """Whether something that is done once after each epoch is still to be done after the one just left.
 
-        Not for whoever was brought past it by a peer's state or a checkpoint: there it is in the state."""
+        Not for a worker that was brought past it by a peer's state or a checkpoint: there it is in the state."""
         if self.last_iterated <= self._done_after.get(name, self._done_before):
             return False
         self._done_after[name] = self.last_iterated
@@ -80,7 +80,11 @@ class Position:
 
     def _known_order(self) -> EpochOrder:
         if self.order is None:
-            raise UsageError("the loader is not bound to a trainer", hint="everstep.ElasticTrainer(model, loader)")
+            raise UsageError(
+                "the loader is not bound to a trainer",
+                hint="everstep.ElasticTrainer(model, loader)",
+                code="position-not-bound",
+            )
         return self.order
 
     def state_dict(self) -> dict[str, Any]:

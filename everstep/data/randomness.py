@@ -1,7 +1,7 @@
 """Random transforms that depend on the sample's place in the epoch, not on who loads it, or when.
 
 Before a sample is read, the random streams of Python, numpy and torch are set by (seed, epoch, position); a random
-collate_fn goes on with those of the micro-batch's last sample. Most datasets draw nothing; so a batch is first read
+collate_fn continues with those of the micro-batch's last sample. Most datasets draw nothing; so a batch is first read
 without, and read again sample by sample if a stream has moved meanwhile; from then on they are always set. What does
 not draw from these streams, such as numpy.random.default_rng(), is its own."""
 
@@ -70,7 +70,7 @@ class KeyedDataset(Dataset[Any]):
         return [dataset[index] for index in indices]
 
     def enter_worker(self) -> None:
-        """In a loader process, whose streams nobody else draws from."""
+        """In a loader process, whose streams no other code draws from."""
         self._streams.are_ours = True
         info = get_worker_info()
         # A worker_init_fn finds the user's own dataset, as with torch's loader. (It guards its attributes.)

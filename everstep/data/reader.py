@@ -1,7 +1,7 @@
 """Read micro-batches ahead by torch's DataLoader, and follow the plan: what a new generation needs, and nothing else.
 
 torch's loader asks for batches of indices as it goes and gives the data back in the same order. What was asked for and
-is no longer needed is thrown away when it comes; what is needed anew is asked for next. Worker processes go on."""
+is no longer needed is thrown away when it comes; what is needed instead is asked for next. Worker processes stay."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Requests:
 
 
 class InProcessSource:
-    """A source that reads in this process, when it is asked: torch's would do the same, with more ado."""
+    """A source that reads in this process, when it is asked: torch's would do the same with more overhead."""
 
     def __init__(self, dataset: KeyedDataset, requests: Requests) -> None:
         self._dataset = dataset

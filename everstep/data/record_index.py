@@ -1,8 +1,8 @@
-"""Record indices by leases: fast workers take more, nobody's samples are lost, the end is told only when it is true.
+"""Record indices by leases: fast workers take more, no sample is lost with a worker, and the end is the end of all.
 
 `RecordIndexService` serves the process that made it and the processes of its loaders. It begins to lease at its first
-use. Where a controller takes steps together with other workers, it says so (`join_steps`), and asks what each call of
-the training function trains on (`take`); without one, people say what is done (`report_batch_done`)."""
+use. A controller that takes steps together with other workers announces them (`join_steps`), and asks what each call of
+the training function trains on (`take`); without one, the script reports what is done (`report_batch_done`)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,19 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from everstep import env, wire
-from everstep.data.batches import Handout, Key, RecordBatch
-from everstep.data.index_iterator import IndexBatches, Obtained, Taker
-from everstep.data.lease_source import Desk, open_desk
+from everstep.data.batches import Key, LoaderBatches, RecordBatch, Records
+from everstep.data.lease_source import LeaseSource, open_lease_source
 from everstep.data.leases import Leases, LeftOut
-from everstep.data.loader_server import Answer, Hatch, HatchClient, RemoteBatches, hello_of_this_process
-from everstep.data.record_numbers import Records
+from everstep.data.loader_server import (
+    Answer,
+    IndexBatches,
+    LoaderClient,
+    LoaderServer,
+    Obtained,
+    RecordIterator,
+    RemoteBatches,
+    hello_of_this_process,
+)
 from everstep.errors import UsageError
 from everstep.ranges import merged
 
@@ -73,14 +80,14 @@ class RecordIndexService:
         self._owner = os.getpid()
         self._begin_lock, self._fetch_lock = threading.Lock(), threading.Lock()
         self._groups = itertools.count()
-        self._hatch = Hatch(self._answer, lambda: next(self._groups))
-        self._address = self._hatch.address
+        self._server = LoaderServer(self._answer, lambda: next(self._groups))
+        self._address = self._server.address
         self._leases: Leases | None = None
-        self._handout: Handout | None = None
+        self._batches: LoaderBatches | None = None
         self._saved: wire.ShardCheckpoint | None = None  # to be restored at the first use
         self._first_generation = 0  # in which this worker took steps; 0: it takes none with others
         self._is_newcomer = self._in_steps = self._delivers_tail = self._is_closed = False
-        self._taker: tuple[int, Taker] | None = None  # and the process that it serves
+        self._iterator: tuple[int, RecordIterator] | None = None  # and the process that it serves
         atexit.register(self.close)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,16 +100,16 @@ class RecordIndexService:
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
         self._owner = 0
-        self._taker = None
+        self._iterator = None
 
     # --- records ------------------------------------------------------------------------------------------
 
     def fetch_record_index(self) -> int:
         """The next record, here or in a process of a loader; StopIteration at the end of all epochs, and only then."""
         if not self._is_owner:  # and none of the owner's locks is touched: it may have been forked while held
-            return self._taker_here().next()
+            return self._iterator_here().next()
         with self._fetch_lock:
-            return self._taker_here().next()
+            return self._iterator_here().next()
 
     def __iter__(self) -> Iterator[int]:
         """All records that come to this worker, to the last: batches are as short as need be."""
@@ -116,9 +123,9 @@ class RecordIndexService:
             yield index
 
     def report_batch_done(self, batch_size: int | None = None) -> bool:
-        """The next so many records that were handed out are done; None: the next batch, or what is left of it.
+        """The next `batch_size` records that were handed out are done; None: the next batch, or what is left of it.
 
-        For those who train without a controller."""
+        For training without a controller."""
         if self._in_steps:
             log.debug("dataset %s: the controller reports what is done", self.dataset_name)
             return True
@@ -127,12 +134,12 @@ class RecordIndexService:
 
     @property
     def left_out(self) -> list[LeftOut]:
-        """Samples at the ends of epochs that came to nobody, since a loader would have dropped the short batch."""
+        """Samples at the ends of epochs that no worker got, since a loader would have dropped the short batch."""
         return list(self._leases.left_out) if self._leases is not None else []
 
     @property
     def is_end(self) -> bool:
-        """All samples of all epochs are done: the coordinator's word. Without one, those of this worker."""
+        """All samples of all epochs are done, says the coordinator. Without one: those of this worker."""
         return self._leases is not None and self._leases.is_end
 
     def close(self) -> None:
@@ -143,19 +150,20 @@ class RecordIndexService:
         atexit.unregister(self.close)
         if self._leases is not None:
             self._leases.close()
-            self._leases.give_up(UsageError(f"the RecordIndexService of dataset {self.dataset_name} was closed"))
-        self._hatch.close()
+            self._leases.give_up(
+                UsageError(
+                    f"the RecordIndexService of dataset {self.dataset_name} was closed", code="record-service-closed"
+                )
+            )
+        self._server.close()
 
     # --- checkpoints --------------------------------------------------------------------------------------
 
     def state_dict(self, usage: Iterable[wire.LeasePart] = ()) -> dict[str, Any]:
         """What is done, to be saved with the model. `usage`: what is in the model already and not reported yet."""
-        self._work()
-        assert self._leases is not None
-        checkpoint = asdict(self._leases.checkpoint())
         return {
             "dataset": self.dataset_name,
-            "checkpoint": checkpoint,
+            "checkpoint": asdict(self._leasing().checkpoint()),
             "usage": [[part.start, part.start + part.count] for part in usage],
         }
 
@@ -186,9 +194,9 @@ class RecordIndexService:
         """From now on records are used in steps that workers take together; one without records gets ghosts."""
         self._in_steps, self._is_newcomer = True, is_newcomer
         self._first_generation = self._first_generation or generation
-        if self._handout is not None and self._leases is not None:
+        if self._batches is not None and self._leases is not None:
             with self._leases.changed:
-                self._handout.in_steps = True
+                self._batches.in_steps = True
                 self._leases.changed.notify_all()
 
     def take(self) -> RecordBatch:
@@ -196,36 +204,21 @@ class RecordIndexService:
         return self._work().take()
 
     def holds(self, batch: RecordBatch) -> bool:
-        """Whether the samples of a batch that was taken are this worker's still. Waits for the desk's word on it."""
-        self._work()
-        assert self._leases is not None
-        with self._leases.changed:
-            while not self._leases.is_current:
-                self._leases.raise_failure()
-                self._leases.changed.wait()
-            return self._leases.holds(batch.parts)
+        """Whether the samples of a batch that was taken are this worker's still. Waits for an answer on it."""
+        return self._leasing().still_holds(batch.parts)
 
     def regrouped(self, generation: int, done: Sequence[wire.LeasePart], settles: bool) -> None:
         """A new generation has settled; `done`: what is in steps that all hold, also of workers that are gone."""
-        self._work()
-        assert self._leases is not None
-        with self._leases.changed:
-            self._leases.regroup(generation, done, settles=settles)
+        self._leasing().regroup(generation, done, settles=settles)
 
     def report(self, done: Sequence[wire.LeasePart], generation: int, on_durable: Callable[[], None]) -> None:
         """In the background; `on_durable` is called there, when it cannot be lost any more."""
-        self._work()
-        assert self._leases is not None
-        with self._leases.changed:
-            self._leases.report(done, on_durable)
+        self._leasing().report(done, on_durable)
 
     def fail(self, batch: RecordBatch, reason: str) -> None:
         """A batch that was taken could not be trained on: its samples are leased again, until they fail too often."""
-        self._work()
-        assert self._leases is not None
         failed = [wire.FailedPart(lease=p.lease, start=p.start, count=p.count, reason=reason) for p in batch.parts]
-        with self._leases.changed:
-            self._leases.fail(failed)
+        self._leasing().fail(failed)
 
     @property
     def is_shared(self) -> bool:
@@ -234,23 +227,21 @@ class RecordIndexService:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all have agreed on it: a ghost that comes out after that is to be trained on by nobody."""
-        return self._handout is not None and self._handout.has_ended
+        """Whether all have agreed on it: no worker trains on a ghost that comes out after that."""
+        return self._batches is not None and self._batches.has_ended
 
     def end(self) -> None:
         """All have agreed that it is the end: StopIteration from now on. A ghost that is under way still comes out."""
         self._work().end()
 
     def give_up(self, error: BaseException) -> None:
-        """Raise this in whoever waits for records, here and in loaders' processes."""
-        self._work()
-        assert self._leases is not None
-        self._leases.give_up(error)
+        """Raise this where records are waited for, here and in loaders' processes."""
+        self._leasing().give_up(error)
 
     # --- for ShardDataset ---------------------------------------------------------------------------------
 
     def deliver_tail(self) -> None:
-        """Who takes records here can do with a short batch."""
+        """The reader of these records can take a short batch."""
         self._delivers_tail = True
         if self._leases is not None:
             self._leases.delivers_tail = True
@@ -260,7 +251,7 @@ class RecordIndexService:
         if self._is_owner:
             return IndexBatches(_LocalBatches(self))
         hello = hello_of_this_process()
-        source = RemoteBatches(HatchClient(self._address, hello))
+        source = RemoteBatches(LoaderClient(self._address, hello))
         return IndexBatches(source, process=hello.process, num_processes=hello.num_processes)
 
     # --- inside -------------------------------------------------------------------------------------------
@@ -269,27 +260,33 @@ class RecordIndexService:
     def _is_owner(self) -> bool:
         return self._owner == os.getpid()
 
-    def _work(self) -> Handout:
+    def _work(self) -> LoaderBatches:
         """Begin, at the first use."""
         if not self._is_owner:
             raise UsageError(
                 f"only the process that made the RecordIndexService of dataset {self.dataset_name} can do that",
-                hint="a loader's process takes records and nothing else",
+                hint="in a loader's process, only take records",
+                code="record-service-not-owner",
             )
         with self._begin_lock:
-            if self._handout is None:
-                self._begin(open_desk(self.dataset_name, self._spec))
-            assert self._handout is not None
-            return self._handout
+            if self._batches is None:
+                self._begin(open_lease_source(self.dataset_name, self._spec))
+            assert self._batches is not None
+            return self._batches
 
-    def _begin(self, desk: Desk) -> None:
+    def _leasing(self) -> Leases:
+        self._work()
+        assert self._leases is not None
+        return self._leases
+
+    def _begin(self, source: LeaseSource) -> None:
         spec = self._spec
-        self._leases = Leases(desk, self.dataset_name, self.batch_size, delivers_tail=self._delivers_tail)
+        self._leases = Leases(source, self.dataset_name, self.batch_size, delivers_tail=self._delivers_tail)
         self._restore()
         records = Records(spec.size, shuffle=spec.shuffle, seed=spec.seed)
-        handout = Handout(self._leases, records, self.dataset_name, self.batch_size)
-        handout.in_steps = self._in_steps
-        self._handout = handout
+        batches = LoaderBatches(self._leases, records, self.dataset_name, self.batch_size)
+        batches.in_steps = self._in_steps
+        self._batches = batches
         self._leases.start()
 
     def _restore(self) -> None:
@@ -297,14 +294,13 @@ class RecordIndexService:
         if saved is None or self._leases is None:
             return
         if self._is_newcomer:
-            log.info("dataset %s: not restored: the job that this worker joins goes on", self.dataset_name)
+            log.info("dataset %s: not restored: this worker joins a running job", self.dataset_name)
             return
         # All workers of a start restore the same: that has one effect. The next start may do so again.
         start = f"{env.num_restarts()} {self._first_generation}"
         text = f"{start} {self.dataset_name} {json.dumps(asdict(saved), sort_keys=True)}"
         request = hashlib.sha256(text.encode()).hexdigest()
-        with self._leases.changed:
-            self._leases.restore(wire.RestoreShards(request=request, checkpoint=saved))
+        self._leases.restore(wire.RestoreShards(request=request, checkpoint=saved))
 
     def _new_key(self) -> Key:
         return next(self._groups), 0
@@ -312,28 +308,29 @@ class RecordIndexService:
     def _answer(self, group: int, request: Answer) -> Answer:
         """A loader's process asks; in a thread of its own."""
         key, number = (group, int(request["iteration"])), int(request["number"])
-        handout = self._work()
+        batches = self._work()
         if request["do"] == "abandon":
-            handout.abandon(key, number)
+            batches.abandon(key, number)
         elif request["do"] == "amend":
-            handout.amend(key, number, [(int(offset), str(reason)) for offset, reason in request["failed"]])
+            batches.amend(key, number, [(int(offset), str(reason)) for offset, reason in request["failed"]])
         else:
-            found = handout.obtain(key, number)
+            found = batches.obtain(key, number)
             if found is None:
                 return {"end": True}
             return {"indices": found[1], "is_ghost": found[0].is_ghost}
         return {}
 
-    def _taker_here(self) -> Taker:
-        if self._taker is None or self._taker[0] != os.getpid():
-            taker = Taker(_LocalBatches(self), self.batch_size) if self._is_owner else self._loader_taker()
-            self._taker = (os.getpid(), taker)
-        return self._taker[1]
+    def _iterator_here(self) -> RecordIterator:
+        if self._iterator is None or self._iterator[0] != os.getpid():
+            self._iterator = (os.getpid(), self._new_iterator())
+        return self._iterator[1]
 
-    def _loader_taker(self) -> Taker:
+    def _new_iterator(self) -> RecordIterator:
+        if self._is_owner:
+            return RecordIterator(_LocalBatches(self), self.batch_size)
         hello = hello_of_this_process()
-        source = RemoteBatches(HatchClient(self._address, hello))
-        return Taker(source, self.batch_size, process=hello.process, num_processes=hello.num_processes)
+        source = RemoteBatches(LoaderClient(self._address, hello))
+        return RecordIterator(source, self.batch_size, process=hello.process, num_processes=hello.num_processes)
 
 
 class _LocalBatches:
@@ -368,12 +365,28 @@ def _check(
     batch_size: int, num_epochs: int | None, dataset_size: int | None, per_shard: int | None, on_bad_shard: str
 ) -> None:
     if batch_size < 1:
-        raise UsageError(f"batch_size={batch_size}: a batch has at least 1 record", hint="pass the loader's batch_size")
+        raise UsageError(
+            f"batch_size={batch_size}: a batch has at least 1 record",
+            hint="pass the loader's batch_size",
+            code="records-batch-size-not-positive",
+        )
     if dataset_size is None or dataset_size < 1:
-        raise UsageError(f"dataset_size={dataset_size}: there must be records", hint="pass len(dataset)")
+        raise UsageError(
+            f"dataset_size={dataset_size}: there must be records",
+            hint="pass len(dataset)",
+            code="dataset-size-not-positive",
+        )
     if num_epochs is not None and num_epochs < 1:
-        raise UsageError(f"num_epochs={num_epochs}: there is at least 1 epoch", hint="None is 1")
+        raise UsageError(
+            f"num_epochs={num_epochs}: there is at least 1 epoch", hint="None is 1", code="num-epochs-not-positive"
+        )
     if per_shard is not None and per_shard < 1:
-        raise UsageError(f"num_minibatches_per_shard={per_shard}: a shard has at least 1 batch", hint="None is 8")
+        raise UsageError(
+            f"num_minibatches_per_shard={per_shard}: a shard has at least 1 batch",
+            hint="None is 8",
+            code="batches-per-shard-not-positive",
+        )
     if on_bad_shard not in (wire.STOP, wire.SKIP):
-        raise UsageError(f"on_bad_shard={on_bad_shard!r}", hint=f'it is "{wire.STOP}" or "{wire.SKIP}"')
+        raise UsageError(
+            f"on_bad_shard={on_bad_shard!r}", hint=f'it is "{wire.STOP}" or "{wire.SKIP}"', code="on-bad-shard-unknown"
+        )

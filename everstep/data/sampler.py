@@ -1,4 +1,4 @@
-"""torch's DistributedSampler for workers that come and go: it knows how far an epoch has come, and goes on from there.
+"""torch's DistributedSampler for workers that come and go: it knows how far an epoch has come, and continues there.
 
     sampler = everstep.ElasticDistributedSampler(dataset)
     loader = torch.utils.data.DataLoader(dataset, batch_size=32, sampler=sampler)
@@ -11,7 +11,7 @@ A position is an absolute number of samples of an epoch, and an epoch's order is
 after any number of resizes and resumes no sample is lost or repeated. The one exception is torch's own: at an epoch's
 end, where the samples left do not divide by the workers, `drop_last=False` repeats the epoch's first samples (fewer
 than there are workers) and `drop_last=True` drops the rest. Nothing is written down: an epoch of 10^9 samples begins,
-or goes on, at once."""
+or continues, at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from everstep.errors import UsageError
 
 
 class CommitSource(Protocol):
-    """Whoever knows what has been committed: a loader that a trainer drives."""
+    """Knows what has been committed: a loader that a trainer drives."""
 
     def set_epoch(self, epoch: int) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
@@ -70,6 +70,7 @@ class ElasticDistributedSampler(DistributedSampler[int]):
             raise UsageError(
                 "this sampler follows a trainer's loader, which reads by its plan: it cannot be iterated by itself",
                 hint="iterate the loader; for another loader make another sampler",
+                code="sampler-follows-loader",
             )
         self._lay_out(self._next)
         return itertools.chain.from_iterable(self._blocks(self._iteration))
@@ -144,12 +145,13 @@ class ElasticDistributedSampler(DistributedSampler[int]):
 
 
 def resume_point(state: Mapping[str, Any], *, size: int, seed: int, shuffle: bool) -> tuple[int, int]:
-    """The epoch and the position in it at which a saved state goes on; it must be of this data."""
+    """The epoch and the position in it at which a saved state continues; it must be of this data."""
     for name, own in (("size", size), ("seed", seed), ("shuffle", shuffle)):
         if state.get(name, own) != own:
             raise UsageError(
                 f"the sampler's state is of other data: {name}={state[name]} there, {name}={own} here",
                 hint="resume with the dataset, seed and shuffle that the state was saved with",
+                code="state-of-other-data",
             )
     epoch = _count(state.get("epoch", 0), "epoch")
     position = _count(state.get("position", state.get("completed_num", 0)), "position")
@@ -165,6 +167,7 @@ def _size_of(dataset: Any) -> int:
         raise UsageError(
             f"a dataset without a length cannot be shared out: {type(dataset).__qualname__} has no len()",
             hint="use a map-style dataset, with __len__ and __getitem__",
+            code="sampler-dataset-without-length",
         ) from None
 
 
@@ -180,9 +183,14 @@ def _place(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
             raise UsageError(
                 f"num_replicas={num_replicas}, rank={rank}: one is missing and there is no process group to ask",
                 hint="give both, or make the sampler after init_process_group()",
+                code="rank-without-num-replicas",
             )
     if not 0 <= rank < num_replicas:
-        raise UsageError(f"rank={rank} of num_replicas={num_replicas}", hint="ranks go from 0 to num_replicas - 1")
+        raise UsageError(
+            f"rank={rank} of num_replicas={num_replicas}",
+            hint="ranks go from 0 to num_replicas - 1",
+            code="rank-out-of-range",
+        )
     return num_replicas, rank
 
 
@@ -190,7 +198,15 @@ def _count(value: Any, name: str, least: int = 0) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise UsageError(f"{name}={value!r} is not a whole number", hint=f"give an int from {least} up") from None
+        raise UsageError(
+            f"{name}={value!r} is not a whole number",
+            hint=f"give an int from {least} up",
+            code="sampler-not-whole-number",
+        ) from None
     if number < least:
-        raise UsageError(f"{name}={number} is less than {least}", hint=f"give an int from {least} up")
+        raise UsageError(
+            f"{name}={number} is less than {least}",
+            hint=f"give an int from {least} up",
+            code="sampler-number-too-small",
+        )
     return number

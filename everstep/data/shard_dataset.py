@@ -16,19 +16,19 @@ from torch.utils.data import IterableDataset, default_collate
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 
 from everstep import wire
-from everstep.data.index_iterator import IndexBatches, Obtained
+from everstep.data.loader_server import IndexBatches, Obtained
 from everstep.data.record_index import RecordIndexService
 from everstep.data.text_lines import TextLines
 from everstep.errors import UsageError
 
-REASON_LENGTH = 300  # of what is told of a record that cannot be read
+REASON_LENGTH = 300  # of the reason reported for a record that cannot be read
 
 
 class ShardDataset(IterableDataset[Any]):
     """`source`: a map-style dataset, the path of a text file (a record is a line), or a list of files' paths (a record
     is a file's content, as bytes). `transform` is applied to each record, `collate_fn` makes a batch of several.
 
-    `on_bad_shard`: "stop" lets an error rise that reading a record causes; with "skip" the coordinator is told, another
+    `on_bad_shard`: "stop" raises an error that reading a record causes; "skip" reports it to the coordinator, another
     worker tries, and after `shard_failures` times the record is left out, and listed with the reason.
     The other arguments are RecordIndexService's. `service` is what a controller wants."""
 
@@ -68,6 +68,7 @@ class ShardDataset(IterableDataset[Any]):
             raise UsageError(
                 f"a ShardDataset makes its batches of {self.service.batch_size} records itself",
                 hint="use DataLoader(dataset, batch_size=None, num_workers=…)",
+                code="shard-dataset-batched-twice",
             )
         return self._batches(self.service.batches())
 
@@ -133,6 +134,7 @@ def _records(source: Any) -> Any:
         raise UsageError(
             f"a ShardDataset cannot read a {type(source).__name__}",
             hint="give it a dataset with __len__ and __getitem__, a text file's path, or a list of files' paths",
+            code="shard-source-unreadable",
         )
     return source
 

@@ -1,4 +1,4 @@
-"""The lines of a text file by number: the file stays on disk, and of every so many lines one offset is kept.
+"""The lines of a text file by number: the file stays on disk, and one offset is kept for every few lines.
 
 The index is made when the object is: one pass over the file. It travels with the object to other processes, which map
 the same file. A file that has changed since is refused."""
@@ -50,7 +50,11 @@ class TextLines:
     def _mapped(self) -> mmap.mmap:
         if self._map is None:
             if _stamp(self.path) != self._stamp:
-                raise UsageError(f"{self.path} has changed since its lines were counted", hint="start again")
+                raise UsageError(
+                    f"{self.path} has changed since its lines were counted",
+                    hint="start again",
+                    code="text-file-changed",
+                )
             with self.path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return self._map

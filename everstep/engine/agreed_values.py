@@ -1,6 +1,7 @@
-"""What all workers tell each other between two commits: by name, so that a loss makes nobody miss or repeat an answer.
+"""What all workers say to each other between two commits: by name, so that no worker misses or repeats an answer after
+a loss.
 
-Whoever was brought to this step by a peer gets what was agreed on without it."""
+A worker that was brought to this step by a peer gets the answers that were agreed on without it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ class Agreed:
     """Since the last commit."""
 
     answers: dict[str, list[Any]] = field(default_factory=dict)  # what all said, by rank
-    ranks: list[int] | None = None  # who asks until the next commit; None: all
+    ranks: list[int] | None = None  # those that ask until the next commit; None: all
     num_asked: int = 0  # without a name
 
     def name(self) -> str:
@@ -27,12 +28,13 @@ class Agreed:
         return str(self.num_asked)
 
     def agree(self, name: str, value: Any, group: Group) -> None:
-        """Add an answer: the plain values of all who ask."""
+        """Add an answer: the plain values of all that ask."""
         said = [json.loads(raw) for raw in group.gather(json.dumps([name, value]).encode(), self.ranks)]
         if others := {other for other, _ in said if other != name}:
             raise StateMismatch(
                 f"this worker asks all others for {name!r}, one of them for {others.pop()!r}",
                 hint="ask for the same values in the same order on all workers",
+                code="questions-differ",
             )
         self.answers[name] = [value for _, value in said]
 

@@ -1,4 +1,4 @@
-"""Threads that wait inside torch behind the script's back: forming a group, destroying one.
+"""Threads that wait inside torch in the background: forming a group, destroying one.
 
 The interpreter must not end before they do: a thread that comes back from C++ into a finished interpreter aborts the
 process. So each is interrupted (its connections are cut), and waited for at the end of the script."""

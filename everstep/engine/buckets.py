@@ -25,7 +25,7 @@ class Bucket:
     dtype: torch.dtype
     device: torch.device
     numel: int
-    slots: tuple[tuple[int, int], ...]  # (parameter number, offset)
+    entries: tuple[tuple[int, int], ...]  # (parameter number, offset)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ def lay_out(parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES
     """Fill buckets from the last parameter to the first: about the order in which backward makes gradients."""
     bucket_bytes = max(bucket_bytes, sum(p.numel() * sum_dtype(p.dtype).itemsize for p in parameters) // MANY)
     buckets: list[Bucket] = []
-    open_slots: dict[tuple[torch.dtype, torch.device], list[tuple[int, int]]] = {}
+    open_entries: dict[tuple[torch.dtype, torch.device], list[tuple[int, int]]] = {}
     open_numel: dict[tuple[torch.dtype, torch.device], int] = {}
 
     def close(kind: tuple[torch.dtype, torch.device]) -> None:
@@ -62,7 +62,7 @@ def lay_out(parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES
                 dtype=kind[0],
                 device=kind[1],
                 numel=open_numel.pop(kind),
-                slots=tuple(open_slots.pop(kind)),
+                entries=tuple(open_entries.pop(kind)),
             )
         )
 
@@ -73,11 +73,11 @@ def lay_out(parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES
         if offset and (offset + parameter.numel()) * kind[0].itemsize > bucket_bytes:
             close(kind)
             offset = 0
-        open_slots.setdefault(kind, []).append((number, offset))
+        open_entries.setdefault(kind, []).append((number, offset))
         open_numel[kind] = offset + parameter.numel()
-    for kind in list(open_slots):
+    for kind in list(open_entries):
         close(kind)
-    bucket_of = {number: bucket.index for bucket in buckets for number, _ in bucket.slots}
+    bucket_of = {number: bucket.index for bucket in buckets for number, _ in bucket.entries}
     shapes = [(str(p.dtype), tuple(p.shape), p.stride(), bucket_of[n]) for n, p in enumerate(parameters)]
     return BucketLayout(
         buckets=tuple(buckets),
@@ -89,7 +89,7 @@ def lay_out(parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES
 class Flats:
     """One flat buffer per bucket, and a view into it for each parameter, shaped and strided like it, of `sum_dtype`.
 
-    On the host they lie in memory that neighbours can read, unless they are private."""
+    On the host they lie in memory that neighbors can read, unless they are private."""
 
     def __init__(self, layout: BucketLayout, parameters: Sequence[nn.Parameter], *, is_private: bool = False) -> None:
         self.block: SharedBlock | None = None
@@ -100,7 +100,7 @@ class Flats:
             self.buffers = [torch.empty(b.numel, dtype=b.dtype, device=b.device) for b in layout.buckets]
         self.views: list[Tensor] = [torch.empty(0)] * len(parameters)
         for bucket, buffer in zip(layout.buckets, self.buffers, strict=True):
-            for number, offset in bucket.slots:
+            for number, offset in bucket.entries:
                 self.views[number] = _like(buffer, offset, parameters[number])
 
 
@@ -123,8 +123,11 @@ def trainable(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
                     f"parameter {name} is sharded (fully_shard, DTensor): its parts cannot follow a world that changes",
                     hint="use torch.distributed.init_process_group and your own loop: `everstep run` then restarts all "
                     "workers together after a loss, and everstep.Checkpointer saves sharded states",
+                    code="parameter-sharded",
                 )
             if parameter.is_sparse or parameter.layout != torch.strided:
-                raise UsageError(f"parameter {name} is sparse", hint="use a dense parameter (sparse=False)")
+                raise UsageError(
+                    f"parameter {name} is sparse", hint="use a dense parameter (sparse=False)", code="parameter-sparse"
+                )
             found.setdefault(id(parameter), parameter)
     return list(found.values())

@@ -35,10 +35,14 @@ class DistributedDataParallel(nn.Module):
     ) -> None:
         super().__init__()
         if process_group is not None:
-            raise UsageError("a subgroup cannot follow the world", hint="leave process_group out")
+            raise UsageError(
+                "a subgroup cannot follow the world", hint="leave process_group out", code="subgroup-given"
+            )
         if device_ids is not None and len(device_ids) > 1:
             raise UsageError(
-                f"device_ids={device_ids}: a worker trains on one device", hint="start a worker per device"
+                f"device_ids={device_ids}: a worker trains on one device",
+                hint="start a worker per device",
+                code="several-device-ids",
             )
         self.module = module
         self._engine: Engine | None = None
@@ -48,6 +52,7 @@ class DistributedDataParallel(nn.Module):
             raise UsageError(
                 "this model is not bound to a trainer: its gradients would stay this worker's own",
                 hint="pass it to everstep.ElasticTrainer(model) and train inside `with trainer.step():`",
+                code="model-not-bound",
             )
         return self.module(*args, **kwargs)
 
@@ -60,7 +65,7 @@ class DistributedDataParallel(nn.Module):
         if self._engine is None:
             yield
         else:
-            with self._engine.accumulating():
+            with self._engine.work.accumulating():
                 yield
 
 

@@ -1,11 +1,11 @@
 """torch.distributed's default group, following the world.
 
-A process group that stands for "all workers of this generation": after a regroup, the same object has another rank
+A process group of "all workers of this generation": after a regroup, the same object has another rank
 and size, and its collectives run over the new generation. The real group underneath is formed at its first use, so
 that scripts which never call a collective pay nothing. A loss in a collective is PeerLost.
 
 With backend nccl, collectives on CUDA tensors run over nccl, which is aborted when the generation closes and formed
-anew in the next (experimental: exercised with one worker only). Gradients never come this way."""
+again in the next (experimental: exercised with one worker only). Gradients never come this way."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from everstep.errors import PeerLost, UsageError
 BACKEND = "everstep"
 
 Waiting = Callable[[], AbstractContextManager[None]]
-VERDICT_S = 2.0  # a collective failed: so long may the coordinator take to say that the generation is closed …
-LOSS_S = 60.0  # … and so long if a connection has ended: whoever is to tell may be slow on a busy machine
+VERDICT_S = 2.0  # after a failed collective, the coordinator may take this long to close the generation …
+LOSS_S = 60.0  # … or this long if a connection has ended: reports may be slow on a busy machine
 
 
 class DefaultGroup(dist.ProcessGroup):
@@ -52,7 +52,7 @@ class DefaultGroup(dist.ProcessGroup):
             old, self._group, self._world, self._attempt = self._group, None, group.world, GroupForming()
             self._is_closed.clear()
             nccl, self._nccl = self._nccl, None
-        if group.is_broken:  # closed while we are told of it
+        if group.is_broken:  # closed meanwhile
             self.break_()
         if old is not None:
             old.close()
@@ -67,7 +67,7 @@ class DefaultGroup(dist.ProcessGroup):
             self.break_()
 
     def break_(self) -> None:
-        """The generation closed: whoever waits in a collective gets an error. Safe from any thread."""
+        """The generation closed: a thread that waits in a collective gets an error. Safe from any thread."""
         self._is_closed.set()
         self._attempt.give_up()
         if (group := self._group) is not None:
@@ -80,7 +80,10 @@ class DefaultGroup(dist.ProcessGroup):
         is_loss = env.coordinator_url() is not None and _tells_of_a_connection(error)
         if not self._is_closed.wait(LOSS_S if is_loss else VERDICT_S):
             return error
-        return PeerLost(f"a peer was lost in a collective of generation {self._world.generation}: {gloo_words(error)}")
+        return PeerLost(
+            f"a peer was lost in a collective of generation {self._world.generation}: {gloo_words(error)}",
+            code="collective-lost-peer",
+        )
 
     def wait_for(self, work: dist.Work, timeout: timedelta) -> bool:
         group = self._group
@@ -100,6 +103,7 @@ class DefaultGroup(dist.ProcessGroup):
             "fully_shard, DeviceMesh and tensor parallelism cannot follow the world when workers come and go",
             hint="use torch.distributed.init_process_group instead of everstep's: `everstep run` then restarts all "
             "workers together after a loss, and everstep.Checkpointer saves sharded states",
+            code="sharding-cannot-follow",
         )
 
     def getBackendName(self) -> str:  # noqa: N802 (torch's name)
@@ -131,10 +135,12 @@ class DefaultGroup(dist.ProcessGroup):
             if self._group is None:
                 try:
                     self._group = Group.form_in_generation(
-                        self._world, self._address, "user", self._attempt, has_neighbours=False
+                        self._world, self._address, "user", self._attempt, has_neighbors=False
                     )
                 except Exception as error:
-                    raise PeerLost(f"generation {self._world.generation} is broken: {gloo_words(error)}") from error
+                    raise PeerLost(
+                        f"generation {self._world.generation} is broken: {gloo_words(error)}", code="collective-broken"
+                    ) from error
                 if self._attempt.is_given_up:  # before `break_` could see the group
                     self._group.break_()
             assert self._group.gloo is not None
@@ -217,6 +223,7 @@ def install(address: str, waiting: Waiting, *, wants_nccl: bool = False) -> Defa
         raise UsageError(
             "torch.distributed has a default group already, which cannot follow the world",
             hint="call everstep.init_process_group() instead of torch.distributed.init_process_group()",
+            code="default-group-exists",
         )
     made: list[DefaultGroup] = []
 
@@ -241,6 +248,7 @@ class _Undivided(tuple[Any, ...]):
         raise UsageError(
             "subgroups do not follow the world when workers come and go",
             hint="use the default group, or torch.distributed.init_process_group and the classic restart",
+            code="subgroups-cannot-follow",
         )
 
 

@@ -1,6 +1,6 @@
 """Membership without a coordinator: alone under plain `python`, or the fixed world that torchrun gives.
 
-Nobody comes or goes; a lost peer is an error that ends the worker, and torchrun restarts them all."""
+Workers neither come nor go; a lost peer is an error that ends the worker, and torchrun restarts them all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from everstep.errors import PermanentError
 
 
 class LoneMembership:
-    """Membership without a coordinator: one generation, one member, for ever."""
+    """Membership without a coordinator: one generation, one member, always."""
 
     worker = "w0"
     newcomers = 0
@@ -72,10 +72,11 @@ class Fixed(LoneMembership):
             is_ours = env.coordinator_url() is not None
             way_out = "use everstep.DistributedDataParallel" if is_ours else "start the script with `everstep run`"
             raise PermanentError(
-                "a peer was lost, and the world of torch's own DDP is fixed: all workers are started again"
+                "a peer was lost, and the world of torch's own DDP is fixed: all workers restart"
                 if is_ours
                 else "a peer was lost, and torchrun's world is fixed",
-                hint=f"{way_out}: the survivors then go on",
+                hint=f"{way_out}: the survivors then continue",
+                code="fixed-world-lost-peer",
             )
         if self._formed is None:
             self._formed = self._form()

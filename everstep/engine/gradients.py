@@ -1,7 +1,7 @@
 """Take each micro-batch's gradients out of backward, weighted, into the engine's own buffers.
 
 A hook on every parameter moves `.grad` into the micro-batch's target and clears it, so what the user sees between
-micro-batches is no gradient, and after the sum the mean over all micro-batches. Buckets become ready in the order in
+micro-batches is None, and after the sum the mean over all micro-batches. Buckets become ready in the order in
 which backward fills them; parameters that got no gradient count as zero, and as unused. Collectives never see
 `.grad`."""
 
@@ -85,7 +85,7 @@ class Gradients:
             is_last=is_last,
             seen=bytearray(len(self.parameters)),
             counted=bytearray(len(self.parameters)),
-            missing=[len(bucket.slots) for bucket in self.layout.buckets],
+            missing=[len(bucket.entries) for bucket in self.layout.buckets],
             is_bucket_done=[False] * len(self.layout.buckets),
         )
         return target
@@ -122,7 +122,7 @@ class Gradients:
         self._micro_batch = self._ghost = None
 
     def abandon(self) -> None:
-        """The micro-batch broke off: whatever it was being added to is spoilt."""
+        """The micro-batch broke off: the sum it was being added to is spoiled."""
         micro_batch, self._micro_batch = self._micro_batch, None
         self._ghost = None
         if micro_batch is not None and not micro_batch.is_complete:
@@ -135,7 +135,7 @@ class Gradients:
         self.used.clear()
 
     def rename(self, micro_batches: Sequence[int]) -> None:
-        """The held micro-batches are called otherwise from now on."""
+        """The held micro-batches get these numbers."""
         self.used = dict(zip(micro_batches, (self.used[micro_batch] for micro_batch in self.fold.held), strict=True))
         self.fold.rename(micro_batches)
 
@@ -167,22 +167,27 @@ class Gradients:
             raise UsageError(
                 "backward() outside of a step: its gradients would be this worker's own, not the mean over all",
                 hint="put forward and backward inside `with trainer.step():`",
+                code="backward-outside-step",
             )
         if micro_batch.is_complete:
             raise UsageError(
                 "a second backward() in one micro-batch after its gradients were complete",
                 hint="add the losses before backward(), or run all but the last inside `with model.no_sync():`",
+                code="backward-after-complete",
             )
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
         if gradient.is_sparse:
-            raise UsageError("sparse gradients cannot be summed in fixed buckets", hint="use sparse=False")
+            raise UsageError(
+                "sparse gradients cannot be summed in fixed buckets", hint="use sparse=False", code="gradient-sparse"
+            )
         bucket = self.layout.bucket_of[number]
         if micro_batch.is_bucket_done[bucket]:
             raise UsageError(
                 f"a parameter of shape {list(parameter.shape)} got a second gradient in one backward, after its first "
                 "was sent to the others: it is used by several segments of reentrant activation checkpointing",
                 hint="torch.utils.checkpoint.checkpoint(…, use_reentrant=False)",
+                code="gradient-after-sent",
             )
         again = micro_batch.target.is_sum or bool(micro_batch.seen[number])
         view = micro_batch.target.flats.views[number]
@@ -215,6 +220,7 @@ class Gradients:
                 "backward: what you did with gradients since then, such as clipping, had no effect",
                 hint="torch.utils.checkpoint.checkpoint(…, use_reentrant=False), or for models of transformers "
                 'gradient_checkpointing_kwargs={"use_reentrant": False}',
+                code="backward-end-unknown",
             )
 
     def _finish_bucket(self, micro_batch: _OpenMicroBatch, bucket: int) -> None:
@@ -242,7 +248,7 @@ def _is_in_inner_backward() -> bool:
 
 
 def _put(view: Tensor, gradient: Tensor | None, weight: float, is_sum: bool, is_exact: bool) -> None:
-    """view (+)= weight * gradient. Exact: the product is rounded before it is added, whoever adds it."""
+    """view (+)= weight * gradient. Exact: the product is rounded before it is added, on any worker."""
     if gradient is None or weight == 0:
         # Adding zero is not nothing: it turns -0.0 into 0.0, and must do so for every number of workers.
         view.add_(0.0) if is_sum else view.zero_()

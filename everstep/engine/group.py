@@ -1,11 +1,11 @@
 """The connections of one generation: messages between ranks, and a way to end them at once.
 
 Everything on top (sums, state, pulse) is made of `send` and `recv` of tensors with a tag, over gloo. (Small messages of
-a step go to neighbours directly.) A message is matched by (peer, tag), never by the order of calls. The memory given to
+a step go to neighbors directly.) A message is matched by (peer, tag), never by the order of calls. The memory given to
 an operation must stay as it is until its work has ended or the group is still. A group is never reused: each
 generation forms its own.
 
-When a connection breaks, gloo tells all operations but those in mid-message: whoever waits for one of these waits for
+When a connection breaks, gloo ends all operations but those in mid-message: waiting for one of these would take for
 ever, and nothing wakes it. So waiting is done in threads that can be left behind, and `still` makes sure that gloo
 touches no memory any more."""
 
@@ -26,14 +26,14 @@ from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
 from everstep.engine import background, sockets
-from everstep.engine.neighbours import SMALL_BYTES, Neighbour, find_neighbours
+from everstep.engine.neighbors import SMALL_BYTES, Neighbor, find_neighbors
 from everstep.engine.world import World
 from everstep.errors import PeerLost, UsageError
 
 FORM_S = 10.0  # a small group that is not formed by then is given up
 LARGEST_WORLD = 64  # that was shown to work
-KNOCK_S = 1.0  # torch knocks for up to twice as long where nobody listens, and cannot be interrupted meanwhile
-WAIT_S = 24 * 3600.0  # who is alive is decided by the coordinator, not by gloo's time-out
+KNOCK_S = 1.0  # torch retries for up to twice as long where no one listens, and cannot be interrupted meanwhile
+WAIT_S = 24 * 3600.0  # the coordinator decides which workers are alive, not gloo's timeout
 
 # Tags below this belong to a step's buckets.
 TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER, TAG_TRANSFER, TAG_CHECKSUM, TAG_CANARY, TAG_BUCKETS = (
@@ -53,8 +53,8 @@ _PLACE = re.compile(r"\[\S+:\d+\] ")
 
 
 def form_s(size: int) -> float:
-    """For a group of this size: each member asks rank 0's store, which answers one after the other, for what each other
-    has told; then all connect to all. On two busy cores, 16 took 2 s, 64 took 13 s, 128 took 50 s."""
+    """For a group of this size: each member asks rank 0's store, which answers one after the other, for what each
+    other has stored; then all connect to all. On two busy cores, 16 took 2 s, 64 took 13 s, 128 took 50 s."""
     return FORM_S + size**2 / 100
 
 
@@ -64,6 +64,7 @@ def check_size(size: int) -> None:
         raise UsageError(
             f"a generation of {size} workers: none larger than {LARGEST_WORLD} was ever shown to work",
             hint=f"start at most {LARGEST_WORLD} workers, or set micro_batches={LARGEST_WORLD} and the rest are spares",
+            code="generation-too-large",
         )
 
 
@@ -76,11 +77,11 @@ class GroupForming:
 
     def begin(self, world: World) -> None:
         if self.is_given_up:
-            raise PeerLost(f"generation {world.generation} was closed")
+            raise PeerLost(f"generation {world.generation} was closed", code="generation-closed")
         self._store = sockets.endpoints(world.store_address, world.store_port)
 
     def give_up(self) -> None:
-        """Most of the time is spent waiting for the keys of peers, and in vain for those of one that died meanwhile.
+        """Most of the time is spent waiting for the keys of peers, without end for those of one that died meanwhile.
 
         May be repeated, as long as the attempt has not ended: it may have been about to connect."""
         self.is_given_up = True
@@ -102,10 +103,10 @@ class Group:
         world: World,
         gloo: ProcessGroupGloo | None,
         held: list[socket.socket],
-        neighbours: Mapping[int, Neighbour] | None = None,
+        neighbors: Mapping[int, Neighbor] | None = None,
     ) -> None:
         self.world = world
-        self.neighbours = neighbours or {}  # by rank
+        self.neighbors = neighbors or {}  # by rank
         self.gloo = gloo
         self.is_broken = False
         self._changed = threading.Condition()
@@ -115,13 +116,13 @@ class Group:
 
     @classmethod
     def form_in_generation(
-        cls, world: World, address: str, purpose: str, attempt: GroupForming, *, has_neighbours: bool = True
+        cls, world: World, address: str, purpose: str, attempt: GroupForming, *, has_neighbors: bool = True
     ) -> Group:
         """For a world that the coordinator made: rank 0's store is up, or rank 0 is dead."""
         if world.size > 1:
-            # TCPStore would knock all the time where nobody listens.
+            # TCPStore would retry all the time where no one listens.
             socket.create_connection((world.store_address, world.store_port), form_s(world.size)).close()
-        return cls.form(world, address, purpose, attempt=attempt, has_neighbours=has_neighbours)
+        return cls.form(world, address, purpose, attempt=attempt, has_neighbors=has_neighbors)
 
     @classmethod
     def form(
@@ -132,22 +133,22 @@ class Group:
         timeout_s: float | None = None,
         attempt: GroupForming | None = None,
         *,
-        has_neighbours: bool = True,
+        has_neighbors: bool = True,
     ) -> Group:
         """Connect to all peers of the generation. Blocks, until it is done or the attempt is given up. Without
-        neighbours, everything goes over gloo."""
+        neighbors, everything goes over gloo."""
         if world.size == 1:
             return cls(world, None, [])
         attempt = attempt or GroupForming()
         attempt.begin(world)
         try:
-            return cls._connect(world, address, purpose, timeout_s or form_s(world.size), attempt, has_neighbours)
+            return cls._connect(world, address, purpose, timeout_s or form_s(world.size), attempt, has_neighbors)
         finally:
             attempt.end()
 
     @classmethod
     def _connect(
-        cls, world: World, address: str, purpose: str, timeout_s: float, attempt: GroupForming, has_neighbours: bool
+        cls, world: World, address: str, purpose: str, timeout_s: float, attempt: GroupForming, has_neighbors: bool
     ) -> Group:
         store = generation_store(world, purpose, timeout_s, attempt)
         before = sockets.listeners()
@@ -162,8 +163,11 @@ class Group:
         peers = {tuple(json.loads(store.get(f"listener/{rank}"))) for rank in world.peers}
         held = sockets.hold(own, peers)
         if len(held) < len(world.peers):
-            raise PeerLost(f"found {len(held)} of {len(world.peers)} connections of generation {world.generation}")
-        return cls(world, gloo, held, find_neighbours(world, store) if has_neighbours else {})
+            raise PeerLost(
+                f"found {len(held)} of {len(world.peers)} connections of generation {world.generation}",
+                code="connections-missing",
+            )
+        return cls(world, gloo, held, find_neighbors(world, store) if has_neighbors else {})
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         assert self.gloo is not None
@@ -180,7 +184,7 @@ class Group:
             raise self._lost(error) from None
 
     def swap(self, own: bytes, sizes: Sequence[int], tag: int) -> list[bytes]:
-        """For the script's thread: everybody's message, by rank. The sizes are known; PeerLost as in `wait`."""
+        """For the script's thread: all members' messages, by rank. The sizes are known; PeerLost as in `wait`."""
 
         def finish() -> list[bytes]:
             swap = Swap(self, own, sizes, tag)
@@ -191,7 +195,7 @@ class Group:
         swaps: list[Swap] = []  # alive until the group is still
         try:
             return self.unless_broken(finish)
-        except OSError as error:  # a neighbour's end
+        except OSError as error:  # a neighbor's end
             self.still()
             raise self._lost(error) from None
         except PeerLost:
@@ -199,7 +203,7 @@ class Group:
             raise
 
     def gather(self, payload: bytes, ranks: Sequence[int] | None = None) -> list[bytes]:
-        """Everybody's payload, by rank; or that of these ranks, if only they come here. Two rounds: lengths first."""
+        """All members' payloads, by rank; or that of these ranks, if only they come here. Two rounds: lengths first."""
         among = range(self.world.size) if ranks is None else ranks
         lengths = {rank: torch.zeros(1, dtype=torch.int64) for rank in among}
         self._swap(torch.tensor([len(payload)], dtype=torch.int64), lengths, TAG_GATHER)
@@ -242,7 +246,7 @@ class Group:
         if errors:
             raise errors[0]
         if not results:
-            raise PeerLost(f"generation {self.world.generation} was closed")
+            raise PeerLost(f"generation {self.world.generation} was closed", code="generation-closed-waiting")
         return results[0]
 
     def wait_here(self, works: Sequence[dist.Work]) -> None:
@@ -255,7 +259,7 @@ class Group:
             raise self._lost(error) from None
 
     def _lost(self, error: RuntimeError | OSError) -> PeerLost:
-        return PeerLost(f"generation {self.world.generation} is broken: {gloo_words(error)}")
+        return PeerLost(f"generation {self.world.generation} is broken: {gloo_words(error)}", code="generation-broken")
 
     def break_(self) -> None:
         """End the connections, for the peers too. Safe from any thread."""
@@ -263,8 +267,8 @@ class Group:
             self.is_broken = True
             self._changed.notify_all()
         sockets.cut(self._held)
-        for neighbour in self.neighbours.values():
-            neighbour.cut()
+        for neighbor in self.neighbors.values():
+            neighbor.cut()
 
     def still(self) -> None:
         """Break it, and return when gloo touches no memory any more. Safe from any thread."""
@@ -272,18 +276,18 @@ class Group:
         with self._changed:
             for canary in self._canaries:
                 try:
-                    canary.wait(timedelta(milliseconds=1))  # in vain: that makes gloo close all its connections
+                    canary.wait(timedelta(milliseconds=1))  # never succeeds: that makes gloo close all its connections
                 except RuntimeError:
                     pass
             self._canaries = []
 
     def close(self) -> None:
-        """Give the group up. Destroying blocks while operations end, so it is done behind our back."""
+        """Give the group up. Destroying blocks while operations end, so it is done in the background."""
         self.break_()
         for sock in self._held:
             sock.close()
-        for neighbour in self.neighbours.values():
-            neighbour.close()
+        for neighbor in self.neighbors.values():
+            neighbor.close()
         self._held = []
         gloo, self.gloo = self.gloo, None
         if gloo is not None:
@@ -307,21 +311,21 @@ class Swap:
         self.works = [group.recv(room, peer, tag) for peer, room in self._inbox.items()]
         for peer in group.world.peers:
             if self._is_direct(peer, len(own)):
-                group.neighbours[peer].send(own, tag)
+                group.neighbors[peer].send(own, tag)
             else:
                 self.works.append(group.send(self._message, peer, tag))
 
     def arrived(self) -> list[bytes]:
-        """By rank. Waits for those of neighbours."""
+        """By rank. Waits for those of neighbors."""
         return [self._from(rank) for rank in range(self._group.world.size)]
 
     def _from(self, rank: int) -> bytes:
         if rank == self._group.world.rank:
             return self._own
-        return bytes(self._inbox[rank].numpy()) if rank in self._inbox else self._group.neighbours[rank].recv(self._tag)
+        return bytes(self._inbox[rank].numpy()) if rank in self._inbox else self._group.neighbors[rank].recv(self._tag)
 
     def _is_direct(self, peer: int, num_bytes: int) -> bool:
-        return peer in self._group.neighbours and num_bytes <= SMALL_BYTES
+        return peer in self._group.neighbors and num_bytes <= SMALL_BYTES
 
 
 def generation_store(
@@ -357,6 +361,6 @@ def gloo_words(error: Exception) -> str:
 
 def _new_listener(found: set[sockets.Endpoint]) -> sockets.Endpoint:
     if len(found) != 1:
-        # Another thread opened a listener in the same instant; the caller forms the group anew.
-        raise PeerLost(f"could not tell gloo's listener among {sorted(found)}")
+        # Another thread opened a listener in the same instant; the caller forms the group again.
+        raise PeerLost(f"could not tell gloo's listener among {sorted(found)}", code="gloo-listener-unknown")
     return found.pop()

@@ -1,4 +1,4 @@
-"""Between the model's device and the wire: what is sent, or read by neighbours, is host memory.
+"""Between the model's device and the wire: what is sent, or read by neighbors, is host memory.
 
 On the CPU there is nothing to do: sums are sent from where they lie, results arrive where they are wanted. For CUDA,
 each bucket is copied to pinned memory on a side stream as soon as it is ready, and back on another when its sum is
@@ -25,7 +25,7 @@ class Staging(Protocol):
         """Host memory with the sums; they have departed before."""
 
     def block(self, sums: Flats) -> SharedBlock | None:
-        """Where neighbours find what `outgoing` gives; None: they cannot."""
+        """Where neighbors find what `outgoing` gives; None: they cannot."""
 
     def incoming(self, result: Flats, bucket: int) -> Tensor:
         """Host memory for the result."""
@@ -55,7 +55,7 @@ class HostStaging:
 
 
 class _Pinned:
-    """Page-locked host memory for all buckets, which neighbours can read where that is possible."""
+    """Page-locked host memory for all buckets, which neighbors can read where that is possible."""
 
     def __init__(self, layout: BucketLayout) -> None:
         self.block: SharedBlock | None = None

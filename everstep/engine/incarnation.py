@@ -1,4 +1,4 @@
-"""Which process this is, to the coordinator: a name that it draws once and uses in all that it says there.
+"""This process's name at the coordinator: drawn once and used in every call.
 
 Kept per process number: workers are forks of one that may have drawn a name already, and must not share it."""
 
@@ -24,7 +24,7 @@ def current() -> str:
 
 
 def announce() -> str:
-    """For whoever announces this process: if that was done before, it begins another life with another name."""
+    """To announce this process: if it was announced before, it begins another life with another name."""
     global _mine
     if _drawn().is_announced:
         _mine = None

@@ -1,7 +1,7 @@
-"""After a group is formed: say hello, agree on who holds the newest state, bring everybody to it.
+"""After a group is formed: say hello, agree on which member holds the newest state, bring all others to it.
 
-The most advanced survivor leads: newest settled generation, then who came to the end of its last step, then most steps;
-the lowest rank breaks ties. Where all stand at the same step and nobody is new, nothing is sent. `decide_leader` is
+The most advanced survivor leads: newest settled generation, then a finished last step, then most steps;
+the lowest rank breaks ties. Where all are at the same step and none is new, nothing is sent. `decide_leader` is
 pure; the hellos are all it knows."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from everstep.errors import PeerLost, PermanentError, StateMismatch
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemberHello:
-    """What a member tells the others when a generation begins."""
+    """What a member says to the others when a generation begins."""
 
     worker: str
     job: str
@@ -31,7 +31,7 @@ class MemberHello:
     torch: str
     is_agreeing: bool  # it came here while agreeing on a value: its script is between two steps
     held: list[int]  # micro-batches of the next step that it has computed
-    answers: dict[str, list[Any]]  # agreed on since its last commit, for whoever missed one
+    answers: dict[str, list[Any]]  # agreed on since its last commit, for members that missed one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,14 +49,15 @@ def exchange(hello: MemberHello, group: Group) -> list[MemberHello]:
 def decide_leader(hellos: Sequence[MemberHello], continues: int) -> Leadership:
     clean = [rank for rank, hello in enumerate(hellos) if not hello.is_dirty]
     if not clean:
-        raise PermanentError("no worker holds a whole state: every update broke off half-way")
+        raise PermanentError("no worker holds a whole state: every update broke off half-way", code="no-whole-state")
     leader = max(
         clean, key=lambda rank: (hellos[rank].settled, not hellos[rank].is_unfinished, hellos[rank].step, -rank)
     )
     lead = hellos[leader]
     if lead.settled < continues:
         raise PermanentError(
-            f"no member settled in generation {continues} or later; the newest is {lead.worker} with {lead.settled}"
+            f"no member settled in generation {continues} or later; the newest is {lead.worker} with {lead.settled}",
+            code="no-member-settled",
         )
     behind = tuple(rank for rank, hello in enumerate(hellos) if rank != leader and not _is_current(hello, lead))
     for rank in behind:
@@ -65,7 +66,8 @@ def decide_leader(hellos: Sequence[MemberHello], continues: int) -> Leadership:
         if hellos[rank].settled == lead.settled > 0 and not 0 <= gap <= 1 and not is_taken_back:
             raise StateMismatch(
                 f"{lead.worker} is at step {lead.step}, {hellos[rank].worker} at {hellos[rank].step}: "
-                "survivors of one generation may differ by one step at most"
+                "survivors of one generation may differ by one step at most",
+                code="survivors-apart",
             )
     names = ", ".join(hellos[rank].worker for rank in behind)
     return Leadership(
@@ -84,7 +86,7 @@ def check_fit(hellos: Sequence[MemberHello], leader: int, rank: int) -> None:
     """All must be built like the leader, of one job."""
     lead = hellos[leader]
     if strangers := [f"{each.worker} is of job {each.job!r}" for each in hellos if each.job != hellos[rank].job]:
-        raise PeerLost(f"{strangers[0]}, {hellos[rank].worker} of {hellos[rank].job!r}")
+        raise PeerLost(f"{strangers[0]}, {hellos[rank].worker} of {hellos[rank].job!r}", code="member-of-another-job")
     for other, hello in enumerate(hellos):
         differences = [
             f"{name}: {getattr(hello, name)} against {getattr(lead, name)}"
@@ -95,5 +97,9 @@ def check_fit(hellos: Sequence[MemberHello], leader: int, rank: int) -> None:
             continue
         sentence = f"{hello.worker} does not fit {lead.worker}: {'; '.join(differences)}"
         if other == rank:
-            raise StateMismatch(sentence, hint="all workers need the same script, arguments and torch version")
-        raise PeerLost(sentence)
+            raise StateMismatch(
+                sentence,
+                hint="all workers need the same script, arguments and torch version",
+                code="worker-does-not-fit",
+            )
+        raise PeerLost(sentence, code="peer-does-not-fit")

@@ -175,5 +175,5 @@ class FastFold:
 
     def sums(self, rank: int, target: Target | None) -> dict[TreeNode, Flats]:
         if not self._held and target is None:
-            return {}  # what lies in the buffers is of another step, or nobody's
+            return {}  # the buffers hold another step's sums, or none
         return {self._nodes.get(rank, TreeNode(0, 0)): self._sum}

@@ -1,5 +1,5 @@
-"""Leaving in good order: asked for behind the script's back, since what it does after its last step it may do together
-with all others; answered when nobody needs this worker's state any more."""
+"""Leave in good order: requested in the background, because the script may still have work to do with the others after
+its last step; granted once no other worker needs this one's state."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 
 
 class Leaving(SystemExit):
-    """This worker was asked to go and has left in good order; ends the script with exit code 0."""
+    """This worker was asked to leave and has left in good order; ends the script with exit code 0."""
 
     def __init__(self) -> None:
         super().__init__(0)
 
 
 ASKED = "asked to end by SIGTERM"
-_SAME_S = 2.0  # a queue tells all processes of a node, and then the agent tells its workers: that is one request
+_SAME_S = 2.0  # a batch system signals all processes of a node, then the agent signals its workers: one request
 
 
-class Farewell:
-    """A wish to leave after a step. `may_leave(reason)` asks, and takes long."""
+class LeaveRequest:
+    """To leave after a step. `may_leave(reason)` asks the coordinator, and may take long."""
 
     def __init__(self, reason: str, may_leave: Callable[[str], bool]) -> None:
         self.reason = reason
@@ -33,7 +33,7 @@ class Farewell:
         threading.Thread(target=self._ask, name="everstep-leave", daemon=True).start()
 
     def is_granted(self) -> bool:
-        """Waits for the answer. False: the generation closed meanwhile, and this worker is needed in the next one."""
+        """Wait for the answer. False: the generation closed meanwhile, and this worker is needed in the next one."""
         return self._answer.result()
 
     def _ask(self) -> None:
@@ -48,12 +48,12 @@ def on_sigterm(wish: Callable[[], None]) -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     present = signal.getsignal(signal.SIGTERM)
-    if present in (signal.SIG_DFL, None) or isinstance(present, _OnSigterm):  # else the script has its own idea
+    if present in (signal.SIG_DFL, None) or isinstance(present, _OnSigterm):  # else the script's own
         signal.signal(signal.SIGTERM, _OnSigterm(wish))
 
 
 class _OnSigterm:
-    """A handler; that of an engine which has ended may be replaced."""
+    """Recognizable, so that the handler of an engine that has ended can be replaced."""
 
     def __init__(self, wish: Callable[[], None]) -> None:
         self._wish = wish

@@ -1,6 +1,6 @@
 """This worker's place in the job: notice that a generation closed, arrive for the next, have its group formed.
 
-Two threads do it behind the script's back, so that regrouping goes on while a micro-batch is still being computed: the
+Two threads do it in the background, so that regrouping proceeds while a micro-batch is still being computed: the
 watcher holds a long-poll at the coordinator (which is also the heartbeat) and breaks the group of a closed
 generation; the regrouper arrives for the next one and forms its group in a thread that can be abandoned. The script's
 thread takes the new group when it comes to a point where it may: `next_group`.
@@ -51,12 +51,12 @@ log = logging.getLogger("everstep")
 
 T = TypeVar("T")
 
-_TOLD_AFTER_S = 1.5  # who waits for longer says why
+_REPORTED_AFTER_S = 1.5  # a longer wait is reported, with its reason
 PROBE_S = 1.0  # a peer that does not accept a connection within this time cannot be reached
 
 
 class Membership:
-    """Membership by a coordinator. Thread-safe; `on_closed` is called in a thread of ours, once per generation."""
+    """Membership by a coordinator. Thread-safe; `on_closed` is called in a background thread, once per generation."""
 
     def __init__(
         self, client: Coordinator, url: str, worker: str, board: ProgressPage, on_closed: Callable[[int], None]
@@ -91,7 +91,7 @@ class Membership:
     # --- called by the engine ---------------------------------------------------------------------------
 
     def announce(self) -> None:
-        """Tell the coordinator that this process is up; heartbeats begin."""
+        """Announce this process to the coordinator; heartbeats begin."""
         port = self._store_socket.getsockname()[1]
         self._store = dist.TCPStore(
             self._address, port, is_master=True, wait_for_workers=False, use_libuv=True,
@@ -106,7 +106,7 @@ class Membership:
         )
         reply = self._ask(lambda: self._client.announce(self.worker, message))
         self.is_newcomer = reply.is_newcomer
-        # The coordinator lets others go on without us after fence_s: by then we must have stopped.
+        # The coordinator lets others continue without us after fence_s: by then we must have stopped.
         self._deadline_s = min(self._deadline_s, reply.policy.fence_s)
         for target in (self._watch, self._regroup):
             name = f"everstep-{target.__name__.strip('_')}"
@@ -115,7 +115,7 @@ class Membership:
             self._threads.append(thread)
 
     def arrive(self, generation: int) -> None:
-        """Stand ready for the generation after this one, in good order. Of no effect if that one is there already."""
+        """Stand ready for the generation after this one, in good order. No effect if that one exists already."""
         with self._changed:
             if self._generation == generation:
                 self._must_arrive = True
@@ -142,7 +142,7 @@ class Membership:
                 self._changed.wait()
 
     def report_broken(self, generation: int, reason: str, *, must_probe: bool = False) -> None:
-        """A collective failed. If nobody knew, the generation is closed by this."""
+        """A collective failed. This closes the generation, unless it is closed already."""
         with self._changed:
             if self._generation != generation or self._is_closed:
                 return
@@ -151,7 +151,7 @@ class Membership:
         self._close_generation(generation, reason, must_probe)
 
     def stop_job(self, reason: str) -> None:
-        """Workers do not fit together, or this one uses us in a wrong way: that nobody survives. Of no effect unless it
+        """Workers do not fit together, or this one uses us in a wrong way: that ends all workers. No effect unless it
         is one of those that train."""
         if self._store is None:
             return  # not announced
@@ -165,7 +165,7 @@ class Membership:
         message = Settled(incarnation=self._incarnation, generation=generation, step=step)
 
         def report() -> None:
-            with contextlib.suppress(EverstepError):  # the watcher sees the same trouble and tells it
+            with contextlib.suppress(EverstepError):  # the watcher sees the same trouble and reports it
                 self._ask(lambda: self._client.settled(self.worker, message))
 
         threading.Thread(target=self._guarded, args=(report,), name="everstep-settled", daemon=True).start()
@@ -209,8 +209,8 @@ class Membership:
             raise self._failure
 
     def _guarded(self, duty: Callable[[], None]) -> None:
-        """Heartbeats, fence and regrouping must not end in silence: the script hears of whatever ended them, at once.
-        If it cannot be told, the process ends: the others then go on without it, instead of waiting for it."""
+        """Heartbeats, fence and regrouping must not end in silence: the script gets the error that ended them, at once.
+        If that fails too, the process ends: the others then continue without it, instead of waiting for it."""
         try:
             try:
                 duty()
@@ -218,10 +218,15 @@ class Membership:
                 self._fail(error)
             except Exception as error:
                 log.error("%s failed", threading.current_thread().name, exc_info=error)
-                self._fail(PermanentError(f"{threading.current_thread().name} failed: {type(error).__name__}: {error}"))
+                self._fail(
+                    PermanentError(
+                        f"{threading.current_thread().name} failed: {type(error).__name__}: {error}",
+                        code="background-thread-failed",
+                    )
+                )
         except BaseException as error:
             if not self._stop.is_set():
-                log.critical("this worker can neither go on nor be stopped, and ends", exc_info=error)
+                log.critical("this worker can neither continue nor be stopped, and ends", exc_info=error)
                 os._exit(1)
 
     # --- the watcher ------------------------------------------------------------------------------------
@@ -259,10 +264,12 @@ class Membership:
                 self._fail(_over(reply))
                 return
             if reply.is_closed and generation:
-                if not (reply.generation > generation and self._must_arrive):  # else: in good order, and a seat is free
+                if not (
+                    reply.generation > generation and self._must_arrive
+                ):  # else: in good order, and this worker is in the next one
                     self._close_generation(generation, reply.reason, reply.must_probe)
             elif outstayed := self._outstayed(reply.leavers):
-                self.report_broken(generation, f"{outstayed} left in good order; {self.worker} goes on")
+                self.report_broken(generation, f"{outstayed} left in good order; {self.worker} continues")
 
     def _outstayed(self, leavers: dict[str, int]) -> str:
         """Members that want to go after a step which this worker has behind it, while it is in a further one."""
@@ -330,7 +337,7 @@ class Membership:
         self._form(world)
 
     def _await_generation(self, unreachable: list[str]) -> World | None:
-        began, told = time.monotonic(), ""
+        began, reported = time.monotonic(), ""
         while not self._stop.is_set():
             with self._changed:
                 settled, step, max_workers = self._arrival
@@ -358,9 +365,9 @@ class Membership:
                     job=self._client.job,
                     reason=arrived.reason,
                 )
-            kind = re.sub(r"[0-9.]+", "", arrived.reason)  # the same again with another number is no news
-            if time.monotonic() - began > _TOLD_AFTER_S and kind != told:
-                told = kind
+            kind = re.sub(r"[0-9.]+", "", arrived.reason)  # the same with another number is not news
+            if time.monotonic() - began > _REPORTED_AFTER_S and kind != reported:
+                reported = kind
                 emit("worker.waiting", reason=arrived.reason)
         return None
 
@@ -404,11 +411,11 @@ class Membership:
 
 
 def _over(reply: Watched | Arrived) -> JobFinished | JobStopped:
-    return JobFinished(reply.reason) if reply.is_finished else JobStopped(reply.reason)
+    return JobFinished(reply.reason) if reply.is_finished else JobStopped(reply.reason, code="job-stopped")
 
 
 def _reachable(targets: dict[str, tuple[str, int]], within_s: float) -> set[str]:
-    """Connect to all at once; whoever has accepted by the deadline is reachable."""
+    """Connect to all at once; those that have accepted by the deadline are reachable."""
     reached: set[str] = set()
     deadline = time.monotonic() + within_s
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:

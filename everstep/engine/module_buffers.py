@@ -37,13 +37,14 @@ class _BufferPlace:
                 "would not hold the same",
                 hint="keep the shape and type of registered buffers; what each worker may have for itself is a plain "
                 "attribute",
+                code="buffer-changed-shape",
             )
         return found.detach()
 
 
 class ModuleBuffers:
     def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self._slots = list({(id(slot.module), slot.name): slot for slot in _slots(modules)}.values())
+        self._places = list({(id(place.module), place.name): place for place in _found_in(modules)}.values())
         self._base = [tensor.clone() for tensor in self.tensors]
         self._is_in_step = False  # a micro-batch was begun since the last commit
         self._kept: int | None = None  # the micro-batch whose buffers are in `own`
@@ -53,7 +54,7 @@ class ModuleBuffers:
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [slot.tensor for slot in self._slots]
+        return [place.tensor for place in self._places]
 
     def begin_micro_batch(self) -> None:
         """Before every micro-batch."""
@@ -81,7 +82,7 @@ class ModuleBuffers:
         torch.cat([as_bytes(tensor.cpu()) for tensor in self.tensors], out=self.own)
 
     def rename(self, names: Mapping[int, int]) -> None:
-        """The held micro-batches are called otherwise from now on."""
+        """The held micro-batches get other numbers."""
         self._kept = names.get(self._kept) if self._kept is not None else None
 
     def adopt(self, raw: Tensor) -> None:
@@ -100,7 +101,7 @@ class ModuleBuffers:
             base.copy_(tensor)
 
 
-def _slots(modules: Sequence[nn.Module]) -> list[_BufferPlace]:
+def _found_in(modules: Sequence[nn.Module]) -> list[_BufferPlace]:
     return [
         _BufferPlace(module=part, name=name, path=f"{path}.{name}".lstrip("."), shape=found.shape, dtype=found.dtype)
         for module in modules

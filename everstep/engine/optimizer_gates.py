@@ -21,7 +21,7 @@ from everstep.errors import UsageError
 
 
 class Epochs(Protocol):
-    """Who knows how the script goes through its epochs."""
+    """Knows how the script goes through its epochs."""
 
     @property
     def is_in_one(self) -> bool: ...
@@ -46,10 +46,9 @@ class StepGate:
         self._num_passed = 0
         self.has_scaler = False
         self.is_gathering: Callable[[], bool] = lambda: False  # this step only adds to gradients: no optimizer steps
-        engine.on_build.append(self._adopt_schedulers)
 
     def bind_optimizer(self, optimizer: Optimizer) -> None:
-        """As a method: a scheduler that is made later wraps it once more, and takes it for one."""
+        """As a method: a scheduler that is made later wraps it again, and expects one."""
         number = len(self._optimizers)
         self._optimizers.append(optimizer)
         original = optimizer.step
@@ -61,7 +60,7 @@ class StepGate:
                 return None
             self._check_known(optimizer)
             if self._engine.await_sum():
-                self._engine.comparison.note_update(number, optimizer)
+                self._engine.work.comparison.note_update(number, optimizer)
             return self.act(lambda: original(*args, **kwargs))
 
         step.__dict__.update(getattr(original, "__dict__", {}))  # schedulers leave marks on what they wrapped
@@ -85,7 +84,7 @@ class StepGate:
         _disguise(Bound, kind)
         scheduler.__class__ = Bound
 
-    def _adopt_schedulers(self) -> None:
+    def adopt_schedulers(self) -> None:
         """One that was not prepared would act in every micro-batch, on each worker as often as it has micro-batches."""
         known = {id(part) for each in self._schedulers for part in (each, *getattr(each, "_schedulers", ()))}
         for number, optimizer in enumerate(self._optimizers):
@@ -95,6 +94,7 @@ class StepGate:
                     f"{len(found)} schedulers of one optimizer were not prepared: "
                     + ", ".join(sorted(type(each).__name__ for each in found)),
                     hint="trainer.prepare(optimizer, [one, other]), or controller.set_broadcast_state(scheduler)",
+                    code="schedulers-not-prepared",
                 )
             for each in found:
                 name = f"scheduler of optimizer {number}"
@@ -133,6 +133,7 @@ class StepGate:
             raise UsageError(
                 f"{what} outside of a step would change this worker alone",
                 hint="call it inside `with trainer.step():`, or in the function given to elastic_run",
+                code="called-outside-step",
             )
         return self._engine.is_last_micro_batch
 
@@ -152,20 +153,22 @@ class StepGate:
 
     def _check_known(self, optimizer: Optimizer) -> None:
         """A gradient that the engine has not summed would make this worker's weights differ from the others'."""
-        known = self._engine.summed
+        known = self._engine.work.gradients.ids
         unknown = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in known]
         if local := [p for p in unknown if p.grad is not None]:
             raise UsageError(
                 f"{len(local)} of the optimizer's parameters, one of shape {list(local[0].shape)} first, have "
                 "gradients of this worker alone: no registered model has them, or they were frozen at the first step",
                 hint='trainer.register("name", module) for all that is trained; freeze parameters after the first step',
+                code="gradients-not-summed",
             )
 
     def check_ready(self) -> None:
         if not self._optimizers:
             raise UsageError(
-                "step() before prepare(): no optimizer is known",
+                "step() before prepare(): no optimizer was prepared",
                 hint="first call trainer.prepare(optimizer), or controller.set_broadcast_optimizer(optimizer)",
+                code="no-optimizer-prepared",
             )
 
     def begin(self) -> None:
@@ -179,6 +182,7 @@ class StepGate:
             raise UsageError(
                 "the body of the step's last micro-batch ended without optimizer.step()",
                 hint="call optimizer.step() in every pass of the body; it acts with the last micro-batch only",
+                code="no-optimizer-step",
             )
         if engine.is_last_micro_batch and self._num_passed < len(self._optimizers):
             engine.commit()
@@ -187,7 +191,7 @@ class StepGate:
 
 
 def _schedulers_of(optimizer: Optimizer) -> list[LRScheduler]:
-    """All that there are, whoever made them, but for those inside of others."""
+    """All that exist, also those that the script keeps elsewhere, except those inside of others."""
     holders = gc.get_referrers(optimizer)
     attributes = [each for each in holders if type(each) is dict and each.get("optimizer") is optimizer]
     if attributes:
@@ -215,6 +219,7 @@ def _unknown_scaler() -> UsageError:
     return UsageError(
         "the trainer does not know this GradScaler, which must act once per global batch, not in every micro-batch",
         hint="trainer.prepare(optimizer, scheduler, scaler), or controller.set_broadcast_state(scaler)",
+        code="scaler-not-prepared",
     )
 
 

@@ -1,4 +1,4 @@
-"""Who computes which micro-batches of a step. Pure.
+"""Which worker computes which micro-batches of a step. Pure.
 
 A global batch is always the same `num_micro_batches` micro-batches, whatever the number of workers. Micro-batches that
 a survivor has computed before a peer died stay where they are; only the missing ones are dealt out."""
@@ -10,6 +10,15 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from everstep.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MicroBatch:
+    """One micro-batch to be computed: the `index`-th of the `step`-th global batch."""
+
+    step: int
+    index: int
+    is_ghost: bool = False  # nothing is left for this worker: it runs the body to take the step, and adds nothing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,11 +49,12 @@ def plan_step(
         raise UsageError(
             f"{size} workers cannot share {num_micro_batches} micro-batches: each needs at least one",
             hint=f"use micro_batches={size} or more, or at most {num_micro_batches} workers",
+            code="more-workers-than-micro-batches",
         )
     kept = tuple(tuple(sorted(micro_batches)) for micro_batches in held) if held is not None else ((),) * size
     taken = [micro_batch for micro_batches in kept for micro_batch in micro_batches]
     if len(taken) != len(set(taken)):
-        raise UsageError(f"a micro-batch is held twice: {kept}")
+        raise UsageError(f"a micro-batch is held twice: {kept}", code="micro-batch-held-twice")
     missing = [micro_batch for micro_batch in range(num_micro_batches) if micro_batch not in set(taken)]
     if not taken:
         cuts = [rank * num_micro_batches // size for rank in range(size + 1)]
@@ -60,7 +70,7 @@ def plan_step(
 
 
 def _shares(num_micro_batches: int, micro_batch_s: Sequence[float]) -> list[int]:
-    """How many micro-batches each gets so that the last one ends as early as can be: at least one each."""
+    """How many micro-batches each gets so that the last one ends as early as possible: at least one each."""
     shares = [1] * len(micro_batch_s)
     for _ in range(num_micro_batches - len(micro_batch_s)):
         shares[min(range(len(micro_batch_s)), key=lambda rank: ((shares[rank] + 1) * micro_batch_s[rank], rank))] += 1
@@ -68,9 +78,8 @@ def _shares(num_micro_batches: int, micro_batch_s: Sequence[float]) -> list[int]
 
 
 def _deal(kept: Sequence[Sequence[int]], missing: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """So that the highest load is as low as it can be; a micro-batch goes to who holds its sibling in the tree if that
-    costs
-    nothing: it is then added to a sum that there is."""
+    """Keep the highest load as low as possible; a micro-batch goes to the holder of its sibling in the tree if that
+    costs nothing: it is then added to a sum that exists already."""
     siblings = [{micro_batch for micro_batch in missing if micro_batch ^ 1 in micro_batches} for micro_batches in kept]
     quota = _fill([len(micro_batches) for micro_batches in kept], [bool(each) for each in siblings], len(missing))
     todo = [sorted(each)[:count] for each, count in zip(siblings, quota, strict=True)]
@@ -82,7 +91,7 @@ def _deal(kept: Sequence[Sequence[int]], missing: Sequence[int]) -> tuple[tuple[
 
 
 def _fill(loads: list[int], is_preferred: list[bool], amount: int) -> list[int]:
-    """How many more each gets; ties go to who is preferred, then to the lower rank."""
+    """How many more each gets; ties go to the preferred, then to the lower rank."""
     now, given = list(loads), [0] * len(loads)
     for _ in range(amount):
         lowest = min(range(len(now)), key=lambda rank: (now[rank], not is_preferred[rank] or given[rank] > 0, rank))

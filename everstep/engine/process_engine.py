@@ -45,9 +45,8 @@ def follow_world(*, wants_nccl: bool = False) -> Engine:
     global _default_group
     engine = current()
     if _default_group is None:
-        _default_group = install(_address(), lambda: engine.in_phase(WAITING), wants_nccl=wants_nccl)
-        engine.on_world.append(_default_group.follow)
-        engine.on_closed.append(_default_group.generation_closed)
+        _default_group = install(_address(), lambda: engine.regrouping.in_phase(WAITING), wants_nccl=wants_nccl)
+        engine.regrouping.follower = _default_group
     engine.join()
     return engine
 
@@ -60,7 +59,7 @@ def is_default_group_ours() -> bool:
 def compare_weights() -> None:
     """The script saves a checkpoint: all workers are to compare their weights with the next step."""
     if _engine is not None:
-        _engine.comparison.is_wanted = True
+        _engine.work.comparison.is_wanted = True
 
 
 def close() -> None:
@@ -82,7 +81,7 @@ def close() -> None:
 def _end() -> None:
     engine = _engine
     if engine is not None and not hasattr(sys, "last_type"):  # the script did not die of an exception
-        engine.leave("its script ended")
+        engine.regrouping.leave("its script ended")
     elif engine is not None and sys.last_value is not None:
         engine.died_of(sys.last_value)
     close()
@@ -108,7 +107,12 @@ def _membership(board: ProgressPage, on_closed: Callable[[int], None]) -> LoneMe
         raise UsageError(
             f"{env.COORDINATOR}={url} is set, but no token",
             hint=f"set {env.TOKEN_FILE} to the coordinator's token file (mode 0600), or {env.TOKEN}",
+            code="token-missing",
         )
     if not env.worker():
-        raise UsageError(f"{env.COORDINATOR} is set, but not {env.WORKER}", hint="start the script with `everstep run`")
+        raise UsageError(
+            f"{env.COORDINATOR} is set, but not {env.WORKER}",
+            hint="start the script with `everstep run`",
+            code="worker-name-missing",
+        )
     return Membership(Coordinator(url, token, env.job()), url, env.worker(), board, on_closed)

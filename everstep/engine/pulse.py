@@ -1,6 +1,6 @@
 """What travels with every step besides gradients: the header at its start, the pulse at its end.
 
-The header says who is at which step, of which data, and how much each micro-batch weighs. The pulse carries every
+The header says at which step a worker is, of which data, and how much each micro-batch weighs. The pulse carries every
 decision that all workers must take together; all see the same pulses at the same step, so `decide_pulse` gives all the
 same answer. Fixed size, no pickle. Pure."""
 
@@ -42,7 +42,7 @@ class Header:
     step: int
     kind: int  # STEPS: a step follows; ENDS: this worker wants no further step
     place: DataPlace = NOWHERE
-    weights: tuple[float, ...]  # by micro-batch; -1: computed by somebody else
+    weights: tuple[float, ...]  # by micro-batch; -1: computed by another worker
     note_bytes: int = 0  # of the note that this worker's pulse will carry
 
     def pack(self) -> bytes:
@@ -77,19 +77,22 @@ def total_weight(headers: Sequence[Header]) -> float:
         if (header.generation, header.step) != (first.generation, first.step):
             raise StateMismatch(
                 f"rank {rank} is at step {header.step} of generation {header.generation}, "
-                f"rank 0 at step {first.step} of generation {first.generation}"
+                f"rank 0 at step {first.step} of generation {first.generation}",
+                code="steps-differ",
             )
         if header.place != first.place:
             raise StateMismatch(
                 f"in step {first.step}, rank {rank} trains on {header.place}, rank 0 on {first.place}",
                 hint="leave an epoch at the same step on all workers: by trainer.num_steps, or by a value that "
                 "everstep.reduce gave, not by counting batches; and use one batch_size",
+                code="data-differs",
             )
     for micro_batch in range(len(first.weights)):
         owners = [rank for rank, header in enumerate(headers) if header.weights[micro_batch] >= 0]
         if len(owners) != 1:
             raise StateMismatch(
-                f"micro-batch {micro_batch} of step {first.step} was computed by ranks {owners}, not by exactly one"
+                f"micro-batch {micro_batch} of step {first.step} was computed by ranks {owners}, not by exactly one",
+                code="micro-batch-owners-not-one",
             )
         weights.append(headers[owners[0]].weights[micro_batch])
     return in_order(weights)
@@ -123,7 +126,7 @@ class Pulse:
     settings: int = 0  # digest of what this worker's last update used; 0: not known …
     weights: int = 0  # … and of its weights
     micro_batch_s: float = 0.0  # how long this worker takes for a micro-batch; 0: not known
-    note: bytes = b""  # what the door above has to say to all
+    note: bytes = b""  # the door's note to all
 
     def pack(self) -> bytes:
         facts = (self.wants_regroup, self.is_leaving, self.wants_check, self.settings, self.weights, self.micro_batch_s)
@@ -157,7 +160,7 @@ def pulse_bytes(num_parameters: int, note_bytes: int) -> int:
 class PulseDecision:
     must_regroup: bool  # after this step's commit, all arrive for the next generation
     leavers: tuple[int, ...]  # ranks that will not be in it
-    used: bytes  # by parameter: used by anybody
+    used: bytes  # by parameter: used by any worker
     is_empty: bool  # no micro-batch had any weight: there is nothing to apply
     must_check: bool  # after the update, all sum their weights
     is_differing: bool  # workers have updated by other settings, or hold other weights
@@ -182,7 +185,7 @@ def decide_pulse(pulses: Sequence[Pulse], total_weight: float) -> PulseDecision:
     if leavers:
         reason = f"rank {', '.join(map(str, leavers))} leaves in good order"
     else:
-        reason = "newcomers wait" if wants else "all go on"
+        reason = "newcomers wait" if wants else "all continue"
     return PulseDecision(
         must_regroup=wants or bool(leavers),
         leavers=leavers,

@@ -1,13 +1,13 @@
 """Sum one step's gradients over one generation, bucket by bucket, while backward is still running.
 
-Each bucket is cut into one slice per rank. Everybody sends each slice of its partial sums to the slice's owner; the
-owner adds all partial sums in the order of the tree, divides once, and sends the result to everybody. The bytes on
+Each bucket is cut into one slice per rank. Each rank sends each slice of its partial sums to the slice's owner; the
+owner adds all partial sums in the order of the tree, divides once, and sends the result to all. The bytes on
 the wire are those of a ring all-reduce when each rank brings one partial sum; the additions are the same for every
 number of ranks. A few buckets are in flight at a time. The header goes ahead of the first bucket (owners need the total
 weight before they divide); the pulse goes with the last.
 
 One thread runs one static schedule; every message has its own tag. Sums are only read, results go to buffers that
-nobody else sees until `finish` returns: after a loss nothing was applied."""
+no other code sees until `finish` returns: after a loss nothing was applied."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Collect = Callable[[], list[bytes]]
 CollectPulses = Callable[[], list[Pulse]]
 
 IN_FLIGHT = 4
-QUICK_S = 0.05  # nobody is given up, and the next step summed, in so short a time
+QUICK_S = 0.05  # too short for a peer to be given up and the next step to be summed
 DRAIN_S = 0.1  # what of a broken group has not ended by then never will
 
 
@@ -51,7 +51,7 @@ class Task:
     header: Header
     num_parameters: int
     buffers: ModuleBuffers  # the first leaf with weight decides: its owner sends what it has kept
-    outbox: ResultBuffer  # where neighbours read our slices of the result
+    outbox: ResultBuffer  # where neighbors read our slices of the result
     shelf: Shelf  # where we read theirs
 
 
@@ -59,14 +59,14 @@ class Task:
 class PartialSum:
     """One partial sum of a slice, or where to find it."""
 
-    slice: Tensor | None = None  # None: in a neighbour's memory
+    slice: Tensor | None = None  # None: in a neighbor's memory
     peer: int
     tag: int
     is_scratch: bool = False
 
 
 class ResultBuffer:
-    """Host memory for our slices of the result, for neighbours to read."""
+    """Host memory for our slices of the result, for neighbors to read."""
 
     def __init__(self, layout: BucketLayout) -> None:
         self.block = SharedBlock(needed_bytes(layout.shapes)) if is_available() else None
@@ -112,13 +112,13 @@ class Reduction:
         self.buffers: Tensor | None = None  # as bytes: what all take; None: no leaf has weight, or there are none
         world = task.group.world
         self._world = world
-        self._neighbours = task.group.neighbours
+        self._neighbors = task.group.neighbors
         self._cuts = [
             [bucket.numel * rank // world.size for rank in range(world.size + 1)] for bucket in task.layout.buckets
         ]
         self._additions, _ = additions((n for nodes in task.nodes for n in nodes), task.num_leaves)
         self._stride = max(len(nodes) for nodes in task.nodes) + 1
-        self._open: dict[int, dist.Work] = {}  # posted and not waited for; waiting twice would wait for ever
+        self._open: dict[int, dist.Work] = {}  # posted and not waited for; waiting twice would never end
         self._keep: list[Swap] = []  # small messages, alive until their work has ended
 
     # --- called by the engine -------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Reduction:
         if self._failure is not None:
             raise self._failure
         if not self.is_done:
-            raise PeerLost(f"generation {self._world.generation} was closed")
+            raise self._closed()
         return self._pulses
 
     # --- runs in the communication thread ---------------------------------------------------------------
@@ -165,7 +165,8 @@ class Reduction:
         try:
             self._run()
         except (RuntimeError, OSError) as error:  # gloo's
-            self._failure = PeerLost(f"generation {self._world.generation} is broken: {gloo_words(error)}")
+            broken = f"generation {self._world.generation} is broken: {gloo_words(error)}"
+            self._failure = PeerLost(broken, code="sum-broken")
             self._failure.__cause__ = error
         except BaseException as error:  # ours: to do it again would not help
             self._failure = error
@@ -209,7 +210,7 @@ class Reduction:
             while not self._ready[bucket] and block and not self._is_aborted:
                 self._changed.wait()
             if self._is_aborted:
-                raise PeerLost(f"generation {self._world.generation} was closed")
+                raise self._closed()
             return self._ready[bucket]
 
     def _await_pulse(self) -> None:
@@ -217,7 +218,7 @@ class Reduction:
             while self._pulse is None and not self._is_aborted:
                 self._changed.wait()
             if self._is_aborted:
-                raise PeerLost(f"generation {self._world.generation} was closed")
+                raise self._closed()
 
     def _post_sums(self, bucket: int) -> tuple[list[dist.Work], dict[TreeNode, PartialSum]]:
         rank, cuts, tag = self._world.rank, self._cuts[bucket], self._tag(bucket)
@@ -225,7 +226,7 @@ class Reduction:
         works = []
         for peer in self._world.peers:
             for number, node in enumerate(self.task.nodes[peer]):
-                if peer in self._neighbours:
+                if peer in self._neighbors:
                     parts[node] = PartialSum(peer=peer, tag=tag + number)
                     continue
                 room = self._scratch.take(cuts[rank + 1] - cuts[rank], self.task.layout.buckets[bucket].dtype)
@@ -238,21 +239,21 @@ class Reduction:
             parts[node] = PartialSum(slice=mine[cuts[rank] : cuts[rank + 1]], peer=rank, tag=tag + number)
             for peer in self._world.peers:
                 if cuts[peer + 1] > cuts[peer]:
-                    if peer in self._neighbours:
+                    if peer in self._neighbors:
                         self._show(self._staging.block(sums), peer, tag + number)
                     else:
                         self._send(mine[cuts[peer] : cuts[peer + 1]], peer, tag + number)
         return works, parts
 
     def _show(self, block: SharedBlock | None, peer: int, tag: int) -> None:
-        """Tell a neighbour that something lies in our memory, and where."""
+        """Show a neighbor where to read in this worker's memory."""
         assert block is not None
-        self._neighbours[peer].send(block.token, tag)
+        self._neighbors[peer].send(block.token, tag)
 
     def _look(self, peer: int, tag: int, bucket: int, owner: int) -> Tensor:
-        """The owner's slice of a bucket in a neighbour's memory, as soon as it is shown."""
-        neighbour = self._neighbours[peer]
-        tensors = self.task.shelf.look(neighbour.pid, neighbour.recv(tag), self.task.layout.shapes)
+        """The owner's slice of a bucket in a neighbor's memory, as soon as it is shown."""
+        neighbor = self._neighbors[peer]
+        tensors = self.task.shelf.look(neighbor.pid, neighbor.recv(tag), self.task.layout.shapes)
         return tensors[bucket][self._cuts[bucket][owner] : self._cuts[bucket][owner + 1]]
 
     def _add(self, bucket: int, parts: dict[TreeNode, PartialSum], total: float) -> None:
@@ -282,8 +283,8 @@ class Reduction:
             self._scratch.give(tensor)
 
     def _outbox(self, bucket: int) -> Tensor:
-        """Where our slice of the result is written: neighbours read it there, and copy it, before we write again."""
-        if self._neighbours:
+        """Where our slice of the result is written: neighbors read it there, and copy it, before we write again."""
+        if self._neighbors:
             return self.task.outbox.buffers[bucket]
         return self._staging.incoming(self.result, bucket)
 
@@ -291,11 +292,11 @@ class Reduction:
         rank, cuts, tag = self._world.rank, self._cuts[bucket], self._result_tag(bucket)
         result = self._staging.incoming(self.result, bucket)
         mine = self._outbox(bucket)[cuts[rank] : cuts[rank + 1]]
-        if self._neighbours:
+        if self._neighbors:
             result[cuts[rank] : cuts[rank + 1]].copy_(mine)
         works = []
         for peer in self._world.peers:
-            if peer in self._neighbours:
+            if peer in self._neighbors:
                 if mine.numel():
                     self._show(self.task.outbox.block, peer, tag)
                 continue
@@ -308,16 +309,19 @@ class Reduction:
     def _take_result(self, bucket: int, works: list[dist.Work]) -> None:
         self._wait(works)
         result, cuts, tag = self._staging.incoming(self.result, bucket), self._cuts[bucket], self._result_tag(bucket)
-        for peer in self._neighbours:
+        for peer in self._neighbors:
             if cuts[peer + 1] > cuts[peer]:
                 result[cuts[peer] : cuts[peer + 1]].copy_(self._look(peer, tag, bucket, peer))
         self._staging.land(self.result, bucket)
 
     def _check_results(self, told_at: float) -> None:
-        """If this worker was frozen before it had copied the results, neighbours may have gone on without it since, and
-        written there again. But first they have ended the connection."""
-        if time.monotonic() > told_at + QUICK_S and any(each.has_ended() for each in self._neighbours.values()):
-            raise PeerLost(f"generation {self._world.generation} was closed before all results were read")
+        """If this worker was frozen before it had copied the results, neighbors may have continued without it since,
+        and written there again. But first they have ended the connection."""
+        if time.monotonic() > told_at + QUICK_S and any(each.has_ended() for each in self._neighbors.values()):
+            raise PeerLost(
+                f"generation {self._world.generation} was closed before all results were read",
+                code="sum-closed-before-read",
+            )
 
     def _post_headers(self) -> Collect:
         sizes = [header_bytes(len(self.task.header.weights))] * self._world.size
@@ -327,7 +331,7 @@ class Reduction:
         headers = [Header.unpack(raw) for raw in raws]
         ended = [rank for rank, header in enumerate(headers) if header.kind == ENDS]
         if ended:
-            raise PeerLost(f"rank {', '.join(map(str, ended))} ended; the others go on")
+            raise PeerLost(f"rank {', '.join(map(str, ended))} ended; the others continue", code="peer-ended")
         self.total = total_weight(headers)
         return headers
 
@@ -353,7 +357,7 @@ class Reduction:
         return take
 
     def _swap(self, own: bytes, sizes: Sequence[int], tag: int) -> Collect:
-        """Send a small message to all; calling the result waits for everybody's, by rank."""
+        """Send a small message to all; calling the result waits for all of theirs, by rank."""
         swap = Swap(self.task.group, own, sizes, tag)
         self._open |= {id(work): work for work in swap.works}
         self._keep.append(swap)
@@ -383,9 +387,12 @@ class Reduction:
     def _set_waiting(self, is_waiting: bool) -> None:
         with self._changed:
             if self._is_left_behind:  # and comes back after all: the memory is in others' hands
-                raise PeerLost(f"generation {self._world.generation} was closed")
+                raise self._closed()
             self._is_waiting = is_waiting
             self._changed.notify_all()
+
+    def _closed(self) -> PeerLost:
+        return PeerLost(f"generation {self._world.generation} was closed", code="sum-closed")
 
     def _tag(self, bucket: int) -> int:
         return TAG_BUCKETS + bucket * self._stride

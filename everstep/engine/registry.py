@@ -18,11 +18,16 @@ class Registry:
         if any(thing is known for known in self._objects.values()):
             return
         if name in self._objects:
-            raise UsageError(f"two different objects are registered as {name!r}", hint="give each a name of its own")
+            raise UsageError(
+                f"two different objects are registered as {name!r}",
+                hint="give each a name of its own",
+                code="registered-name-taken",
+            )
         if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
             raise UsageError(
                 f"{name} is a {type(thing).__name__} without state_dict() and load_state_dict()",
                 hint="register models, optimizers, schedulers, or an object with these two methods",
+                code="registered-without-state-dict",
             )
         self._objects[name] = thing
 
@@ -37,7 +42,10 @@ class Registry:
 
     def load(self, state: dict[str, Any]) -> None:
         if set(state) != set(self._objects):
-            raise StateMismatch(f"the state has {sorted(state)}, this worker registered {sorted(self._objects)}")
+            raise StateMismatch(
+                f"the state has {sorted(state)}, this worker registered {sorted(self._objects)}",
+                code="registered-objects-differ",
+            )
         for name, thing in self._objects.items():
             if isinstance(thing, nn.Module):
                 _load_module(thing, state[name])
@@ -55,6 +63,8 @@ def _load_module(module: nn.Module, state: dict[str, Any]) -> None:
     with torch.no_grad():
         for kind, tensors in own.items():
             if set(tensors) != set(state[kind]):
-                raise StateMismatch(f"{kind} differ: {sorted(set(tensors) ^ set(state[kind]))}")
+                raise StateMismatch(
+                    f"{kind} differ: {sorted(set(tensors) ^ set(state[kind]))}", code="registered-tensors-differ"
+                )
             for name, tensor in tensors.items():
                 tensor.copy_(state[kind][name])

@@ -1,5 +1,5 @@
-"""Random streams keyed by (seed, step, micro-batch): dropout is the same whoever computes a micro-batch, and
-whenever."""
+"""Random streams keyed by (seed, step, micro-batch): dropout is the same on whichever worker and whenever a micro-batch
+is computed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import torch
 
 
 def micro_batch_seed(seed: int, step: int, micro_batch: int) -> int:
-    """A 64-bit seed without visible relation between neighbours; frozen: bits of old runs depend on it."""
-    digest = hashlib.blake2b(f"everstep micro-batch {seed} {step} {micro_batch}".encode(), digest_size=8).digest()
+    """A 64-bit seed without visible relation between neighbors. Frozen, down to the word "leaf": bits of old
+    runs depend on it."""
+    digest = hashlib.blake2b(f"everstep leaf {seed} {step} {micro_batch}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def seed_everything(value: int) -> None:
     """Seed torch (CPU and every CUDA device in use), Python's `random`, and numpy where it is loaded.
 
-    torch.manual_seed would format a stack trace at each call while CUDA is not initialised."""
+    torch.manual_seed would format a stack trace at each call while CUDA is not initialized."""
     torch.default_generator.manual_seed(value)
     if torch.cuda.is_initialized():
         for generator in torch.cuda.default_generators:

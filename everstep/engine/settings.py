@@ -25,12 +25,19 @@ class Settings:
                 raise UsageError(
                     f"micro_batches={micro_batches}: a global batch has at least one micro-batch",
                     hint="use micro_batches=1 or more",
+                    code="micro-batches-not-positive",
                 )
         if self.reduce not in ("fast", "exact"):
-            raise UsageError(f"reduce={self.reduce!r} is not known", hint='use reduce="exact" or reduce="fast"')
+            raise UsageError(
+                f"reduce={self.reduce!r} is not known",
+                hint='use reduce="exact" or reduce="fast"',
+                code="reduce-unknown",
+            )
         if self.threads < 1:
             raise UsageError(
-                f"threads={self.threads}: computing takes at least one thread", hint="use threads=1 or more"
+                f"threads={self.threads}: computing takes at least one thread",
+                hint="use threads=1 or more",
+                code="threads-not-positive",
             )
 
     @property
@@ -38,5 +45,5 @@ class Settings:
         return self.reduce == "exact"
 
     def micro_batches(self, num_workers: int) -> int:
-        """Of a step of so many workers."""
+        """Of a step of this many workers."""
         return self.num_micro_batches or (self.micro_batches_per_worker or 0) * num_workers

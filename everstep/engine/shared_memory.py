@@ -1,8 +1,8 @@
-"""Memory that workers on the same machine read from each other: what lies there need not travel.
+"""Memory that workers on the same machine read from each other: its contents need not travel.
 
-A block is an anonymous file of the worker; a neighbour opens it through /proc, read-only. Who may read what when is the
+A block is an anonymous file of the worker; a neighbor opens it through /proc, read-only. Who may read what when is the
 reduction's business: it sends a token, by which the order of things is the same as if the bytes had been sent. Whether
-two workers are neighbours is tried out when their group is formed; where it does not work, bytes are sent."""
+two workers are neighbors is tried out when their group is formed; where it does not work, bytes are sent."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _TOKEN = struct.Struct("<qq")
 
 
 class SharedBlock:
-    """Bytes of ours that neighbours may read. Small blocks have all their pages at once: one that is first used after a
-    loss would make everybody wait."""
+    """Bytes that neighbors may read. Small blocks have all their pages at once: one that is first used after a
+    loss would make all workers wait."""
 
     def __init__(self, size_bytes: int) -> None:
         self.descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
@@ -44,7 +44,7 @@ def is_available() -> bool:
 
 
 class Shelf:
-    """Neighbours' blocks, opened once and kept as long as the neighbour is one: mapping them anew costs a fault per
+    """Neighbors' blocks, opened once and kept as long as the neighbor is one: mapping them again costs a fault per
     page. A number can be another file's one day, an inode cannot."""
 
     def __init__(self) -> None:
@@ -58,12 +58,12 @@ class Shelf:
         return self._blocks[key]
 
     def keep(self, pids: Collection[int]) -> None:
-        """All others are neighbours no more."""
+        """All others are neighbors no more."""
         self._blocks = {key: tensors for key, tensors in self._blocks.items() if key[0] in pids}
 
 
 def machine() -> str | None:
-    """Where a process number means the same process: one kernel, one namespace. None: it cannot be told."""
+    """Where a process number means the same process: one kernel, one namespace. None: unknown."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
@@ -71,7 +71,7 @@ def machine() -> str | None:
 
 
 def open_block(pid: int, descriptor: int, inode: int) -> Tensor:
-    """A neighbour's block, as bytes that must not be written to, all of them at hand."""
+    """A neighbor's block, as bytes that must not be written to, all of them mapped."""
     mine = _open(pid, descriptor)
     try:
         if os.fstat(mine).st_ino != inode:
@@ -99,10 +99,10 @@ def can_open(pid: int, descriptor: int, content: bytes) -> bool:
 
 
 def _open(pid: int, descriptor: int) -> int:
-    """What has not our name is not opened: to open a device may do something, to open a pipe may take for ever."""
+    """Open only files with our name: opening a device may do something, opening a pipe may never return."""
     path = f"/proc/{pid}/fd/{descriptor}"
     if not os.readlink(path).startswith(f"/memfd:{_NAME} "):
-        raise FileNotFoundError(f"descriptor {descriptor} of process {pid} is not a block of ours")
+        raise FileNotFoundError(f"descriptor {descriptor} of process {pid} is not one of our blocks")
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 

@@ -2,7 +2,7 @@
 
 A survivor that is not itself talking to the dead peer stays blocked in gloo until the group's time-out, and
 neither abort() nor shutdown() of the group wakes it. Shutting its established sockets down does, in 2 ms.
-They are told from all other sockets of the process by the ports of gloo's own listeners, and held as
+They are distinguished from all other sockets of the process by the ports of gloo's own listeners, and held as
 duplicates, so that a descriptor that was closed and given to somebody else is never touched."""
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def hold(own: Endpoint | None, peers: set[Endpoint]) -> list[socket.socket]:
 
 
 def endpoints(address: str, port: int) -> set[Endpoint]:
-    """An address by name or number, as sockets tell it."""
+    """An address by name or number, as sockets report it."""
     found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     return {(str(name[0]), port) for *_, name in found}
 
 
 def cut(held: list[socket.socket]) -> None:
-    """End the connections for both sides, now. Whoever waits on them, here or there, gets an error."""
+    """End the connections for both sides, now. Any operation that waits on them, on either side, gets an error."""
     for sock in held:
         with contextlib.suppress(OSError):  # the peer, or gloo itself, was faster
             sock.shutdown(socket.SHUT_RDWR)

@@ -81,6 +81,7 @@ def _encode_slowly(value: Any, tensors: list[Tensor], where: str) -> Any:
     raise UsageError(
         f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be sent as plain data",
         hint="keep tensors, numbers, strings, lists, tuples and dicts in a state_dict",
+        code="state-not-plain",
     )
 
 
@@ -98,7 +99,9 @@ def _numpy_value(value: Any, tensors: list[Tensor], where: str) -> Any:
             tensors.append(torch.from_numpy(value.copy()))
         except (TypeError, ValueError) as error:  # ValueError: of another byte order
             raise UsageError(
-                f"{where} is a numpy array of {value.dtype}: {error}", hint="keep it as numbers"
+                f"{where} is a numpy array of {value.dtype}: {error}",
+                hint="keep it as numbers",
+                code="state-array-not-plain",
             ) from error
         return {"ndarray": len(tensors) - 1}
     return None

@@ -1,7 +1,7 @@
 """The sum over all workers, from the first bucket that is ready to the mean, and all memory that it is made in.
 
-Made once, when the parameters are known; each attempt to sum a step is a Reduction, run by the courier. An attempt that
-failed is dropped; if its courier is stuck inside gloo it is left behind and another takes over."""
+Made once, when the parameters are known; each attempt to sum a step is a Reduction, run by the communication thread. An
+attempt that failed is dropped; if its thread is stuck inside gloo it is abandoned and another takes over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from everstep.engine import background
 from everstep.engine.buckets import BucketLayout, Flats
-from everstep.engine.communication_thread import Courier
+from everstep.engine.communication_thread import CommunicationThread
 from everstep.engine.group import Group
 from everstep.engine.host_staging import CudaStaging, HostStaging, Staging
 from everstep.engine.leaf_sums import ExactFold, FastFold, Fold, Target
@@ -48,7 +48,7 @@ class Sum:
         self._num_parameters = len(parameters)
         self._outbox, self._scratch, self._shelf = ResultBuffer(layout), Scratch(layout), Shelf()
         self._staging = _make_staging(layout)
-        self._courier = Courier()
+        self._thread = CommunicationThread()
         self._reduction: Reduction | None = None
         if layout.is_on_host and needed_bytes(layout.shapes) <= SMALL_BYTES:
             background.start("everstep-spare", self.fold.make_spare)
@@ -73,7 +73,7 @@ class Sum:
             shelf=self._shelf,
         )
         self._reduction = Reduction(task, self.result, self._staging, self._scratch)
-        self._courier.take(self._reduction)
+        self._thread.take(self._reduction)
 
     def ready(self, bucket: int) -> None:
         if self._reduction is not None:
@@ -96,12 +96,12 @@ class Sum:
         return Summed(pulses=[pulse], total=total, means=sums, buffers=buffers.own if total else None)
 
     def abort(self, generation: int) -> None:
-        """From any thread: whoever waits for the sum of this generation, or an earlier one, waits in vain."""
+        """From any thread: end all waiting for the sum of this generation, or of an earlier one."""
         if (reduction := self._reduction) is not None and reduction.task.group.world.generation <= generation:
             reduction.abort()
 
     def drop(self) -> None:
-        """Give a failed attempt up. Its memory is free again, its courier perhaps not: that one is left behind."""
+        """Give a failed attempt up. Its memory is free again; its thread may be stuck, and is then abandoned."""
         reduction, self._reduction = self._reduction, None
         if reduction is None or reduction.is_done:
             return
@@ -111,18 +111,18 @@ class Sum:
         except PeerLost:
             pass
         if not reduction.is_done:
-            self._courier = Courier()
+            self._thread = CommunicationThread()
 
     def forget(self) -> None:
         """The step is committed."""
         self._reduction = None
 
-    def keep_neighbours(self, group: Group) -> None:
+    def keep_neighbors(self, group: Group) -> None:
         """Others' memory need not stay mapped."""
-        self._shelf.keep({neighbour.pid for neighbour in group.neighbours.values()})
+        self._shelf.keep({neighbor.pid for neighbor in group.neighbors.values()})
 
     def close(self) -> None:
-        self._courier.close()
+        self._thread.close()
 
 
 def _make_staging(layout: BucketLayout) -> Staging:
@@ -130,5 +130,9 @@ def _make_staging(layout: BucketLayout) -> Staging:
     if all(device.type == "cpu" for device in devices):
         return HostStaging()
     if len(devices) > 1:
-        raise UsageError(f"parameters are on {sorted(map(str, devices))}", hint="one worker trains on one device")
+        raise UsageError(
+            f"parameters are on {sorted(map(str, devices))}",
+            hint="one worker trains on one device",
+            code="parameters-on-several-devices",
+        )
     return CudaStaging(layout, devices.pop())

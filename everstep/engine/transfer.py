@@ -1,7 +1,7 @@
 """Send the leader's state to a peer: laggards and newcomers receive it aside, check its sum, then take it in.
 
 The skeleton goes first, with the shape of every tensor; then all small tensors packed together, and each large one from
-where it lies; the checksum, taken while the bytes are on their way, goes last. Nothing of the receiver changes until
+where it is; the checksum, taken while the bytes are on their way, goes last. Nothing of the receiver changes until
 everything has arrived and the sums agree."""
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def receive_state(group: Group, sender: int, worker: str) -> Any:
         raise StateMismatch(
             f"{worker} received a state with checksum {mine[:16]}, but {cover['from']} sent {theirs[:16]}",
             hint="nothing was loaded; check the memory and network of both machines",
+            code="transfer-checksum-differs",
         )
     emit("transfer.received", sender=cover["from"])
     return decode(cover["skeleton"], tensors)

@@ -1,7 +1,7 @@
 """The fixed binary tree in which leaves are summed: the same additions for every number of workers.
 
-A node (level, index) stands for the leaves [index << level, (index + 1) << level) that exist. A parent is
-left + right; a left child whose sibling lies wholly beyond the last leaf *is* its parent. Float addition is
+A node (level, index) covers the leaves [index << level, (index + 1) << level) that exist. A parent is
+left + right; a left child whose sibling is wholly beyond the last leaf *is* its parent. Float addition is
 commutative but not associative: only the shape of the tree matters, not who adds. Pure."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the workers compare: the settings that their last update used, in each pulse, and their weights, now and then.
 
 Ordinary mistakes, such as a scheduler that one worker steps more often than another, make weights drift apart without
-an error. Digests travel; only where these differ is more said, to name what differs and between whom. A worker that was
-given a peer's state has nothing to compare until its next update."""
+an error. Digests travel; only where these differ are facts exchanged, to name what differs and between whom. A worker
+that was given a peer's state has nothing to compare until its next update."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 UNKNOWN = 0
 PAUSE_S = 30.0  # between two checksums of all weights …
-SHARE = 0.001  # … or so long that they take no more of the time than this
+SHARE = 0.001  # … or longer: they take at most this share of the time
 
 _SUM = "the checksum of "
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -72,15 +72,15 @@ class Comparison:
 
     def facts(self, names: Sequence[str]) -> Facts:
         """All that is compared, by name; `names`: of the parameters."""
-        told = {
+        found = {
             f"{key} of optimizer {number}, group {place}": str(value)
             for number, groups in self._applied.items()
             for place, group in enumerate(groups)
             for key, value in group
         }
         if self._applied:
-            told["the list of optimizers that acted"] = str(sorted(self._applied))
-        return told | {f"{_SUM}{name}": f"{each:016x}" for name, each in zip(names, self._sums, strict=False)}
+            found["the list of optimizers that acted"] = str(sorted(self._applied))
+        return found | {f"{_SUM}{name}": f"{each:016x}" for name, each in zip(names, self._sums, strict=False)}
 
 
 def _sums(parameters: Sequence[Tensor]) -> list[int]:
@@ -103,7 +103,7 @@ def way_out(difference: str) -> str:
 
 
 def first_difference(said: Sequence[tuple[str, Facts]]) -> str | None:
-    """What differs, and between whom; `said`: by worker. Whoever says nothing of a thing does not count there."""
+    """What differs, and between whom; `said`: by worker. A worker without a fact does not count."""
     differing = []
     for name in dict.fromkeys(name for _, facts in said for name in facts):
         holders: dict[str, list[str]] = defaultdict(list)
@@ -115,7 +115,7 @@ def first_difference(said: Sequence[tuple[str, Facts]]) -> str | None:
             differing.append(f"{name} is {' and '.join(values)}")
     if not differing:
         return None
-    more = f"; so do {len(differing) - 1} more" if len(differing) > 1 else ""
+    more = f"; {len(differing) - 1} more differ" if len(differing) > 1 else ""
     return differing[0] + more
 
 
@@ -124,7 +124,7 @@ def _settings(group: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _is_away(value: Any) -> bool:
-    """On a device: to look at it would make the host wait. The weights tell."""
+    """On a device: to look at it would make the host wait. The weights show it."""
     return isinstance(value, Tensor) and value.device.type != "cpu"
 
 
@@ -139,5 +139,5 @@ def _plain(value: Any) -> Any:
 
 
 def _digest(plain: Any) -> int:
-    """Version 2 of marshal says the same for equal values, whoever else holds them."""
+    """Version 2 of marshal gives the same bytes for equal values, even if other objects share them."""
     return int.from_bytes(hashlib.blake2b(marshal.dumps(plain, 2), digest_size=8).digest(), "little") or 1

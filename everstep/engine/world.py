@@ -10,7 +10,7 @@ class World:
     generation: int
     rank: int
     size: int
-    continues: int = 0  # whoever leads must have settled in this generation or a later one
+    continues: int = 0  # the leader must have settled in this generation or a later one
     store_address: str = ""  # rank 0's key-value store
     store_port: int = 0
     job: str = ""  # a store that is another job's by now has none of our keys

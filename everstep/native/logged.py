@@ -22,7 +22,7 @@ class Logged:
         self._open: dict[int, _Said] = {}  # by step: those that not all workers may know yet
         self._totals: dict[str, list[float]] = {}  # by name: weight, and weighted sum
         self._names: set[str] = set()
-        self._taken: dict[str, float] = {}  # the last answer, for whoever was not there
+        self._taken: dict[str, float] = {}  # the last answer, for workers that missed it
         self.last: dict[str, float] = {}  # means of the last step that all know
 
     def record(self, step: int, micro_batch: int, weight: float, values: Mapping[str, Any]) -> None:
@@ -41,14 +41,14 @@ class Logged:
         ever logged."""
         if not self._names:
             return b""
-        told = self._told()
-        return told.ljust(len(told) + _ENTRY_BYTES + sum(len(name) + _VALUE_BYTES for name in self._names))
+        text = self._packed()
+        return text.ljust(len(text) + _ENTRY_BYTES + sum(len(name) + _VALUE_BYTES for name in self._names))
 
     def last_note(self, note: bytes) -> bytes:
-        told = self._told()
-        return told.ljust(len(note)) if len(told) <= len(note) else note
+        text = self._packed()
+        return text.ljust(len(note)) if len(text) <= len(note) else note
 
-    def _told(self) -> bytes:
+    def _packed(self) -> bytes:
         return json.dumps(self.known(), separators=(",", ":")).encode()
 
     def hear(self, notes: Sequence[bytes], before_step: int) -> None:
@@ -95,7 +95,7 @@ def _means(totals: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def _plain(said: _Said) -> _Said:
-    """With numbers in place of tensors: only now, so that nobody waits for a GPU in the middle of a step."""
+    """With numbers in place of tensors: only now, so that no worker waits for a GPU in the middle of a step."""
     return {
         micro_batch: (weight, {name: float(value) for name, value in values.items()})
         for micro_batch, (weight, values) in said.items()
@@ -111,5 +111,7 @@ def _value(name: str, value: Any) -> Any:
         return float(value)
     shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else f" {value!r:.40}"
     raise UsageError(
-        f"log({name}=…) got a {type(value).__name__}{shape}", hint="give one number: a mean over the batch"
+        f"log({name}=…) got a {type(value).__name__}{shape}",
+        hint="give one number: a mean over the batch",
+        code="logged-not-a-number",
     )

@@ -1,4 +1,4 @@
-"""How far a native loop has come, told now and then by its first worker for whoever watches: epoch, steps, loss."""
+"""How far a native loop has come, reported now and then by its first worker: epoch, steps, loss."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _EVERY_S = 0.5  # numbers that change faster cannot be read
 class ProgressReporter:
     def __init__(self, engine: Engine, loader: DataLoader | None, logged: Logged) -> None:
         self._engine, self._loader, self._logged = engine, loader, logged
-        self._told_at = float("-inf")
-        self.num_epochs: int | None = None  # of `trainer.epochs`; None: nobody knows how long it will take
+        self._reported_at = float("-inf")
+        self.num_epochs: int | None = None  # of `trainer.epochs`; None: unknown
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """With a commit."""
         now = time.monotonic()
-        if self._engine.world.rank or self._loader is None or now - self._told_at < _EVERY_S:
+        if self._engine.world.rank or self._loader is None or now - self._reported_at < _EVERY_S:
             return
-        self._told_at = now
+        self._reported_at = now
         steps = len(self._loader)
         emit(
             "training.progress",

@@ -3,22 +3,26 @@ none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, TypeVar
 
 from torch import nn
+from torch.amp import GradScaler
 from torch.utils import data
 
 from everstep import env
 from everstep.data.loader import DataLoader
+from everstep.data.position import Position
 from everstep.engine import process_engine
 from everstep.engine.data_parallel import is_classic, unwrap
+from everstep.engine.data_source import DataSource
 from everstep.engine.optimizer_gates import StepGate, explain
-from everstep.engine.pulse import PulseDecision
+from everstep.engine.plan import MicroBatch
+from everstep.engine.pulse import NOWHERE, DataPlace, PulseDecision
 from everstep.engine.settings import Settings
-from everstep.engine.step import Engine, MicroBatch
+from everstep.engine.step import Engine
 from everstep.errors import PeerLost, UsageError
 from everstep.native.logged import Logged
 from everstep.native.progress import ProgressReporter
@@ -29,9 +33,10 @@ T = TypeVar("T")
 class ElasticTrainer:
     """
     dataloader: an everstep.DataLoader, or torch's own with a map-style dataset, which becomes one in place.
-    micro-batches: micro-batches per global batch; defaults to the largest number of workers that the job may have.
-    reduce: "exact" gives the same bits for every number of workers and every failure; "fast" sums as it comes.
-    seed: of dropout and all other randomness in the body. threads: of torch in each worker, in exact mode.
+    micro_batches: micro-batches per global batch; defaults to the largest number of workers that the job may have.
+    reduce: "exact" gives the same bits for every number of workers and every failure; "fast" sums in order of arrival.
+    seed: of dropout and all other randomness in the body.
+    threads: torch's threads in each worker, in exact mode.
     engine: for tests that need several in one process; by default the process's own."""
 
     def __init__(
@@ -51,6 +56,7 @@ class ElasticTrainer:
         self._are_micro_batches_given = micro_batches is not None
         self._settings = Settings(reduce=reduce, seed=seed, threads=threads)
         self._loader = DataLoader.adopt(dataloader) if dataloader is not None else None
+        self._data = _LoopData(self)
         self._set_micro_batches(env.max_workers() if micro_batches is None else micro_batches)
         self.gate = StepGate(self.engine, self._loader.position if self._loader is not None else None)
         self._num_named: dict[str, int] = {}
@@ -60,22 +66,16 @@ class ElasticTrainer:
         self._is_left_by_all = False
         self._progress = ProgressReporter(self.engine, self._loader, self._logged)
         self._parameters = {id(each) for each in model.parameters()}
-        self._is_handed_over = False
         self._must_learn = True  # by the first step: one without any gradient is a mistake of the script
         self._is_unused = False
         self.register("model", model)
         self.engine.registry.add("logged", self._logged)
-        self.engine.note, self.engine.last_note = self._logged.note, self._logged.last_note
-        self.engine.on_commit.append(self._committed)
         if self._loader is not None:
             self.engine.registry.add("data", self._loader.position)
-            self.engine.on_commit.append(self._loader.position.advance)  # with every step, empty or not
-            self.engine.void_micro_batches = self._loader.position.void_micro_batches
-            self.engine.place = self._loader.position.place
 
     def _set_micro_batches(self, micro_batches: int) -> None:
         self._settings = replace(self._settings, num_micro_batches=micro_batches)
-        self.engine.configure(self._settings)
+        self.engine.configure(self._settings, self._data)
         if self._loader is not None:
             self._loader.bind(self.engine, micro_batches)
 
@@ -108,21 +108,23 @@ class ElasticTrainer:
         self.engine.registry.add(name, unwrap(thing, self.engine) if isinstance(thing, nn.Module) else thing)
         return thing
 
-    def prepare(self, optimizer: Any, scheduler: Any = None, scaler: Any = None) -> Any:
-        """Bind optimizers, schedulers (one or a list of each) and a GradScaler; returns what it was given."""
-        for each in _listed(optimizer):
+    def prepare(self, *things: Any) -> Any:
+        """Bind optimizers, learning-rate schedulers and gradient scalers, or lists of them, in any order; returns them
+        in the same shape and order."""
+        found = _sorted_by_kind(things)
+        for each in found["optimizer"]:
             self._check_owner(each)
+        for each in found["optimizer"]:
             self.register(self._numbered("optimizer"), each)
             self.gate.bind_optimizer(each)
-        for each in _listed(scheduler):
+        for each in found["scheduler"]:
             name = self._numbered("scheduler")
             self.register(name, each)
             self.gate.bind_scheduler(each, name)
-        for each in _listed(scaler):
+        for each in found["scaler"]:
             self.register(self._numbered("scaler"), each)
             self.gate.bind_scaler(each)
-        given = tuple(things for things in (scheduler, scaler) if things is not None)
-        return (optimizer, *given) if given else optimizer
+        return things[0] if len(things) == 1 else things
 
     def _numbered(self, kind: str) -> str:
         number = self._num_named[kind] = self._num_named.get(kind, -1) + 1
@@ -132,7 +134,9 @@ class ElasticTrainer:
         """Inside a step, best before `backward()`: numbers of this micro-batch, such as loss=loss, for `means` and for
         the progress line."""
         if not self.engine.is_in_micro_batch:
-            raise UsageError("log() outside of a step", hint="call it inside `with trainer.step():`")
+            raise UsageError(
+                "log() outside of a step", hint="call it inside `with trainer.step():`", code="log-outside-step"
+            )
         step, micro_batch, weight = self._at
         if weight:
             self._logged.record(step, micro_batch, weight, values)
@@ -144,39 +148,39 @@ class ElasticTrainer:
         return self._logged.take(said, before_step=self.engine.step)
 
     def on_leave(self, act: T) -> T:
-        """Call `act()` on each worker once all that are left are asked to go (Ctrl-C, a preemption notice): after the
-        step in progress, before they end. For saving a checkpoint; as long as one worker goes on, it has the state."""
+        """Call `act()` on each worker once all that are left are asked to leave (Ctrl-C, a preemption notice): after
+        the step in progress, before they end. For saving a checkpoint: as long as one worker continues, it has the
+        state."""
         if not callable(act):
-            raise UsageError(f"on_leave() got a {type(act).__name__}", hint="give a function: trainer.on_leave(save)")
+            raise UsageError(
+                f"on_leave() got a {type(act).__name__}",
+                hint="give a function: trainer.on_leave(save)",
+                code="on-leave-not-callable",
+            )
         self._on_leave.append(act)
         return act
 
-    def hand_over(self, note: Callable[[], bytes]) -> None:
-        """To a door that is built on this one, with notes and metrics of its own; its batches need not all be trained
-        on."""
-        self.engine.note, self.engine.last_note, self._is_handed_over = note, bytes, True
+    def hand_over(self, note: Callable[[], bytes], committed: Callable[[PulseDecision], None]) -> None:
+        """To a door built on this one, with notes and metrics of its own; it need not train on all batches.
+
+        `note()`: what all workers are to know with each step; `committed(decision)` then has all workers' notes."""
+        self._data.guest = _InnerDoor(note=note, committed=committed)
 
     def _committed(self, decision: PulseDecision) -> None:
-        if self._is_handed_over:
-            return
         self._logged.hear(decision.notes, before_step=self.engine.step - 1)
         self._is_left_by_all = len(decision.leavers) == self.engine.world.size
         is_used = any(decision.used) or decision.is_empty or not self._parameters
         self._is_unused = self._must_learn and not is_used
         self._must_learn = self._must_learn and not any(decision.used)
-        self._progress.tell()
+        self._progress.report()
 
     def _check_owner(self, optimizer: Any) -> None:
-        groups = getattr(optimizer, "param_groups", None)
-        if groups is None:
-            raise UsageError(
-                f"prepare() got a {type(optimizer).__name__} in place of an optimizer",
-                hint="trainer.prepare(optimizer, scheduler, scaler), in this order",
-            )
+        groups = optimizer.param_groups
         if groups and not any(id(each) in self._parameters for group in groups for each in group["params"]):
             raise UsageError(
                 "the optimizer has no parameter of the trainer's model: its steps would change nothing",
                 hint="make it of this model, such as torch.optim.SGD(model.parameters(), lr=0.1)",
+                code="optimizer-of-another-model",
             )
 
     def _after_step(self) -> None:
@@ -184,6 +188,7 @@ class ElasticTrainer:
             raise UsageError(
                 f"no parameter had a gradient in step {self.num_steps}: it changed nothing",
                 hint="call loss.backward() before optimizer.step(), on a loss that comes from the trainer's model",
+                code="step-without-gradients",
             )
         if self._is_left_by_all:
             self._is_left_by_all = False
@@ -193,13 +198,15 @@ class ElasticTrainer:
     # --- the loop -----------------------------------------------------------------------------------------
 
     def epochs(self, number: int) -> Iterator[int]:
-        """The epochs that are still to be trained, of so many; then all workers end together.
+        """The epochs that are still to be trained, up to `number`; then all workers end together.
 
-        A newcomer begins with the one that the others are in. Who goes on from a checkpoint of an epoch's last step
+        A newcomer begins with the one that the others are in. A job resumed from a checkpoint of an epoch's last step
         gets that epoch again, without batches, if a scheduler has still to be stepped after it."""
         loader = self._loader
         if loader is None:
-            raise UsageError("epochs() without a loader", hint="ElasticTrainer(model, dataloader)")
+            raise UsageError(
+                "epochs() without a loader", hint="ElasticTrainer(model, dataloader)", code="epochs-without-loader"
+            )
         self._progress.num_epochs = number
         self.engine.next_micro_batch()
         epoch = loader.position.first_unfinished
@@ -235,6 +242,7 @@ class ElasticTrainer:
                 raise UsageError(
                     "step() without a batch: the trainer's loader was not asked for one",
                     hint="loop over the loader that was given to ElasticTrainer; one step() for each batch",
+                    code="step-without-batch",
                 )
             micro_batch, usual = offered
         micro_batch, weight = micro_batch or self.engine.next_micro_batch(), usual if weight is None else weight
@@ -244,8 +252,7 @@ class ElasticTrainer:
     # --- checkpoints --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What to save beside model, optimizer and scheduler: steps, micro-batches, seed, and the position in the
-        data."""
+        """To be saved with model, optimizer and scheduler: steps, micro-batches, seed, and the position in the data."""
         state: dict[str, Any] = {
             "num_steps": self.num_steps,
             "micro_batches": self.num_micro_batches,
@@ -256,7 +263,7 @@ class ElasticTrainer:
         return state | ({"data": self._loader.state_dict()} if self._loader is not None else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there. The number of micro-batches stays what it was. An empty state is a fresh start."""
+        """Continue from there, with the number of micro-batches of the state. An empty state is a fresh start."""
         if not state:
             return
         micro_batches, seed = state["micro_batches"], state["seed"]
@@ -264,6 +271,7 @@ class ElasticTrainer:
             raise UsageError(
                 f"micro_batches={self.num_micro_batches}, but the state has {micro_batches}: batches would differ",
                 hint=f"use micro_batches={micro_batches}, or leave it out",
+                code="micro-batches-differ-from-state",
             )
         self._settings = replace(self._settings, seed=seed)
         self._set_micro_batches(micro_batches)
@@ -299,20 +307,91 @@ class _Step:
         return isinstance(error, PeerLost)
 
 
-def _listed(things: Any) -> list[Any]:
-    if things is None:
-        return []
-    return list(things) if isinstance(things, list | tuple) else [things]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _InnerDoor:
+    """A door that is built on the trainer."""
+
+    note: Callable[[], bytes]
+    committed: Callable[[PulseDecision], None]
+
+
+class _LoopData(DataSource):
+    """What a trainer's loop gives the engine: the loader's position, and what the script logs."""
+
+    def __init__(self, trainer: ElasticTrainer) -> None:
+        self._trainer = trainer
+        self.guest: _InnerDoor | None = None
+
+    @property
+    def _position(self) -> Position | None:
+        return self._trainer._loader.position if self._trainer._loader is not None else None
+
+    def before_first_step(self) -> None:
+        self._trainer.gate.adopt_schedulers()
+
+    def place(self) -> DataPlace:
+        return self._position.place() if self._position is not None else NOWHERE
+
+    def void_micro_batches(self) -> Collection[int]:
+        return self._position.void_micro_batches() if self._position is not None else ()
+
+    def note(self) -> bytes:
+        return self._trainer._logged.note() if self.guest is None else self.guest.note()
+
+    def last_note(self, note: bytes) -> bytes:
+        return self._trainer._logged.last_note(note) if self.guest is None else note
+
+    def committed(self, decision: PulseDecision) -> None:
+        if self.guest is None:
+            self._trainer._committed(decision)
+        if self._position is not None:
+            self._position.advance()  # with every step, empty or not
+        if self.guest is not None:
+            self.guest.committed(decision)
+
+
+def _sorted_by_kind(things: Sequence[Any]) -> dict[str, list[Any]]:
+    """Refuses, by its place, what `prepare` does not take."""
+    found: dict[str, list[Any]] = {"optimizer": [], "scheduler": [], "scaler": []}
+    for number, thing in enumerate(things, start=1):
+        is_list = isinstance(thing, list | tuple)
+        for each in thing if is_list else [thing]:
+            kind = _kind(each)
+            if kind is None:
+                raise UsageError(
+                    "prepare() takes optimizers, schedulers and scalers; "
+                    f"argument {number} {'holds' if is_list else 'is'} a {type(each).__name__}",
+                    hint="pass model and loader to ElasticTrainer(model, dataloader); other state to "
+                    'trainer.register("name", thing)',
+                    code="prepare-wrong-kind",
+                )
+            found[kind].append(each)
+    return found
+
+
+def _kind(thing: Any) -> str | None:
+    """Schedulers and optimizers need not derive from torch's classes: libraries have their own."""
+    if isinstance(thing, GradScaler):
+        return "scaler"
+    if isinstance(thing, nn.Module) or not all(
+        callable(getattr(thing, name, None)) for name in ("step", "state_dict", "load_state_dict")
+    ):
+        return None
+    return "optimizer" if hasattr(thing, "param_groups") else "scheduler"
 
 
 def _check_arguments(model: Any, dataloader: Any, micro_batches: Any) -> None:
     if not isinstance(model, nn.Module):
-        hint = "ElasticTrainer(model, dataloader), in this order"
-        raise UsageError(f"ElasticTrainer got a {type(model).__name__} in place of a model", hint=hint)
+        raise UsageError(
+            f"ElasticTrainer got a {type(model).__name__} in place of a model",
+            hint="ElasticTrainer(model, dataloader), in this order",
+            code="model-not-a-module",
+        )
     if micro_batches is not None and (isinstance(micro_batches, bool) or not isinstance(micro_batches, int)):
         raise UsageError(
             f"micro_batches={micro_batches!r} is a {type(micro_batches).__name__}",
             hint="give a whole number: micro_batches=8",
+            code="micro-batches-not-whole",
         )
 
 
@@ -321,8 +400,13 @@ def _check_device(model: nn.Module) -> None:
     if unplaced:
         raise UsageError(
             f"{len(unplaced)} parameters have no memory yet (device meta), {unplaced[0]} first",
-            hint="place the model: model.to_empty(device=…), then initialise it",
+            hint="place the model: model.to_empty(device=…), then initialize it",
+            code="model-on-meta-device",
         )
     devices = sorted({str(tensor.device) for tensor in model.parameters()})
     if len(devices) > 1:
-        raise UsageError(f"the model's parameters are on {', '.join(devices)}", hint="one worker trains on one device")
+        raise UsageError(
+            f"the model's parameters are on {', '.join(devices)}",
+            hint="one worker trains on one device",
+            code="model-on-several-devices",
+        )

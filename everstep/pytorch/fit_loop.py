@@ -60,8 +60,7 @@ class FitLoop:
         trainer.register("progress", self.progress)
         trainer.register("metrics", self.metrics)
         trainer.register("callbacks", callbacks)
-        trainer.hand_over(self._note)
-        self._engine.on_commit.append(self._committed)
+        trainer.hand_over(self._note, self._committed)
         context.now = self._now
 
     # --- a fit --------------------------------------------------------------------------------------------
@@ -231,7 +230,7 @@ class FitLoop:
         with self._reporter.aside("validating"), amp:
             outcome = self.validation.run(
                 self.context.models,
-                lambda: self._engine.agreeing,
+                lambda: self._engine.regrouping.agreeing,
                 lambda value: self._gather(f"validation {next(rounds)}", value),
                 max_batches=1 if plan.is_test else None,
             )

@@ -99,7 +99,7 @@ class Trainer:
             keep_latest=paths.keep_latest,
             keep_best=paths.keep_best,
             on_durable=self._saved,
-            is_void=lambda: context.engine.is_over,
+            is_void=lambda: context.engine.regrouping.is_closed,
             is_chief=lambda: context.is_chief,
         )
         try:
@@ -137,7 +137,7 @@ class Trainer:
             stack.enter_context(self._ending(loop))
             reporter.began(loop.progress.now, uuid)
             profiler.step(first)
-            with context.engine.sharing():
+            with context.engine.regrouping.sharing():
                 reason = loop.run(
                     plan, reporter, self._checkpoints, profiler, first=first, validates_first=validates_first
                 )

@@ -16,7 +16,7 @@ from gates import pass_gate
 from torch import nn
 
 import everstep
-from everstep.engine.step import MicroBatch
+from everstep.engine.plan import MicroBatch
 from everstep.events import emit
 
 

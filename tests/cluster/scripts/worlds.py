@@ -110,10 +110,8 @@ def exchange_notes(*sizes: int) -> list[int]:
     trainer = everstep.ElasticTrainer(model, micro_batches=len(sizes))
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
     heard: list[bytes] = []
-    engine = process_engine.current()
     rank = int(os.environ["RANK"])
-    trainer.hand_over(lambda: bytes([rank]) * sizes[rank])
-    engine.on_commit.append(lambda decision: heard.extend(decision.notes))
+    trainer.hand_over(lambda: bytes([rank]) * sizes[rank], lambda decision: heard.extend(decision.notes))
     for _ in trainer.micro_batches(steps=1):
         with trainer.step():
             model(torch.ones(1)).sum().backward()
@@ -127,7 +125,7 @@ def lose_a_peer_at_the_end() -> str:
     trainer = everstep.ElasticTrainer(model, micro_batches=3)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
     if os.environ["RANK"] == "1":
-        process_engine.current().on_commit.append(lambda decision: os._exit(1))
+        trainer.hand_over(bytes, lambda decision: os._exit(1))
     try:
         for _ in trainer.micro_batches(steps=1):
             with trainer.step():
@@ -155,18 +153,18 @@ def come_back_too_late() -> int:
     def go_on_without(decision: Any) -> None:
         steps[0] += 1
         if rank == "0" and steps[0] == 2:
-            group, block = engine._group, engine._sum._outbox.block
+            group, block = engine.regrouping.group, engine.work.sum._outbox.block
             assert group is not None and block is not None
-            while process_state(group.neighbours[1].pid) != STOPPED:
+            while process_state(group.neighbors[1].pid) != STOPPED:
                 time.sleep(0.01)
             group.break_()
             time.sleep(2 * QUICK_S)  # such things take a while
             block.bytes.fill_(0xFF)
-            os.kill(group.neighbours[1].pid, signal.SIGCONT)
+            os.kill(group.neighbors[1].pid, signal.SIGCONT)
 
     if rank == "1":
         Reduction._take_result = freeze_first  # type: ignore[method-assign]
-    engine.on_commit.append(go_on_without)
+    trainer.hand_over(bytes, go_on_without)
     try:
         for _ in trainer.micro_batches(steps=3):
             with trainer.step():
@@ -243,12 +241,12 @@ def come_back_into_the_same_step() -> list[Any]:
     rank = os.environ["RANK"]
     for micro_batch in trainer.micro_batches(steps=2):
         if engine.world.generation == 2:
-            engine._membership.report_broken(2, "rank 1 is back")
+            engine.regrouping.membership.report_broken(2, "rank 1 is back")
             continue
         with trainer.step():
             computed += [] if micro_batch.is_ghost else [[micro_batch.step, micro_batch.index]]
             if rank == "0" and engine.world.generation == 1:
-                engine._membership.report_broken(1, "rank 1 is cut off")
+                engine.regrouping.membership.report_broken(1, "rank 1 is cut off")
             model(torch.full((1, 2), 1.0 + micro_batch.step + micro_batch.index)).sum().backward()
             optimizer.step()
     engine.close()

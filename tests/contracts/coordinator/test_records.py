@@ -17,7 +17,7 @@ import pytest
 
 from everstep import env, wire
 from everstep.client.calls import Coordinator
-from everstep.data.lease_source import RemoteDesk
+from everstep.data.lease_source import RemoteLeaseSource
 from everstep.data.record_index import RecordIndexService
 from everstep.engine import incarnation
 
@@ -248,7 +248,7 @@ def members(play):
             service = RecordIndexService(**numbers, dataset_name="train")
             clients.append(Coordinator(job.server.url, job.server.token, job.coordinator.job))
             service.join_steps(is_newcomer=False)
-            service._begin(RemoteDesk(clients[-1], puppet.name, "train", service._spec))
+            service._begin(RemoteLeaseSource(clients[-1], puppet.name, "train", service._spec))
             services.append(service)
             service.regrouped(puppet.generation, [], False)
         return job, puppets, services

@@ -431,5 +431,5 @@ def test_a_save_that_is_written_has_the_workers_compare_their_weights(
         wanted = []
         for step in (1, 2):
             checkpointer.save(step, {"weight": torch.ones(1)})
-            wanted.append(engine.comparison.is_wanted)
+            wanted.append(engine.work.comparison.is_wanted)
     assert wanted == [False, True]

@@ -1,4 +1,4 @@
-"""The controller with one worker, alone: steps, means, errors, what it holds, and where it goes on."""
+"""The controller with one worker, alone: steps, means, errors, what it holds, and where it continues."""
 
 from __future__ import annotations
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import queue
 
 from everstep.data.leases import Leases
-from everstep.data.local_lease_source import LocalDesk
+from everstep.data.local_lease_source import LocalLeaseSource
 from everstep.wire import DatasetSpec, Leased, LeaseRequest
 
 SPEC = DatasetSpec(size=64, batch_size=8, epochs=1, shuffle=False, seed=0, minibatches_per_shard=1)
 
 
-class HastyDesk(LocalDesk):
+class HastyLeaseSource(LocalLeaseSource):
     """Generation 2 begins while the first call of generation 1 is being made."""
 
     leases: Leases
@@ -32,12 +32,12 @@ class HastyDesk(LocalDesk):
 
 
 def test_a_generation_is_settled_by_its_own_word_alone() -> None:
-    desk = HastyDesk()
-    desk.leases = Leases(desk, "records", SPEC.batch_size)
-    with desk.leases.changed:
-        desk.leases.regroup(1, [], settles=True)
-    desk.leases.start()
-    first, second = desk.heard.get(timeout=60), desk.heard.get(timeout=60)
-    desk.leases.close()
+    source = HastyLeaseSource()
+    source.leases = Leases(source, "records", SPEC.batch_size)
+    with source.leases.changed:
+        source.leases.regroup(1, [], settles=True)
+    source.leases.start()
+    first, second = source.heard.get(timeout=60), source.heard.get(timeout=60)
+    source.leases.close()
     assert (first.generation, first.settles) == (1, True)
     assert (second.generation, second.settles) == (2, False)

@@ -39,7 +39,7 @@ class Loop:
             self.optimizer.step()
 
     def epoch(self, number: int | None = None, stop_at: int | None = None) -> list[Any]:
-        """All batches of one iteration, or those until so many steps are committed."""
+        """All batches of one iteration, or those until `stop_at` steps are committed."""
         if number is not None:
             self.loader.set_epoch(number)
         got = []

@@ -165,7 +165,7 @@ def checks_of_an_epoch(values: NDArray[np.int64]) -> dict[str, float]:
     found = {f"values {lag} apart": differences(values, n, lag) for lag in lags}
     found |= {f"places {lag} apart": differences(places, n, lag) for lag in lags}
     found["place and value"] = together(np.arange(n), values, n)
-    found["neighbours"] = together(values[:-1], values[1:], n)
+    found["neighbors"] = together(values[:-1], values[1:], n)
     found["the first 2 %"] = p_value(np.bincount(values[: n // 50] % 97, minlength=97), 96)
     return found
 

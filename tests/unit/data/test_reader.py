@@ -84,7 +84,7 @@ class Worker:
             self.commit()
 
     def regroup(self, size: int, rank: int, owners: list[int]) -> None:
-        """`owners`: by micro-batch, who holds it already; -1: nobody."""
+        """`owners`: by micro-batch, the rank that holds it already; -1: none."""
         self.generation += 1
         self.size = min(size, self.order.micro_batches)
         self.rank = rank % self.size

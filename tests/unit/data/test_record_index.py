@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from everstep import wire
-from everstep.data.local_lease_source import LocalDesk
+from everstep.data.local_lease_source import LocalLeaseSource
 from everstep.data.record_index import RecordIndexService
 from everstep.errors import CoordinatorUnreachable, JobStopped, PermanentError, UsageError
 
@@ -63,7 +63,7 @@ def loader(service, num_workers=0, **more):
     return DataLoader(Elastic(service, **more), batch_size=service.batch_size, num_workers=num_workers)
 
 
-class SharedDesk(LocalDesk):
+class SharedLeaseSource(LocalLeaseSource):
     """One that others take from, too: what they do is said by the test."""
 
     is_shared = True
@@ -108,17 +108,17 @@ class SharedDesk(LocalDesk):
 
 @pytest.fixture
 def shared(make):
-    """A service in steps with others, and its desk."""
+    """A service in steps with others, and its source."""
 
     def begin(size=40, free=None, in_steps=True, generation=1, **options):
         service = make(4, dataset_size=size, num_minibatches_per_shard=2, dataset_name="d", **options)
-        desk = SharedDesk(service._spec, free)
+        source = SharedLeaseSource(service._spec, free)
         if in_steps:
             service.join_steps(is_newcomer=False)
-        service._begin(desk)
+        service._begin(source)
         if in_steps:
             service.regrouped(generation, [], False)
-        return service, desk
+        return service, source
 
     return begin
 
@@ -344,7 +344,7 @@ def _wait(condition, within_s=60.0):
 
 def test_a_worker_without_records_gets_one_ghost_at_a_time(shared):
     for num_workers in (0, 2):
-        service, desk = shared(free=1)
+        service, source = shared(free=1)
         come = iter(loader(service, num_workers))
         real = [next(come)[0].tolist(), next(come)[0].tolist()]
         assert [service.take().num_records for _ in real] == [4, 4]
@@ -352,7 +352,7 @@ def test_a_worker_without_records_gets_one_ghost_at_a_time(shared):
             assert next(come)[0].tolist() == real[-1]
             ghost = service.take()
             assert (ghost.is_ghost, ghost.parts, ghost.num_records) == (True, (), 0)
-        desk.free = 1
+        source.free = 1
         while next(come)[0].tolist() == real[-1]:
             assert service.take().is_ghost
         assert service.take().parts[0].start == 8
@@ -378,52 +378,52 @@ def test_the_end_is_when_the_group_says_so(shared):
 
 
 def test_reports_are_durable_when_it_is_said(shared):
-    service, desk = shared()
+    service, source = shared()
     come, durable = iter(loader(service)), threading.Event()
     next(come)
     batch = service.take()
     service.report(batch.parts, 1, durable.set)
     assert durable.wait(60)
-    assert desk.checkpoint().done == [[0, 4]]
+    assert source.checkpoint().done == [[0, 4]]
 
 
 def test_a_new_generation_is_told_at_once_and_asked_what_is_held(shared):
-    service, desk = shared()
+    service, source = shared()
     come = iter(loader(service))
     next(come)
     taken = service.take()
     next(come)
-    desk.void = [taken.parts[0].lease]  # this worker was thought lost
+    source.void = [taken.parts[0].lease]  # this worker was thought lost
     others = wire.LeasePart(lease=99, start=0, count=1)
     service.regrouped(2, [others], True)
     lost = service.take()
     assert (lost.is_ghost, lost.parts) == (True, ())
     assert not service.holds(taken)
-    said = desk.heard(lambda call: call.generation == 2)
+    said = source.heard(lambda call: call.generation == 2)
     assert (said.settles, said.done) == (True, [others])
 
 
 def test_what_others_need_is_given_back_unless_it_is_cut(shared):
-    service, desk = shared(free=1)
+    service, source = shared(free=1)
     next(iter(loader(service)))
-    desk.give_back = [1]
+    source.give_back = [1]
     service.report([], 1, lambda: None)
-    assert desk.heard(lambda call: call.returned).returned == [wire.LeasePart(lease=1, start=4, count=4)]
+    assert source.heard(lambda call: call.returned).returned == [wire.LeasePart(lease=1, start=4, count=4)]
 
 
 def test_a_remainder_goes_to_who_can_use_it(shared):
-    service, desk = shared(size=10, free=2, in_steps=False)
-    desk.rest = False
+    service, source = shared(size=10, free=2, in_steps=False)
+    source.rest = False
     assert service.fetch_record_index() == 0
     for _ in range(7):
         service.fetch_record_index()
-    assert desk.heard(lambda call: call.returned).returned == [wire.LeasePart(lease=2, start=8, count=2)]
+    assert source.heard(lambda call: call.returned).returned == [wire.LeasePart(lease=2, start=8, count=2)]
 
 
 def test_a_failure_in_the_background_is_raised_where_records_are_wanted(shared):
     for num_workers in (0, 2):
-        service, desk = shared(free=1, in_steps=False)
-        desk.error = JobStopped("a shard failed too often")
+        service, source = shared(free=1, in_steps=False)
+        source.error = JobStopped("a shard failed too often")
         with pytest.raises((JobStopped, PermanentError), match="a shard failed too often"):
             for _ in loader(service, num_workers):
                 pass
@@ -434,8 +434,8 @@ def test_a_failure_in_the_background_is_raised_where_records_are_wanted(shared):
 
 
 def test_a_coordinator_that_is_away_is_no_end_of_the_data(shared):
-    service, desk = shared(free=1, in_steps=False)
-    desk.error = CoordinatorUnreachable("gave up after 600.0 s")
+    service, source = shared(free=1, in_steps=False)
+    source.error = CoordinatorUnreachable("gave up after 600.0 s")
     with pytest.raises(CoordinatorUnreachable, match="gave up"):
         for _ in range(20):
             service.fetch_record_index()
@@ -471,11 +471,11 @@ def test_a_newcomer_leaves_the_jobs_data_as_it_is(make):
 
 def test_people_are_told_what_is_waited_for(shared, caplog, monkeypatch):
     monkeypatch.setattr("everstep.data.batches.PATIENCE_S", 0.1)
-    service, desk = shared(free=1, in_steps=False)
+    service, source = shared(free=1, in_steps=False)
 
     def give_when_told():
         _wait(lambda: "no sample for" in caplog.text)
-        desk.free = 1
+        source.free = 1
 
     giving = threading.Thread(target=give_when_told)
     giving.start()

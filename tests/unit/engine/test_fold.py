@@ -86,12 +86,12 @@ def test_any_order_of_leaves_with_breaks_gives_the_sums_of_the_tree(order: list[
 @given(st.integers(1, 16), st.data())
 def test_what_workers_fold_adds_up_to_the_tree(num_leaves: int, data: st.DataObject) -> None:
     size = data.draw(st.integers(1, num_leaves))
-    plan = plan_step(num_leaves=num_leaves, size=size)
+    plan = plan_step(num_micro_batches=num_leaves, size=size)
     sums: dict[TreeNode, torch.Tensor] = {}
     for rank in range(size):
         fold = ExactFold(num_leaves, make_flats)
         target = None
-        for leaf in plan.leaves(rank):
+        for leaf in plan.micro_batches(rank):
             target = fold.begin(leaf)
             promised = fold.sums(rank, target)  # what the reduction is given before the leaf is computed
             compute(target, leaf)
@@ -122,16 +122,16 @@ def test_a_fast_fold_forgets_everything_with_a_broken_leaf() -> None:
 @pytest.mark.parametrize("make_fold", [lambda: ExactFold(3, make_flats), lambda: FastFold(make_flats)])
 def test_a_rank_without_a_leaf_adds_nothing(make_fold: Callable[[], Fold]) -> None:
     """After a loss, newcomers may be more than the leaves that are missing."""
-    plan = plan_step(num_leaves=3, size=3, held=[[0, 1], [], []])
-    (idle,) = (rank for rank in range(3) if not plan.leaves(rank))
+    plan = plan_step(num_micro_batches=3, size=3, held=[[0, 1], [], []])
+    (idle,) = (rank for rank in range(3) if not plan.micro_batches(rank))
     sums: dict[TreeNode, torch.Tensor] = {}
     for rank in range(3):
         fold = make_fold()
         earlier = fold.begin(0)
-        spoil(earlier)  # of an earlier step, or memory that nobody has written to yet
+        spoil(earlier)  # of an earlier step, or memory that was never written to
         fold.done(earlier)
         fold.clear()
-        for leaf in plan.leaves(rank):
+        for leaf in plan.micro_batches(rank):
             target = fold.begin(leaf)
             compute(target, leaf)
             fold.done(target)

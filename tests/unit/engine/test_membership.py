@@ -15,7 +15,7 @@ WAIT_S = 30.0
 
 
 class Odd:
-    """A coordinator whose calls fail in a way that nobody has thought of."""
+    """A coordinator whose calls fail in an unforeseen way."""
 
     def __init__(self, *failing):
         self.failing = failing

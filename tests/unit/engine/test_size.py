@@ -32,5 +32,5 @@ def test_more_workers_than_were_shown_to_work_are_spares_of_a_job_that_trains(
     engine.configure(
         Settings(num_micro_batches=micro_batches, micro_batches_per_worker=None if micro_batches else 1, reduce="fast")
     )
-    engine._settled = settled
-    assert engine._max_workers == told
+    engine.regrouping.settled = settled
+    assert engine.regrouping.max_workers == told

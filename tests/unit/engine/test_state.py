@@ -64,7 +64,7 @@ def test_the_checksum_covers_skeleton_and_shape() -> None:
     assert tensor_sum(one) != tensor_sum(other)
 
 
-def test_a_neighbour_reads_a_block() -> None:
+def test_a_neighbor_reads_a_block() -> None:
     block = shared_memory.SharedBlock(4)
     block.bytes[:] = torch.tensor([1, 2, 3, 4], dtype=torch.uint8)
 

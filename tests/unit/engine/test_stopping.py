@@ -26,9 +26,9 @@ def stopped_by(error: Exception, *, continues: int, settled: int) -> list[str]:
     """What the coordinator is told by a worker that has settled in this generation, and is in one that continues."""
     membership = Listening()
     engine = Engine(lambda board, closed: membership, ProgressPage())
-    engine.world = World(generation=2, rank=1, size=2, continues=continues)
-    engine._settled = settled
-    engine.stop_job_for(error)
+    engine.regrouping.world = World(generation=2, rank=1, size=2, continues=continues)
+    engine.regrouping.settled = settled
+    engine.regrouping.stop_job_for(error)
     return membership.stopped
 
 
@@ -55,7 +55,7 @@ def test_the_agent_learns_whether_an_exception_was_the_scripts_own(
     board.close()
     assert has_raised(tmp_path / "board") == is_own
     assert has_lifeline(tmp_path / "board")
-    ProgressPage().note_raised()  # where nobody looks
+    ProgressPage().note_raised()  # where no agent looks
 
 
 @pytest.mark.parametrize("error", [PeerLost("gone"), ValueError("of the script")])

@@ -82,24 +82,53 @@ def test_clipping_sees_the_full_gradient_and_only_that_counts() -> None:
 # --- several of them --------------------------------------------------------------------------------------
 
 
-def test_prepare_gives_back_what_it_was_given() -> None:
-    def things() -> tuple[Any, Any, Any]:
-        model = nn.Linear(2, 1)
-        optimizer = SGD(model.parameters(), lr=0.1)
-        return make_trainer(model), optimizer, StepLR(optimizer, 1)
+def shapes(first: Any, second: Any, scheduler: Any, scaler: Any) -> list[tuple[Any, ...]]:
+    return [
+        (first, scheduler),
+        (first, scheduler, scaler),
+        (scaler, scheduler, first),
+        (first, second, scheduler),
+        ([first, second], (scheduler,), scaler),
+        ([first, scheduler, scaler], second),
+    ]
 
-    trainer, optimizer, scheduler = things()
-    assert trainer.prepare(optimizer) is optimizer
-    trainer, optimizer, scheduler = things()
-    assert trainer.prepare(optimizer, scheduler) == (optimizer, scheduler)
-    trainer, optimizer, scheduler = things()
-    scaler = torch.amp.GradScaler("cpu")
-    assert trainer.prepare(optimizer, scheduler, scaler) == (optimizer, scheduler, scaler)
-    trainer, optimizer, scheduler = things()
-    one, two = [optimizer], [scheduler]
-    got = trainer.prepare(one, two)
-    assert got[0] is one and got[1] is two
+
+@pytest.mark.parametrize("number", range(6))
+def test_prepare_takes_things_in_any_order_and_gives_them_back_in_the_same(number: int) -> None:
+    model = nn.Linear(2, 1)
+    first, second = SGD([model.weight], lr=0.1), SGD([model.bias], lr=0.1)
+    scheduler, scaler = StepLR(first, 1), torch.amp.GradScaler("cpu")
+    things = shapes(first, second, scheduler, scaler)[number]
+    trainer = make_trainer(model)
+
+    got = trainer.prepare(*things)
+
+    assert all(one is other for one, other in zip(got, things, strict=True))
+    names = set(trainer.engine.registry.state()) - {"model", "logged"}
+    flat = [each for thing in things for each in (thing if isinstance(thing, list | tuple) else [thing])]
+    assert len(names) == len(flat)
     assert isinstance(scheduler, StepLR) and type(scheduler).__name__ == "StepLR"
+
+
+def test_one_thing_alone_comes_back_as_itself() -> None:
+    model = nn.Linear(2, 1)
+    trainer, optimizer = make_trainer(model), SGD(model.parameters(), lr=0.1)
+    assert trainer.prepare(optimizer) is optimizer
+    pair = [StepLR(optimizer, 1), StepLR(optimizer, 2)]
+    assert trainer.prepare(pair) is pair
+
+
+def test_two_optimizers_side_by_side_are_two_optimizers() -> None:
+    model = nn.ModuleDict({"one": Slope(), "two": Slope()})
+    loader = everstep.DataLoader(Numbers(4), batch_size=2)
+    trainer = make_trainer(model, loader, micro_batches=2)
+    first, second = trainer.prepare(*(SGD(model[name].parameters(), lr=1.0) for name in ("one", "two")))
+    for samples in loader:
+        with trainer.step():
+            (model["one"](samples) + model["two"](samples)).backward()
+            first.step()
+            second.step()
+    assert (trainer.num_steps, model["one"].weight.item(), model["two"].weight.item()) == (1, -1.5, -1.5)
 
 
 def test_the_last_of_several_optimizers_commits() -> None:
@@ -151,7 +180,7 @@ def train(
     trainer = make_trainer(model, loader, micro_batches)
     optimizer = SGD(model.parameters(), lr=1.0)
     scheduler = schedule(optimizer)
-    trainer.prepare(optimizer, scheduler if is_prepared else None)
+    trainer.prepare(optimizer, *([scheduler] if is_prepared else []))
     rates = []
     for _ in trainer.epochs(epochs):
         for samples in loader:
@@ -240,7 +269,7 @@ def test_a_scheduler_may_be_made_after_its_optimizer_was_prepared() -> None:
     loader = everstep.DataLoader(Numbers(8), batch_size=2)
     trainer = make_trainer(model, loader, micro_batches=2)
     optimizer = trainer.prepare(SGD(model.parameters(), lr=1.0))
-    _, scheduler = trainer.prepare([], StepLR(optimizer, 1, 0.5))
+    scheduler = trainer.prepare(StepLR(optimizer, 1, 0.5))
     for samples in loader:
         with trainer.step():
             model(samples).backward()
@@ -308,7 +337,7 @@ def test_an_overflow_skips_the_update_and_counts_the_step(micro_batches: int) ->
     loader = everstep.DataLoader(Numbers(4 * micro_batches), batch_size=1)
     trainer = make_trainer(model, loader, micro_batches)
     optimizer, scaler = SGD(model.parameters(), lr=1.0), torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
-    optimizer, scaler = trainer.prepare(optimizer, None, scaler)
+    optimizer, scaler = trainer.prepare(optimizer, scaler)
     told = []
     for samples in loader:
         with trainer.step():
@@ -352,9 +381,7 @@ def test_a_scaler_that_is_switched_off_does_nothing() -> None:
     model = Slope()
     loader = everstep.DataLoader(Numbers(8), batch_size=2)
     trainer = make_trainer(model, loader, micro_batches=2)
-    optimizer, scaler = trainer.prepare(
-        SGD(model.parameters(), lr=1.0), scaler=torch.amp.GradScaler("cpu", enabled=False)
-    )
+    optimizer, scaler = trainer.prepare(SGD(model.parameters(), lr=1.0), torch.amp.GradScaler("cpu", enabled=False))
     for samples in loader:
         with trainer.step():
             scaler.scale(model(samples)).backward()

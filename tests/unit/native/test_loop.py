@@ -87,8 +87,9 @@ def test_the_micro_batches_stay_what_they_were_when_saved(monkeypatch: pytest.Mo
 
 def test_other_micro_batches_than_saved_are_refused() -> None:
     saved = Job(micro_batches=3).train(1, until=2)
-    with pytest.raises(UsageError, match="micro_batches=4, but the state was saved with 3") as caught:
+    with pytest.raises(UsageError) as caught:
         Job(micro_batches=4, saved=saved)
+    assert caught.value.code == "micro-batches-differ-from-state"
     assert "micro_batches=3" in str(caught.value.hint)
 
 
@@ -218,7 +219,7 @@ def no_optimizer_step(job: Job) -> None:
 
 def scheduler_between_steps(job: Job) -> None:
     scheduler = torch.optim.lr_scheduler.StepLR(job.optimizer, 1)
-    job.trainer.prepare([], scheduler)
+    job.trainer.prepare(scheduler)
     for samples in job.loader:
         with job.trainer.step():
             job.compute(samples)
@@ -230,19 +231,20 @@ def another_length(job: Job) -> None:
 
 
 MISUSES: list[tuple[Any, str]] = [
-    (taken_not_trained, "the batch of micro-batch 0 of step 0 was taken from the loader, but not trained on"),
-    (two_steps_for_one_batch, "step\\(\\) without a batch"),
-    (step_before_the_loop, "step\\(\\) without a batch"),
-    (no_optimizer_step, "ended without optimizer.step\\(\\)"),
-    (scheduler_between_steps, "scheduler.step\\(\\) outside of a step"),
-    (another_length, "size=12 there, size=32 here"),
+    (taken_not_trained, "batch-not-trained-on"),
+    (two_steps_for_one_batch, "step-without-batch"),
+    (step_before_the_loop, "step-without-batch"),
+    (no_optimizer_step, "no-optimizer-step"),
+    (scheduler_between_steps, "called-outside-step"),
+    (another_length, "state-of-other-data"),
 ]
 
 
-@pytest.mark.parametrize(("misuse", "words"), MISUSES, ids=lambda value: getattr(value, "__name__", ""))
-def test_wrong_use_of_the_loop_is_explained(misuse: Any, words: str) -> None:
-    with pytest.raises(UsageError, match=words) as caught:
+@pytest.mark.parametrize(("misuse", "code"), MISUSES, ids=lambda value: getattr(value, "__name__", ""))
+def test_wrong_use_of_the_loop_is_explained(misuse: Any, code: str) -> None:
+    with pytest.raises(UsageError) as caught:
         misuse(Job())
+    assert caught.value.code == code
     assert caught.value.hint
 
 

@@ -258,7 +258,7 @@ def test_a_parameter_of_two_reentrant_segments_is_refused_by_name_or_summed() ->
     together, apart = train_segments("middle", shared=True), train_segments(shared=True)  # all are in one bucket
     assert together == [pytest.approx(each) for each in apart]
     with pytest.MonkeyPatch.context() as patch:  # to a bucket for each
-        patch.setattr("everstep.engine.step.lay_out", lambda parameters: lay_out(parameters, bucket_bytes=8))
+        patch.setattr("everstep.engine.step_work.lay_out", lambda parameters: lay_out(parameters, bucket_bytes=8))
         with pytest.raises(UsageError, match="got a second gradient in one backward"):
             train_segments("middle", shared=True)
 

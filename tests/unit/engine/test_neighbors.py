@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from everstep.engine import shared_memory
-from everstep.engine.neighbours import SMALL_BYTES, Neighbour, find_neighbours
+from everstep.engine.neighbors import SMALL_BYTES, Neighbor, find_neighbors
 from everstep.engine.world import World
 from everstep.ipc.local_socket import pair
 
@@ -24,8 +24,8 @@ WAIT_S = 60.0
 
 
 @pytest.fixture
-def two() -> Iterator[tuple[Neighbour, Neighbour]]:
-    one, other = (Neighbour(1, line) for line in pair())
+def two() -> Iterator[tuple[Neighbor, Neighbor]]:
+    one, other = (Neighbor(1, line) for line in pair())
     yield one, other
     one.close()
     other.close()
@@ -37,7 +37,7 @@ def beside() -> Iterator[Callable[..., Future[object]]]:
         yield threads.submit
 
 
-def test_messages_are_matched_by_tag_and_within_it_by_order(two: tuple[Neighbour, Neighbour]) -> None:
+def test_messages_are_matched_by_tag_and_within_it_by_order(two: tuple[Neighbor, Neighbor]) -> None:
     one, other = two
     for payload, tag in ((b"first", 7), (b"else", 8), (b"", 7), (b"x" * SMALL_BYTES, 9)):
         one.send(payload, tag)
@@ -46,11 +46,11 @@ def test_messages_are_matched_by_tag_and_within_it_by_order(two: tuple[Neighbour
 
 
 def test_two_that_only_send_do_not_wait_for_each_other(
-    two: tuple[Neighbour, Neighbour], beside: Callable[..., Future[object]]
+    two: tuple[Neighbor, Neighbor], beside: Callable[..., Future[object]]
 ) -> None:
     num_messages = 5_000  # far more than the sockets hold
 
-    def talk(mine: Neighbour) -> list[bytes]:
+    def talk(mine: Neighbor) -> list[bytes]:
         for number in range(num_messages):
             mine.send(number.to_bytes(4, "little"), number)
         return [mine.recv(number) for number in range(num_messages)]
@@ -63,11 +63,11 @@ def test_two_that_only_send_do_not_wait_for_each_other(
 def test_three_that_send_in_a_circle_do_not_wait_for_each_other(beside: Callable[..., Future[object]]) -> None:
     num_messages = 2_000
     lines = [pair() for _ in range(3)]  # from each to the next
-    circle = [(Neighbour(1, lines[n][0]), Neighbour(1, lines[n - 1][1])) for n in range(3)]  # the next, the one before
+    circle = [(Neighbor(1, lines[n][0]), Neighbor(1, lines[n - 1][1])) for n in range(3)]  # the next, the one before
     for following, before in circle:
-        Neighbour.put_together([following, before])
+        Neighbor.put_together([following, before])
 
-    def talk(following: Neighbour, before: Neighbour) -> list[bytes]:
+    def talk(following: Neighbor, before: Neighbor) -> list[bytes]:
         for number in range(num_messages):
             following.send(number.to_bytes(4, "little"), 1)
         return [before.recv(1) for _ in range(num_messages)]
@@ -84,7 +84,7 @@ def test_a_timeout_that_the_script_sets_for_all_sockets_is_not_ours(beside: Call
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(0.01)
     try:
-        one, other = (Neighbour(1, line) for line in pair())
+        one, other = (Neighbor(1, line) for line in pair())
         told = beside(other.recv, 1)
         with pytest.raises(TimeoutError):
             told.result(0.2)
@@ -97,7 +97,7 @@ def test_a_timeout_that_the_script_sets_for_all_sockets_is_not_ours(beside: Call
 
 
 def test_whoever_waits_is_set_free_by_a_cut(
-    two: tuple[Neighbour, Neighbour], beside: Callable[..., Future[object]]
+    two: tuple[Neighbor, Neighbor], beside: Callable[..., Future[object]]
 ) -> None:
     one, other = two
     waiting = [beside(one.recv, 1), beside(other.recv, 1)]
@@ -111,8 +111,8 @@ def test_whoever_waits_is_set_free_by_a_cut(
 
 
 def test_that_another_has_ended_is_nothing_to_whoever_waits_here(beside: Callable[..., Future[object]]) -> None:
-    (mine, first), (also_mine, second) = ([Neighbour(1, line) for line in pair()] for _ in range(2))
-    Neighbour.put_together([mine, also_mine])
+    (mine, first), (also_mine, second) = ([Neighbor(1, line) for line in pair()] for _ in range(2))
+    Neighbor.put_together([mine, also_mine])
     told = beside(also_mine.recv, 1)
     first.send(b"all that I have to say", 1)
     first.close()
@@ -127,7 +127,7 @@ def test_that_another_has_ended_is_nothing_to_whoever_waits_here(beside: Callabl
         each.close()
 
 
-def test_an_end_is_seen_whatever_is_still_to_be_read(two: tuple[Neighbour, Neighbour]) -> None:
+def test_an_end_is_seen_whatever_is_still_to_be_read(two: tuple[Neighbor, Neighbor]) -> None:
     one, other = two
     one.send(b"unread", 1)
     assert not other.has_ended()
@@ -136,7 +136,7 @@ def test_an_end_is_seen_whatever_is_still_to_be_read(two: tuple[Neighbour, Neigh
 
 
 @pytest.mark.parametrize("has_unread", [False, True])
-def test_what_was_sent_before_the_end_still_arrives(two: tuple[Neighbour, Neighbour], has_unread: bool) -> None:
+def test_what_was_sent_before_the_end_still_arrives(two: tuple[Neighbor, Neighbor], has_unread: bool) -> None:
     one, other = two
     if has_unread:
         other.send(b"never read", 1)
@@ -151,17 +151,17 @@ def test_all_on_one_machine_find_each_other(beside: Callable[..., Future[object]
     size = 4
     store = dist.HashStore()
     worlds = [World(generation=1, rank=r, size=size, store_address="", store_port=0) for r in range(size)]
-    found = [each.result(WAIT_S) for each in [beside(find_neighbours, world, store) for world in worlds]]
-    assert all(isinstance(neighbours, dict) for neighbours in found)
-    by_rank: list[dict[int, Neighbour]] = found  # type: ignore[assignment]
-    assert [sorted(neighbours) for neighbours in by_rank] == [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]]
-    for rank, neighbours in enumerate(by_rank):
-        for peer, neighbour in neighbours.items():
-            neighbour.send(f"{rank} to {peer}".encode(), 1)
-    for rank, neighbours in enumerate(by_rank):
-        for peer, neighbour in neighbours.items():
-            assert neighbour.recv(1) == f"{peer} to {rank}".encode()
-            neighbour.close()
+    found = [each.result(WAIT_S) for each in [beside(find_neighbors, world, store) for world in worlds]]
+    assert all(isinstance(neighbors, dict) for neighbors in found)
+    by_rank: list[dict[int, Neighbor]] = found  # type: ignore[assignment]
+    assert [sorted(neighbors) for neighbors in by_rank] == [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]]
+    for rank, neighbors in enumerate(by_rank):
+        for peer, neighbor in neighbors.items():
+            neighbor.send(f"{rank} to {peer}".encode(), 1)
+    for rank, neighbors in enumerate(by_rank):
+        for peer, neighbor in neighbors.items():
+            assert neighbor.recv(1) == f"{peer} to {rank}".encode()
+            neighbor.close()
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_a_file_of_a_stranger_is_not_opened(
         try:
             assert told.result(WAIT_S / 6) is False
         finally:
-            os.close(os.open(tmp_path / name, os.O_WRONLY | os.O_NONBLOCK))  # sets free whoever waits for the pipe
+            os.close(os.open(tmp_path / name, os.O_WRONLY | os.O_NONBLOCK))  # ends a wait for the pipe
             os.close(descriptor)
 
 
@@ -206,10 +206,10 @@ def test_a_block_is_opened_only_if_it_has_the_size_that_was_told() -> None:
 def test_one_on_another_machine_is_not_looked_for_here(beside: Callable[..., Future[object]]) -> None:
     store = _Elsewhere()
     worlds = [World(generation=1, rank=r, size=3, store_address="", store_port=0) for r in range(3)]
-    found = [each.result(WAIT_S) for each in [beside(find_neighbours, world, store) for world in worlds]]
-    assert [sorted(neighbours) for neighbours in found] == [[1], [0], []]  # type: ignore[call-overload]
-    for neighbours in found:
-        for each in neighbours.values():  # type: ignore[attr-defined]
+    found = [each.result(WAIT_S) for each in [beside(find_neighbors, world, store) for world in worlds]]
+    assert [sorted(neighbors) for neighbors in found] == [[1], [0], []]  # type: ignore[call-overload]
+    for neighbors in found:
+        for each in neighbors.values():  # type: ignore[attr-defined]
             each.close()
 
 
@@ -225,12 +225,12 @@ def test_a_stranger_at_the_door_is_sent_away(beside: Callable[..., Future[object
     """Somebody has read the name of the socket, and not the secret."""
     store = _Watched()
     worlds = [World(generation=1, rank=r, size=2, store_address="", store_port=0) for r in range(2)]
-    first = beside(find_neighbours, worlds[0], store)
+    first = beside(find_neighbors, worlds[0], store)
     assert store.has_card.wait(WAIT_S)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
         stranger.connect(store.door)
         stranger.send((1).to_bytes(8, "little") + bytes(16))
-        second = beside(find_neighbours, worlds[1], store)
+        second = beside(find_neighbors, worlds[1], store)
         (mine,), (other,) = (each.result(WAIT_S).values() for each in (first, second))  # type: ignore[attr-defined]
         assert stranger.recv(100) == b""
     mine.send(b"between us", 1)

@@ -1,8 +1,8 @@
 """Peers on the same machine: we read their memory and they ours, and small messages go by a unix socket for each pair.
 
 gloo would bring these messages too, but its event loop spins whenever the thread that uses a connection is off the
-processor; where every core has a worker, that cost more than the sums themselves. Who is a neighbour is tried out when
-a group is formed, both ways."""
+processor; where every core has a worker, that cost more than the sums themselves. Which peers are neighbors is tried
+out when a group is formed, both ways."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _ANSWER_S = 10.0
 _TAG, _HELLO = struct.Struct("<q"), struct.Struct("<q16s")
 
 
-class Neighbour:
+class Neighbor:
     """Messages to and from one peer, matched by their tags and, within a tag, by their order. One thread at a time;
     only `cut` may be called beside it. OSError when the connection is over.
 
-    Whoever waits here takes in what all neighbours send: however little a socket holds, nobody waits in a circle."""
+    A worker that waits here takes in what all neighbors send, so that full sockets cannot make a cycle of waits."""
 
     def __init__(self, pid: int, line: socket.socket) -> None:
         self.pid = pid
@@ -40,12 +40,12 @@ class Neighbour:
         self._line.settimeout(None)  # whatever the script has set for all sockets
         self._early: dict[int, deque[bytes]] = defaultdict(deque)  # come before they were asked for, by tag
         self._is_over = False  # nothing more will come
-        self._all: Sequence[Neighbour] = (self,)
+        self._all: Sequence[Neighbor] = (self,)
 
     @classmethod
-    def put_together(cls, neighbours: Sequence[Neighbour]) -> None:
-        for each in neighbours:
-            each._all = neighbours
+    def put_together(cls, neighbors: Sequence[Neighbor]) -> None:
+        for each in neighbors:
+            each._all = neighbors
 
     def send(self, payload: bytes, tag: int) -> None:
         packet = _TAG.pack(tag) + payload
@@ -67,11 +67,11 @@ class Neighbour:
     def has_ended(self) -> bool:
         """Whether the peer has cut the connection, read or unread messages aside."""
         poll = select.poll()
-        poll.register(self._line, 0)  # an end is always told
+        poll.register(self._line, 0)  # an end is always reported
         return bool(poll.poll(0))
 
     def cut(self) -> None:
-        """End it, for the peer and for whoever waits here. Safe from any thread."""
+        """End it, for the peer and for a thread that waits here. Safe from any thread."""
         try:
             self._line.shutdown(socket.SHUT_RDWR)
         except OSError:  # it is over already
@@ -97,14 +97,14 @@ class Neighbour:
     def _take(self) -> bool:
         """Whether something was there."""
         if self._is_over:
-            raise ConnectionResetError("a neighbour has closed its connection")
+            raise ConnectionResetError("a neighbor has closed its connection")
         try:
             packet = self._receive()
         except BlockingIOError:
             return False
         if not packet:
             self._is_over = True
-            raise ConnectionResetError("a neighbour has closed its connection")
+            raise ConnectionResetError("a neighbor has closed its connection")
         self._early[_TAG.unpack_from(packet)[0]].append(packet[_TAG.size :])
         return True
 
@@ -115,8 +115,8 @@ class Neighbour:
             return self._line.recv(SMALL_BYTES + _TAG.size, socket.MSG_DONTWAIT)
 
 
-def find_neighbours(world: World, store: dist.Store) -> dict[int, Neighbour]:
-    """By rank. Everybody shows a block with a secret and a socket, and tells whose it could use."""
+def find_neighbors(world: World, store: dist.Store) -> dict[int, Neighbor]:
+    """By rank. Each worker shows a block with a secret and a socket, and reports whose it could use."""
     machine = shared_memory.machine()
     if not shared_memory.is_available() or machine is None:
         store.set(f"card/{world.rank}", json.dumps(None))
@@ -146,15 +146,15 @@ def find_neighbours(world: World, store: dist.Store) -> dict[int, Neighbour]:
                 lines[rank] = line
             seen.append(rank)
         store.set(f"seen/{world.rank}", json.dumps(seen))
-        # Everybody's answer is awaited, also by who saw nobody: until then the block must be there to be read.
+        # All answers are awaited, also without neighbors: until then the block must be there to be read.
         answers = {rank: json.loads(store.get(f"seen/{rank}")) for rank in world.peers}
         mutual = {rank for rank in seen if world.rank in answers[rank]}
         for rank in lines.keys() - mutual:
             lines.pop(rank).close()
         lines |= _answer(door, secret, {rank for rank in mutual if rank > world.rank})
-    neighbours = {rank: Neighbour(cards[rank][0], line) for rank, line in lines.items()}
-    Neighbour.put_together(list(neighbours.values()))
-    return neighbours
+    neighbors = {rank: Neighbor(cards[rank][0], line) for rank, line in lines.items()}
+    Neighbor.put_together(list(neighbors.values()))
+    return neighbors
 
 
 def _call(name: bytes, hello: bytes) -> socket.socket | None:
@@ -164,7 +164,7 @@ def _call(name: bytes, hello: bytes) -> socket.socket | None:
     except OSError:  # too many files are open
         return None
     try:
-        line.setblocking(False)  # a door at which too many wait is no way to it either
+        line.setblocking(False)  # a listener with a full backlog is not usable either
         line.connect(name)
         if peer_user(line) == os.geteuid():
             line.send(hello, socket.MSG_NOSIGNAL)

@@ -7,11 +7,11 @@ import sys
 
 ASKED_TWICE = """
 import os, signal, sys
-from everstep.engine import farewell
+from everstep.engine import leaving
 
 wishes = []
-farewell._SAME_S = float(sys.argv[1])
-farewell.on_sigterm(lambda: wishes.append("leave"))
+leaving._SAME_S = float(sys.argv[1])
+leaving.on_sigterm(lambda: wishes.append("leave"))
 os.kill(os.getpid(), signal.SIGTERM)
 os.kill(os.getpid(), signal.SIGTERM)
 print(wishes)

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import IO
 
 RUNNING, STOPPED, ENDED = "running", "stopped", "ended"
+NOWHERE = subprocess.DEVNULL  # as `output`
 
 _FLAGS, _STARTED, _EXIT_STATUS = 6, 19, 49  # of /proc/PID/stat, counted after the name
 _IS_EXITING = 0x4
@@ -180,9 +181,9 @@ def own_command(name: str, options: Mapping[str, str]) -> list[str]:
 
 
 def start_detached(
-    command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int, descriptors: Sequence[int]
+    command: Sequence[str], *, env: Mapping[str, str] | None = None, output: IO[bytes] | int, descriptors: Sequence[int]
 ) -> int:
-    """Start a process that outlives us and is nobody's child for long: its pid. It must end by itself."""
+    """Start a process that outlives us and must end by itself: its pid."""
     popen = _popen(command, env=env, output=output, errors=None, cwd=None, descriptors=descriptors)
     popen.returncode = 0  # nobody will ask; without this, its end would be waited for
     return popen.pid

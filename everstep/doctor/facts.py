@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
-from everstep import env
+from everstep import addresses, env
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError
 from everstep.launcher.endpoint import Endpoint
@@ -205,7 +205,7 @@ def _port_range() -> tuple[int, int] | None:
 
 def _listen_problem() -> str:
     try:
-        socket.create_server(("", 0)).close()
+        addresses.listen("").close()
     except OSError as error:
         return error.strerror or str(error)
     return ""
@@ -213,7 +213,7 @@ def _listen_problem() -> str:
 
 def _port(endpoint: Endpoint) -> Port:
     try:
-        is_here = endpoint.is_here()
+        is_here = addresses.is_here(endpoint.host)
     except EverstepError as error:
         return Port(endpoint=str(endpoint), problem=error.message)
     if endpoint.is_taken():
@@ -221,7 +221,7 @@ def _port(endpoint: Endpoint) -> Port:
     problem = ""
     if is_here:
         try:
-            socket.create_server((endpoint.host, endpoint.port)).close()
+            addresses.listen(endpoint.host, endpoint.port).close()
         except OSError as error:
             problem = error.strerror or str(error)
     return Port(endpoint=str(endpoint), is_here=is_here, problem=problem)

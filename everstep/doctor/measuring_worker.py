@@ -16,7 +16,6 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
@@ -24,6 +23,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
 from everstep import env
+from everstep.addresses import address_towards
 from everstep.client.calls import Coordinator
 from everstep.doctor.facts import Torch, gather, measure_clock
 from everstep.doctor.finding import Finding
@@ -31,7 +31,6 @@ from everstep.doctor.here import judge_here
 from everstep.doctor.links import Pair, rounds
 from everstep.doctor.nodes import PEER_LOST, LinkReport, NodeReport
 from everstep.errors import EverstepError
-from everstep.launcher.agent import node_address
 
 STORE_S = 120.0  # who died is told by the coordinator; this is for what nobody sees
 LINK_S = 15.0  # for two nodes to connect, and for one message
@@ -76,8 +75,7 @@ def _meet(store: dist.Store, where: str, size: int) -> None:
 
 def _measure_alone(rank: int, *, has_peers: bool) -> NodeReport:
     url, token = env.coordinator_url(), env.token()
-    where = urlsplit(url) if url else None
-    address = env.address() or (node_address(where.hostname or "", where.port or 80) if where else "127.0.0.1")
+    address = env.address() or (address_towards(url) if url else "127.0.0.1")
     report = NodeReport(
         rank=rank,
         node=socket.gethostname(),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everstep import env
+from everstep.addresses import own_address
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job_file.order import NodeOrder, policy_of
@@ -25,7 +26,6 @@ from everstep.launcher.local_coordinator import (
     private_directory,
     write_token,
 )
-from everstep.launcher.machine import own_address
 from everstep.platforms import status_file
 from everstep.platforms.base import OVER, State
 from everstep.platforms.fleet import Fleet, NoFleet, ReturningNodes, keep

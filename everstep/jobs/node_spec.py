@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from everstep import env
+from everstep.addresses import address_towards
 from everstep.errors import UsageError
-from everstep.launcher.agent import node_address
 from everstep.launcher.endpoint import private_file
 from everstep.launcher.node import ENDING_SIGNALS, NodeSpec
 from everstep.launcher.shown_streams import Shown
@@ -53,7 +53,7 @@ def node_spec(request: AgentRequest, directory: Path) -> NodeSpec:
         num_workers=request.num_workers,
         directory=directory,
         agent=request.name or f"{socket.gethostname()}-{secrets.token_hex(3)}",
-        address=request.address or node_address(where.hostname, where.port or 80),
+        address=request.address or address_towards(where.hostname),
         is_address_given=request.address is not None,
         node_rank=request.node_rank,
         heartbeat_s=request.heartbeat_s,

@@ -23,11 +23,12 @@ from pathlib import Path
 from types import FrameType
 
 from everstep import env
+from everstep.addresses import family_of
 from everstep.client.calls import Coordinator
-from everstep.errors import EverstepError, UsageError
+from everstep.errors import EverstepError
 from everstep.events import emit
 from everstep.ipc.progress_page import allocate, await_end, has_lifeline, has_raised, is_shared, read_board
-from everstep.launcher.cleanup import Broom
+from everstep.launcher.cleanup import Sweeper
 from everstep.launcher.decisions import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
 from everstep.launcher.event_loop import EventLoop
 from everstep.launcher.node import NodeSpec, WorkerRanks, worker_environment
@@ -80,7 +81,7 @@ class Agent:
         self._loop = loop = EventLoop()
         self._incarnation = uuid.uuid4().hex
         self._probe = Probe(node.address)
-        self._broom = Broom()
+        self._sweeper = Sweeper()
         self._saver = SaverProcess(node.directory / f"{node.agent.replace('/', '_')}.saver", loop, say)
         self._line = Line(
             self._connect,
@@ -120,7 +121,7 @@ class Agent:
         self._free_port = 0
 
     def run(self) -> Verdict:
-        with self._signals(), self._broom:
+        with self._signals(), self._sweeper:
             try:
                 self._reserve_port()
                 self._starter.attach(self._loop, self._say)
@@ -217,7 +218,7 @@ class Agent:
     def _reserve_port(self) -> None:
         """For the next attempt, which may begin in a while: as long as it is bound here, nobody else is given it. The
         one reserved before is from now on rank 0's, if that is here."""
-        before, self._reserved = self._reserved, socket.socket()
+        before, self._reserved = self._reserved, socket.socket(family_of(self._node.address))
         self._reserved.bind(("", 0))  # another one: the last is still held
         self._free_port = int(self._reserved.getsockname()[1])
         if before is not None:
@@ -288,7 +289,7 @@ class Agent:
             ).is_replaced:
                 self._ask_replacement(place, delay_s=_NO_ROOM_S)
             return
-        self._broom.watch(child.pid)
+        self._sweeper.watch(child.pid)
         started = LocalWorker(place=place, child=child, board=files.board, files=files)
         self._workers[worker] = started
         self._loop.watch(child, lambda: self._bury(started))
@@ -312,7 +313,7 @@ class Agent:
                 was_asked=name in self._asked,
             )
             self._line.tell_exit(name, told)
-        self._broom.forget(worker.child.pid)
+        self._sweeper.forget(worker.child.pid)
         del self._workers[name]
         self._note_end()
         attempt = worker.place.attempt
@@ -519,13 +520,3 @@ class Agent:
         self._is_ending, self._failure = True, error
         self._say(f"giving up: {error}")
         self._terminate_all()
-
-
-def node_address(coordinator_host: str, coordinator_port: int) -> str:
-    """The address that this node reaches the coordinator from; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((coordinator_host, coordinator_port))
-        except OSError as error:
-            raise UsageError(f"no way to the coordinator at {coordinator_host}: {error}") from error
-        return str(probe.getsockname()[0])

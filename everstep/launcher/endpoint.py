@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everstep import env
+from everstep.addresses import is_here
 from everstep.errors import CoordinatorUnreachable, EverstepError, PermanentError, Refused, UsageError
 from everstep.launcher import run_record
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, write_token
@@ -47,31 +48,14 @@ class Endpoint:
                 f"a run cannot host a coordinator with TLS at {self.url}",
                 hint="start `everstep serve --tls-cert … --tls-key …` there, and leave is_host out",
             )
-        return not self.is_tls and (self.is_here() if told is None else told)
+        return not self.is_tls and (is_here(self.host) if told is None else told)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    def is_here(self) -> bool:
-        """Whether the address is one of this machine's: only then can one listen there."""
-        try:
-            found = socket.getaddrinfo(self.host, 0, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise UsageError(f"{self.host} has no address: {error.strerror}", hint="see --rdzv-endpoint") from None
-        return any(can_bind(family, address) for family, _, _, _, address in found)
-
     def is_taken(self) -> bool:
         try:
             socket.create_connection((self.host, self.port), 2.0).close()
-        except OSError:
-            return False
-        return True
-
-
-def can_bind(family: int, address: tuple[object, ...]) -> bool:
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind(address)
         except OSError:
             return False
         return True

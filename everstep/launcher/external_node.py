@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from everstep.addresses import listen
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, JobFinished, JobStopped
 from everstep.launcher.probe import Probe
@@ -69,7 +70,7 @@ class Guest:
         self._failure: EverstepError | None = None
         self._order: AttemptOrder | None = None  # what this node takes part in …
         self._due: NodeRole | None = None  # … and what it shall take part in next
-        self._listener = self._listen()
+        self._listener = listen(address)
         self._last_attempt = -1
         self._closed_at: float | None = None
         self._is_open = self._is_ready = False
@@ -146,7 +147,7 @@ class Guest:
             if start is not None and start.number > self._last_attempt:
                 self._last_attempt = start.number
                 # Another port for the next attempt at once, before the next report tells it.
-                self._due, self._listener = NodeRole(order=start, listener=self._listener), self._listen()
+                self._due, self._listener = NodeRole(order=start, listener=self._listener), listen(self._address)
                 self._probe.follow(orders.peers)
             self._tell_why(orders)
             self._lose_patience()
@@ -158,9 +159,6 @@ class Guest:
             self._tell_end(self._due.order, -signal.SIGTERM)
             self._due.listener.close()
             self._due = None
-
-    def _listen(self) -> socket.socket:
-        return socket.create_server((self._address, 0), backlog=128)
 
     def _give_up(self, error: EverstepError) -> None:
         with self._changed:

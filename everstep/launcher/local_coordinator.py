@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from everstep.addresses import can_bind
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.launcher.logs import tail
 from everstep.process import Child, own_command
@@ -74,13 +74,7 @@ def earlier_port(files: CoordinatorFiles, host: str = "127.0.0.1") -> int:
         port = int(files.ready.read_text().strip().rsplit(":", 1)[1])
     except (FileNotFoundError, IndexError, ValueError):
         return 0
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return 0
-    return port
+    return port if can_bind(host, port, is_reused=True) else 0
 
 
 def serve_command(files: CoordinatorFiles, host: str, port: int) -> list[str]:

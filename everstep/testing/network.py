@@ -10,7 +10,6 @@ import itertools
 import os
 import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,13 +17,14 @@ from types import TracebackType
 from typing import TypeVar
 
 from everstep.errors import PermanentError, UsageError
-from everstep.process import ENDED, process_state, wait_for_end
+from everstep.process import ENDED, ask, process_state, wait_for_end
 
 T = TypeVar("T")
 
 _PREFIX = "everstep"
 _CLONE_NEWNET = 0x40000000
 _END_S = 5.0  # for a killed process to be gone
+_COMMAND_S = 60.0
 _serial = itertools.count()
 
 
@@ -177,10 +177,10 @@ def _nft(inside: list[str], rules: str) -> None:
 
 
 def _command(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise PermanentError(f"{' '.join(command)}: {done.stderr.strip()}")
-    return done.stdout
+    done = ask(command, timeout_s=_COMMAND_S)
+    if not done.exit.is_good:
+        raise PermanentError(f"{' '.join(command)}: {done.errors.strip()}", code="network-command-failed")
+    return done.text
 
 
 def _namespaces() -> list[str]:
@@ -189,7 +189,7 @@ def _namespaces() -> list[str]:
 
 def _remove(names: list[str]) -> None:
     for name in names:
-        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        ask(["ip", "netns", "del", name], timeout_s=_COMMAND_S)
 
 
 def _remove_left_overs() -> None:

@@ -30,9 +30,9 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from everstep import env
+from everstep.addresses import address_towards
 from everstep.client.calls import Coordinator
 from everstep.errors import CoordinatorUnreachable, EverstepError, PeerLost
-from everstep.launcher.agent import node_address
 from everstep.launcher.endpoint import host_or_join, join, private_file
 from everstep.launcher.external_node import Guest, NodeRole
 from everstep.torchrun.parameters import MeetingOptions, read_parameters
@@ -57,7 +57,7 @@ class Handler(RendezvousHandler):
                 view = coordinator.create_job(JobSpec(name="torchrun", policy=_policy(meeting)))
             if view.is_finished or view.is_stopped:
                 raise RendezvousClosedError(f"job {meeting.job} is over: {view.reason}; give another --rdzv-id")
-            self._address = meeting.address or node_address(meeting.endpoint.host, meeting.endpoint.port)
+            self._address = meeting.address or address_towards(meeting.endpoint.host)
             self._guest = Guest(
                 self._connect,
                 agent=f"{socket.gethostname()}-{secrets.token_hex(3)}",

@@ -31,6 +31,7 @@ from everstep.doctor.here import judge_here
 from everstep.doctor.links import Pair, rounds
 from everstep.doctor.nodes import PEER_LOST, LinkReport, NodeReport
 from everstep.errors import EverstepError
+from everstep.waiting import wait_until
 
 STORE_S = 120.0  # who died is told by the coordinator; this is for what nobody sees
 LINK_S = 15.0  # for two nodes to connect, and for one message
@@ -59,15 +60,16 @@ def main() -> None:
     store.set(f"report/{rank}", json.dumps(asdict(report)))
     reports = [json.loads(store.get(f"report/{each}")) for each in range(size)]
     print(json.dumps({"rank": rank, "reports": reports}), flush=True)
-    store.add("end", 1)
-    while rank == 0 and store.add("end", 0) < size:  # its store stays until all have read it
-        time.sleep(0.01)
+    if rank > 0:
+        store.add("end", 1)
+    else:  # its store stays until all have read it
+        _meet(store, "end", size)
 
 
 def _meet(store: dist.Store, where: str, size: int) -> None:
     store.add(where, 1)
-    while store.add(where, 0) < size:
-        time.sleep(0.01)
+    if not wait_until(lambda: store.add(where, 0) >= size, STORE_S, "the other nodes", pause_s=0.01):
+        raise dist.DistError(f"not all {size} nodes came within {STORE_S:.0f} s")
 
 
 # --- alone ----------------------------------------------------------------------------------------

@@ -20,13 +20,13 @@ from everstep.addresses import is_here
 from everstep.errors import CoordinatorUnreachable, EverstepError, PermanentError, Refused, UsageError
 from everstep.launcher import run_record
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, write_token
+from everstep.waiting import wait_until
 
 if TYPE_CHECKING:
     from everstep.client.calls import Coordinator
 
 _PAUSE_S = 0.25
 _UNAUTHORISED = 401
-_TOLD_AFTER_S = 3.0
 OTHERS_S = 30.0  # how long a coordinator of ours stays for other nodes after the end
 _TOKEN_S = 5.0  # for the token's file to come, once the coordinator is there
 
@@ -117,21 +117,19 @@ def _await_others(endpoint: Endpoint, job: str, token: str, directory: Path, say
     """The job is over for us, but other nodes may still have to hear of it from the coordinator that we host."""
     if (record := run_record.read(directory)) is not None and record.state == run_record.LEFT:
         return  # it is not over for them, and will not be by waiting
-    began, is_told = time.monotonic(), False
-    deadline = began + OTHERS_S
+    present: list[str] = []
     with _connect(endpoint, token, job) as coordinator:
-        while time.monotonic() < deadline:
+
+        def have_left() -> bool:
             try:
                 view = coordinator.view(is_brief=True)
             except EverstepError:  # there was no such job, or the coordinator is away
-                return
-            present = [node.agent for node in view.nodes if node.is_present]
-            if not present:
-                return
-            if not is_told and time.monotonic() - began > _TOLD_AFTER_S:
-                is_told = True
-                say(f"waiting, {OTHERS_S:.0f} s at most, for {', '.join(present)} to hear of the end from us")
-            time.sleep(0.05)
+                return True
+            present[:] = [node.agent for node in view.nodes if node.is_present]
+            return not present
+
+        what = lambda: f"{', '.join(present)} to learn that the job is over ({OTHERS_S:.0f} s at most)"  # noqa: E731
+        wait_until(have_left, OTHERS_S, what, say=say)
 
 
 def unshare_token(job: str, token: str) -> None:
@@ -147,20 +145,26 @@ def unshare_token(job: str, token: str) -> None:
 def join(endpoint: Endpoint, job: str, token_file: Path | None, patience_s: float, say: Callable[[str], None]) -> str:
     """Wait until the coordinator there answers us; the token that it takes. One that is there knows its token: who
     does not have it a little later will not get it by waiting."""
-    began, is_told, there_at = time.monotonic(), False, None
-    while True:
+    problem: EverstepError | None = None
+    there_at: float | None = None
+
+    def look() -> str | None:
+        nonlocal problem, there_at
         token = _find_token(job, token_file)
         problem = _try(endpoint, job, token)
-        if problem is None and token is not None:
+        if problem is None:
             return token
         now, is_there = time.monotonic(), isinstance(problem, UsageError | Refused) and endpoint.is_taken()
         there_at = (there_at or now) if is_there else None
-        if problem is not None and (now - there_at > _TOKEN_S if there_at else now - began > patience_s):
+        if there_at is not None and now - there_at > _TOKEN_S:
             raise problem
-        if not is_told and now - began > _TOLD_AFTER_S:
-            is_told = True
-            say(f"waiting for the coordinator at {endpoint}: {problem}")
-        time.sleep(_PAUSE_S)
+        return None
+
+    token = wait_until(look, patience_s, lambda: f"the coordinator at {endpoint}: {problem}", say=say, pause_s=_PAUSE_S)
+    if token is None:
+        assert problem is not None
+        raise problem
+    return token
 
 
 def _connect(endpoint: Endpoint, token: str, job: str) -> Coordinator:

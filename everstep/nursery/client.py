@@ -49,8 +49,9 @@ class NurseryGone(Exception):
     """It has died, refused or does not answer: start the worker plainly."""
 
 
-def nursery_command(descriptor: int, kind: str) -> list[str]:
-    return [sys.executable, "-u", "-c", _PROGRAM, str(descriptor), kind]
+def nursery_command(descriptor: int, kind: str, path: Path | None = None) -> list[str]:
+    """`path`: of the socket, if it is one that listens."""
+    return [sys.executable, "-u", "-c", _PROGRAM, str(descriptor), kind, *([str(path)] if path else [])]
 
 
 class NurseryClient:

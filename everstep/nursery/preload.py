@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from everstep.nursery.client import CONTROL
+from everstep.waiting import wait_until
 
 # What makes up nearly all of it, so that the rehearsal is short.
 _FOR_WORKERS = (
@@ -155,10 +156,11 @@ def _problem() -> str:
     if torch is not None and torch.cuda.is_initialized():
         return "importing torch has initialised CUDA, which no fork can use"
     # OpenBLAS has threads from its import on, and ends them at the first fork, which was the rehearsal's.
-    deadline = time.monotonic() + _ENDING_S
-    while len(threads := os.listdir("/proc/self/task")) > 1:
-        if time.monotonic() > deadline:
-            names = sorted(Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in threads)
-            return f"imports have started threads, which a fork would not have: {', '.join(names)}"
-        time.sleep(0.001)
-    return ""
+    if wait_until(lambda: len(_threads()) == 1, _ENDING_S, "threads of the imports to end", pause_s=0.001):
+        return ""
+    names = sorted(Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in _threads())
+    return f"imports have started threads, which a fork would not have: {', '.join(names)}"
+
+
+def _threads() -> list[str]:
+    return os.listdir("/proc/self/task")

@@ -51,15 +51,16 @@ class _Client:
 
 
 class NurseryServer:
-    def __init__(self, line: socket.socket, *, problem: str) -> None:
-        self._problem = problem
+    def __init__(self, line: socket.socket, *, path: str, problem: str) -> None:
+        """`path`: where `line` listens; "" if it is the one connection."""
+        self._path, self._problem = path, problem
         self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._connections: list[_Client] = []
         self._idle_s = 0.0
         self._idle_since = time.monotonic()
         self._listener: socket.socket | None = None
-        if line.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        if path:
             self._listener = line
             line.setblocking(False)
             self._selector.register(line, selectors.EVENT_READ, self._accept)
@@ -91,12 +92,11 @@ class NurseryServer:
         if self._listener is None:
             return True
         # Whoever looks for a nursery holds the same lock: it finds this one as it was, or not at all.
-        path = self._listener.getsockname()
-        with open(f"{path}.lock", "a") as lock:
+        with open(f"{self._path}.lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._accept()
             if not self._connections:
-                os.unlink(path)
+                os.unlink(self._path)
                 self._listener.close()
         return not self._connections
 

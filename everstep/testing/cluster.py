@@ -28,6 +28,7 @@ from everstep.process import Child, wait_for_end
 from everstep.retry import patiently
 from everstep.testing.network import Network
 from everstep.testing.tape import Event, Tape, is_match
+from everstep.waiting import wait_until
 from everstep.wire import JobSpec, JobView, Policy
 
 T = TypeVar("T")
@@ -308,13 +309,15 @@ class Cluster:
         return int(started[0]["pid"])
 
     def _until(self, condition: Callable[[], bool], timeout_s: float, wanted: str) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
+        def look() -> bool:
+            if condition():
+                return True
             if self._nodes and all(node.agent.wait(0) is not None for node in self._nodes) and not condition():
-                raise ClusterError(f"the job ended before: {wanted}\n{self._story()}")
-            if time.monotonic() > deadline:
-                raise ClusterError(f"not within {timeout_s:.0f} s: {wanted}\n{self._story()}")
-            time.sleep(_LOOK_S)
+                raise ClusterError(f"the job ended before: {wanted}\n{self._story()}", code="cluster-job-ended")
+            return False
+
+        if not wait_until(look, timeout_s, wanted, pause_s=_LOOK_S):
+            raise ClusterError(f"not within {timeout_s:.0f} s: {wanted}\n{self._story()}", code="cluster-event-missing")
 
     def _is_out(self, node: _ClusterNode) -> bool:
         is_cut = self._network is not None and self._network.is_cut(node.host)

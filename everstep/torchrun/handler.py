@@ -13,8 +13,7 @@ import shutil
 import socket
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -36,6 +35,7 @@ from everstep.errors import CoordinatorUnreachable, EverstepError, PeerLost
 from everstep.launcher.endpoint import host_or_join, join, private_file
 from everstep.launcher.external_node import Guest, NodeRole
 from everstep.torchrun.parameters import MeetingOptions, read_parameters
+from everstep.waiting import wait_until
 from everstep.wire import JobSpec, Policy
 
 log = logging.getLogger("everstep")
@@ -43,6 +43,7 @@ log = logging.getLogger("everstep")
 BACKEND = "everstep"
 _KNOCK_S = 1.0
 _LOOK_S = 0.02
+_MEET_S = 600.0  # for all nodes of an attempt: one that dies meanwhile closes it
 _STORE_S = 60.0  # for each of torchrun's own calls to the store
 _HERE = "everstep/here"
 
@@ -142,23 +143,29 @@ class Handler(RendezvousHandler):
             else:
                 raise PeerLost(f"port {order.master_port} is no longer offered")
         store.add(_HERE, 1)
-        while store.add(_HERE, 0) < order.num_nodes:
-            self._check_open()
-            time.sleep(_LOOK_S)
+        self._await(lambda: store.add(_HERE, 0) >= order.num_nodes, f"all {order.num_nodes} nodes")
         return store
 
     def _await_listener(self, address: str, port: int) -> None:
-        while True:
+        def is_there() -> bool:
             try:
                 socket.create_connection((address, port), _KNOCK_S).close()
-                return
             except OSError:
-                self._check_open()
-                time.sleep(_LOOK_S)
+                return False
+            return True
 
-    def _check_open(self) -> None:
-        if self._guest.is_attempt_over:
-            raise PeerLost("the attempt was closed")
+        self._await(is_there, f"node 0 at {address}:{port}")
+
+    def _await(self, is_there: Callable[[], bool], what: str) -> None:
+        def look() -> bool:
+            if is_there():
+                return True
+            if self._guest.is_attempt_over:
+                raise PeerLost("the attempt was closed", code="torchrun-attempt-closed")
+            return False
+
+        if not wait_until(look, _MEET_S, what, say=_say, pause_s=_LOOK_S):
+            raise PeerLost(f"{what} did not come within {_MEET_S:.0f} s", code="torchrun-nodes-missing")
 
 
 def _store(address: str, port: int, listener: int | None = None) -> TCPStore:

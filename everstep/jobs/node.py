@@ -234,9 +234,10 @@ def _leave_in_time(order: NodeOrder, deadline: float | None) -> None:
         return
 
     def leave() -> None:
-        time.sleep(max(0.0, deadline - order.grace_s - time.time()))
         print("everstep: the time is nearly up: leaving", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGTERM)
 
     if deadline - time.time() < _TOO_LONG:
-        threading.Thread(target=leave, name="deadline", daemon=True).start()
+        timer = threading.Timer(max(0.0, deadline - order.grace_s - time.time()), leave)
+        timer.daemon = True
+        timer.start()

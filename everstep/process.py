@@ -23,9 +23,9 @@ NOWHERE = subprocess.DEVNULL  # as `output`
 _FLAGS, _STARTED, _EXIT_STATUS = 6, 19, 49  # of /proc/PID/stat, counted after the name
 _IS_EXITING = 0x4
 
-# Runs before the command, in its process: from now on the parent's death is ours. Python code between fork and exec
-# would not be safe in a process with threads, so this is a program of its own (15 ms). The parent may have died
-# before the request was made; then nobody would tell us.
+# Runs before the command, in its process, which from now on dies with its parent. Python code between fork and exec
+# would not be safe in a process with threads, so this is a separate program (15 ms). The parent may have died
+# before the request was made; then no signal would come.
 _GUARD = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -65,7 +65,7 @@ class Exit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What a short command has said."""
+    """The output of a short command."""
 
     exit: Exit
     text: str
@@ -73,7 +73,7 @@ class Answer:
 
 
 class Child:
-    """A process of ours. Start it from a thread that lives as long as the child shall: the kernel ends it with that."""
+    """A child process. Start it from a thread that lives as long as the child should: the kernel ends it with that."""
 
     def __init__(self, pid: int, descriptor: int, collect: Callable[[], int]) -> None:
         """`descriptor` is its pidfd, ours from now on. `collect` is called once, when it has ended: it gives the exit
@@ -156,7 +156,7 @@ class Child:
 
 
 def ask(command: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> Answer:
-    """Run a short command to its end. Raises OSError if there is none of that name, TimeoutError if it takes longer."""
+    """Run a short command to its end. Raises OSError if there is no such command, TimeoutError if it takes longer."""
     try:
         done = subprocess.run(
             command,
@@ -185,12 +185,12 @@ def start_detached(
 ) -> int:
     """Start a process that outlives us and must end by itself: its pid."""
     popen = _popen(command, env=env, output=output, errors=None, cwd=None, descriptors=descriptors)
-    popen.returncode = 0  # nobody will ask; without this, its end would be waited for
+    popen.returncode = 0  # never asked for; without this, Python would wait for its end
     return popen.pid
 
 
 def reap_detached(pid: int) -> None:
-    """Let go the number of such a process, which is about to end, while we are still its parent."""
+    """Release the pid of such a process, which is about to end, while we are still its parent."""
     try:
         os.waitpid(pid, 0)
     except ChildProcessError:
@@ -198,15 +198,15 @@ def reap_detached(pid: int) -> None:
 
 
 class Orphans:
-    """Processes that lost their parent and were given to us: process 1 of a container gets all of them. Whatever ended
-    and was not waited for stays as a zombie, until no more processes can be started."""
+    """Processes that lost their parent and became our children: process 1 of a container gets all of them. A process
+    that has ended but was not waited for stays as a zombie, until no more processes can be started."""
 
     def __init__(self) -> None:
         self._seen: set[tuple[int, str]] = set()
 
     def reap(self) -> int:
-        """Let go those that had ended at the last look already: what we started ourselves is waited for at once by
-        whoever started it. How many they were."""
+        """Release those that had ended at the last look already: children of this process are reaped at once by the
+        code that started them. Returns how many they were."""
         ended = {(pid, started_at(pid)) for pid in _zombies()}
         old, self._seen = ended & self._seen, ended
         for pid, _ in old:
@@ -215,7 +215,7 @@ class Orphans:
 
 
 def _zombies() -> Iterator[int]:
-    """Children of ours that have ended."""
+    """Our children that have ended."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent = path.read_text().rpartition(")")[2].split()[:2]
@@ -279,7 +279,7 @@ def process_state(pid: int) -> str:
 
 
 def started_at(pid: int) -> str:
-    """When it was, by the kernel's clock, since the number may one day be another's; "" if there is none."""
+    """Its start by the kernel's clock, since the pid may be reused one day; "" if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[_STARTED]
     except (FileNotFoundError, ProcessLookupError):
@@ -287,7 +287,7 @@ def started_at(pid: int) -> str:
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether it has ended, and nobody has asked how."""
+    """Whether it has ended, but was not reaped."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

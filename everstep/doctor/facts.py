@@ -1,4 +1,4 @@
-"""Look at this machine, and write down what is. Judges nothing; what cannot be found out is None, or a text says why.
+"""Gather facts about this machine. Judges nothing; an unknown fact is None, or a text says why.
 
 torch is asked in a process of its own, by the interpreter that workers get."""
 
@@ -49,7 +49,7 @@ class Torch:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NameFacts:
     host: str
-    addresses: tuple[str, ...] = ()  # that the host's own name stands for
+    addresses: tuple[str, ...] = ()  # that the host's own name resolves to
     reverse: str = ""  # the name of the first of them
     interface: str | None = None  # that gloo shall use instead
     problem: str = ""
@@ -59,8 +59,8 @@ class NameFacts:
 class Port:
     endpoint: str
     is_here: bool = False
-    is_taken: bool = False  # somebody listens there
-    problem: str = ""  # why nobody can listen there
+    is_taken: bool = False  # a process listens there
+    problem: str = ""  # why no process can listen there
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,7 +177,7 @@ def _names() -> NameFacts:
 
 
 def _within(limit_s: float, call: Callable[[], T]) -> T:
-    """A resolver has no time-out of ours: it is left behind in a thread."""
+    """A resolver cannot be given a time-out: a late one is left behind in a thread."""
     answers: list[T] = []
     errors: list[OSError] = []
 

@@ -33,14 +33,14 @@ from everstep.doctor.nodes import PEER_LOST, LinkReport, NodeReport
 from everstep.errors import EverstepError
 from everstep.waiting import wait_until
 
-STORE_S = 120.0  # who died is told by the coordinator; this is for what nobody sees
+STORE_S = 120.0  # the coordinator reports deaths; this is for what it cannot see
 LINK_S = 15.0  # for two nodes to connect, and for one message
 SPEED_S = 0.5  # per device
 CPU_SIZE, GPU_SIZE = 512, 4096  # of the matrices
 NUM_PINGS, PINGS_S = 200, 0.5
 SMALLEST_BYTES, LARGEST_BYTES, NUM_LARGEST = 256 << 10, 16 << 20, 3
 MIN_TRIES = 5  # of a device: one alone may have been held up
-SLOW_S = 0.3  # two pieces in a row that took so long are not followed by another
+SLOW_S = 0.3  # after two pieces in a row that took this long, stop
 
 
 def main() -> None:
@@ -95,7 +95,7 @@ def _measure_alone(rank: int, *, has_peers: bool) -> NodeReport:
         try:
             with closing(Coordinator(url, token, env.job())) as coordinator:
                 report = replace(report, clock_s=measure_clock(coordinator))
-        except EverstepError:  # it is away: the agent tells
+        except EverstepError:  # it is away: the agent reports that
             pass
     return report
 
@@ -118,7 +118,7 @@ def _devices() -> list[str]:
 
 
 def _gflops(device: str) -> float:
-    """The best of many short tries: what is measured is the device, not who else uses it for a moment."""
+    """The best of many short tries: measure the device, not others that use it for a moment."""
     size = CPU_SIZE if device == "cpu" else GPU_SIZE
     one, other = (torch.rand(size, size, device=device) for _ in range(2))
     best_s, began, num_tries = float("inf"), time.monotonic(), 0
@@ -195,7 +195,7 @@ class _Link:
             pieces.append((num_bytes, self._round_trip(piece)))
             if is_last:
                 break
-        # The best of all: what is measured is the way, not what held up one of its ends for a moment.
+        # The best of all: measure the link, not a moment's delay at one of its ends.
         return statistics.median(times) / 2, max(2 * size / seconds / 1e6 for size, seconds in pieces)
 
     def echo(self) -> None:

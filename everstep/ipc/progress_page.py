@@ -1,7 +1,7 @@
 """A worker's progress board: a little shared memory that its agent can read even when the worker is dead.
 
 Written without a system call at every change of phase. One writer; a reader may see the fields of two
-neighbouring moments mixed, which is harmless for what they are used for. Knows nothing of torch."""
+neighboring moments mixed, which is harmless here. Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class WorkerProgress:
 
 
 class ProgressPage:
-    """The writing side. Without a file it is plain memory: the same calls, nobody looking."""
+    """The writing side. Without a file it is plain memory: the same calls, without a reader."""
 
     def __init__(self, path: str | Path | None = None) -> None:
         if path is None:
@@ -143,7 +143,7 @@ def read_board(path: str | Path) -> WorkerProgress:
     if len(raw) < _LAYOUT.size:
         return WorkerProgress()
     step, micro_batch, phase, since, longest_step_s, longest_wait_s = _LAYOUT.unpack(raw[: _LAYOUT.size])
-    if not since:  # allocated, and nobody has written on it: a script without an engine never does
+    if not since:  # allocated, but never written: by a script without an engine
         return WorkerProgress()
     return WorkerProgress(
         step=step,

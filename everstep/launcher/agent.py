@@ -1,10 +1,10 @@
-"""The agent: starts a node's workers when told to, sees their deaths within a millisecond, obeys, replaces the dead.
+"""The agent: starts a node's workers, sees their deaths within a millisecond, obeys the coordinator, replaces the dead.
 
-All workers of a job are started together (an attempt). Those that regroup are replaced one by one; all others are
-ended and started anew together when the coordinator says so. One thread decides and acts; it waits for process ends,
-signals, orders and deadlines in one place (loop.py) and never for the coordinator (line.py does). Ends with the job, or
-when none of its regrouping workers is left, and micro-batches no process behind: on SIGINT and SIGTERM in good order,
-on its own kill -9 by the kernel's hand (process.py) and a broom. Knows nothing of torch."""
+All workers of a job are started together (an attempt). Workers that regroup are replaced one by one; all others are
+ended and restarted together when the coordinator says so. One thread decides and acts; it waits for process ends,
+signals, orders and deadlines in one place (event_loop.py) and never for the coordinator (reporting.py does). Ends with
+the job, or when none of its regrouping workers is left, and leaves no process behind: on SIGINT and SIGTERM in good
+order; if it is killed, the kernel (process.py) and a sweeper (cleanup.py) end its workers. Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,15 @@ from everstep.addresses import family_of
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError
 from everstep.events import emit
-from everstep.ipc.progress_page import allocate, await_end, has_lifeline, has_raised, is_shared, read_board
+from everstep.ipc.progress_page import (
+    WorkerProgress,
+    allocate,
+    await_end,
+    has_lifeline,
+    has_raised,
+    is_shared,
+    read_board,
+)
 from everstep.launcher.cleanup import Sweeper
 from everstep.launcher.decisions import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
 from everstep.launcher.event_loop import EventLoop
@@ -46,21 +54,25 @@ log = logging.getLogger("everstep")
 
 _STACKS_S = 0.5  # how long workers have to print their stacks
 _RESTART_GRACE_S = 5.0  # from SIGTERM to SIGKILL when all workers are restarted: most of them are stuck anyway
-_SURVIVORS_FIRST_S = 0.5  # a replacement is started so long after a death …
+_SURVIVORS_FIRST_S = 0.5  # a replacement is started this long after a death …
 _FORK_SOON_S = 0.1  # … and sooner if it is a fork of the nursery, which takes little of the survivors' cores
-_NO_ROOM_S = 5.0  # one that a full disk did not let start is tried again so much later
+_NO_ROOM_S = 5.0  # one that could not start on a full disk is tried again after this
 _STOP_GRACE_S = 2.0  # a stopped job's workers hear it from the coordinator and end by themselves
 _ANSWER_S = 4.0
 _REAP_S = 5.0  # loader processes of killed workers come to process 1
-_FAREWELL_S = 5.0  # how long an agent that has nothing left to run tries to tell the coordinator
+_FAREWELL_S = 5.0  # how long an agent that has nothing left to run tries to report that
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True, eq=False)
 class LocalWorker:
     place: WorkerRanks
     child: Child
     board: Path
     files: WorkerFiles
+    is_listened_to: bool = False  # its end is noticed before the kernel is done with it
+    is_exit_reported: bool = False
+    is_condemned: bool = False  # by an order to kill it
+    was_asked: bool = False  # to end
 
 
 class Agent:
@@ -75,8 +87,8 @@ class Agent:
         on_worker: Callable[[LocalWorker], None] = lambda worker: None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_end`: when all has ended here, and before the coordinator hears it: what is to be seen of it is shown
-        then, since whoever watches looks no longer than until all nodes have left."""
+        """`on_end`: when all has ended here, and before the coordinator knows: then the last output is shown, since
+        a watcher stops as soon as all nodes have left."""
         self._node, self._starter, self._say, self._on_worker, self._on_end = node, starter, say, on_worker, on_end
         self._loop = loop = EventLoop()
         self._incarnation = uuid.uuid4().hex
@@ -108,11 +120,7 @@ class Agent:
         self._is_regrouping = False
         self._told_why = ""
         self._ended_at = 0.0  # when the last thing ended here, worker or job …
-        self._told_wait = ""  # … and what was said since of those who have not
-        self._listened_to: set[str] = set()  # workers whose end is heard before it is seen …
-        self._told: set[str] = set()  # … and told already
-        self._condemned: set[str] = set()
-        self._asked: set[str] = set()  # to end
+        self._told_wait = ""  # … and the line said since about workers that have not
         self._signal_number: int | None = None
         self._job: JobEnd | None = None
         self._failure: EverstepError | None = None
@@ -153,13 +161,13 @@ class Agent:
 
     @property
     def _is_done(self) -> bool:
-        """Nothing is left to run, and nothing will come: the job is over, or goes on without this node."""
+        """Nothing is left to run, and nothing will come: the job is over, or continues without this node."""
         has_left = self._is_regrouping and self._attempt >= 0
         return not (self._workers or self._awaited or self._due) and (self._is_ending or has_left)
 
     def _connect(self) -> Coordinator:
         node = self._node
-        # Not much longer than a call is held: after a cut the network may swallow what is sent on an old connection.
+        # Not much longer than a call is held: after a cut, the network may swallow data on an old connection.
         answer_s = node.heartbeat_s + _ANSWER_S
         return Coordinator(node.coordinator_url, env.read_token(node.token_file), node.job, answer_s=answer_s)
 
@@ -177,7 +185,7 @@ class Agent:
             return self._job or JobEnd(stop_reason=gave_up)
         outlived = [each for each in view.workers if each.status in ("dead", "lost")]
         return JobEnd(
-            is_finished=view.is_finished,  # and whoever comes after its end is refused
+            is_finished=view.is_finished,  # and a worker that comes after its end is refused
             stop_reason="" if view.is_finished else view.reason if view.is_stopped else gave_up,
             outlived=frozenset(each.worker for each in outlived),
             chiefs=frozenset(each.worker for each in outlived if each.died_as == 0),
@@ -216,7 +224,7 @@ class Agent:
             self._start(WorkerRanks.of(order, local_rank))
 
     def _reserve_port(self) -> None:
-        """For the next attempt, which may begin in a while: as long as it is bound here, nobody else is given it. The
+        """For the next attempt, which may begin in a while: as long as it is bound here, no other process gets it. The
         one reserved before is from now on rank 0's, if that is here."""
         before, self._reserved = self._reserved, socket.socket(family_of(self._node.address))
         self._reserved.bind(("", 0))  # another one: the last is still held
@@ -225,7 +233,7 @@ class Agent:
             before.close()
 
     def _end_attempt(self, reason: str, *, wants_stacks: bool) -> None:
-        """All workers go, to be started anew with all others."""
+        """End all workers, to be restarted with all others."""
         if self._is_ending_attempt or not self._workers:
             return
         self._is_ending_attempt = True
@@ -239,14 +247,14 @@ class Agent:
             self._loop.after(_STACKS_S + _RESTART_GRACE_S, partial(self._kill, worker, reason))
 
     def _drop_due(self) -> None:
-        """An attempt that was over before it began here: nobody must wait for its workers' end."""
+        """An attempt that was over before it began here: no node must wait for its workers' end."""
         due, self._due = self._due, None
         for name in due.workers if due else []:
             self._line.tell_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
 
-    def _disown(self, past: Sequence[str]) -> None:
-        """An attempt may begin and be over while we are not heard of: then only we know that our part never began, and
-        the next one would wait for the end of those workers."""
+    def _report_never_started(self, past: Sequence[str]) -> None:
+        """An attempt may begin and be over while the coordinator does not hear from us: then only we know that our part
+        never began, and the next one would wait for the end of those workers."""
         for name in past:
             if name not in self._workers:
                 self._line.tell_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
@@ -280,7 +288,7 @@ class Agent:
             allocate(files.board)
             with open_log(files.stdout) as output, open_log(files.stderr) as errors:
                 child = self._starter.start(self._node.command, env=environment, output=output, errors=errors)
-        except OSError as error:  # a full disk, no process left: the other workers of this node go on
+        except OSError as error:  # a full disk, no process left: the other workers of this node continue
             self._say(f"{worker} cannot be started: {error}")
             self._line.tell_exit(worker, WorkerExit(exit_code=1))
             self._ends.append(WorkerEnd(worker=worker, exit=Exit(code=1), attempt=place.attempt))
@@ -304,15 +312,7 @@ class Agent:
         self._loop.forget(worker.child)
         ended = worker.child.wait()
         assert ended is not None
-        progress = read_board(worker.board)
-        if name not in self._told:  # first of all: the others wait for nothing but this
-            told = WorkerExit(
-                exit_code=ended.code,
-                step=progress.step,
-                micro_batch=progress.micro_batch,
-                was_asked=name in self._asked,
-            )
-            self._line.tell_exit(name, told)
+        progress = self._report_exit(worker, ended.code)  # first of all: the others wait for nothing else
         self._sweeper.forget(worker.child.pid)
         del self._workers[name]
         self._note_end()
@@ -323,7 +323,7 @@ class Agent:
             step=progress.step,
             micro_batch=progress.micro_batch,
             attempt=attempt,
-            was_asked=name in self._asked,
+            was_asked=worker.was_asked,
             has_raised=has_raised(worker.board),
             is_shared=is_shared(worker.board),
         )
@@ -351,28 +351,35 @@ class Agent:
             self._starter.when_settled(self._begin_due)
 
     def _listen(self, worker: LocalWorker) -> None:
-        """Hear of its end as early as can be. Called from the line's thread."""
-        name = worker.place.worker
-        if name not in self._listened_to and has_lifeline(worker.board):
-            self._listened_to.add(name)
+        """Notice its end as early as possible. Called from the reporter's thread."""
+        if not worker.is_listened_to and has_lifeline(worker.board):
+            worker.is_listened_to = True
 
             def wait() -> None:
                 if await_end(worker.board):
                     self._loop.post(lambda: self._sense(worker))
 
-            threading.Thread(target=wait, name=f"lifeline of {name}", daemon=True).start()
+            threading.Thread(target=wait, name=f"lifeline of {worker.place.worker}", daemon=True).start()
 
     def _sense(self, worker: LocalWorker) -> None:
         """A worker begins to end. If it dies, the others need not wait until the kernel is done with it."""
-        name = worker.place.worker
-        code = ending_code(worker.child.pid) if self._workers.get(name) is worker else None
-        if code:
-            progress = read_board(worker.board)
-            self._told.add(name)
-            self._line.tell_exit(name, WorkerExit(exit_code=code, step=progress.step, micro_batch=progress.micro_batch))
+        is_here = self._workers.get(worker.place.worker) is worker
+        if is_here and (code := ending_code(worker.child.pid)):
+            self._report_exit(worker, code)
+
+    def _report_exit(self, worker: LocalWorker, code: int) -> WorkerProgress:
+        """Once, by whichever notices it first: `_sense` or `_bury`."""
+        progress = read_board(worker.board)
+        if not worker.is_exit_reported:
+            worker.is_exit_reported = True
+            ended = WorkerExit(
+                exit_code=code, step=progress.step, micro_batch=progress.micro_batch, was_asked=worker.was_asked
+            )
+            self._line.tell_exit(worker.place.worker, ended)
+        return progress
 
     def _look(self) -> AgentReport:
-        """What the coordinator is told of this node; called from the line's thread."""
+        """The report on this node; called from the reporter's thread."""
         states, active_at = [], 0.0
         for name, worker in list(self._workers.items()):
             state = worker.child.state
@@ -429,13 +436,13 @@ class Agent:
             is_news, self._due = self._due is None, start
             if is_news and not self._workers:
                 self._starter.when_settled(self._begin_due)
-        self._disown(orders.past)
+        self._report_never_started(orders.past)
 
     def _note_end(self) -> None:
         self._ended_at, self._told_wait = time.monotonic(), ""
 
     def _wants_view(self) -> bool:
-        """Whether somebody may be waited for who ought to have ended. Called from the line's thread, too."""
+        """Whether a worker is late that ought to have ended. Called from the reporter's thread, too."""
         has_ended = self._job is not None or (
             not self._is_regrouping and any(end.attempt == self._attempt for end in self._ends)
         )
@@ -458,7 +465,7 @@ class Agent:
             self._say(self._told_wait)
 
     def _dismiss_late(self) -> None:
-        """The job is done. Whoever is still on its way, having done no step while others have, need not come."""
+        """The job is done. A worker that is still starting, and has done no step while others have, is not needed."""
         steps = {name: read_board(worker.board).step for name, worker in self._workers.items()}
         if any(steps.values()) or any(end.step for end in self._ends):
             for name in [name for name, step in steps.items() if step == 0]:
@@ -466,9 +473,9 @@ class Agent:
 
     def _kill_on_order(self, order: KillOrder) -> None:
         worker = self._workers.get(order.worker)
-        if worker is None or order.worker in self._condemned:
+        if worker is None or worker.is_condemned:
             return
-        self._condemned.add(order.worker)
+        worker.is_condemned = True
         self._say(f"{order.worker} is killed: {order.reason}")
         if order.wants_stacks and worker.child.state == RUNNING:
             ask_for_stacks({worker.child: worker.files.stderr})
@@ -478,7 +485,7 @@ class Agent:
 
     def _terminate(self, worker: LocalWorker) -> None:
         if self._workers.get(worker.place.worker) is worker:
-            self._asked.add(worker.place.worker)
+            worker.was_asked = True
             # To the worker alone: its data loaders must serve it until it has left.
             worker.child.signal(signal.SIGTERM, is_for_group=False)
 

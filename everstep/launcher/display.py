@@ -73,7 +73,7 @@ class JobDisplay:
             Goodput(),
             ScriptProgress(),
         )
-        self._waits_for: str | None = None  # what was said last of workers that wait
+        self._waits_for: str | None = None  # the last line about workers that wait
         self._drawn_at = float("-inf")
         self._flushes: deque[threading.Event] = deque()
         self._is_closing = threading.Event()
@@ -129,7 +129,7 @@ class JobDisplay:
 
     @property
     def num_steps_done(self) -> int:
-        """By this run: one that goes on from a checkpoint, or joins others, begins later."""
+        """By this run: one that continues from a checkpoint, or joins others, begins later."""
         return max(0, self.num_steps - (self._training.first_step or 0))
 
     @property

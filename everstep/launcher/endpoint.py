@@ -1,7 +1,7 @@
 """Where the nodes of a job meet: the node that owns the endpoint's address hosts the coordinator, the others join it.
 
-The token lies in a file of the user's home, named by the job: nodes that share the home find it there, others get it by
-EVERSTEP_TOKEN. A file left by an earlier run is told from the new one by trying."""
+The token is in a file of the user's home, named by the job: nodes that share the home find it there, others get it from
+EVERSTEP_TOKEN. A file left by an earlier run is recognized by trying it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from everstep.client.calls import Coordinator
 
 _PAUSE_S = 0.25
-_UNAUTHORISED = 401
-OTHERS_S = 30.0  # how long a coordinator of ours stays for other nodes after the end
+_UNAUTHORIZED = 401
+OTHERS_S = 30.0  # how long the coordinator stays for other nodes after the end
 _TOKEN_S = 5.0  # for the token's file to come, once the coordinator is there
 
 
@@ -35,20 +35,21 @@ _TOKEN_S = 5.0  # for the token's file to come, once the coordinator is there
 class Endpoint:
     host: str
     port: int
-    is_tls: bool = False  # a coordinator stands there: a run hosts none with a certificate
+    is_tls: bool = False  # it is running already: a run hosts none with a certificate
 
     @property
     def url(self) -> str:
         return f"https://{self}" if self.is_tls else f"http://{self}"
 
-    def may_host(self, told: bool | None) -> bool:
-        """Whether this node is to host the coordinator; `told` by the user."""
-        if self.is_tls and told:
+    def may_host(self, is_host: bool | None) -> bool:
+        """Whether this node is to host the coordinator; `is_host`: what the user said, if anything."""
+        if self.is_tls and is_host:
             raise UsageError(
                 f"a run cannot host a coordinator with TLS at {self.url}",
                 hint="start `everstep serve --tls-cert … --tls-key …` there, and leave is_host out",
+                code="tls-cannot-be-hosted",
             )
-        return not self.is_tls and (is_here(self.host) if told is None else told)
+        return not self.is_tls and (is_here(self.host) if is_host is None else is_host)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -70,7 +71,7 @@ def shared_token_path(job: str) -> Path:
 
 
 def share_token(job: str, token: str) -> Path:
-    """For the other nodes of the job, and for nobody else."""
+    """Only for the other nodes of the job."""
     path = shared_token_path(job)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return private_file(path, token + "\n")
@@ -143,8 +144,8 @@ def unshare_token(job: str, token: str) -> None:
 
 
 def join(endpoint: Endpoint, job: str, token_file: Path | None, patience_s: float, say: Callable[[str], None]) -> str:
-    """Wait until the coordinator there answers us; the token that it takes. One that is there knows its token: who
-    does not have it a little later will not get it by waiting."""
+    """Wait until the coordinator there answers us; the token that it takes. A coordinator that
+    answers has its token: a node that does not have it soon after will not get it by waiting."""
     problem: EverstepError | None = None
     there_at: float | None = None
 
@@ -177,8 +178,9 @@ def _try(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | Non
     problem = _ask(endpoint, job, token)
     if problem is not None and endpoint.is_taken() and _is_foreign(endpoint):
         return UsageError(
-            f"what answers at {endpoint} is no everstep coordinator",
+            f"the program at {endpoint} is not an Everstep coordinator",
             hint="another program has this port: give another one in --rdzv-endpoint",
+            code="endpoint-foreign",
         )
     return problem
 
@@ -194,6 +196,7 @@ def _ask(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | Non
         return UsageError(
             f"no token for the coordinator at {endpoint}",
             hint=f"set {env.TOKEN} on all nodes, or let them share the home folder: it is in {shared_token_path(job)}",
+            code="token-missing",
         )
     try:
         with _connect(endpoint, token, job) as coordinator:
@@ -202,11 +205,12 @@ def _ask(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | Non
     except CoordinatorUnreachable as error:
         return error
     except Refused as error:
-        if error.status != _UNAUTHORISED:
+        if error.status != _UNAUTHORIZED:
             return error
         return UsageError(
-            f"the coordinator at {endpoint} does not take our token",
+            f"the coordinator at {endpoint} refused this node's token",
             hint=f"set the same {env.TOKEN} on all nodes, or let them share the home folder",
+            code="token-refused",
         )
 
 

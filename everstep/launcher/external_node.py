@@ -1,6 +1,6 @@
 """A node whose workers another launcher starts and watches, such as torchrun's agent: it has its part in attempts too.
 
-To the coordinator it is an agent with one worker, which stands for all that the other launcher starts on this node.
+To the coordinator it is an agent with one worker, in place of all that the other launcher starts on this node.
 What the coordinator says is heard in threads of its own (line.py); the launcher asks when it wants to know."""
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Guest:
             with self._connect() as coordinator:
                 coordinator.stop(reason)
         except EverstepError as error:
-            log.warning("the coordinator could not be told that the job is over: %s", error.message)
+            log.warning("could not report the end of the job to the coordinator: %s", error.message)
 
     def leave(self) -> None:
         if self._is_open:
@@ -123,7 +123,7 @@ class Guest:
             self._probe.close()
         self._listener.close()
 
-    # --- what is heard ----------------------------------------------------------------------------
+    # --- orders ----------------------------------------------------------------------------
 
     def _look(self) -> AgentReport:
         with self._changed:
@@ -146,7 +146,7 @@ class Guest:
             self._drop_due(start)
             if start is not None and start.number > self._last_attempt:
                 self._last_attempt = start.number
-                # Another port for the next attempt at once, before the next report tells it.
+                # Another port for the next attempt at once, before the next report.
                 self._due, self._listener = NodeRole(order=start, listener=self._listener), listen(self._address)
                 self._probe.follow(orders.peers)
             self._tell_why(orders)
@@ -180,7 +180,7 @@ class Guest:
             self._is_ready = False
             self._end_part(0)
 
-    # --- what is known ----------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------
 
     def _end_part(self, code: int) -> None:
         if self._order is not None:
@@ -205,4 +205,8 @@ class Guest:
         if self._failure is not None:
             return self._failure
         reason = self._orders.reason if self._orders else ""
-        return JobStopped(reason) if reason else JobFinished("the other nodes finished the job")
+        return (
+            JobStopped(reason, code="job-stopped-elsewhere")
+            if reason
+            else JobFinished("the other nodes finished the job")
+        )

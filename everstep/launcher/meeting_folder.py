@@ -1,7 +1,7 @@
 """Nodes that know no address meet by a folder that all of them reach: of any kind that fsspec knows.
 
-The first node writes MAIN_config.json, as ADS does, and beside it a token for workers; the others wait for both. What
-an earlier run has left is told from what is new by trying. Private: on a disk, for this user alone."""
+The first node writes MAIN_config.json, as ADS does, and beside it a token for workers; the others wait for both. Files
+of an earlier run are recognized by trying them. Private: on a disk, only this user can read them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Meeting:
     job: str
     token: str = field(repr=False)
     address: str = ""
-    is_over: bool = False  # whoever comes now comes too late
+    is_over: bool = False  # a node that comes now is too late
 
 
 def publish(folder: str, meeting: Meeting) -> None:
@@ -75,7 +75,11 @@ def find(folder: str) -> Meeting | None:
             is_over=is_over,
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UsageError(f"{folder}/{CONFIG} is not of an everstep job: {error!r}", hint="remove it") from None
+        raise UsageError(
+            f"{folder}/{CONFIG} was not written by an Everstep job: {error!r}",
+            hint="remove it",
+            code="meeting-file-foreign",
+        ) from None
 
 
 def wait_for(folder: str, patience_s: float, say: Callable[[str], None], *, job: str | None = None) -> Meeting:
@@ -106,7 +110,7 @@ def wait_for(folder: str, patience_s: float, say: Callable[[str], None], *, job:
 
 
 def _look(folder: str, job: str | None) -> tuple[Meeting | None, str | None]:
-    """Who is there, and what is wrong with it."""
+    """What the folder holds, and the problem with it."""
     try:
         meeting = find(folder)
     except TemporaryError as error:

@@ -1,10 +1,10 @@
 """An agent's line to the coordinator. Three threads, so that none of its duties waits for another:
 
 - report: heartbeat and orders in one long call after another;
-- deaths: tells the coordinator which worker is gone, on a connection that is always open: milliseconds count;
-- slots: reserves ids for workers to be started, once the deaths before them are told.
+- deaths: reports each worker that is gone, on a connection that is always open: milliseconds count;
+- replacements: reserves ids for workers to be started, once the deaths before them are reported.
 
-Each asks again while the coordinator is away, and after any other trouble, which it tells: none ends in silence. The
+Each asks again while the coordinator is away, and after any other error, which it logs: none ends in silence. The
 agent's own thread never waits for any of them."""
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 _ABSENCE_S = 2.0  # a shorter one is not worth a word
 _IS_OVER = 409  # the job needs no more workers
-_STANDSTILL_S = 1.0  # an answer that took so much longer than it was held: we were not running
-_COMEBACK_S = 1.0  # workers that stood still with us have this long to tell that they are back, before any is killed
+_STANDSTILL_S = 1.0  # an answer that took this much longer than it was held: we were not running
+_COMEBACK_S = 1.0  # workers that stood still with us have this long to report that they are back, before any is killed
 _AGAIN_S = 0.5  # before a duty that failed begins again
 _LOOK_S = 2.0  # between two views, while these are wanted
 _WARM_S = 20.0  # a connection idle for a minute is closed by either side
@@ -64,7 +64,7 @@ class Line:
         self._told_trouble = ""
         self._peers_seen, self._peers = 0, list[Peer]()
         self._untold: deque[Callable[[Coordinator], None]] = deque()  # deaths, and leaving
-        self._telling = threading.Condition()  # whoever waits for one more of them, for none, or for a slot to ask for
+        self._telling = threading.Condition()  # signals a new report, an empty list, or a new request
         self._slots: deque[tuple[str, str]] = deque()  # requests, and whom each replaces
         self._is_closed = threading.Event()
 
@@ -73,7 +73,7 @@ class Line:
             threading.Thread(target=self._guarded, args=(duty,), name=f"agent {duty.__name__}", daemon=True).start()
 
     def close(self, timeout_s: float) -> None:
-        """Wait until every death is told, as long as allowed; the threads end by themselves."""
+        """Wait until every death is reported, up to the time-out; the threads end by themselves."""
         with self._telling:
             self._telling.wait_for(lambda: not self._untold, timeout_s)
             self._is_closed.set()
@@ -89,7 +89,7 @@ class Line:
         self._tell(lambda coordinator: coordinator.exited(worker, ended))
 
     def tell_leaving(self, reason: str) -> None:
-        """This node ends in good order; what its workers do from now on is no failure."""
+        """This node ends in good order; an end of its workers from now on is not a failure."""
         message = AgentLeave(incarnation=self._incarnation, reason=reason)
         self._tell(lambda coordinator: coordinator.agent_leaves(self._agent, message))
 
@@ -132,7 +132,7 @@ class Line:
         return coordinator.report(self._agent, replace(self._look(), peers_seen=self._peers_seen))
 
     def _with_peers(self, orders: AgentOrders) -> AgentOrders:
-        """They are told once: whoever has a part in the attempt has heard of them."""
+        """The coordinator sends them once per change: keep the last list."""
         if orders.peers_seen != self._peers_seen:
             self._peers_seen = orders.peers_seen
             self._peers = [peer for peer in orders.peers if peer.agent != self._agent]
@@ -186,9 +186,9 @@ class Line:
                 raise
             except EverstepError:
                 raise
-            except Exception as error:  # of ours, or of the machine's: the duty goes on, and tries again
+            except Exception as error:  # a bug, or the machine's: the duty continues and tries again
                 self._notice_trouble(error)
-                raise TemporaryError(f"{type(error).__name__}: {error}") from error
+                raise TemporaryError(f"{type(error).__name__}: {error}", code="call-failed-here") from error
             self._notice_presence()
             return answer
 
@@ -200,8 +200,8 @@ class Line:
         if now - self._away_since > _ABSENCE_S and not self._is_absence_told:
             self._is_absence_told = True
             patience = f"{env.coordinator_deadline_s():.0f} s at most"
-            self._say(f"the coordinator does not answer, asking on for {patience}: {error.message}")
-            self._say("start the run that hosted it again, with the same line, to go on; or press Ctrl-C to end here")
+            self._say(f"the coordinator does not answer; retrying for {patience}: {error.message}")
+            self._say("run the same command again on the node that hosted it to continue; or press Ctrl-C to end here")
 
     def _notice_trouble(self, error: Exception) -> None:
         trouble = f"{type(error).__name__}: {error}"

@@ -18,7 +18,7 @@ _PY_SPY_S = 5.0
 
 
 def ask_for_stacks(children: Mapping[Child, Path]) -> None:
-    """Of each, into its log. All at once: whoever asks has other things to do."""
+    """Of each, into its log. All at once: the caller has other things to do."""
     py_spy = shutil.which("py-spy")
     spies = {child: _spy(py_spy, child.pid, log) for child, log in children.items() if py_spy}
     deadline = time.monotonic() + _PY_SPY_S

@@ -1,8 +1,8 @@
-"""Decide what to tell a person whose node has nothing to do but to wait for the ends of others.
+"""Decide what to say on a node that only waits for workers to end.
 
-Workers of a job end together, or nearly so. If one of them hangs in its end, those who wait must say for whom: else
-nobody knows where to look. Workers that regroup may leave one by one, hours before the others: these are waited for
-only when the job is over.
+Workers of a job end nearly together. If one of them hangs while it ends, the nodes that wait must name it: else the
+user does not know where to look. Workers that regroup may leave one by one, hours before the others: these are waited
+for only when the job is over.
 Pure: facts in, a sentence out."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def whom_we_wait_for(
     view: JobView, *, agent: str, running: Mapping[str, int], is_regrouping: bool, since_s: float
 ) -> str:
     """`running`: workers of this node and their process numbers; `since_s` ago the last thing ended here, worker or
-    job. "" if nobody is waited for, or not for long."""
+    job. "" if no worker is waited for, or not for long."""
     is_over = view.is_finished or view.is_stopped
     if since_s < TOLD_AFTER_S or (is_regrouping and not is_over):
         return ""

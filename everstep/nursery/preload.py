@@ -1,7 +1,7 @@
 """Import all that a first training step needs, and prove that the process may be forked.
 
 Much of torch is imported only by the first step. What that is differs from release to release, so it is learned: a
-throw-away fork does a step of torch's DistributedDataParallel and one of ours, and tells what it has imported."""
+throw-away fork does a step of torch's DistributedDataParallel and one of ours, and reports what it has imported."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _import(names: Sequence[str]) -> None:
         try:
             importlib.import_module(name)
         except Exception as problem:
-            # It was made up, or is importable only where it was imported, or is not there in this release: whoever
+            # Made up at run time, importable only where it was imported, or missing in this release: a worker that
             # needs it will import it, and see the problem.
             print(f"{name}: {problem!r}", file=sys.stderr)
 
@@ -154,7 +154,7 @@ def _step_of_torchs() -> None:
 def _problem() -> str:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return "importing torch has initialised CUDA, which no fork can use"
+        return "importing torch has initialized CUDA, which no fork can use"
     # OpenBLAS has threads from its import on, and ends them at the first fork, which was the rehearsal's.
     if wait_until(lambda: len(_threads()) == 1, _ENDING_S, "threads of the imports to end", pause_s=0.001):
         return ""

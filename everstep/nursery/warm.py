@@ -29,7 +29,7 @@ _LIMITS = [name for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
 def warm_nursery(environment: Mapping[str, str], kind: str, *, may_start: bool) -> NurseryClient | None:
-    """The one that fits, started if there is none and `may_start`. None also if there is no place for it."""
+    """The one that fits, started if there is none and `may_start`. None also if no folder can hold it."""
     folder = _folder(may_make=may_start)
     if folder is None:
         return None
@@ -44,7 +44,7 @@ def warm_nursery(environment: Mapping[str, str], kind: str, *, may_start: bool) 
 
 
 def _folder(*, may_make: bool) -> Path | None:
-    """A folder that nobody else can read or replace."""
+    """A folder that no other user can read or replace."""
     path = env.runtime_folder()
     try:
         if may_make:

@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 JOB = "test"
 _LOOK_S = 0.005
-_WAIT_S = 120.0  # for what is to happen; the machine may be busy
+_WAIT_S = 120.0  # for an event; the machine may be busy
 _END_S = 5.0  # for a killed one to be gone
 _ANSWER_S = 60.0  # for the coordinator to answer
 
 
 class ClusterError(EverstepError, AssertionError):
-    """What was waited for did not happen; tells the last events and the last lines of all logs."""
+    """An expected event did not happen; shows the last events and the last lines of all logs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +71,10 @@ class Result:
         if len(set(digests.values())) != 1:
             hint = 'emit("result", weights_digest=everstep.weights_digest(model)) at the end, from everstep.events'
             told = f"different ones: {digests}" if digests else "none"
-            raise ClusterError(f"workers that finished must all report one digest, but reported {told}: {hint}")
+            raise ClusterError(
+                f"workers that finished must all report one digest, but reported {told}: {hint}",
+                code="cluster-digests-differ",
+            )
         return str(next(iter(digests.values())))
 
 
@@ -155,7 +158,9 @@ class Cluster:
         hosts = [*range(1, self._network.num_hosts + 1)] if self._network is not None else [None]
         per_host, rest = divmod(workers, len(hosts))
         if rest:
-            raise UsageError(f"{workers} workers do not split evenly over {len(hosts)} hosts")
+            raise UsageError(
+                f"{workers} workers do not split evenly over {len(hosts)} hosts", code="cluster-workers-uneven"
+            )
         policy = dataclasses.replace(
             self._policy,
             start_workers=workers,
@@ -171,7 +176,9 @@ class Cluster:
     def add(self, n: int = 1, *, host: int | None = None) -> list[str]:
         """Start one more node with `n` workers; returns their names once their processes run."""
         if self._network is not None and host is None:
-            raise UsageError("in a cluster of hosts a node needs one", hint="add(n, host=1)")
+            raise UsageError(
+                "a node in a cluster with hosts needs a host", hint="add(n, host=1)", code="cluster-host-missing"
+            )
         return self._await_workers(self._start_node(n, host), n)
 
     def _start_node(self, num_workers: int, host: int | None) -> str:
@@ -287,14 +294,17 @@ class Cluster:
         deadline = time.monotonic() + timeout_s
         for node in self._nodes:
             if not self._is_out(node) and node.agent.wait(max(0.0, deadline - time.monotonic())) is None:
-                raise ClusterError(f"{node.name} did not end within {timeout_s:.0f} s\n{self._story()}")
+                raise ClusterError(
+                    f"{node.name} did not end within {timeout_s:.0f} s\n{self._story()}",
+                    code="cluster-node-did-not-end",
+                )
         ends = {node.name: node.agent.wait(0) for node in self._nodes}
         result = Result(
             exit_codes={name: end.code for name, end in ends.items() if end is not None},
             all_events=list(self._tape.read()),
         )
         if check and not result.is_good:
-            raise ClusterError(f"no node ended well: {result.exit_codes}\n{self._story()}")
+            raise ClusterError(f"no node ended well: {result.exit_codes}\n{self._story()}", code="cluster-no-good-end")
         return result
 
     def log(self, worker: str) -> str:
@@ -305,7 +315,7 @@ class Cluster:
     def pid(self, worker: str) -> int:
         started = self.events("worker.started", worker=worker)
         if not started:
-            raise UsageError(f"no worker {worker} was started")
+            raise UsageError(f"no worker {worker} was started", code="cluster-worker-unknown")
         return int(started[0]["pid"])
 
     def _until(self, condition: Callable[[], bool], timeout_s: float, wanted: str) -> None:
@@ -388,7 +398,7 @@ class Cluster:
     @property
     def _hosts(self) -> Network:
         if self._network is None:
-            raise UsageError("this cluster has one network", hint="Cluster(…, hosts=3)")
+            raise UsageError("this cluster has one network", hint="Cluster(…, hosts=3)", code="cluster-without-hosts")
         return self._network
 
     def _node_of(self, worker: str) -> _ClusterNode:

@@ -39,6 +39,7 @@ class Network:
             raise UsageError(
                 "hosts of their own need root, iproute2 and nftables",
                 hint="run as root after: apt-get install iproute2 nftables",
+                code="hosts-need-root",
             )
         self.num_hosts = num_hosts
         # The owner's pid in the name lets a later run clear away what a killed one left.
@@ -76,7 +77,7 @@ class Network:
         return host in self._cut
 
     def cut(self, host: int) -> None:
-        """Pull the host's cable: nothing comes or goes, and nobody is told."""
+        """Pull the host's cable: nothing comes or goes, and no connection is closed."""
         _ip("-n", self._switch, "link", "set", f"p{host}", "down")
         self._cut.add(host)
 
@@ -85,7 +86,7 @@ class Network:
         self._cut.discard(host)
 
     def crash(self, host: int) -> None:
-        """All its processes are gone at once, and its cable is down. Its last packets told so, if anybody listened."""
+        """All its processes are gone at once, and its cable is down. Its last packets said so to any listener."""
         self.kill_all(host)
         self.cut(host)
 

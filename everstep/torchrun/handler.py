@@ -1,9 +1,9 @@
 """torchrun's rendezvous, held by our coordinator: each of its agents is a node of a job, each round an attempt.
 
-The coordinator is the one at `--rdzv-endpoint`, or this process hosts one there if nobody does and the address is
-ours. What torchrun does not do: a node that dies, comes or loses a worker is told to all others at once; each attempt
-has a store of its own, so no key of an earlier one is ever read; nobody without the token takes part.
-What stays torchrun's: starting and ending the workers, and counting restarts, node by node."""
+The coordinator is the one at `--rdzv-endpoint`, or this process hosts one there if there is none and the address is
+ours. Beyond torchrun: all nodes learn at once of a node that dies, comes or loses a worker; each attempt has its own
+store, so no key of an earlier one is ever read; no node without the token takes part.
+torchrun still starts and ends the workers, and counts restarts, node by node."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Handler(RendezvousHandler):
             elif order.master_port == listener.getsockname()[1]:
                 store = _store(order.master_address, order.master_port, listener.detach())
             else:
-                raise PeerLost(f"port {order.master_port} is no longer offered")
+                raise PeerLost(f"port {order.master_port} is no longer offered", code="torchrun-port-changed")
         store.add(_HERE, 1)
         self._await(lambda: store.add(_HERE, 0) >= order.num_nodes, f"all {order.num_nodes} nodes")
         return store

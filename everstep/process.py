@@ -14,13 +14,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 RUNNING, STOPPED, ENDED = "running", "stopped", "ended"
 NOWHERE = subprocess.DEVNULL  # as `output`
 
-_FLAGS, _STARTED, _EXIT_STATUS = 6, 19, 49  # of /proc/PID/stat, counted after the name
+_STATE, _PARENT, _FLAGS, _STARTED, _EXIT_STATUS = 0, 1, 6, 19, 49  # of /proc/PID/stat, counted after the name
 _IS_EXITING = 0x4
 
 # Runs before the command, in its process, which from now on dies with its parent. Python code between fork and exec
@@ -142,9 +141,7 @@ class Child:
     def __enter__(self) -> Child:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.kill()
 
     def _reap(self) -> Exit:
@@ -216,13 +213,10 @@ class Orphans:
 
 def _zombies() -> Iterator[int]:
     """Our children that have ended."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = path.read_text().rpartition(")")[2].split()[:2]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if state == "Z" and int(parent) == os.getpid():
-            yield int(path.parent.name)
+    for path in Path("/proc").glob("[0-9]*"):
+        fields = _stat(int(path.name))
+        if fields is not None and fields[_STATE] == "Z" and int(fields[_PARENT]) == os.getpid():
+            yield int(path.name)
 
 
 def _popen(
@@ -256,11 +250,8 @@ def collect_exit(descriptor: int, options: int = 0) -> int:
 
 def ending_code(pid: int) -> int | None:
     """The exit code of a process that is about to end and cannot be stopped from it; None if it is not, or is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    if not int(fields[_FLAGS]) & _IS_EXITING:
+    fields = _stat(pid)
+    if fields is None or not int(fields[_FLAGS]) & _IS_EXITING:
         return None
     status = int(fields[_EXIT_STATUS])
     return -(status & 0x7F) if status & 0x7F else status >> 8
@@ -268,30 +259,30 @@ def ending_code(pid: int) -> int | None:
 
 def process_state(pid: int) -> str:
     """RUNNING, STOPPED (SIGSTOP, a debugger) or ENDED (gone, or not yet reaped)."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+    fields = _stat(pid)
+    if fields is None or fields[_STATE] in "ZX":
         return ENDED
-    letter = stat[stat.rindex(")") + 2]  # the name before it may hold anything, ")" included
-    if letter in "ZX":
-        return ENDED
-    return STOPPED if letter in "Tt" else RUNNING
+    return STOPPED if fields[_STATE] in "Tt" else RUNNING
 
 
 def started_at(pid: int) -> str:
     """Its start by the kernel's clock, since the pid may be reused one day; "" if there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[_STARTED]
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+    fields = _stat(pid)
+    return fields[_STARTED] if fields is not None else ""
 
 
 def is_zombie(pid: int) -> bool:
     """Whether it has ended, but was not reaped."""
+    fields = _stat(pid)
+    return fields is not None and fields[_STATE] == "Z"
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields after the name, which may hold anything, ")" included; None if there is no such process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return None
 
 
 def wait_for_end(pid: int, timeout_s: float) -> bool:

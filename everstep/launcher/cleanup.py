@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from types import TracebackType
 
 from everstep.process import NOWHERE, reap_detached, start_detached
 
@@ -39,9 +38,7 @@ class Sweeper:
             os.close(theirs)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         os.close(self._pipe)
         reap_detached(self._pid)
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from everstep.addresses import can_bind
 from everstep.errors import EverstepError, PermanentError, UsageError
@@ -160,9 +159,7 @@ class LocalCoordinator:
             raise self._error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._is_closing.set()
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._child is not None:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from everstep import env
 from everstep.addresses import address_towards
 from everstep.errors import UsageError
-from everstep.launcher.endpoint import private_file
+from everstep.launcher.endpoint import save_token
 from everstep.launcher.node import ENDING_SIGNALS, NodeSpec
 from everstep.launcher.shown_streams import Shown
 from everstep.wire import Fitness
@@ -77,7 +77,7 @@ def token_path(token_file: Path | None, directory: Path) -> Path:
     """The file that holds the token; one given in the environment is put into one."""
     if token_file is not None:
         return token_file.resolve()
-    return private_file(directory / "token", find_token(None) + "\n")
+    return save_token(directory / "token", find_token(None))
 
 
 def worker_token_path(token_file: Path | None, directory: Path) -> Path:
@@ -85,4 +85,4 @@ def worker_token_path(token_file: Path | None, directory: Path) -> Path:
     path = token_path(token_file, directory)
     text = env.read_token(path)
     given = only_for_workers(text)
-    return path if given == text else private_file(directory / "worker-token", given + "\n")
+    return path if given == text else save_token(directory / "worker-token", given)

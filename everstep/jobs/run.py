@@ -21,7 +21,7 @@ from everstep.launcher.agent import Agent, LocalWorker
 from everstep.launcher.console import Console
 from everstep.launcher.decisions import Verdict
 from everstep.launcher.display import JobDisplay
-from everstep.launcher.endpoint import as_job_id, host_or_join, join, private_file
+from everstep.launcher.endpoint import as_job_id, host_or_join, join, save_token
 from everstep.launcher.local_coordinator import (
     CoordinatorFiles,
     LocalCoordinator,
@@ -277,7 +277,7 @@ def coordinator_of(
             yield url, token
     else:
         found = join(endpoint, job, request.token_file, patience_s, say)
-        yield endpoint.url, private_file(directory / "token", found + "\n")
+        yield endpoint.url, save_token(directory / "token", found)
 
 
 def new_job_id(name: str | None = None) -> str:

@@ -37,7 +37,15 @@ from everstep.ipc.progress_page import (
     read_board,
 )
 from everstep.launcher.cleanup import Sweeper
-from everstep.launcher.decisions import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
+from everstep.launcher.decisions import (
+    TOLD_AFTER_S,
+    JobEnd,
+    Verdict,
+    WorkerEnd,
+    decide_replacement,
+    decide_verdict,
+    whom_we_wait_for,
+)
 from everstep.launcher.event_loop import EventLoop
 from everstep.launcher.node import NodeSpec, WorkerRanks, worker_environment
 from everstep.launcher.probe import Probe
@@ -45,7 +53,6 @@ from everstep.launcher.reporting import Line
 from everstep.launcher.saver_process import SaverProcess
 from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
-from everstep.launcher.wait_messages import TOLD_AFTER_S, whom_we_wait_for
 from everstep.launcher.worker_files import WorkerFiles, open_log
 from everstep.process import RUNNING, STOPPED, Child, Exit, Orphans, ending_code
 from everstep.wire import AgentOrders, AgentReport, AttemptOrder, JobView, KillOrder, Slot, WorkerExit, WorkerState

@@ -1,16 +1,20 @@
-"""What an agent decides: whether to replace a worker that ended, and how the whole went.
+"""What an agent decides: whether to replace a worker that ended, how the whole went, and which workers are late.
 
 Pure: facts in, a decision with its reason out."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from everstep.process import Exit
+from everstep.wire import JobView
 
 NO_WORKER = "no-worker-left"  # the code of a verdict
+TOLD_AFTER_S = 5.0  # ends are usually milliseconds apart
+_GONE = ("left", "sent", "dead")
+_MOST = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,3 +171,27 @@ def _first_failure(ends: Sequence[WorkerEnd], stop_reason: str = "") -> WorkerEn
     named = [end for end in failures if stop_reason.startswith(f"{end.worker}: ")]
     raised = [end for end in failures if end.has_raised]
     return next(iter([*named, *raised, *failures]), None)
+
+
+def whom_we_wait_for(
+    view: JobView, *, agent: str, running: Mapping[str, int], is_regrouping: bool, since_s: float
+) -> str:
+    """What a node says that only waits for workers to end: which of them hang, so that the user knows where to look.
+    Workers that regroup may leave one by one, hours before the others: these are waited for only when the job is over.
+    `running`: workers of this node and their process numbers; `since_s` ago the last thing ended here, worker or
+    job. "" if no worker is waited for, or not for long."""
+    is_over = view.is_finished or view.is_stopped
+    if since_s < TOLD_AFTER_S or (is_regrouping and not is_over):
+        return ""
+    late = [f"{name} (pid {pid})" for name, pid in running.items()]
+    if not is_over:
+        others = {node.agent for node in view.nodes if node.is_present} - {agent}
+        unended = [each for each in view.workers if each.agent in others and each.status not in _GONE]
+        late += [f"{each.worker} on {each.agent}" for each in unended]
+    return f"waiting for {_listed(late)} to end" if late else ""
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = list(names)[:_MOST]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -5,7 +5,6 @@ EVERSTEP_TOKEN. A file left by an earlier run is recognized by trying it."""
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import time
@@ -20,6 +19,7 @@ from everstep.addresses import is_here
 from everstep.errors import CoordinatorUnreachable, EverstepError, PermanentError, Refused, UsageError
 from everstep.launcher import run_record
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, write_token
+from everstep.storage import private_file
 from everstep.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -73,16 +73,12 @@ def shared_token_path(job: str) -> Path:
 def share_token(job: str, token: str) -> Path:
     """Only for the other nodes of the job."""
     path = shared_token_path(job)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return private_file(path, token + "\n")
+    return save_token(path, token)
 
 
-def private_file(path: Path, text: str) -> Path:
-    """For this user's eyes only, and whole at any moment."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
-        file.write(text)
-    return aside.replace(path)
+def save_token(path: Path, token: str) -> Path:
+    private_file.write(path, f"{token}\n".encode())
+    return path
 
 
 @contextmanager
@@ -97,7 +93,7 @@ def host_or_join(
     """A coordinator at the endpoint, which is on this machine: ours, or that of another node here that was first."""
     files = CoordinatorFiles(directory=directory)
     given = env.read_token(token_file) if token_file is not None else env.token()
-    private_file(files.token, given + "\n") if given is not None else write_token(files.token)
+    save_token(files.token, given) if given is not None else write_token(files.token)
     token = env.read_token(files.token)
     with ExitStack() as open_things:
         own = LocalCoordinator(files, say=say, host=endpoint.host, port=endpoint.port)
@@ -106,7 +102,7 @@ def host_or_join(
         except PermanentError:
             if not endpoint.is_taken():
                 raise
-            private_file(files.token, join(endpoint, job, token_file, patience_s, say) + "\n")
+            save_token(files.token, join(endpoint, job, token_file, patience_s, say))
         else:
             share_token(job, token)
             open_things.callback(unshare_token, job, token)

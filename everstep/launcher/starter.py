@@ -91,7 +91,7 @@ class Starter:
             nursery = _warm_nursery(plain_environment(env), CONTROL, may_start=False, idle_s=self._keep_warm_s)
             try:
                 if nursery is not None and nursery.await_ready(_READY_S):
-                    return nursery.start_only(command, env=env, output=output, cwd=None)
+                    return nursery.start_worker(command, env=env, output=output, cwd=None, is_only=True)
             except NurseryGone:
                 pass
             if nursery is not None:

@@ -121,7 +121,10 @@ class NurseryClient:
         output: IO[bytes] | int | None,
         errors: IO[bytes] | int | None = None,
         cwd: str | Path | None,
+        is_only: bool = False,
     ) -> Child:
+        """`is_only`: the connection was made for this process, and is closed when it has ended."""
+        self._is_for_one = is_only
         request = next(self._requests)
         order = StartWorker(
             request=request, command=list(command), environment=dict(env), directory=str(cwd or os.getcwd())
@@ -141,19 +144,6 @@ class NurseryClient:
             raise NurseryGone(started.problem)
         (descriptor,) = files
         return Child(started.pid, descriptor, partial(self._collect, started.pid))
-
-    def start_only(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        output: IO[bytes] | int | None,
-        errors: IO[bytes] | int | None = None,
-        cwd: str | Path | None,
-    ) -> Child:
-        """The one process for which this connection was made: when it has ended, the connection is closed."""
-        self._is_for_one = True
-        return self.start_worker(command, env=env, output=output, errors=errors, cwd=cwd)
 
     def close(self) -> None:
         """Its workers end with the connection; a nursery of our own ends as well."""

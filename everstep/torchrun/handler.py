@@ -32,7 +32,7 @@ from everstep import env
 from everstep.addresses import address_towards
 from everstep.client.calls import Coordinator
 from everstep.errors import CoordinatorUnreachable, EverstepError, PeerLost
-from everstep.launcher.endpoint import host_or_join, join, private_file
+from everstep.launcher.endpoint import host_or_join, join, save_token
 from everstep.launcher.external_node import Guest, NodeRole
 from everstep.torchrun.parameters import MeetingOptions, read_parameters
 from everstep.waiting import wait_until
@@ -203,7 +203,7 @@ def _coordinator(meeting: MeetingOptions) -> Iterator[tuple[str, Path]]:
                 yield found
         else:
             token = join(endpoint, meeting.job, meeting.token_file, patience_s, _say)
-            yield endpoint.url, private_file(directory / "token", token + "\n")
+            yield endpoint.url, save_token(directory / "token", token)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

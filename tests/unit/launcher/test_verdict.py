@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.launcher.decisions import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
+from everstep.launcher.decisions import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict, whom_we_wait_for
 from everstep.launcher.summary import LastWords, failure_report, summary
-from everstep.launcher.wait_messages import whom_we_wait_for
 from everstep.process import Exit
 from everstep.wire import JobView, NodeView, WorkerView
 

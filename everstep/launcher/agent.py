@@ -49,7 +49,7 @@ from everstep.launcher.decisions import (
 from everstep.launcher.event_loop import EventLoop
 from everstep.launcher.node import NodeSpec, WorkerRanks, worker_environment
 from everstep.launcher.probe import Probe
-from everstep.launcher.reporting import Line
+from everstep.launcher.reporting import Reporter
 from everstep.launcher.saver_process import SaverProcess
 from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
@@ -102,15 +102,15 @@ class Agent:
         self._probe = Probe(node.address)
         self._sweeper = Sweeper()
         self._saver = SaverProcess(node.directory / f"{node.agent.replace('/', '_')}.saver", loop, say)
-        self._line = Line(
+        self._reporter = Reporter(
             self._connect,
             agent=node.agent,
             incarnation=self._incarnation,
             heartbeat_s=node.heartbeat_s,
             look=self._look,
             on_orders=lambda orders: loop.post(lambda: self._obey(orders)),
-            on_slot=lambda request, slot: loop.post(
-                lambda: self._starter.when_settled(lambda: self._replace(request, slot))
+            on_reserved=lambda request, reserved: loop.post(
+                lambda: self._starter.when_settled(lambda: self._replace(request, reserved))
             ),
             on_failure=lambda error: loop.post(lambda: self._give_up(error)),
             say=say,
@@ -119,7 +119,7 @@ class Agent:
         )
         self._workers: dict[str, LocalWorker] = {}
         self._ends: list[WorkerEnd] = []
-        self._awaited: dict[str, WorkerRanks] = {}  # slot requests under way: the place that each is for
+        self._awaited: dict[str, WorkerRanks] = {}  # requests for replacements under way: the place that each is for
         self._refused: set[str] = set()  # workers for which no restart was left
         self._attempt = -1  # the latest whose workers were started here …
         self._due: AttemptOrder | None = None  # … and the one to be started when they are gone
@@ -142,7 +142,7 @@ class Agent:
                 self._starter.attach(self._loop, self._say)
                 self._probe.open()
                 self._saver.open()
-                self._line.open()
+                self._reporter.open()
                 if os.getpid() == 1:  # in a container, without an init
                     self._reap(Orphans())
                 while not self._is_done:
@@ -152,8 +152,8 @@ class Agent:
                 self._starter.close()
                 self._saver.close()
                 self._on_end()
-                self._line.tell_leaving("its work is done")
-                self._line.close(_FAREWELL_S)
+                self._reporter.report_leaving("its work is done")
+                self._reporter.close(_FAREWELL_S)
                 self._probe.close()
                 if self._reserved is not None:
                     self._reserved.close()
@@ -257,34 +257,34 @@ class Agent:
         """An attempt that was over before it began here: no node must wait for its workers' end."""
         due, self._due = self._due, None
         for name in due.workers if due else []:
-            self._line.tell_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
+            self._reporter.report_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
 
     def _report_never_started(self, past: Sequence[str]) -> None:
         """An attempt may begin and be over while the coordinator does not hear from us: then only we know that our part
         never began, and the next one would wait for the end of those workers."""
         for name in past:
             if name not in self._workers:
-                self._line.tell_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
+                self._reporter.report_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
 
     def _ask_replacement(self, place: WorkerRanks, *, delay_s: float) -> None:
         request = uuid.uuid4().hex
         self._awaited[request] = place
-        self._loop.after(delay_s, lambda: self._line.ask_slot(request, place.worker))
+        self._loop.after(delay_s, lambda: self._reporter.ask_replacement(request, place.worker))
 
-    def _replace(self, request: str, slot: Slot | None) -> None:
+    def _replace(self, request: str, reserved: Slot | None) -> None:
         place = self._awaited.pop(request, None)
-        self._is_ending = self._is_ending or slot is None  # the job was over before we heard of it
-        if place is None or slot is None or self._is_ending:
+        self._is_ending = self._is_ending or reserved is None  # the job was over before we heard of it
+        if place is None or reserved is None or self._is_ending:
             return
-        used, allowed = slot.num_restarts, place.max_restarts
-        if not slot.worker:
+        used, allowed = reserved.num_restarts, place.max_restarts
+        if not reserved.worker:
             self._refused.add(place.worker)
             budget = f"{used} of {allowed} restarts are used" if allowed else "no restart is allowed (--max-restarts)"
             self._say(f"{place.worker} is not replaced: {budget}")
             return
-        counted = f", restart {used} of {allowed}" if slot.is_restart else ""
-        self._say(f"{place.worker} is replaced by {slot.worker}{counted}")
-        self._start(replace(place, worker=slot.worker, num_restarts=used))
+        counted = f", restart {used} of {allowed}" if reserved.is_restart else ""
+        self._say(f"{place.worker} is replaced by {reserved.worker}{counted}")
+        self._start(replace(place, worker=reserved.worker, num_restarts=used))
 
     def _start(self, place: WorkerRanks) -> None:
         worker = place.worker
@@ -297,7 +297,7 @@ class Agent:
                 child = self._starter.start(self._node.command, env=environment, output=output, errors=errors)
         except OSError as error:  # a full disk, no process left: the other workers of this node continue
             self._say(f"{worker} cannot be started: {error}")
-            self._line.tell_exit(worker, WorkerExit(exit_code=1))
+            self._reporter.report_exit(worker, WorkerExit(exit_code=1))
             self._ends.append(WorkerEnd(worker=worker, exit=Exit(code=1), attempt=place.attempt))
             if decide_replacement(
                 Exit(code=1), is_ending=self._is_ending, is_regrouping=self._is_regrouping
@@ -382,7 +382,7 @@ class Agent:
             ended = WorkerExit(
                 exit_code=code, step=progress.step, micro_batch=progress.micro_batch, was_asked=worker.was_asked
             )
-            self._line.tell_exit(worker.place.worker, ended)
+            self._reporter.report_exit(worker.place.worker, ended)
         return progress
 
     def _look(self) -> AgentReport:
@@ -508,7 +508,7 @@ class Agent:
         if self._signal_number is None:
             self._signal_number, self._is_ending = number, True
             self._say(f"{signal.Signals(number).name}: workers have {self._node.shutdown_s:.0f} s to end")
-            self._line.tell_leaving(f"its agent got {signal.Signals(number).name}")
+            self._reporter.report_leaving(f"its agent got {signal.Signals(number).name}")
             self._terminate_all()
 
     def _terminate_all(self) -> None:

@@ -1,7 +1,7 @@
 """A node whose workers another launcher starts and watches, such as torchrun's agent: it has its part in attempts too.
 
 To the coordinator it is an agent with one worker, in place of all that the other launcher starts on this node.
-What the coordinator says is heard in threads of its own (line.py); the launcher asks when it wants to know."""
+What the coordinator says is heard in threads of its own (reporting.py); the launcher asks when it wants to know."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from everstep.addresses import listen
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, JobFinished, JobStopped
 from everstep.launcher.probe import Probe
-from everstep.launcher.reporting import Line
+from everstep.launcher.reporting import Reporter
 from everstep.wire import AgentOrders, AgentReport, AttemptOrder, WorkerExit
 
 log = logging.getLogger("everstep")
@@ -38,7 +38,7 @@ class NodeRole:
     listener: socket.socket
 
 
-class Guest:
+class ExternalNode:
     """From the first `next_attempt` to `leave`. For one thread, beside those that hear the coordinator."""
 
     def __init__(
@@ -54,14 +54,14 @@ class Guest:
         self._heartbeat_s, self._say = heartbeat_s, say
         self._incarnation = uuid.uuid4().hex
         self._probe = Probe(address)
-        self._line = Line(
+        self._reporter = Reporter(
             connect,
             agent=agent,
             incarnation=self._incarnation,
             heartbeat_s=heartbeat_s,
             look=self._look,
             on_orders=self._hear,
-            on_slot=lambda request, slot: None,
+            on_reserved=lambda request, reserved: None,
             on_failure=self._give_up,
             say=say,
         )
@@ -84,7 +84,7 @@ class Guest:
             if not self._is_open:
                 self._is_open = True
                 self._probe.open()
-                self._line.open()
+                self._reporter.open()
             self._changed.wait_for(lambda: self._due is not None or self._is_over)
             if self._due is None:
                 raise self._why_over()
@@ -118,8 +118,8 @@ class Guest:
 
     def leave(self) -> None:
         if self._is_open:
-            self._line.tell_leaving("its work is done")
-            self._line.close(_FAREWELL_S)
+            self._reporter.report_leaving("its work is done")
+            self._reporter.close(_FAREWELL_S)
             self._probe.close()
         self._listener.close()
 
@@ -189,7 +189,7 @@ class Guest:
 
     def _tell_end(self, order: AttemptOrder, code: int) -> None:
         for worker in order.workers:
-            self._line.tell_exit(worker, WorkerExit(exit_code=code))
+            self._reporter.report_exit(worker, WorkerExit(exit_code=code))
 
     def _is_closed(self) -> bool:
         orders, order = self._orders, self._order

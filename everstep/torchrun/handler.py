@@ -33,7 +33,7 @@ from everstep.addresses import address_towards
 from everstep.client.calls import Coordinator
 from everstep.errors import CoordinatorUnreachable, EverstepError, PeerLost
 from everstep.launcher.endpoint import host_or_join, join, save_token
-from everstep.launcher.external_node import Guest, NodeRole
+from everstep.launcher.external_node import ExternalNode, NodeRole
 from everstep.torchrun.parameters import MeetingOptions, read_parameters
 from everstep.waiting import wait_until
 from everstep.wire import JobSpec, Policy
@@ -59,7 +59,7 @@ class Handler(RendezvousHandler):
             if view.is_finished or view.is_stopped:
                 raise RendezvousClosedError(f"job {meeting.job} is over: {view.reason}; give another --rdzv-id")
             self._address = meeting.address or address_towards(meeting.endpoint.host)
-            self._guest = Guest(
+            self._node = ExternalNode(
                 self._connect,
                 agent=f"{socket.gethostname()}-{secrets.token_hex(3)}",
                 address=self._address,
@@ -101,22 +101,22 @@ class Handler(RendezvousHandler):
 
     def num_nodes_waiting(self) -> int:
         """More than 0: torchrun ends the workers and comes to the next rendezvous."""
-        return int(self._guest.is_attempt_over)
+        return int(self._node.is_attempt_over)
 
     def is_closed(self) -> bool:
-        return self._guest.is_job_over
+        return self._node.is_job_over
 
     def set_closed(self) -> None:
-        self._guest.stop("closed by a node's torchrun")
+        self._node.stop("closed by a node's torchrun")
 
     def shutdown(self) -> bool:
         """torchrun's last call, made while the error that ends it, if any, is on its way up."""
         error = sys.exc_info()[1]
-        if isinstance(error, Exception) and not self._guest.is_job_over:
-            self._guest.stop(f"torchrun on {self._address} failed: {str(error).strip().splitlines()[0]}")
+        if isinstance(error, Exception) and not self._node.is_job_over:
+            self._node.stop(f"torchrun on {self._address} failed: {str(error).strip().splitlines()[0]}")
         elif error is None:
-            self._guest.finish()
-        self._guest.leave()
+            self._node.finish()
+        self._node.leave()
         self._open_things.close()
         return True
 
@@ -124,7 +124,7 @@ class Handler(RendezvousHandler):
 
     def _next_part(self) -> NodeRole:
         try:
-            return self._guest.next_attempt()
+            return self._node.next_attempt()
         except CoordinatorUnreachable as error:
             raise RendezvousConnectionError(str(error)) from error
         except EverstepError as error:
@@ -160,7 +160,7 @@ class Handler(RendezvousHandler):
         def look() -> bool:
             if is_there():
                 return True
-            if self._guest.is_attempt_over:
+            if self._node.is_attempt_over:
                 raise PeerLost("the attempt was closed", code="torchrun-attempt-closed")
             return False
 

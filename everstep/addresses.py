@@ -77,6 +77,31 @@ def listen(address: str, port: int = 0, *, backlog: int = 128) -> socket.socket:
     return socket.create_server((address, port), family=family_of(address), backlog=backlog)
 
 
+class ReservedPort:
+    """A free port, to be used in a while: as long as it is bound here, no other process gets it."""
+
+    def __init__(self, address: str) -> None:
+        self._family = family_of(address)
+        self._socket = self._bind()
+
+    @property
+    def number(self) -> int:
+        return int(self._socket.getsockname()[1])
+
+    def renew(self) -> None:
+        """Reserve another one, and release the one before."""
+        before, self._socket = self._socket, self._bind()
+        before.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _bind(self) -> socket.socket:
+        reserved = socket.socket(self._family)
+        reserved.bind(("", 0))
+        return reserved
+
+
 def _towards(target: str) -> str | None:
     try:
         return address_towards(target)

@@ -17,7 +17,7 @@ from everstep.errors import EverstepError, UsageError
 from everstep.jobs.check import check_node
 from everstep.jobs.node_spec import AgentRequest, node_spec, token_path
 from everstep.launcher import run_record
-from everstep.launcher.agent import Agent, LocalWorker
+from everstep.launcher.agent import Agent
 from everstep.launcher.console import Console
 from everstep.launcher.decisions import Verdict
 from everstep.launcher.display import JobDisplay
@@ -29,6 +29,7 @@ from everstep.launcher.local_coordinator import (
     earlier_port,
     private_directory,
 )
+from everstep.launcher.local_worker import LocalWorker
 from everstep.launcher.logs import FilteredCopy, tail
 from everstep.launcher.node import ENDING_SIGNALS
 from everstep.launcher.shown_streams import STDERR, STDOUT, Shown

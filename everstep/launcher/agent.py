@@ -11,30 +11,19 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from types import FrameType
 
 from everstep import env
-from everstep.addresses import family_of
+from everstep.addresses import ReservedPort
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError
 from everstep.events import emit
 from everstep.ipc.progress_page import (
-    WorkerProgress,
     allocate,
-    await_end,
-    has_lifeline,
-    has_raised,
-    is_shared,
-    read_board,
 )
 from everstep.launcher.cleanup import Sweeper
 from everstep.launcher.decisions import (
@@ -47,14 +36,15 @@ from everstep.launcher.decisions import (
     whom_we_wait_for,
 )
 from everstep.launcher.event_loop import EventLoop
+from everstep.launcher.local_worker import LocalWorker
 from everstep.launcher.node import NodeSpec, WorkerRanks, worker_environment
 from everstep.launcher.probe import Probe
 from everstep.launcher.reporting import Reporter
 from everstep.launcher.saver_process import SaverProcess
 from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
-from everstep.launcher.worker_files import WorkerFiles, open_log
-from everstep.process import RUNNING, STOPPED, Child, Exit, Orphans, ending_code
+from everstep.launcher.worker_files import open_log
+from everstep.process import RUNNING, STOPPED, Exit, Orphans, ending_code
 from everstep.wire import AgentOrders, AgentReport, AttemptOrder, JobView, KillOrder, Slot, WorkerExit, WorkerState
 
 log = logging.getLogger("everstep")
@@ -68,18 +58,6 @@ _STOP_GRACE_S = 2.0  # a stopped job's workers hear it from the coordinator and 
 _ANSWER_S = 4.0
 _REAP_S = 5.0  # loader processes of killed workers come to process 1
 _FAREWELL_S = 5.0  # how long an agent that has nothing left to run tries to report that
-
-
-@dataclass(kw_only=True, slots=True, eq=False)
-class LocalWorker:
-    place: WorkerRanks
-    child: Child
-    board: Path
-    files: WorkerFiles
-    is_listened_to: bool = False  # its end is noticed before the kernel is done with it
-    is_exit_reported: bool = False
-    is_condemned: bool = False  # by an order to kill it
-    was_asked: bool = False  # to end
 
 
 class Agent:
@@ -132,13 +110,11 @@ class Agent:
         self._job: JobEnd | None = None
         self._failure: EverstepError | None = None
         self._is_ending = False
-        self._reserved: socket.socket | None = None  # the port that rank 0 of the next attempt could listen at
-        self._free_port = 0
+        self._port = ReservedPort(node.address)  # that rank 0 of the next attempt could listen at
 
     def run(self) -> Verdict:
-        with self._signals(), self._sweeper:
+        with self._loop.signals(self._node.signals, self._interrupt), self._sweeper:
             try:
-                self._reserve_port()
                 self._starter.attach(self._loop, self._say)
                 self._probe.open()
                 self._saver.open()
@@ -155,8 +131,7 @@ class Agent:
                 self._reporter.report_leaving("its work is done")
                 self._reporter.close(_FAREWELL_S)
                 self._probe.close()
-                if self._reserved is not None:
-                    self._reserved.close()
+                self._port.close()
         ends = [replace(end, is_replaceable=end.worker not in self._refused) for end in self._ends]
         verdict = decide_verdict(ends, self._job_end(), signal_number=self._signal_number)
         emit("agent.ended", agent=self._node.agent, exit_code=verdict.exit_code, reason=verdict.reason)
@@ -190,31 +165,7 @@ class Agent:
         except EverstepError as error:
             log.warning("the coordinator could not be asked how the job ended: %s", error.message)
             return self._job or JobEnd(stop_reason=gave_up)
-        outlived = [each for each in view.workers if each.status in ("dead", "lost")]
-        return JobEnd(
-            is_finished=view.is_finished,  # and a worker that comes after its end is refused
-            stop_reason="" if view.is_finished else view.reason if view.is_stopped else gave_up,
-            outlived=frozenset(each.worker for each in outlived),
-            chiefs=frozenset(each.worker for each in outlived if each.died_as == 0),
-            released=frozenset(each.worker for each in view.workers if each.status == "left"),
-        )
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        def handle(number: int, frame: FrameType | None) -> None:
-            self._loop.post(lambda: self._interrupt(number))
-
-        before = {number: signal.getsignal(number) for number in self._node.signals}
-        wakeup = signal.set_wakeup_fd(self._loop.alarm, warn_on_full_buffer=False)
-        for number, handler in before.items():
-            if handler != signal.SIG_IGN:  # nohup
-                signal.signal(number, handle)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(wakeup)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return JobEnd.of(view, gave_up)
 
     # --- workers ----------------------------------------------------------------------------------
 
@@ -224,20 +175,11 @@ class Agent:
         if order is None or self._workers:
             return
         self._attempt, self._due, self._is_ending_attempt = order.number, None, False
-        self._reserve_port()
+        self._port.renew()  # the one before is from now on rank 0's, if that is here
         for note in order.notes:
             self._say(note)
         for local_rank in range(len(order.workers)):
             self._start(WorkerRanks.of(order, local_rank))
-
-    def _reserve_port(self) -> None:
-        """For the next attempt, which may begin in a while: as long as it is bound here, no other process gets it. The
-        one reserved before is from now on rank 0's, if that is here."""
-        before, self._reserved = self._reserved, socket.socket(family_of(self._node.address))
-        self._reserved.bind(("", 0))  # another one: the last is still held
-        self._free_port = int(self._reserved.getsockname()[1])
-        if before is not None:
-            before.close()
 
     def _end_attempt(self, reason: str, *, wants_stacks: bool) -> None:
         """End all workers, to be restarted with all others."""
@@ -299,13 +241,12 @@ class Agent:
             self._say(f"{worker} cannot be started: {error}")
             self._reporter.report_exit(worker, WorkerExit(exit_code=1))
             self._ends.append(WorkerEnd(worker=worker, exit=Exit(code=1), attempt=place.attempt))
-            if decide_replacement(
-                Exit(code=1), is_ending=self._is_ending, is_regrouping=self._is_regrouping
-            ).is_replaced:
+            ended = Exit(code=1)
+            if decide_replacement(ended, is_ending=self._is_ending, is_regrouping=self._is_regrouping).is_replaced:
                 self._ask_replacement(place, delay_s=_NO_ROOM_S)
             return
         self._sweeper.watch(child.pid)
-        started = LocalWorker(place=place, child=child, board=files.board, files=files)
+        started = LocalWorker(place=place, child=child, files=files)
         self._workers[worker] = started
         self._loop.watch(child, lambda: self._bury(started))
         emit("worker.started", worker=worker, pid=child.pid, agent=self._node.agent)
@@ -313,27 +254,17 @@ class Agent:
         self._on_worker(started)
 
     def _bury(self, worker: LocalWorker) -> None:
-        name = worker.place.worker
+        name = worker.name
         if self._workers.get(name) is not worker:  # killed and buried in the same turn
             return
         self._loop.forget(worker.child)
         ended = worker.child.wait()
         assert ended is not None
-        progress = self._report_exit(worker, ended.code)  # first of all: the others wait for nothing else
+        self._report_exit(worker, ended.code)  # first of all: the others wait for nothing else
         self._sweeper.forget(worker.child.pid)
         del self._workers[name]
         self._note_end()
-        attempt = worker.place.attempt
-        end = WorkerEnd(
-            worker=name,
-            exit=ended,
-            step=progress.step,
-            micro_batch=progress.micro_batch,
-            attempt=attempt,
-            was_asked=worker.was_asked,
-            has_raised=has_raised(worker.board),
-            is_shared=is_shared(worker.board),
-        )
+        end = worker.end_with(ended)
         self._ends.append(end)
         if worker.place.max_restarts == 0:
             self._refused.add(name)
@@ -342,8 +273,8 @@ class Agent:
             worker=name,
             exit_code=ended.code,
             signal=ended.signal,
-            step=progress.step,
-            micro_batch=progress.micro_batch,
+            step=end.step,
+            micro_batch=end.micro_batch,
         )
         is_ending = self._is_ending or self._is_ending_attempt
         num_left = len(self._workers)
@@ -357,33 +288,17 @@ class Agent:
         if self._due is not None and not self._workers:
             self._starter.when_settled(self._begin_due)
 
-    def _listen(self, worker: LocalWorker) -> None:
-        """Notice its end as early as possible. Called from the reporter's thread."""
-        if not worker.is_listened_to and has_lifeline(worker.board):
-            worker.is_listened_to = True
-
-            def wait() -> None:
-                if await_end(worker.board):
-                    self._loop.post(lambda: self._sense(worker))
-
-            threading.Thread(target=wait, name=f"lifeline of {worker.place.worker}", daemon=True).start()
-
     def _sense(self, worker: LocalWorker) -> None:
         """A worker begins to end. If it dies, the others need not wait until the kernel is done with it."""
-        is_here = self._workers.get(worker.place.worker) is worker
+        is_here = self._workers.get(worker.name) is worker
         if is_here and (code := ending_code(worker.child.pid)):
             self._report_exit(worker, code)
 
-    def _report_exit(self, worker: LocalWorker, code: int) -> WorkerProgress:
+    def _report_exit(self, worker: LocalWorker, code: int) -> None:
         """Once, by whichever notices it first: `_sense` or `_bury`."""
-        progress = read_board(worker.board)
         if not worker.is_exit_reported:
             worker.is_exit_reported = True
-            ended = WorkerExit(
-                exit_code=code, step=progress.step, micro_batch=progress.micro_batch, was_asked=worker.was_asked
-            )
-            self._reporter.report_exit(worker.place.worker, ended)
-        return progress
+            self._reporter.report_exit(worker.name, worker.exit_with(code))
 
     def _look(self) -> AgentReport:
         """The report on this node; called from the reporter's thread."""
@@ -391,8 +306,8 @@ class Agent:
         for name, worker in list(self._workers.items()):
             state = worker.child.state
             if state in (RUNNING, STOPPED):
-                self._listen(worker)
-                progress = read_board(worker.board)
+                worker.listen(partial(self._loop.post, partial(self._sense, worker)))
+                progress = worker.progress
                 states.append(WorkerState(worker=name, is_running=state == RUNNING, step=progress.step))
                 active_at = max(active_at, progress.since, worker.files.written_at())
         node = self._node
@@ -405,7 +320,7 @@ class Agent:
             address=node.address,
             probe_port=self._probe.port,
             node_rank=node.node_rank,
-            free_port=self._free_port,
+            free_port=self._port.number,
             unreachable=self._probe.unreachable,
             fitness=node.fitness,
             silent_s=max(0.0, time.monotonic() - active_at) if states else 0.0,
@@ -473,7 +388,7 @@ class Agent:
 
     def _dismiss_late(self) -> None:
         """The job is done. A worker that is still starting, and has done no step while others have, is not needed."""
-        steps = {name: read_board(worker.board).step for name, worker in self._workers.items()}
+        steps = {name: worker.progress.step for name, worker in self._workers.items()}
         if any(steps.values()) or any(end.step for end in self._ends):
             for name in [name for name, step in steps.items() if step == 0]:
                 self._terminate(self._workers[name])
@@ -491,16 +406,16 @@ class Agent:
             self._kill(worker, order.reason)
 
     def _terminate(self, worker: LocalWorker) -> None:
-        if self._workers.get(worker.place.worker) is worker:
+        if self._workers.get(worker.name) is worker:
             worker.was_asked = True
             # To the worker alone: its data loaders must serve it until it has left.
             worker.child.signal(signal.SIGTERM, is_for_group=False)
 
     def _kill(self, worker: LocalWorker, reason: str) -> None:
-        if self._workers.get(worker.place.worker) is not worker:  # it ended meanwhile
+        if self._workers.get(worker.name) is not worker:  # it ended meanwhile
             return
         worker.child.signal(signal.SIGKILL)
-        emit("worker.killed", worker=worker.place.worker, reason=reason)
+        emit("worker.killed", worker=worker.name, reason=reason)
 
     def _interrupt(self, number: int) -> None:
         if self._signal_number is not None and number == signal.SIGINT:
@@ -516,9 +431,8 @@ class Agent:
         self._drop_due()
         for worker in list(self._workers.values()):
             self._terminate(worker)
-        self._loop.after(
-            self._node.shutdown_s, lambda: self._kill_all(f"still there {self._node.shutdown_s:.0f} s later")
-        )
+        grace_s = self._node.shutdown_s
+        self._loop.after(grace_s, lambda: self._kill_all(f"still there {grace_s:.0f} s later"))
 
     def _kill_all(self, reason: str) -> None:
         self._is_ending = True

@@ -82,6 +82,18 @@ class JobEnd:
     chiefs: frozenset[str] = frozenset()  # … of these, those that were rank 0
     released: frozenset[str] = frozenset()  # workers whose scripts came to their end
 
+    @classmethod
+    def of(cls, view: JobView, gave_up: str) -> JobEnd:
+        """`gave_up`: why this node did, if so."""
+        outlived = [each for each in view.workers if each.status in ("dead", "lost")]
+        return cls(
+            is_finished=view.is_finished,  # and a worker that comes after its end is refused
+            stop_reason="" if view.is_finished else view.reason if view.is_stopped else gave_up,
+            outlived=frozenset(each.worker for each in outlived),
+            chiefs=frozenset(each.worker for each in outlived if each.died_as == 0),
+            released=frozenset(each.worker for each in view.workers if each.status == "left"),
+        )
+
 
 def decide_verdict(ends: Sequence[WorkerEnd], job: JobEnd, *, signal_number: int | None) -> Verdict:
     """`ends` in order of time, which decides no more than whom to name: ends that are near each other are seen in any

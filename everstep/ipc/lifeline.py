@@ -18,7 +18,7 @@ _libc = ctypes.CDLL(None)
 
 
 def hold(descriptor: int, size: int, offset: int) -> bool:
-    """Make the lock in a file and take it for the calling thread, to be held until its end. False if that cannot be."""
+    """Make the lock in a file and take it for the calling thread, to be held until its end. False: it cannot."""
     memory = mmap.mmap(descriptor, size)
     try:
         attributes = ctypes.create_string_buffer(SIZE)

@@ -54,14 +54,14 @@ _RESTART_GRACE_S = 5.0  # from SIGTERM to SIGKILL when all workers are restarted
 _SURVIVORS_FIRST_S = 0.5  # a replacement is started this long after a death …
 _FORK_SOON_S = 0.1  # … and sooner if it is a fork of the nursery, which takes little of the survivors' cores
 _NO_ROOM_S = 5.0  # one that could not start on a full disk is tried again after this
-_STOP_GRACE_S = 2.0  # a stopped job's workers hear it from the coordinator and end by themselves
+_STOP_GRACE_S = 2.0  # workers of a stopped job learn that from the coordinator and end by themselves
 _ANSWER_S = 4.0
 _REAP_S = 5.0  # loader processes of killed workers come to process 1
 _FAREWELL_S = 5.0  # how long an agent that has nothing left to run tries to report that
 
 
 class Agent:
-    """Runs one node's part of a job. `run` is to be called once, from the main thread."""
+    """Runs one node's part of a job. Call `run` once, from the main thread."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Agent:
         return Coordinator(node.coordinator_url, env.read_token(node.token_file), node.job, answer_s=answer_s)
 
     def _job_end(self) -> JobEnd:
-        """How the job ended, asked for if all workers ended before we heard of it, or if we had to give up."""
+        """How the job ended, from the coordinator if all workers ended before we knew, or if we had to give up."""
         is_clear = self._job is not None and not any(end.exit.signal for end in self._ends)
         if is_clear or self._signal_number is not None:
             return self._job or JobEnd()

@@ -28,7 +28,7 @@ class WorkerEnd:
     attempt: int = 0
     was_asked: bool = False  # by its agent: not its own failure
     has_raised: bool = False  # its script died of its own exception: a mistake, it seems, and not a loss
-    is_shared: bool = False  # it was at what another does if it dies
+    is_shared: bool = False  # it was doing work that another does if it dies
     is_replaceable: bool = False  # a restart was left for it, needed or not
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Verdict:
 
 
 def decide_replacement(ended: Exit, *, is_ending: bool, is_regrouping: bool, num_left: int = 1) -> Replacement:
-    """Whether to ask for a replacement; the reason is the end of a sentence. How many there may be, the job knows."""
+    """Whether to ask for a replacement; the reason is the end of a sentence. The coordinator counts them."""
     if ended.is_good or is_ending:
         return Replacement(is_replaced=False, code="not-needed")
     if not is_regrouping:
@@ -96,7 +96,7 @@ class JobEnd:
 
 
 def decide_verdict(ends: Sequence[WorkerEnd], job: JobEnd, *, signal_number: int | None) -> Verdict:
-    """`ends` in order of time, which decides no more than whom to name: ends that are near each other are seen in any
+    """`ends` in order of time, which only decides which worker to name: ends that are close together are seen in any
     order."""
     if signal_number is not None:
         reason = f"stopped by {signal.Signals(signal_number).name}"

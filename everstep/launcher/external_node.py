@@ -1,7 +1,7 @@
 """A node whose workers another launcher starts and watches, such as torchrun's agent: it has its part in attempts too.
 
 To the coordinator it is an agent with one worker, in place of all that the other launcher starts on this node.
-What the coordinator says is heard in threads of its own (reporting.py); the launcher asks when it wants to know."""
+Separate threads receive the coordinator's orders (reporting.py); the launcher asks when it wants to know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that know no address meet by a folder that all of them reach: of any kind that fsspec knows.
+"""Nodes without a known address meet in a folder that all of them reach, of any kind that fsspec supports.
 
 The first node writes MAIN_config.json, as ADS does, and beside it a token for workers; the others wait for both. Files
 of an earlier run are recognized by trying them. Private: on a disk, only this user can read them."""
@@ -31,14 +31,14 @@ class Meeting:
 
 
 def publish(folder: str, meeting: Meeting) -> None:
-    """The token first: who finds the other file finds this one."""
+    """The token first: a node that finds the other file finds this one."""
     place = SharedFolder(uri=folder)
     place.write(TOKEN, (only_for_workers(meeting.token).strip() + "\n").encode())
     place.write(CONFIG, _config(meeting))
 
 
 def withdraw(folder: str, meeting: Meeting) -> None:
-    """The job is over: the token is good for nothing. What another run has written since stays."""
+    """The job is over: the token is useless. Files that another run has written since stay."""
     place = SharedFolder(uri=folder)
     if (place.read(TOKEN) or b"").decode().strip() == only_for_workers(meeting.token).strip():
         place.write(CONFIG, _config(replace(meeting, is_over=True)))

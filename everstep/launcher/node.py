@@ -30,7 +30,7 @@ class NodeSpec:
     directory: Path  # the job's: logs, boards, events
     agent: str  # unique in the job
     address: str  # where peers reach this node
-    node_rank: int = -1  # wished by the user; -1: in order of coming
+    node_rank: int = -1  # asked for by the user; -1: in order of arrival
     heartbeat_s: float = 1.0
     shutdown_s: float = 30.0  # from SIGTERM to SIGKILL
     is_address_given: bool = False  # by the user; else each worker finds it by itself

@@ -73,7 +73,7 @@ class Probe:
         try:
             socket.create_connection((peer.address, peer.probe_port), TRY_S).close()
         except OSError as error:
-            # Refused is an answer: the way is there, and whether the agent is, the coordinator knows.
+            # Refused is an answer: the route works; whether the agent lives, the coordinator knows.
             is_reached = isinstance(error, ConnectionError)
         else:
             is_reached = True

@@ -52,7 +52,7 @@ def clock(seconds: float) -> str:
 
 
 class ScriptProgress:
-    """What the script's own trainer says of itself: epoch, steps of how many, loss."""
+    """Progress as the script's own trainer reports it: epoch, steps out of the total, loss."""
 
     def __init__(self) -> None:
         self.first_step: int | None = None  # of this run: a resumed one begins later

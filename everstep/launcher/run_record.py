@@ -50,7 +50,7 @@ class RunRecord:
 
 
 def begin(directory: Path, job: str, *, is_host: bool) -> None:
-    """Unless another process that lives has the folder, such as the run that an agent here has come to."""
+    """Unless another living process has the folder, such as the run that an agent here has joined."""
     pid, found = os.getpid(), read(directory)
     if found is not None and found.state == RUNNING and found.is_alive and found.pid != pid:
         return

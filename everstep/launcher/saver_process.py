@@ -18,9 +18,9 @@ from everstep.events import emit
 from everstep.ipc.local_socket import listen, pair, receive_packet
 from everstep.launcher.event_loop import EventLoop
 from everstep.process import reap_detached, start_detached
+from everstep.waiting import SAID_AFTER_S
 
 WRITE_OUT_S = 600.0  # an agent waits this long for the last states to be written; its saver continues
-_PATIENCE_S = 3.0  # after this it says what it waits for
 _MAX_STARTS = 8  # of its process; after that, workers write for themselves
 
 # The folder that it is started in must not be on its path: the modules there are the user's.
@@ -126,7 +126,7 @@ class SaverProcess:
     def _await_end(self, deadline: float) -> None:
         assert self._line is not None
         self._loop.forget(self._line)
-        speak_at = time.monotonic() + _PATIENCE_S
+        speak_at = time.monotonic() + SAID_AFTER_S
         while (left_s := deadline - (now := time.monotonic())) > 0:
             if now >= speak_at:
                 self._say(

@@ -1,4 +1,4 @@
-"""torchrun's options as values: strings in, frozen values out; what makes no sense is a UsageError with a way out.
+"""torchrun's options as values: strings in, frozen values out; a senseless value is a UsageError with a way out.
 
 Pure: no environment, no files. What an option does is decided elsewhere; one that changes nothing gets a note."""
 
@@ -64,7 +64,7 @@ def parse_nodes(text: str) -> NodesRange:
 
 
 def parse_endpoint(text: str, *, option: str = "--rdzv-endpoint", default_port: int = C10D_PORT) -> Endpoint:
-    """host, host:port, [IPv6] or [IPv6]:port; https:// before it for a coordinator that stands there and has TLS."""
+    """host, host:port, [IPv6] or [IPv6]:port; https:// before it for a running coordinator with TLS."""
     pattern = r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:/\s]+))(?::(\d{1,5}))?"
     scheme, _, address = text.strip().rpartition("://")
     if scheme not in ("", "https") or not (found := re.fullmatch(pattern, address.rstrip("/"))):

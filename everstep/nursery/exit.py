@@ -1,4 +1,4 @@
-"""A fork ends as python ends, but does not take apart what it has from the nursery: most of torch, which it shares with
+"""A fork ends as python ends, but does not free what it has from the nursery: most of torch, which it shares with
 others. That takes longer than everything else that an end does, and copies a hundred megabytes to free them.
 
 Threads, exit handlers, the script's own objects, buffers and exit code are treated as ever."""

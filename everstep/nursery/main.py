@@ -31,7 +31,7 @@ def main() -> None:
     problem = preload(sys.argv[2])
     exit.spare_modules()
     gc.freeze()  # or the garbage collector of every fork would write to, and so copy, every page
-    birth = NurseryServer(line, path="".join(sys.argv[3:]), problem=problem).serve()
-    if birth is None:
+    forked = NurseryServer(line, path="".join(sys.argv[3:]), problem=problem).serve()
+    if forked is None:
         os._exit(0)
-    become(birth, environment=environment)
+    become(forked, environment=environment)

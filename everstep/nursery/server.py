@@ -37,7 +37,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Birth:
+class ForkedWorker:
     """What a fork is to become; it leads its own session already, and dies with the nursery."""
 
     order: StartWorker
@@ -71,14 +71,14 @@ class NurseryServer:
         # A scheduler that wants a node back signals all of its processes: the agent needs us until its workers leave.
         self._on_sigterm = signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-    def serve(self) -> Birth | None:
+    def serve(self) -> ForkedWorker | None:
         """Returns in each fork, with what it is to become; in the nursery itself when that is to end."""
         while not self._is_over():
             for key, _ in self._selector.select(self._patience_s()):
-                act: Callable[[], Birth | None] = key.data
+                act: Callable[[], ForkedWorker | None] = key.data
                 # What one act closes may have been next: the selector knows.
-                if key.fd in self._selector.get_map() and (birth := act()) is not None:
-                    return birth
+                if key.fd in self._selector.get_map() and (forked := act()) is not None:
+                    return forked
         return None
 
     # --- connections --------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class NurseryServer:
         self._selector.register(line, selectors.EVENT_READ, lambda: self._hear(connection))
         self._tell(connection, NurseryReady(pid=self._pid, problem=self._problem))
 
-    def _hear(self, connection: _Client) -> Birth | None:
+    def _hear(self, connection: _Client) -> ForkedWorker | None:
         try:
             parcel = receive(connection.line)
         except EOFError:
@@ -130,10 +130,10 @@ class NurseryServer:
             for descriptor in parcel.files if os.getpid() == self._pid else ():
                 os.close(descriptor)
 
-    def _obey(self, connection: _Client, parcel: Parcel) -> Birth | None:
+    def _obey(self, connection: _Client, parcel: Parcel) -> ForkedWorker | None:
         order = parcel.message
         if isinstance(order, StartWorker):
-            return self._bear(connection, order, parcel.files)
+            return self._fork_worker(connection, order, parcel.files)
         if isinstance(order, Reap):
             self._reap(connection, order.pid)
         elif isinstance(order, KeepWarm):
@@ -161,7 +161,7 @@ class NurseryServer:
 
     # --- workers ------------------------------------------------------------------------------------
 
-    def _bear(self, connection: _Client, order: StartWorker, files: list[int]) -> Birth | None:
+    def _fork_worker(self, connection: _Client, order: StartWorker, files: list[int]) -> ForkedWorker | None:
         ours, theirs = os.pipe()
         try:
             pid = os.fork()
@@ -171,11 +171,11 @@ class NurseryServer:
             self._tell(connection, Started(request=order.request, problem=f"fork: {problem.strerror}"))
             return None
         if pid == 0:
-            self._stand_alone()
+            self._lead_session()
             os.close(ours)
             os.close(theirs)
             self._close()
-            return Birth(order=order, files=files)
+            return ForkedWorker(order=order, files=files)
         os.close(theirs)
         os.read(ours, 1)  # until it leads a group that can be signaled
         os.close(ours)
@@ -185,7 +185,7 @@ class NurseryServer:
         self._tell(connection, Started(request=order.request, pid=pid), [descriptor])
         return None
 
-    def _stand_alone(self) -> None:
+    def _lead_session(self) -> None:
         os.setsid()
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.signal(signal.SIGTERM, self._on_sigterm)

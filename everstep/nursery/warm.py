@@ -1,6 +1,6 @@
 """Nurseries that stay after their run: each listens on a socket in a folder that only its user may enter.
 
-Which one a run may use is said by the socket's name: a digest of all that a process has from its start on and that its
+The socket's name says which one a run may use: it is a digest of all that a process has from its start on and that its
 forks could not change. So a job finds a nursery that is as one of its own would be, or none."""
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from everstep.launcher.event_loop import EventLoop
 from everstep.launcher.local_worker import LocalWorker
 from everstep.launcher.node import NodeSpec, WorkerRanks, worker_environment
 from everstep.launcher.probe import Probe
-from everstep.launcher.reporting import Reporter
+from everstep.launcher.reporting import AgentReporter
 from everstep.launcher.saver_process import SaverProcess
 from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
@@ -80,7 +80,7 @@ class Agent:
         self._probe = Probe(node.address)
         self._sweeper = Sweeper()
         self._saver = SaverProcess(node.directory / f"{node.agent.replace('/', '_')}.saver", loop, say)
-        self._reporter = Reporter(
+        self._reporter = AgentReporter(
             self._connect,
             agent=node.agent,
             incarnation=self._incarnation,

@@ -18,7 +18,7 @@ from everstep.addresses import listen
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, JobFinished, JobStopped
 from everstep.launcher.probe import Probe
-from everstep.launcher.reporting import Reporter
+from everstep.launcher.reporting import AgentReporter
 from everstep.wire import AgentOrders, AgentReport, AttemptOrder, WorkerExit
 
 log = logging.getLogger("everstep")
@@ -54,7 +54,7 @@ class ExternalNode:
         self._heartbeat_s, self._say = heartbeat_s, say
         self._incarnation = uuid.uuid4().hex
         self._probe = Probe(address)
-        self._reporter = Reporter(
+        self._reporter = AgentReporter(
             connect,
             agent=agent,
             incarnation=self._incarnation,

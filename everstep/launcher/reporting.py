@@ -38,7 +38,7 @@ _LOOK_S = 2.0  # between two views, while these are wanted
 _WARM_S = 20.0  # a connection idle for a minute is closed by either side
 
 
-class Reporter:
+class AgentReporter:
     def __init__(
         self,
         connect: Callable[[], Coordinator],

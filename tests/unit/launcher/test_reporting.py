@@ -10,7 +10,7 @@ import pytest
 
 from everstep import wire
 from everstep.ipc.progress_page import WorkerProgress, has_lifeline, read_board
-from everstep.launcher.reporting import Reporter
+from everstep.launcher.reporting import AgentReporter
 from everstep.launcher.worker_files import WorkerFiles, open_log
 
 WAIT_S = 30.0
@@ -58,7 +58,7 @@ def begin():
     def begin(listener, look=lambda: REPORT, **more):
         said, failures, orders = [], [], queue.Queue()
         more = {"on_orders": orders.put} | more
-        line = Reporter(
+        line = AgentReporter(
             lambda: listener, agent="a", incarnation="i", heartbeat_s=0.05, look=look,
             on_reserved=lambda request, reserved: None, on_failure=failures.append, say=said.append, **more,
         )  # fmt: skip

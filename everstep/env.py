@@ -17,6 +17,7 @@ JOB = "EVERSTEP_JOB"  # the job's id
 WORKER = "EVERSTEP_WORKER"  # this worker's id, given by the agent
 ADDRESS = "EVERSTEP_ADDRESS"  # where peers reach this node; absent: the address it reaches the coordinator from
 EVENTS = "EVERSTEP_EVENTS"  # file that events are appended to
+CHECK_EVENTS = "EVERSTEP_CHECK_EVENTS"  # "1": emitting an event of the package that is not declared fails, for tests
 BOARD = "EVERSTEP_BOARD"  # file of this worker's progress board, shared with its agent
 MAX_WORKERS = "EVERSTEP_MAX_WORKERS"  # the largest number of workers that the job may have, given by the agent
 SAVER = "EVERSTEP_SAVER"  # socket of the node's saver, which keeps and writes checkpoints; absent: workers write
@@ -62,6 +63,10 @@ def address() -> str | None:
 
 def events_path() -> str | None:
     return os.environ.get(EVENTS) or None
+
+
+def are_events_checked() -> bool:
+    return os.environ.get(CHECK_EVENTS) == "1"
 
 
 def board_path() -> str | None:

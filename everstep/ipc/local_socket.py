@@ -1,6 +1,6 @@
 """Messages with open files in them, between processes of one machine: one packet each, over a unix socket.
 
-A message is one of our values (wire.py's codec); its files are descriptors that the other side then owns too. Which
+A message is one of our values (the codec of wire); its files are descriptors that the other side then owns too. Which
 messages there are, the two sides agree on: nursery/messages.py, checkpoint/saver/messages.py."""
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def connect(path: Path) -> socket.socket:
-    """OSError: nobody is there. PermissionError: somebody else is."""
+    """OSError: no process listens there. PermissionError: another user's does."""
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with _short(path) as short:

@@ -10,7 +10,6 @@ import ipaddress
 import os
 import select
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from everstep import env
+from everstep.addresses import address_towards, can_bind
 from everstep.errors import JobFinished, PermanentError, UsageError
 from everstep.job_file import ads_env
 from everstep.job_file.ads_env import AdsNode
@@ -26,8 +26,7 @@ from everstep.job_file.order import NodeOrder
 from everstep.jobs.asked_to_end import asked_to_end
 from everstep.jobs.node import NodeRequest, forget_secrets, read_order, run_node
 from everstep.launcher import meeting_folder
-from everstep.launcher.agent import node_address
-from everstep.launcher.endpoint import Endpoint, as_job_id, can_bind, join, share_token, unshare_token
+from everstep.launcher.endpoint import Endpoint, as_job_id, join, share_token, unshare_token
 from everstep.launcher.local_coordinator import READY_S, CoordinatorFiles, await_ready, private_directory, write_token
 from everstep.launcher.machine import count_gpus
 from everstep.process import Child, own_command
@@ -228,7 +227,7 @@ def _own_address(node: AdsNode) -> str:
     if node.num_nodes == 1:
         return "127.0.0.1"
     try:
-        return node_address(_somebody_in(env.network()), 9)
+        return address_towards(_somebody_in(env.network()))
     except UsageError:  # no way out of this machine
         return "127.0.0.1"
 
@@ -248,7 +247,7 @@ def _start_coordinator(
 ) -> tuple[Child, str]:
     """On the usual port. Where that is another's, and nobody has to know it beforehand: on any that is free."""
     is_fixed = node.is_port_given or (node.host and not node.folder)
-    ports = [node.port] if is_fixed else [*([node.port] if _is_free(address, node.port) else []), 0]
+    ports = [node.port] if is_fixed else [*([node.port] if can_bind(address, node.port) else []), 0]
     while True:
         files.ready.unlink(missing_ok=True)
         where = {"--folder": str(files.directory), "--host": address, "--port": str(ports.pop(0))}
@@ -259,7 +258,3 @@ def _start_coordinator(
             child.kill()
             if not ports:  # else somebody took it between the look and the start
                 raise
-
-
-def _is_free(address: str, port: int) -> bool:
-    return can_bind(socket.AF_INET6 if ":" in address else socket.AF_INET, (address, port))

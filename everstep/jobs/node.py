@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _TOO_LONG = 86_400.0 * 365  # a timer of the C library takes no more
 _UNKNOWN = 404
-_TOLD_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,10 +187,7 @@ def _connect(order: NodeOrder, request: NodeRequest, url: str) -> Coordinator:
 def _await_job(order: NodeOrder, request: NodeRequest) -> str:
     """The coordinator's URL. Nodes may be up before it has a name, an address, or the job."""
 
-    began, is_told = time.monotonic(), False
-
     def ask() -> str:
-        nonlocal is_told
         try:
             url = _coordinator(request)
             with _connect(order, request, url) as coordinator:
@@ -199,13 +195,13 @@ def _await_job(order: NodeOrder, request: NodeRequest) -> str:
         except (Refused, CoordinatorUnreachable) as error:
             if isinstance(error, Refused) and error.status != _UNKNOWN:
                 raise
-            if not is_told and time.monotonic() - began > _TOLD_AFTER_S:
-                is_told = True
-                print(f"everstep: waiting for the coordinator: {error.message}", file=sys.stderr, flush=True)
-            raise CoordinatorUnreachable(error.message) from None
+            raise CoordinatorUnreachable(f"waiting for the coordinator: {error.message}") from None
         return url
 
-    return patiently(ask, env.coordinator_deadline_s())
+    def say(line: str) -> None:
+        print(f"everstep: {line}", file=sys.stderr, flush=True)
+
+    return patiently(ask, env.coordinator_deadline_s(), say=say)
 
 
 def _set_up(lines: tuple[str, ...]) -> None:
@@ -234,9 +230,10 @@ def _leave_in_time(order: NodeOrder, deadline: float | None) -> None:
         return
 
     def leave() -> None:
-        time.sleep(max(0.0, deadline - order.grace_s - time.time()))
         print("everstep: the time is nearly up: leaving", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGTERM)
 
     if deadline - time.time() < _TOO_LONG:
-        threading.Thread(target=leave, name="deadline", daemon=True).start()
+        timer = threading.Timer(max(0.0, deadline - order.grace_s - time.time()), leave)
+        timer.daemon = True
+        timer.start()

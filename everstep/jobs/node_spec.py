@@ -10,11 +10,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from everstep import env
+from everstep.addresses import address_towards
 from everstep.errors import UsageError
-from everstep.launcher.agent import node_address
+from everstep.launcher.endpoint import save_token
 from everstep.launcher.node import ENDING_SIGNALS, NodeSpec
 from everstep.launcher.shown_streams import Shown
-from everstep.storage import private_file
 from everstep.wire import Fitness
 from everstep.wire.tokens import only_for_workers
 
@@ -53,7 +53,7 @@ def node_spec(request: AgentRequest, directory: Path) -> NodeSpec:
         num_workers=request.num_workers,
         directory=directory,
         agent=request.name or f"{socket.gethostname()}-{secrets.token_hex(3)}",
-        address=request.address or node_address(where.hostname, where.port or 80),
+        address=request.address or address_towards(where.hostname),
         is_address_given=request.address is not None,
         node_rank=request.node_rank,
         heartbeat_s=request.heartbeat_s,
@@ -77,7 +77,7 @@ def token_path(token_file: Path | None, directory: Path) -> Path:
     """The file that holds the token; one given in the environment is put into one."""
     if token_file is not None:
         return token_file.resolve()
-    return private_file.write_text(directory / "token", find_token(None) + "\n")
+    return save_token(directory / "token", find_token(None))
 
 
 def worker_token_path(token_file: Path | None, directory: Path) -> Path:
@@ -85,4 +85,4 @@ def worker_token_path(token_file: Path | None, directory: Path) -> Path:
     path = token_path(token_file, directory)
     text = env.read_token(path)
     given = only_for_workers(text)
-    return path if given == text else private_file.write_text(directory / "worker-token", given + "\n")
+    return path if given == text else save_token(directory / "worker-token", given)

@@ -17,11 +17,11 @@ from everstep.errors import EverstepError, UsageError
 from everstep.jobs.check import check_node
 from everstep.jobs.node_spec import AgentRequest, node_spec, token_path
 from everstep.launcher import run_record
-from everstep.launcher.agent import Agent, LocalWorker
+from everstep.launcher.agent import Agent
 from everstep.launcher.console import Console
 from everstep.launcher.decisions import Verdict
 from everstep.launcher.display import JobDisplay
-from everstep.launcher.endpoint import as_job_id, host_or_join, join
+from everstep.launcher.endpoint import as_job_id, host_or_join, join, save_token
 from everstep.launcher.local_coordinator import (
     CoordinatorFiles,
     LocalCoordinator,
@@ -29,6 +29,7 @@ from everstep.launcher.local_coordinator import (
     earlier_port,
     private_directory,
 )
+from everstep.launcher.local_worker import LocalWorker
 from everstep.launcher.logs import FilteredCopy, tail
 from everstep.launcher.node import ENDING_SIGNALS
 from everstep.launcher.shown_streams import STDERR, STDOUT, Shown
@@ -37,7 +38,6 @@ from everstep.launcher.summary import LastWords, failure_report, summary
 from everstep.launcher.torchrun_options import NodesRange, Rendezvous
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.process import ENDED, Child
-from everstep.storage import private_file
 from everstep.wire import JobSpec, Policy, policy_problems
 
 
@@ -278,7 +278,7 @@ def coordinator_of(
             yield url, token
     else:
         found = join(endpoint, job, request.token_file, patience_s, say)
-        yield endpoint.url, private_file.write_text(directory / "token", found + "\n")
+        yield endpoint.url, save_token(directory / "token", found)
 
 
 def new_job_id(name: str | None = None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from everstep.platforms import job_records
 from everstep.platforms.base import JobStatus, LogLine, Say, State
 from everstep.platforms.job_records import JobRecord
 from everstep.platforms.registry import platform_of
+from everstep.waiting import wait_until
 from everstep.wire import JobView, MetricReport
 
 _LATE_STATUS_S = 5.0  # a platform may say that it runs a moment after its last line
@@ -65,10 +65,8 @@ def status(record: JobRecord) -> JobStatus:
 
 def end_of(record: JobRecord) -> JobStatus:
     """After its last line: how it ended, if the platform knows by now."""
-    deadline = time.monotonic() + _LATE_STATUS_S
-    while not (found := status(record)).is_over and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return found
+    wait_until(lambda: status(record).is_over, _LATE_STATUS_S, "the platform to report the end", pause_s=0.2)
+    return status(record)
 
 
 def logs(record: JobRecord, *, follow: bool = False) -> Iterator[LogLine]:

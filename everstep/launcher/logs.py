@@ -1,4 +1,4 @@
-"""Workers' log files: the last lines of one, and the new lines of all as they come.
+"""Workers' log files: the last lines of one, and the new lines of all.
 
 Workers write to their files themselves, so neither a slow terminal nor a dead agent holds them up or loses a line."""
 
@@ -17,7 +17,7 @@ _READ_BYTES = 1 << 20
 
 
 def tail(path: Path, num_lines: int = 20) -> list[str]:
-    """The last lines of a log; of one that does not exist, none."""
+    """The last lines of a log; none if it does not exist."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -37,7 +37,7 @@ class Follower:
             self._file.seek(0, os.SEEK_END)
 
     def new_lines(self) -> list[str]:
-        """Some of them, where there are very many: no more is held in memory than can be shown."""
+        """Up to 1 MB at a time: no more is held in memory than can be shown."""
         try:
             data = self._file.read(_READ_BYTES)
         except OSError:  # of a file system that does not answer now
@@ -48,7 +48,7 @@ class Follower:
         return [_shown(line) for line in lines]
 
     def last_lines(self) -> list[str]:
-        """What is left, an unfinished last line included; then closed."""
+        """The rest, including an unfinished last line; then closed."""
         lines = self.new_lines()
         while more := self.new_lines():
             lines += more

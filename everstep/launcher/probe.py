@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
+from everstep.addresses import listen
 from everstep.wire import Peer
 
 EVERY_S = 1.0
@@ -23,7 +24,7 @@ class Probe:
     """Listens and tries in threads of its own, from `open` to `close`."""
 
     def __init__(self, address: str) -> None:
-        self._listener = socket.create_server((address, 0), backlog=128)
+        self._listener = listen(address)
         self.port: int = self._listener.getsockname()[1]
         self._peers: list[Peer] = []
         self._failures: dict[str, int] = {}
@@ -72,7 +73,7 @@ class Probe:
         try:
             socket.create_connection((peer.address, peer.probe_port), TRY_S).close()
         except OSError as error:
-            # Refused is an answer: the way is there, and whether the agent is, the coordinator knows.
+            # Refused is an answer: the route works; whether the agent lives, the coordinator knows.
             is_reached = isinstance(error, ConnectionError)
         else:
             is_reached = True

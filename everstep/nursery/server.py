@@ -1,7 +1,7 @@
 """The nursery's loop: connections, orders to fork, and the ends of the forked.
 
 Workers belong to the connection that ordered them and are killed with it, each with all that it has started. The exit
-code is told as soon as a worker ends; its number stays taken until the agent lets it go, as with a child of its own."""
+code is sent as soon as a worker ends; its pid stays taken until the agent releases it, as with a child of its own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Birth:
+class ForkedWorker:
     """What a fork is to become; it leads its own session already, and dies with the nursery."""
 
     order: StartWorker
@@ -51,33 +51,34 @@ class _Client:
 
 
 class NurseryServer:
-    def __init__(self, line: socket.socket, *, problem: str) -> None:
-        self._problem = problem
+    def __init__(self, line: socket.socket, *, path: str, problem: str) -> None:
+        """`path`: where `line` listens; "" if it is the one connection."""
+        self._path, self._problem = path, problem
         self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._connections: list[_Client] = []
         self._idle_s = 0.0
         self._idle_since = time.monotonic()
         self._listener: socket.socket | None = None
-        if line.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        if path:
             self._listener = line
             line.setblocking(False)
             self._selector.register(line, selectors.EVENT_READ, self._accept)
         else:
             self._welcome(line)
-        # From here on a lost connection tells of an agent's end, and there is work to do then.
+        # From here on a lost connection means an agent's end, and there is work to do then.
         libc.prctl(_PR_SET_PDEATHSIG, 0)
-        # A queue that wants a node back tells all of its processes: the agent needs us until its workers have left.
+        # A scheduler that wants a node back signals all of its processes: the agent needs us until its workers leave.
         self._on_sigterm = signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-    def serve(self) -> Birth | None:
+    def serve(self) -> ForkedWorker | None:
         """Returns in each fork, with what it is to become; in the nursery itself when that is to end."""
         while not self._is_over():
             for key, _ in self._selector.select(self._patience_s()):
-                act: Callable[[], Birth | None] = key.data
+                act: Callable[[], ForkedWorker | None] = key.data
                 # What one act closes may have been next: the selector knows.
-                if key.fd in self._selector.get_map() and (birth := act()) is not None:
-                    return birth
+                if key.fd in self._selector.get_map() and (forked := act()) is not None:
+                    return forked
         return None
 
     # --- connections --------------------------------------------------------------------------------
@@ -90,13 +91,12 @@ class NurseryServer:
             return False
         if self._listener is None:
             return True
-        # Whoever looks for a nursery holds the same lock: it finds this one as it was, or not at all.
-        path = self._listener.getsockname()
-        with open(f"{path}.lock", "a") as lock:
+        # A run that looks for a nursery holds the same lock: it finds this one as it was, or not at all.
+        with open(f"{self._path}.lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._accept()
             if not self._connections:
-                os.unlink(path)
+                os.unlink(self._path)
                 self._listener.close()
         return not self._connections
 
@@ -117,7 +117,7 @@ class NurseryServer:
         self._selector.register(line, selectors.EVENT_READ, lambda: self._hear(connection))
         self._tell(connection, NurseryReady(pid=self._pid, problem=self._problem))
 
-    def _hear(self, connection: _Client) -> Birth | None:
+    def _hear(self, connection: _Client) -> ForkedWorker | None:
         try:
             parcel = receive(connection.line)
         except EOFError:
@@ -130,10 +130,10 @@ class NurseryServer:
             for descriptor in parcel.files if os.getpid() == self._pid else ():
                 os.close(descriptor)
 
-    def _obey(self, connection: _Client, parcel: Parcel) -> Birth | None:
+    def _obey(self, connection: _Client, parcel: Parcel) -> ForkedWorker | None:
         order = parcel.message
         if isinstance(order, StartWorker):
-            return self._bear(connection, order, parcel.files)
+            return self._fork_worker(connection, order, parcel.files)
         if isinstance(order, Reap):
             self._reap(connection, order.pid)
         elif isinstance(order, KeepWarm):
@@ -161,7 +161,7 @@ class NurseryServer:
 
     # --- workers ------------------------------------------------------------------------------------
 
-    def _bear(self, connection: _Client, order: StartWorker, files: list[int]) -> Birth | None:
+    def _fork_worker(self, connection: _Client, order: StartWorker, files: list[int]) -> ForkedWorker | None:
         ours, theirs = os.pipe()
         try:
             pid = os.fork()
@@ -171,13 +171,13 @@ class NurseryServer:
             self._tell(connection, Started(request=order.request, problem=f"fork: {problem.strerror}"))
             return None
         if pid == 0:
-            self._stand_alone()
+            self._lead_session()
             os.close(ours)
             os.close(theirs)
             self._close()
-            return Birth(order=order, files=files)
+            return ForkedWorker(order=order, files=files)
         os.close(theirs)
-        os.read(ours, 1)  # until it leads a group that can be signalled
+        os.read(ours, 1)  # until it leads a group that can be signaled
         os.close(ours)
         descriptor = os.pidfd_open(pid)
         connection.workers[pid] = descriptor
@@ -185,7 +185,7 @@ class NurseryServer:
         self._tell(connection, Started(request=order.request, pid=pid), [descriptor])
         return None
 
-    def _stand_alone(self) -> None:
+    def _lead_session(self) -> None:
         os.setsid()
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.signal(signal.SIGTERM, self._on_sigterm)

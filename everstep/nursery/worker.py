@@ -24,20 +24,20 @@ from everstep import env
 from everstep.nursery import exit, interrupt
 from everstep.nursery.process_title import set_title
 from everstep.nursery.programs import PythonProgram, python_program, read_early
-from everstep.nursery.server import Birth
+from everstep.nursery.server import ForkedWorker
 
 _STACKS_SIGNAL = signal.SIGUSR2  # the agent asks for the stacks of all threads with it
 
 
-def become(birth: Birth, *, environment: Mapping[str, str]) -> None:
+def become(forked: ForkedWorker, *, environment: Mapping[str, str]) -> None:
     """`environment`: what the nursery has read early."""
-    order = birth.order
-    _take_files(birth.files)
+    order = forked.order
+    _take_files(forked.files)
     _take_surroundings(order.environment, order.directory)
     program = python_program(order.command)
     if program is None or read_early(order.environment) != environment or not _can_run(program):
         os.execve(order.command[0], order.command, order.environment)
-    _forget_kinship()
+    _renew_randomness()
     gc.enable()
     faulthandler.register(_STACKS_SIGNAL, file=2, all_threads=True)
     sys.orig_argv = list(order.command)
@@ -95,8 +95,8 @@ def _is_shadowing(folder: str) -> bool:
     return False
 
 
-def _forget_kinship() -> None:
-    """What brothers must not share: random numbers and secrets that were drawn when a module was imported."""
+def _renew_randomness() -> None:
+    """Forks must not share random numbers and secrets that were drawn when a module was imported."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.seed()
     random.seed()
@@ -133,7 +133,7 @@ def _run_script(path: str, main: ModuleType) -> None:
 
 
 def _as_top_level(run: Callable[[], None]) -> None:
-    """Run it; an exception that nobody handles ends the process as it ends python, without our frames in sight."""
+    """Run it; an unhandled exception ends the process as it ends python, without our frames in sight."""
     try:
         run()
     except SystemExit:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from everstep import env as names
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.launcher.logs import tail
 from everstep.process import Child, own_command
@@ -109,7 +110,7 @@ def start_coordinator(
     write_token(files.token)
     files.ready.unlink(missing_ok=True)
     with open(os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as output:
-        child = start([*inside, *serve_command(files, host, port)], output=output, env=env or os.environ)
+        child = start([*inside, *serve_command(files, host, port)], output=output, env=env or names.everything())
     try:
         return child, await_ready(child, files, READY_S)
     except BaseException:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from everstep import env
 from everstep.pytorch.fit_status import Status, parts_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class FitDisplay(Protocol):
 
 
 def open_display() -> FitDisplay:
-    if os.environ.get("TERM") != "dumb" and (sys.stderr.isatty() or _is_notebook()):
+    if env.value("TERM") != "dumb" and (sys.stderr.isatty() or _is_notebook()):
         return Bar()
     return ReportLines(sys.stderr)
 

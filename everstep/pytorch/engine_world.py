@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from everstep import env
@@ -29,7 +28,7 @@ class EngineSource:
 
     @property
     def local_size(self) -> int:
-        return min(self.size, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        return min(self.size, env.node_size() or 1)
 
     def gather(self, value: Any) -> list[Any]:
         said = self._engine.gather(value)

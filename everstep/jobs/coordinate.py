@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from everstep import env
@@ -18,6 +17,7 @@ from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job_file.order import NodeOrder, policy_of
 from everstep.jobs.asked_to_end import asked_to_end
 from everstep.jobs.node import read_order
+from everstep.jobs.options import CoordinateOptions
 from everstep.launcher.local_coordinator import (
     CoordinatorFiles,
     LocalCoordinator,
@@ -36,32 +36,22 @@ _TURN_S = 0.2
 _HEAR_S = 30.0  # after the job's end, for nodes to hear of it
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CoordinateRequest:
-    order: str
-    folder: Path
-    host: str
-    port: int
-    token_file: Path | None
-    fleet: str  # none, local, kubernetes, indexed; requeued: all may go, coordinator too, and come back on this folder
-
-
-def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> int:
-    order = read_order(request.order)
-    folder = private_directory(request.folder)
+def run_coordinate(options: CoordinateOptions, say: Callable[[str], None]) -> int:
+    order = read_order(options.order)
+    folder = private_directory(options.folder)
     files = CoordinatorFiles(directory=folder, serves_code=bool(order.code and not order.code_from))
-    if request.token_file is not None and request.token_file.resolve() != files.token:
-        private_file.write(files.token, env.read_token(request.token_file).encode() + b"\n")
+    if options.token_file is not None and options.token_file.resolve() != files.token:
+        private_file.write(files.token, env.read_token(options.token_file).encode() + b"\n")
     told = status_file.read(folder)
     if told is not None and told[0] in OVER:  # one that ended with an error may be started again for that
         say(f"{told[0]}, as it was before this start")
         return 0 if told[0] == "succeeded" else 1
     status_file.write(folder, "running", "the coordinator is started")
     write_token(files.token)
-    fleet = _fleet(request.fleet, order, folder)
+    fleet = _fleet(options.fleet, order, folder)
     fleet.prepare()
-    host, comes_back = own_address(request.host), request.fleet == "requeued"
-    port = _port(files, request.port) if not comes_back else earlier_port(files, host)
+    host, comes_back = own_address(options.host), options.fleet == "requeued"
+    port = _port(files, options.port) if not comes_back else earlier_port(files, host)
     with (
         asked_to_end() as asked,
         LocalCoordinator(files, say=say, host=host, port=port) as local,

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from everstep import env
@@ -24,7 +24,8 @@ from everstep.job_file import ads_env
 from everstep.job_file.ads_env import AdsNode
 from everstep.job_file.order import NodeOrder
 from everstep.jobs.asked_to_end import asked_to_end
-from everstep.jobs.node import NodeRequest, forget_secrets, read_order, run_node
+from everstep.jobs.node import forget_secrets, read_order, run_node
+from everstep.jobs.options import EntryOptions
 from everstep.launcher import meeting_folder
 from everstep.launcher.agent import node_address
 from everstep.launcher.endpoint import Endpoint, as_job_id, can_bind, join, share_token, unshare_token
@@ -41,44 +42,32 @@ _TURN_S = 0.2
 _LAST_WORD_S = 5.0  # a job that is over is known to be when its only node ends
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EntryRequest:
-    command: Sequence[str]  # of the container, to be run as it is
-    order: str | None
-    coordinator_url: str | None
-    token_file: Path | None
-    name: str | None
-    log_dir: Path
-    address: str | None
-    deadline: float | None
-
-
-def run_entry(request: EntryRequest, say: Say) -> int:
-    if request.command:
-        _become(request.command)
+def run_entry(options: EntryOptions, say: Say) -> int:
+    if options.command:
+        _become(options.command)
     try:
-        return _be_node(request, say)
+        return _be_node(options, say)
     finally:
         if env.is_job_run():
             say(END_OF_LOG)  # so that whoever follows it knows: lines come late there
 
 
-def _be_node(request: EntryRequest, say: Say) -> int:
-    os.environ.update(ads_env.storage_environment(os.environ))
-    node = ads_env.read_node(os.environ)
-    order = _order(request, node)
-    if request.coordinator_url is not None:
-        return _run_node(request, order, node.rank)
+def _be_node(options: EntryOptions, say: Say) -> int:
+    env.update(ads_env.storage_environment(env.everything()))
+    node = ads_env.read_node(env.everything())
+    order = _order(options, node)
+    if options.coordinator is not None:
+        return _run_node(options, order, node.rank, say)
     if node.is_first:
-        return _host(request, order, node, say)
+        return _host(options, order, node, say)
     try:
-        url, order, token = _join(request, order, node, say)
+        url, order, token = _join(options, order, node, say)
     except JobFinished as late:
         say(f"{late.reason}: nothing is left to do")
         return 0
-    folder = private_directory(request.log_dir / order.job)
+    folder = private_directory(options.log_dir / order.job)
     private_file.write(folder / "token", token.encode() + b"\n")
-    return _run_node(replace(request, coordinator_url=url, token_file=folder / "token"), order, node.rank)
+    return _run_node(replace(options, coordinator=url, token_file=folder / "token"), order, node.rank, say)
 
 
 def _become(command: Sequence[str]) -> None:
@@ -88,15 +77,15 @@ def _become(command: Sequence[str]) -> None:
         raise UsageError(f"{command[0]}: {error.strerror}", hint="a command of the image, or none") from None
 
 
-def _order(request: EntryRequest, node: AdsNode) -> NodeOrder:
-    if request.order is not None:
-        return read_order(request.order)
-    if not ads_env.is_ads(os.environ):
+def _order(options: EntryOptions, node: AdsNode) -> NodeOrder:
+    if options.order is not None:
+        return read_order(options.order)
+    if not ads_env.is_ads(env.everything()):
         raise UsageError(
             "nothing says what this node is to do",
             hint=f"{env.ORDER} is set by `everstep run -f`, OCI__ENTRY_SCRIPT by ADS; or give a command to run",
         )
-    return ads_env.read_order(os.environ, _new_id(node), num_gpus=count_gpus())
+    return ads_env.read_order(env.everything(), _new_id(node), num_gpus=count_gpus())
 
 
 def _new_id(node: AdsNode) -> str:
@@ -106,26 +95,16 @@ def _new_id(node: AdsNode) -> str:
     return time.strftime("%Y%m%d-%H%M%S") + f"-{os.urandom(2).hex()}"
 
 
-def _run_node(request: EntryRequest, order: NodeOrder, rank: int | None) -> int:
-    return run_node(
-        NodeRequest(
-            order=order.to_json(),
-            coordinator_url=request.coordinator_url,
-            token_file=request.token_file,
-            name=request.name,
-            node_rank=rank,
-            log_dir=request.log_dir / order.job,
-            address=request.address,
-            deadline=request.deadline,
-        )
-    )
+def _run_node(options: EntryOptions, order: NodeOrder, rank: int | None, say: Say) -> int:
+    log_dir = options.log_dir / order.job
+    return run_node(replace(options, order=order.to_json(), node_rank=rank, log_dir=log_dir), say)
 
 
-def _join(request: EntryRequest, order: NodeOrder, node: AdsNode, say: Say) -> tuple[str, NodeOrder, str]:
+def _join(options: EntryOptions, order: NodeOrder, node: AdsNode, say: Say) -> tuple[str, NodeOrder, str]:
     """The coordinator's URL, the order with the job's id, and the token."""
     if node.folder:
         found = meeting_folder.wait_for(
-            node.folder, node.timeout_s, say, job=order.job if request.order is not None else None
+            node.folder, node.timeout_s, say, job=order.job if options.order is not None else None
         )
         if found.is_over:
             raise JobFinished(f"{found.job} was over before this node came")
@@ -136,21 +115,21 @@ def _join(request: EntryRequest, order: NodeOrder, node: AdsNode, say: Say) -> t
             hint="OCI__WORK_DIR: a folder that all of them reach; or MASTER_ADDR, and EVERSTEP_TOKEN on all of them",
         )
     endpoint = Endpoint(host=node.host, port=node.port)
-    return endpoint.url, order, join(endpoint, order.job, request.token_file, node.timeout_s, say)
+    return endpoint.url, order, join(endpoint, order.job, options.token_file, node.timeout_s, say)
 
 
 # --- the first node -------------------------------------------------------------------------------
 
 
-def _host(request: EntryRequest, order: NodeOrder, node: AdsNode, say: Say) -> int:
+def _host(options: EntryOptions, order: NodeOrder, node: AdsNode, say: Say) -> int:
     """The coordinator and this node's agent, as two processes. The exit code is the job's."""
-    folder = private_directory(request.log_dir / order.job)
+    folder = private_directory(options.log_dir / order.job)
     files = CoordinatorFiles(directory=folder)
-    _give_token(request, files.token)
+    _give_token(options, files.token)
     private_file.write(folder / "order.json", order.to_json().encode())
-    address = request.address or _own_address(node)
+    address = options.address or _own_address(node)
     environment = {
-        **{name: value for name, value in os.environ.items() if name != env.TOKEN},
+        **{name: value for name, value in env.everything().items() if name != env.TOKEN},
         env.ORDER: str(folder / "order.json"),
         env.TOKEN_FILE: str(files.token),
     }
@@ -160,13 +139,13 @@ def _host(request: EntryRequest, order: NodeOrder, node: AdsNode, say: Say) -> i
         open_things.callback(coordinator.kill)
         open_things.enter_context(_known(node, order.job, url, address, env.read_token(files.token)))
         say(f"this node hosts the coordinator of {order.job}, at {url}")
-        options = {
+        words = {
             "--node-rank": "0",
             "--log-dir": str(folder / "node-0"),
-            **({} if request.name is None else {"--name": request.name}),
-            **({} if request.deadline is None else {"--deadline": str(request.deadline)}),
+            **({} if options.name is None else {"--name": options.name}),
+            **({} if options.deadline is None else {"--deadline": str(options.deadline)}),
         }
-        agent = Child.start(own_command("node", options), env={**environment, env.COORDINATOR: url})
+        agent = Child.start(own_command("node", words), env={**environment, env.COORDINATOR: url})
         open_things.callback(agent.kill)
         open_things.callback(forget_secrets, say)
         return _attend(coordinator, agent, asked, grace_s=order.grace_s, is_alone=order.max_nodes == 1, say=say)
@@ -197,8 +176,8 @@ def _attend(
     return ended.code if ended.code >= 0 else 128 - ended.code
 
 
-def _give_token(request: EntryRequest, path: Path) -> None:
-    given = env.read_token(request.token_file) if request.token_file is not None else env.token()
+def _give_token(options: EntryOptions, path: Path) -> None:
+    given = env.read_token(options.token_file) if options.token_file is not None else env.token()
     if given is not None:
         private_file.write(path, given.encode() + b"\n")
     write_token(path)

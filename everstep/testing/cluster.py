@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import IO, Any, TypeVar
 
 import everstep
+from everstep import env
 from everstep import env as names
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, UsageError
@@ -203,10 +204,10 @@ class Cluster:
             "--log-dir": self.directory,
         }
         flat = [str(part) for option in options.items() for part in option]
-        return [sys.executable, "-u", "-m", "everstep", "agent", *flat, "--", self._script, *self._args]
+        return [sys.executable, "-u", "-m", "everstep", "join", *flat, "--", self._script, *self._args]
 
     def _environment(self) -> dict[str, str]:
-        outer = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
+        outer = {name: value for name, value in env.everything().items() if not name.startswith("EVERSTEP_")}
         path = os.pathsep.join(filter(None, [str(Path(everstep.__file__).parents[1]), outer.get("PYTHONPATH", "")]))
         return outer | {"PYTHONPATH": path, names.EVENTS: str(self.directory / "events.jsonl")} | self._given_env
 

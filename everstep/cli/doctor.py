@@ -21,8 +21,9 @@ from everstep.doctor.nodes import judge_node
 from everstep.doctor.table import render, to_json
 from everstep.jobs.check import Probed, probe_nodes
 from everstep.jobs.meeting import coordinator_of, create_job, job_id, policy_of
-from everstep.jobs.node_spec import find_token, node_spec
+from everstep.jobs.node_spec import node_spec
 from everstep.jobs.options import DoctorOptions
+from everstep.jobs.tokens import find_token
 
 Findings = Mapping[str, Sequence[Finding]]  # by node
 

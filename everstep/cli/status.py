@@ -16,8 +16,8 @@ from everstep import env
 from everstep.cli.options import command
 from everstep.client.calls import Coordinator
 from everstep.errors import CoordinatorUnreachable, Refused, UsageError
-from everstep.jobs.node_spec import find_token
 from everstep.jobs.options import CoordinatorOptions
+from everstep.jobs.tokens import find_token
 from everstep.launcher import run_record
 from everstep.launcher.progress import clock
 from everstep.launcher.run_record import RunRecord

@@ -19,7 +19,6 @@ from everstep.errors import EverstepError, UsageError
 from everstep.job_file.tree import dump
 from everstep.jobs import submitted
 from everstep.jobs.options import RunOptions
-from everstep.jobs.submit import prepare, prepare_text, submit
 from everstep.platforms.job_records import JobRecord
 from everstep.settings import setting
 
@@ -67,6 +66,8 @@ def _leave(code: int) -> int:
 
 def submit_file(options: RunOptions) -> int:
     """`everstep run -f`."""
+    from everstep.jobs.submit import prepare, prepare_text, submit
+
     changes, platform = options.changes, options.platform
     if str(options.file) == "-":
         prepared = prepare_text(sys.stdin.read(), changes, platform=platform, name="stdin")

@@ -12,9 +12,9 @@ from pathlib import Path
 from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.errors import UsageError
-from everstep.jobs.node_spec import token_path
 from everstep.jobs.options import MeetingOptions
-from everstep.launcher.endpoint import as_job_id, host_or_join, join, private_file
+from everstep.jobs.tokens import token_path, write_token
+from everstep.launcher.endpoint import as_job_id, host_or_join, join
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, Start, earlier_port
 from everstep.process import Child
 from everstep.wire import JobSpec, Policy, policy_problems
@@ -112,4 +112,4 @@ def coordinator_of(
             yield url, token
     else:
         found = join(endpoint, job, options.token_file, patience_s, say)
-        yield endpoint.url, private_file(directory / "token", found + "\n")
+        yield endpoint.url, write_token(directory / "token", found)

@@ -72,8 +72,9 @@ def run_node(options: SubmittedNodeOptions, say: Say) -> int:
     num_workers = parse_num_workers(str(order.workers), num_gpus=count_gpus(), num_cpus=count_cpus())
     # Before all else: torch is imported there while the rest gets ready.
     with Starter.open(command, num_workers=num_workers, outer=env.everything()) as starter:
-        from everstep.jobs.node_spec import node_spec, token_path
+        from everstep.jobs.node_spec import node_spec
         from everstep.jobs.run import run_agent
+        from everstep.jobs.tokens import token_path
 
         url = _await_job(order, options, say)
         folder = private_directory(directory / order.job)
@@ -194,7 +195,7 @@ def _fetch(order: NodeOrder, options: SubmittedNodeOptions, directory: Path, say
 
 def _connect(order: NodeOrder, options: SubmittedNodeOptions, url: str) -> Coordinator:
     from everstep.client.calls import Coordinator
-    from everstep.jobs.node_spec import find_token
+    from everstep.jobs.tokens import find_token
 
     return Coordinator(url, find_token(options.token_file), order.job, answer_s=300.0)
 

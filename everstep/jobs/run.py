@@ -11,8 +11,9 @@ from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError
 from everstep.jobs.check import check_node
 from everstep.jobs.meeting import coordinator_of, create_job, is_host, job_folder, job_id, policy_of
-from everstep.jobs.node_spec import node_spec, token_path
+from everstep.jobs.node_spec import node_spec
 from everstep.jobs.options import JoinOptions, RunOptions
+from everstep.jobs.tokens import token_path
 from everstep.launcher import run_record
 from everstep.launcher.agent import Agent, LocalWorker
 from everstep.launcher.console import Console

@@ -68,6 +68,7 @@ EVENTS = _variable(
     "`JOB/events.jsonl` in the log folder",
     "File that events are appended to; without it and without an agent, no events are written",
 )
+CHECK_EVENTS = _variable("CHECK_EVENTS", "none", "`1`: emitting an event that is not declared fails; for tests")
 MAX_WORKERS = _variable(
     "MAX_WORKERS", _BY_AGENT, "Largest number of workers that the job may have: the default of `micro_batches`"
 )
@@ -197,6 +198,10 @@ def events_path() -> str | None:
 def share_events(path: Path) -> Path:
     """The file for the events of this process and all that it starts; `path`, unless it is set already."""
     return Path(os.environ.setdefault(EVENTS, str(path)))
+
+
+def are_events_checked() -> bool:
+    return os.environ.get(CHECK_EVENTS) == "1"
 
 
 def board_path() -> str | None:

@@ -14,17 +14,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 RUNNING, STOPPED, ENDED = "running", "stopped", "ended"
+NOWHERE = subprocess.DEVNULL  # as `output`
 
-_FLAGS, _STARTED, _EXIT_STATUS = 6, 19, 49  # of /proc/PID/stat, counted after the name
+_STATE, _PARENT, _FLAGS, _STARTED, _EXIT_STATUS = 0, 1, 6, 19, 49  # of /proc/PID/stat, counted after the name
 _IS_EXITING = 0x4
 
-# Runs before the command, in its process: from now on the parent's death is ours. Python code between fork and exec
-# would not be safe in a process with threads, so this is a program of its own (15 ms). The parent may have died
-# before the request was made; then nobody would tell us.
+# Runs before the command, in its process, which from now on dies with its parent. Python code between fork and exec
+# would not be safe in a process with threads, so this is a separate program (15 ms). The parent may have died
+# before the request was made; then no signal would come.
 _GUARD = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -64,7 +64,7 @@ class Exit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What a short command has said."""
+    """The output of a short command."""
 
     exit: Exit
     text: str
@@ -72,7 +72,7 @@ class Answer:
 
 
 class Child:
-    """A process of ours. Start it from a thread that lives as long as the child shall: the kernel ends it with that."""
+    """A child process. Start it from a thread that lives as long as the child should: the kernel ends it with that."""
 
     def __init__(self, pid: int, descriptor: int, collect: Callable[[], int]) -> None:
         """`descriptor` is its pidfd, ours from now on. `collect` is called once, when it has ended: it gives the exit
@@ -141,9 +141,7 @@ class Child:
     def __enter__(self) -> Child:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.kill()
 
     def _reap(self) -> Exit:
@@ -155,7 +153,7 @@ class Child:
 
 
 def ask(command: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> Answer:
-    """Run a short command to its end. Raises OSError if there is none of that name, TimeoutError if it takes longer."""
+    """Run a short command to its end. Raises OSError if there is no such command, TimeoutError if it takes longer."""
     try:
         done = subprocess.run(
             command,
@@ -180,16 +178,16 @@ def own_command(name: str, options: Mapping[str, str]) -> list[str]:
 
 
 def start_detached(
-    command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int, descriptors: Sequence[int]
+    command: Sequence[str], *, env: Mapping[str, str] | None = None, output: IO[bytes] | int, descriptors: Sequence[int]
 ) -> int:
-    """Start a process that outlives us and is nobody's child for long: its pid. It must end by itself."""
+    """Start a process that outlives us and must end by itself: its pid."""
     popen = _popen(command, env=env, output=output, errors=None, cwd=None, descriptors=descriptors)
-    popen.returncode = 0  # nobody will ask; without this, its end would be waited for
+    popen.returncode = 0  # never asked for; without this, Python would wait for its end
     return popen.pid
 
 
 def reap_detached(pid: int) -> None:
-    """Let go the number of such a process, which is about to end, while we are still its parent."""
+    """Release the pid of such a process, which is about to end, while we are still its parent."""
     try:
         os.waitpid(pid, 0)
     except ChildProcessError:
@@ -197,15 +195,15 @@ def reap_detached(pid: int) -> None:
 
 
 class Orphans:
-    """Processes that lost their parent and were given to us: process 1 of a container gets all of them. Whatever ended
-    and was not waited for stays as a zombie, until no more processes can be started."""
+    """Processes that lost their parent and became our children: process 1 of a container gets all of them. A process
+    that has ended but was not waited for stays as a zombie, until no more processes can be started."""
 
     def __init__(self) -> None:
         self._seen: set[tuple[int, str]] = set()
 
     def reap(self) -> int:
-        """Let go those that had ended at the last look already: what we started ourselves is waited for at once by
-        whoever started it. How many they were."""
+        """Release those that had ended at the last look already: children of this process are reaped at once by the
+        code that started them. Returns how many they were."""
         ended = {(pid, started_at(pid)) for pid in _zombies()}
         old, self._seen = ended & self._seen, ended
         for pid, _ in old:
@@ -214,14 +212,11 @@ class Orphans:
 
 
 def _zombies() -> Iterator[int]:
-    """Children of ours that have ended."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = path.read_text().rpartition(")")[2].split()[:2]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if state == "Z" and int(parent) == os.getpid():
-            yield int(path.parent.name)
+    """Our children that have ended."""
+    for path in Path("/proc").glob("[0-9]*"):
+        fields = _stat(int(path.name))
+        if fields is not None and fields[_STATE] == "Z" and int(fields[_PARENT]) == os.getpid():
+            yield int(path.name)
 
 
 def _popen(
@@ -255,11 +250,8 @@ def collect_exit(descriptor: int, options: int = 0) -> int:
 
 def ending_code(pid: int) -> int | None:
     """The exit code of a process that is about to end and cannot be stopped from it; None if it is not, or is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    if not int(fields[_FLAGS]) & _IS_EXITING:
+    fields = _stat(pid)
+    if fields is None or not int(fields[_FLAGS]) & _IS_EXITING:
         return None
     status = int(fields[_EXIT_STATUS])
     return -(status & 0x7F) if status & 0x7F else status >> 8
@@ -267,30 +259,30 @@ def ending_code(pid: int) -> int | None:
 
 def process_state(pid: int) -> str:
     """RUNNING, STOPPED (SIGSTOP, a debugger) or ENDED (gone, or not yet reaped)."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+    fields = _stat(pid)
+    if fields is None or fields[_STATE] in "ZX":
         return ENDED
-    letter = stat[stat.rindex(")") + 2]  # the name before it may hold anything, ")" included
-    if letter in "ZX":
-        return ENDED
-    return STOPPED if letter in "Tt" else RUNNING
+    return STOPPED if fields[_STATE] in "Tt" else RUNNING
 
 
 def started_at(pid: int) -> str:
-    """When it was, by the kernel's clock, since the number may one day be another's; "" if there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[_STARTED]
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+    """Its start by the kernel's clock, since the pid may be reused one day; "" if there is no such process."""
+    fields = _stat(pid)
+    return fields[_STARTED] if fields is not None else ""
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether it has ended, and nobody has asked how."""
+    """Whether it has ended, but was not reaped."""
+    fields = _stat(pid)
+    return fields is not None and fields[_STATE] == "Z"
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields after the name, which may hold anything, ")" included; None if there is no such process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return None
 
 
 def wait_for_end(pid: int, timeout_s: float) -> bool:

@@ -34,7 +34,7 @@ def patiently(
     started = time.monotonic()
     for attempt in range(1 << 30):
         if stop.is_set():
-            raise Abandoned(f"abandoned after {time.monotonic() - started:.1f} s")
+            raise Abandoned(f"abandoned after {time.monotonic() - started:.1f} s", code="wait-abandoned")
         try:
             return call()
         except TemporaryError as failure:
@@ -42,7 +42,9 @@ def patiently(
             pause_s = max(decide_pause(attempt, random.random()), failure.wait_s)
             if passed_s + pause_s > deadline_s:
                 raise gave_up(
-                    f"gave up after {passed_s:.1f} s and {attempt + 1} tries: {failure.message}", hint=hint
+                    f"gave up after {passed_s:.1f} s and {attempt + 1} tries: {failure.message}",
+                    hint=hint,
+                    code="retries-exhausted",
                 ) from failure
             stop.wait(pause_s)
     raise AssertionError("unreachable")

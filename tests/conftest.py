@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from everstep.env import CHECK_EVENTS
 from everstep.process import started_at
 from lab import nest
 from lab.lanes import Lanes, folder_of, in_order
@@ -42,6 +43,7 @@ def runtime_folder() -> Iterator[None]:
     not be long."""
     with tempfile.TemporaryDirectory(prefix="everstep-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", folder)
+        patch.setenv(CHECK_EVENTS, "1")
         yield
         nest.close()
 

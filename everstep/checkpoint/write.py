@@ -20,6 +20,7 @@ from everstep.checkpoint.image import STATE_FILE, FileLayout, ImageLayout
 from everstep.checkpoint.manifest import BLOCK_BYTES, MANIFEST, FileRecord, Manifest, parse_file, to_json
 from everstep.errors import CheckpointFailed, EverstepError
 from everstep.storage.base import Storage
+from everstep.waiting import wait_until
 
 PARTS_S = 600.0  # so long may the other workers' shares come after ours
 LONGEST_LOOK_S = 1.0
@@ -140,18 +141,19 @@ def _other_parts(
     size = layout.share.size
     missing = dict.fromkeys(range(1, size))
     files: dict[int, list[FileRecord]] = {}
-    deadline, pause_s = time.monotonic() + parts_s, _FIRST_LOOK_S
-    while missing:
+
+    def are_over() -> bool:
         there = storage.list(f"{manifest.key.folder}/{manifest.save}")
         for rank in [rank for rank in missing if _part_file(rank, size) in there]:
             files[rank] = _read_part(storage, layout, manifest, rank)
             del missing[rank]
-        if missing and (is_abandoned() or time.monotonic() > deadline):
-            why = "the world has changed" if is_abandoned() else f"{parts_s:.0f} s have passed"
-            raise CheckpointFailed(f"the shares of ranks {_listed(missing)} of {size} did not come, and {why}")
-        if missing:
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_LOOK_S)
+        return not missing or is_abandoned()
+
+    what = f"the shares of other ranks of {manifest.key.folder}"
+    wait_until(are_over, parts_s, what, pause_s=_FIRST_LOOK_S, longest_pause_s=LONGEST_LOOK_S)
+    if missing:
+        why = "the world has changed" if is_abandoned() else f"{parts_s:.0f} s have passed"
+        raise CheckpointFailed(f"the shares of ranks {_listed(missing)} of {size} did not come, and {why}")
     return [file for rank in sorted(files) for file in files[rank]]
 
 

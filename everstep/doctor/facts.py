@@ -1,4 +1,4 @@
-"""Look at this machine, and write down what is. Judges nothing; what cannot be found out is None, or a text says why.
+"""Gather facts about this machine. Judges nothing; an unknown fact is None, or a text says why.
 
 torch is asked in a process of its own, by the interpreter that workers get."""
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
-from everstep import env
+from everstep import addresses, env
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError
 from everstep.launcher.endpoint import Endpoint
@@ -49,7 +49,7 @@ class Torch:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NameFacts:
     host: str
-    addresses: tuple[str, ...] = ()  # that the host's own name stands for
+    addresses: tuple[str, ...] = ()  # that the host's own name resolves to
     reverse: str = ""  # the name of the first of them
     interface: str | None = None  # that gloo shall use instead
     problem: str = ""
@@ -59,8 +59,8 @@ class NameFacts:
 class Port:
     endpoint: str
     is_here: bool = False
-    is_taken: bool = False  # somebody listens there
-    problem: str = ""  # why nobody can listen there
+    is_taken: bool = False  # a process listens there
+    problem: str = ""  # why no process can listen there
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,7 +177,7 @@ def _names() -> NameFacts:
 
 
 def _within(limit_s: float, call: Callable[[], T]) -> T:
-    """A resolver has no time-out of ours: it is left behind in a thread."""
+    """A resolver cannot be given a time-out: a late one is left behind in a thread."""
     answers: list[T] = []
     errors: list[OSError] = []
 
@@ -205,7 +205,7 @@ def _port_range() -> tuple[int, int] | None:
 
 def _listen_problem() -> str:
     try:
-        socket.create_server(("", 0)).close()
+        addresses.listen("").close()
     except OSError as error:
         return error.strerror or str(error)
     return ""
@@ -213,7 +213,7 @@ def _listen_problem() -> str:
 
 def _port(endpoint: Endpoint) -> Port:
     try:
-        is_here = endpoint.is_here()
+        is_here = addresses.is_here(endpoint.host)
     except EverstepError as error:
         return Port(endpoint=str(endpoint), problem=error.message)
     if endpoint.is_taken():
@@ -221,7 +221,7 @@ def _port(endpoint: Endpoint) -> Port:
     problem = ""
     if is_here:
         try:
-            socket.create_server((endpoint.host, endpoint.port)).close()
+            addresses.listen(endpoint.host, endpoint.port).close()
         except OSError as error:
             problem = error.strerror or str(error)
     return Port(endpoint=str(endpoint), is_here=is_here, problem=problem)

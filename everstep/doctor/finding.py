@@ -12,8 +12,8 @@ OK, WARNING, ERROR = "ok", "warning", "error"
 class Finding:
     check: str
     level: str  # OK, WARNING or ERROR
-    text: str  # what is, with numbers
-    hint: str = ""  # what to do, in a sentence
+    text: str  # the facts, with numbers
+    hint: str = ""  # the way out, in a sentence
 
 
 def ok(check: str, text: str) -> Finding:

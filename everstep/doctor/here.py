@@ -116,7 +116,7 @@ def _ports(facts: Facts) -> Finding:
 def _names(facts: Facts, *, has_peers: bool) -> Finding:
     names = facts.names
     hint = (
-        "let the host's name stand for an address that other nodes reach (DNS or /etc/hosts), or set "
+        "let the host's name resolve to an address that other nodes reach (DNS or /etc/hosts), or set "
         "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the right interface"
     )
     problem = ""
@@ -130,7 +130,9 @@ def _names(facts: Facts, *, has_peers: bool) -> Finding:
         return warning("name", problem, hint) if has_peers else ok("name", problem)
     told = f"{names.host} is {', '.join(names.addresses)}"
     if has_peers and not names.reverse:
-        return warning("name", f"{told}, which has no name", "add a reverse record: some tools wait for it in vain")
+        return warning(
+            "name", f"{told}, which has no name", "add a reverse record: some tools wait for it until they time out"
+        )
     return ok("name", told)
 
 
@@ -144,7 +146,7 @@ def _endpoint(facts: Facts) -> Finding:
     if port.is_taken:
         return ok("endpoint", f"{port.endpoint} can be reached")
     hint = "start the node that owns the address, and let its firewall pass the port"
-    return warning("endpoint", f"nobody answers at {port.endpoint} yet", hint)
+    return warning("endpoint", f"no answer from {port.endpoint} yet", hint)
 
 
 def _clock(facts: Facts) -> Finding:

@@ -1,7 +1,7 @@
 """Which nodes measure the way between them, and when. Pure.
 
 Each node is measured with the next one around a ring and, where there are enough, with the one after: a node between
-two slow ones still has a good neighbour. In a round nobody has more than one partner."""
+two slow ones still has a good neighbor. In a round no node has more than one partner."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
@@ -24,6 +23,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
 from everstep import env
+from everstep.addresses import address_towards
 from everstep.client.calls import Coordinator
 from everstep.doctor.facts import Torch, gather, measure_clock
 from everstep.doctor.finding import Finding
@@ -31,16 +31,16 @@ from everstep.doctor.here import judge_here
 from everstep.doctor.links import Pair, rounds
 from everstep.doctor.nodes import PEER_LOST, LinkReport, NodeReport
 from everstep.errors import EverstepError
-from everstep.launcher.agent import node_address
+from everstep.waiting import wait_until
 
-STORE_S = 120.0  # who died is told by the coordinator; this is for what nobody sees
+STORE_S = 120.0  # the coordinator reports deaths; this is for what it cannot see
 LINK_S = 15.0  # for two nodes to connect, and for one message
 SPEED_S = 0.5  # per device
 CPU_SIZE, GPU_SIZE = 512, 4096  # of the matrices
 NUM_PINGS, PINGS_S = 200, 0.5
 SMALLEST_BYTES, LARGEST_BYTES, NUM_LARGEST = 256 << 10, 16 << 20, 3
 MIN_TRIES = 5  # of a device: one alone may have been held up
-SLOW_S = 0.3  # two pieces in a row that took so long are not followed by another
+SLOW_S = 0.3  # after two pieces in a row that took this long, stop
 
 
 def main() -> None:
@@ -60,15 +60,16 @@ def main() -> None:
     store.set(f"report/{rank}", json.dumps(asdict(report)))
     reports = [json.loads(store.get(f"report/{each}")) for each in range(size)]
     print(json.dumps({"rank": rank, "reports": reports}), flush=True)
-    store.add("end", 1)
-    while rank == 0 and store.add("end", 0) < size:  # its store stays until all have read it
-        time.sleep(0.01)
+    if rank > 0:
+        store.add("end", 1)
+    else:  # its store stays until all have read it
+        _meet(store, "end", size)
 
 
 def _meet(store: dist.Store, where: str, size: int) -> None:
     store.add(where, 1)
-    while store.add(where, 0) < size:
-        time.sleep(0.01)
+    if not wait_until(lambda: store.add(where, 0) >= size, STORE_S, "the other nodes", pause_s=0.01):
+        raise dist.DistError(f"not all {size} nodes came within {STORE_S:.0f} s")
 
 
 # --- alone ----------------------------------------------------------------------------------------
@@ -76,8 +77,7 @@ def _meet(store: dist.Store, where: str, size: int) -> None:
 
 def _measure_alone(rank: int, *, has_peers: bool) -> NodeReport:
     url, token = env.coordinator_url(), env.token()
-    where = urlsplit(url) if url else None
-    address = env.address() or (node_address(where.hostname or "", where.port or 80) if where else "127.0.0.1")
+    address = env.address() or (address_towards(url) if url else "127.0.0.1")
     report = NodeReport(
         rank=rank,
         node=socket.gethostname(),
@@ -95,7 +95,7 @@ def _measure_alone(rank: int, *, has_peers: bool) -> NodeReport:
         try:
             with closing(Coordinator(url, token, env.job())) as coordinator:
                 report = replace(report, clock_s=measure_clock(coordinator))
-        except EverstepError:  # it is away: the agent tells
+        except EverstepError:  # it is away: the agent reports that
             pass
     return report
 
@@ -118,7 +118,7 @@ def _devices() -> list[str]:
 
 
 def _gflops(device: str) -> float:
-    """The best of many short tries: what is measured is the device, not who else uses it for a moment."""
+    """The best of many short tries: measure the device, not others that use it for a moment."""
     size = CPU_SIZE if device == "cpu" else GPU_SIZE
     one, other = (torch.rand(size, size, device=device) for _ in range(2))
     best_s, began, num_tries = float("inf"), time.monotonic(), 0
@@ -195,7 +195,7 @@ class _Link:
             pieces.append((num_bytes, self._round_trip(piece)))
             if is_last:
                 break
-        # The best of all: what is measured is the way, not what held up one of its ends for a moment.
+        # The best of all: measure the link, not a moment's delay at one of its ends.
         return statistics.median(times) / 2, max(2 * size / seconds / 1e6 for size, seconds in pieces)
 
     def echo(self) -> None:

@@ -1,5 +1,5 @@
-"""What nodes measured, and how to judge it. A node is as good as its best way to another: one with a slow neighbour has
-another that is not. Pure: reports in, findings out."""
+"""Judge what nodes measured. A node is as good as its best link: one with a slow neighbor has another neighbor that is
+not. Pure: reports in, findings out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from everstep.doctor.finding import Finding, error, ok, warning
 from everstep.doctor.here import judge_skew
 from everstep.wire import Fitness, from_json
 
-PEER_LOST = 75  # exit code of a probe that lost the others: no failure of its node
-SLOW = 2.0  # so many times slower than the median is slow
+PEER_LOST = 75  # exit code of a probe that lost the others: not its node's failure
+SLOW = 2.0  # times slower than the median
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +57,7 @@ class Way:
 
 
 def ways_of(rank: int, reports: Sequence[NodeReport]) -> list[Way]:
-    """All links of a node, whoever measured them."""
+    """All links of a node, measured from either end."""
     by_rank = {report.rank: report for report in reports}
     ways = []
     for report in reports:
@@ -68,7 +68,7 @@ def ways_of(rank: int, reports: Sequence[NodeReport]) -> list[Way]:
 
 
 def best_mb_per_s(rank: int, reports: Sequence[NodeReport]) -> float | None:
-    """None: nothing was measured; 0: nobody could be reached."""
+    """None: nothing was measured; 0: no node could be reached."""
     return max((way.link.mb_per_s for way in ways_of(rank, reports)), default=None)
 
 
@@ -127,7 +127,7 @@ def _links(own: NodeReport, reports: Sequence[NodeReport]) -> list[Finding]:
         usual = min(best_mb_per_s(end, reports) or 0.0 for end in (own.rank, link.peer))
         if link.mb_per_s * SLOW < usual:
             what = link.problem or f"{_rate(link.mb_per_s)}, while both ends have {_rate(usual)} to others"
-            hint = "look at what lies between these two: switches, routes, firewalls"
+            hint = "look between these two: switches, routes, firewalls"
             judged = error if link.problem else warning
             findings.append(judged("link", f"to {names[link.peer]}: {what}", hint))
     return findings

@@ -20,11 +20,11 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
 
 import torch.distributed as dist
 
 from everstep import env
+from everstep.addresses import address_towards, family_of, listen
 from everstep.engine import background, incarnation
 from everstep.engine.group import Group, GroupForming, check_size, gloo_words
 from everstep.engine.world import World
@@ -82,9 +82,9 @@ class Membership:
         self._is_leaving = False  # a closing is then no reason to arrive: the coordinator says whether it is needed
         self._arrival = (0, 0, None)  # type: tuple[int, int, int | None]
         self._group: Group | None = None  # of _generation, once it is formed
-        self._store_socket = socket.create_server((self._address, 0))
+        self._store_socket = listen(self._address)
         self._store: dist.TCPStore | None = None
-        self._probe_socket = socket.create_server((self._address, 0), backlog=512)
+        self._probe_socket = listen(self._address, backlog=512)
         self._probe_socket.setblocking(False)
         self._threads: list[threading.Thread] = []
 
@@ -413,9 +413,12 @@ def _reachable(targets: dict[str, tuple[str, int]], within_s: float) -> set[str]
     deadline = time.monotonic() + within_s
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
         for name, target in targets.items():
-            sock = stack.enter_context(socket.socket())
+            sock = stack.enter_context(socket.socket(family_of(target[0])))
             sock.setblocking(False)
-            sock.connect_ex(target)
+            try:
+                sock.connect_ex(target)
+            except OSError:  # a name that cannot be resolved now
+                continue
             selector.register(sock, selectors.EVENT_WRITE, name)
         while selector.get_map() and (left := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(left):
@@ -424,12 +427,3 @@ def _reachable(targets: dict[str, tuple[str, int]], within_s: float) -> set[str]
                     reached.add(key.data)
                 selector.unregister(sock)
     return reached
-
-
-def address_towards(url: str) -> str:
-    """The address of this machine on the way to the coordinator. Nothing is sent."""
-    parts = urlsplit(url)
-    family, kind, _, _, target = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as sock:
-        sock.connect(target)
-        return str(sock.getsockname()[0])

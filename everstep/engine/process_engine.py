@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable
 
 from everstep import env
+from everstep.addresses import address_towards
 from everstep.engine import background
 from everstep.engine.default_group import DefaultGroup, install
 from everstep.engine.fixed_world import Fixed, LoneMembership
 from everstep.engine.group import FORM_S
-from everstep.engine.membership import Membership, address_towards
+from everstep.engine.membership import Membership
 from everstep.engine.step import Engine
 from everstep.engine.world import ALONE, World
 from everstep.errors import UsageError

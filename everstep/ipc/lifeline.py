@@ -1,8 +1,8 @@
-"""A lock in shared memory that a process holds as long as it lives: its end is heard before it has come.
+"""A lock in shared memory that a process holds as long as it lives: its end is known before it is complete.
 
-A process that is killed first lets go of its robust locks, then of its memory, and only then is it seen to have ended:
-20 ms later if it was a few hundred megabytes large. Whoever waits for the lock knows at once. That the lock is free is
-no proof of death (a program that replaces itself by another lets go too): the process itself must be looked at.
+A killed process first releases its robust locks, then its memory, and only then is it seen to have ended: 20 ms later
+if it held a few hundred megabytes. A process that waits for the lock knows at once. A free lock does not prove a death
+(a program that replaces itself by another releases it too): the process itself must be looked at.
 Linux, by the C library's robust mutexes."""
 
 from __future__ import annotations

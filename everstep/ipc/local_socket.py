@@ -76,7 +76,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def connect(path: Path) -> socket.socket:
-    """OSError: nobody is there. PermissionError: somebody else is."""
+    """OSError: no process listens there. PermissionError: another user's does."""
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with _short(path) as short:

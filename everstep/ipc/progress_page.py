@@ -1,7 +1,7 @@
 """A worker's progress board: a little shared memory that its agent can read even when the worker is dead.
 
 Written without a system call at every change of phase. One writer; a reader may see the fields of two
-neighbouring moments mixed, which is harmless for what they are used for. Knows nothing of torch."""
+neighboring moments mixed, which is harmless here. Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ _SIZE = _IS_SHARED + 1
 _PHASES = (OUTSIDE, COMPUTING, WAITING)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class WorkerProgress:
+    """In the order of _LAYOUT."""
+
     step: int = 0  # committed steps
     micro_batch: int = -1  # the micro-batch being computed; -1: none
     phase: str = OUTSIDE
@@ -35,7 +37,7 @@ class WorkerProgress:
 
 
 class ProgressPage:
-    """The writing side. Without a file it is plain memory: the same calls, nobody looking."""
+    """The writing side. Without a file it is plain memory: the same calls, without a reader."""
 
     def __init__(self, path: str | Path | None = None) -> None:
         if path is None:
@@ -63,17 +65,9 @@ class ProgressPage:
             self._step_started = None
         if phase == COMPUTING and self._step_started is None:
             self._step_started = now
-        _LAYOUT.pack_into(
-            self._memory, 0, step, micro_batch, _PHASES.index(phase), now, self._longest_step_s, self._longest_wait_s
-        )
-        self._now = WorkerProgress(
-            step=step,
-            micro_batch=micro_batch,
-            phase=phase,
-            since=now,
-            longest_step_s=self._longest_step_s,
-            longest_wait_s=self._longest_wait_s,
-        )
+        longest = self._longest_step_s, self._longest_wait_s
+        _LAYOUT.pack_into(self._memory, 0, step, micro_batch, _PHASES.index(phase), now, *longest)
+        self._now = WorkerProgress(step, micro_batch, phase, now, *longest)
 
     def note_raised(self) -> None:
         """The script dies of an exception that is not ours."""
@@ -142,14 +136,7 @@ def read_board(path: str | Path) -> WorkerProgress:
         return WorkerProgress()
     if len(raw) < _LAYOUT.size:
         return WorkerProgress()
-    step, micro_batch, phase, since, longest_step_s, longest_wait_s = _LAYOUT.unpack(raw[: _LAYOUT.size])
-    if not since:  # allocated, and nobody has written on it: a script without an engine never does
+    step, micro_batch, phase, since, *longest = _LAYOUT.unpack(raw[: _LAYOUT.size])
+    if not since:  # allocated, but never written: by a script without an engine
         return WorkerProgress()
-    return WorkerProgress(
-        step=step,
-        micro_batch=micro_batch,
-        phase=_PHASES[phase],
-        since=since,
-        longest_step_s=longest_step_s,
-        longest_wait_s=longest_wait_s,
-    )
+    return WorkerProgress(step, micro_batch, _PHASES[phase], since, *longest)

@@ -14,9 +14,10 @@ from pathlib import Path
 from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.doctor.nodes import PEER_LOST, NodeReport, fitness_of, read_reports
-from everstep.launcher.agent import Agent, LocalWorker
+from everstep.launcher.agent import Agent
 from everstep.launcher.decisions import Verdict
 from everstep.launcher.local_coordinator import private_directory
+from everstep.launcher.local_worker import LocalWorker
 from everstep.launcher.logs import tail
 from everstep.launcher.node import NodeSpec, worker_command
 from everstep.launcher.starter import Starter

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 from everstep import env
+from everstep.addresses import own_address
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job_file.order import NodeOrder, policy_of
@@ -25,11 +26,11 @@ from everstep.launcher.local_coordinator import (
     private_directory,
     write_token,
 )
-from everstep.launcher.machine import own_address
 from everstep.platforms import status_file
 from everstep.platforms.base import OVER, State
 from everstep.platforms.fleet import Fleet, NoFleet, ReturningNodes, keep
 from everstep.storage import private_file
+from everstep.waiting import wait_until
 from everstep.wire import JobSpec, JobView
 
 _TURN_S = 0.2
@@ -135,13 +136,13 @@ def _stop(coordinator: Coordinator, reason: str) -> JobView:
 
 def _await_nodes(coordinator: Coordinator, fleet: Fleet, patience_s: float) -> None:
     """All nodes have heard of the end, and have left."""
-    deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline:
+
+    def have_left() -> bool:
         view = _look(coordinator)
-        is_somebody_there = view is not None and any(node.is_present for node in view.nodes)
-        if not is_somebody_there and all(each.is_over for each in fleet.nodes()):
-            return
-        time.sleep(0.05)
+        is_any_present = view is not None and any(node.is_present for node in view.nodes)
+        return not is_any_present and all(each.is_over for each in fleet.nodes())
+
+    wait_until(have_left, patience_s, "all nodes to leave")
 
 
 def _is_over(view: JobView) -> bool:

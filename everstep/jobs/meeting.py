@@ -12,9 +12,10 @@ from pathlib import Path
 from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.errors import UsageError
+from everstep.jobs.find_coordinator import find_coordinator
 from everstep.jobs.options import MeetingOptions
 from everstep.jobs.tokens import token_path, write_token
-from everstep.launcher.endpoint import as_job_id, host_or_join, join
+from everstep.launcher.endpoint import as_job_id, host_or_join
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, Start, earlier_port
 from everstep.process import Child
 from everstep.wire import JobSpec, Policy, policy_problems
@@ -111,5 +112,5 @@ def coordinator_of(
         with host_or_join(endpoint, job, directory, options.token_file, patience_s, say) as (url, token):
             yield url, token
     else:
-        found = join(endpoint, job, options.token_file, patience_s, say)
-        yield endpoint.url, write_token(directory / "token", found)
+        found = find_coordinator(job, endpoint=endpoint, token_file=options.token_file, patience_s=patience_s, say=say)
+        yield found.url, write_token(directory / "token", found.token)

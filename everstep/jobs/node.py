@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from everstep import env
-from everstep.errors import UNKNOWN, CoordinatorUnreachable, EverstepError, PermanentError, Refused, UsageError
+from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job_file.order import NodeOrder, policy_of
+from everstep.jobs.find_coordinator import FoundCoordinator, find_coordinator
 from everstep.jobs.options import SubmittedNodeOptions
 from everstep.launcher.local_coordinator import private_directory
 from everstep.launcher.machine import count_cpus, count_gpus
@@ -27,13 +27,9 @@ from everstep.retry import patiently
 from everstep.storage import private_file
 from everstep.storage.shared_folder import SharedFolder
 
-if TYPE_CHECKING:
-    from everstep.client.calls import Coordinator
-
 Say = Callable[[str], None]
 
 _TOO_LONG = 86_400.0 * 365  # the longest that a timer of the C library takes
-_SAID_AFTER_S = 5.0
 
 
 def read_order(given: str | None) -> NodeOrder:
@@ -76,7 +72,7 @@ def run_node(options: SubmittedNodeOptions, say: Say) -> int:
         from everstep.jobs.run import run_agent
         from everstep.jobs.tokens import token_path
 
-        url = _await_job(order, options, say)
+        url = _find(order, options, say).url
         folder = private_directory(directory / order.job)
         token = token_path(options.token_file, folder)
         node = node_spec(
@@ -103,21 +99,6 @@ def _handle_termination() -> None:
     """The first process of a container ignores signals without a handler; later the agent sets its own."""
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-
-
-def _coordinator(options: SubmittedNodeOptions) -> str:
-    """Its URL: as given, or from the file that was given."""
-    given = options.coordinator
-    if given is None:
-        raise UsageError(
-            "where is the coordinator?", hint=f"--coordinator URL, or {env.COORDINATOR}", code="coordinator-not-named"
-        )
-    if "://" in given:
-        return given
-    try:
-        return Path(given).read_text().strip()
-    except FileNotFoundError:
-        raise CoordinatorUnreachable(f"there is no {given} yet", code="coordinator-url-file-missing") from None
 
 
 def _secrets() -> Mapping[str, str]:
@@ -187,39 +168,22 @@ def _fetch(order: NodeOrder, options: SubmittedNodeOptions, directory: Path, say
     if order.code_from:
         data = code_tarball.read_from(order.code_from, order.code)
     else:
-        url = _await_job(order, options, say)
-        with _connect(order, options, url) as coordinator:
+        from everstep.client.calls import Coordinator
+
+        found = _find(order, options, say)
+        with Coordinator(found.url, found.token, order.job, answer_s=300.0) as coordinator:
             data = patiently(lambda: coordinator.code(order.code), env.coordinator_deadline_s())
     return code_tarball.unpack(data, order.code, directory)
 
 
-def _connect(order: NodeOrder, options: SubmittedNodeOptions, url: str) -> Coordinator:
-    from everstep.client.calls import Coordinator
-    from everstep.jobs.tokens import find_token
-
-    return Coordinator(url, find_token(options.token_file), order.job, answer_s=300.0)
-
-
-def _await_job(order: NodeOrder, options: SubmittedNodeOptions, say: Say) -> str:
-    """The coordinator's URL. Nodes may start before it has a name, an address, or the job."""
-    began, is_said = time.monotonic(), False
-
-    def ask() -> str:
-        nonlocal is_said
-        try:
-            url = _coordinator(options)
-            with _connect(order, options, url) as coordinator:
-                coordinator.view(is_brief=True)
-        except (Refused, CoordinatorUnreachable) as error:
-            if isinstance(error, Refused) and error.status != UNKNOWN:
-                raise
-            if not is_said and time.monotonic() - began > _SAID_AFTER_S:
-                is_said = True
-                say(f"waiting for the coordinator: {error.message}")
-            raise CoordinatorUnreachable(error.message, code="coordinator-not-ready") from None
-        return url
-
-    return patiently(ask, env.coordinator_deadline_s())
+def _find(order: NodeOrder, options: SubmittedNodeOptions, say: Say) -> FoundCoordinator:
+    return find_coordinator(
+        order.job,
+        url=options.coordinator,
+        token_file=options.token_file,
+        patience_s=env.coordinator_deadline_s(),
+        say=say,
+    )
 
 
 def _set_up(lines: tuple[str, ...]) -> None:
@@ -250,9 +214,10 @@ def _leave_in_time(order: NodeOrder, deadline: float | None, say: Say) -> None:
         return
 
     def leave() -> None:
-        time.sleep(max(0.0, deadline - order.grace_s - time.time()))
         say("the time is nearly up: leaving")
         os.kill(os.getpid(), signal.SIGTERM)
 
     if deadline - time.time() < _TOO_LONG:
-        threading.Thread(target=leave, name="deadline", daemon=True).start()
+        timer = threading.Timer(max(0.0, deadline - order.grace_s - time.time()), leave)
+        timer.daemon = True
+        timer.start()

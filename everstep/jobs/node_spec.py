@@ -7,10 +7,10 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from everstep.addresses import address_towards
 from everstep.errors import UsageError
 from everstep.jobs.options import NodeOptions
 from everstep.jobs.tokens import worker_token_path
-from everstep.launcher.agent import node_address
 from everstep.launcher.node import NodeSpec
 
 
@@ -36,7 +36,7 @@ def node_spec(
         num_workers=num_workers,
         directory=directory,
         agent=name or f"{socket.gethostname()}-{secrets.token_hex(3)}",
-        address=options.address or node_address(where.hostname, where.port or 80),
+        address=options.address or address_towards(where.hostname),
         is_address_given=options.address is not None,
         node_rank=-1 if options.node_rank is None else options.node_rank,
     )

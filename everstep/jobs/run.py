@@ -15,11 +15,12 @@ from everstep.jobs.node_spec import node_spec
 from everstep.jobs.options import JoinOptions, RunOptions
 from everstep.jobs.tokens import token_path
 from everstep.launcher import run_record
-from everstep.launcher.agent import Agent, LocalWorker
+from everstep.launcher.agent import Agent
 from everstep.launcher.console import Console
 from everstep.launcher.decisions import Verdict
 from everstep.launcher.display import JobDisplay
 from everstep.launcher.local_coordinator import private_directory
+from everstep.launcher.local_worker import LocalWorker
 from everstep.launcher.logs import FilteredCopy, tail
 from everstep.launcher.node import NodeSpec
 from everstep.launcher.shown_streams import STDERR, STDOUT, Shown

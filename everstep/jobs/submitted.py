@@ -6,7 +6,6 @@ cancel(record)"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from everstep.platforms import job_records
 from everstep.platforms.base import JobStatus, LogLine, Say, State
 from everstep.platforms.job_records import JobRecord
 from everstep.platforms.registry import platform_of
+from everstep.waiting import wait_until
 from everstep.wire import JobView, MetricReport
 
 _LATE_STATUS_S = 5.0  # a platform may report "running" for a moment after the last line
@@ -75,10 +75,8 @@ def status(record: JobRecord) -> JobStatus:
 
 def end_of(record: JobRecord) -> JobStatus:
     """After its last line: how it ended, if the platform knows it already."""
-    deadline = time.monotonic() + _LATE_STATUS_S
-    while not (found := status(record)).is_over and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return found
+    wait_until(lambda: status(record).is_over, _LATE_STATUS_S, "the platform to report the end", pause_s=0.2)
+    return status(record)
 
 
 def logs(record: JobRecord, *, follow: bool = False) -> Iterator[LogLine]:

@@ -1,65 +1,63 @@
-"""The agent: starts a node's workers when told to, sees their deaths within a millisecond, obeys, replaces the dead.
+"""The agent: starts a node's workers, sees their deaths within a millisecond, obeys the coordinator, replaces the dead.
 
-All workers of a job are started together (an attempt). Those that regroup are replaced one by one; all others are
-ended and started anew together when the coordinator says so. One thread decides and acts; it waits for process ends,
-signals, orders and deadlines in one place (loop.py) and never for the coordinator (line.py does). Ends with the job, or
-when none of its regrouping workers is left, and micro-batches no process behind: on SIGINT and SIGTERM in good order,
-on its own kill -9 by the kernel's hand (process.py) and a broom. Knows nothing of torch."""
+All workers of a job are started together (an attempt). Workers that regroup are replaced one by one; all others are
+ended and restarted together when the coordinator says so. One thread decides and acts; it waits for process ends,
+signals, orders and deadlines in one place (event_loop.py) and never for the coordinator (reporting.py does). Ends with
+the job, or when none of its regrouping workers is left, and leaves no process behind: on SIGINT and SIGTERM in good
+order; if it is killed, the kernel (process.py) and a sweeper (cleanup.py) end its workers. Knows nothing of torch."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
-import socket
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from types import FrameType
 
 from everstep import env
+from everstep.addresses import ReservedPort
 from everstep.client.calls import Coordinator
-from everstep.errors import EverstepError, UsageError
+from everstep.errors import EverstepError
 from everstep.events import emit
-from everstep.ipc.progress_page import allocate, await_end, has_lifeline, has_raised, is_shared, read_board
-from everstep.launcher.cleanup import Broom
-from everstep.launcher.decisions import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
+from everstep.ipc.progress_page import (
+    allocate,
+)
+from everstep.launcher.cleanup import Sweeper
+from everstep.launcher.decisions import (
+    TOLD_AFTER_S,
+    JobEnd,
+    Verdict,
+    WorkerEnd,
+    decide_replacement,
+    decide_verdict,
+    whom_we_wait_for,
+)
 from everstep.launcher.event_loop import EventLoop
+from everstep.launcher.local_worker import LocalWorker
 from everstep.launcher.node import NodeSpec, WorkerRanks, worker_environment
 from everstep.launcher.probe import Probe
-from everstep.launcher.reporting import Line
+from everstep.launcher.reporting import Reporter
 from everstep.launcher.saver_process import SaverProcess
 from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
-from everstep.launcher.wait_messages import TOLD_AFTER_S, whom_we_wait_for
-from everstep.launcher.worker_files import WorkerFiles, open_log
-from everstep.process import RUNNING, STOPPED, Child, Exit, Orphans, ending_code
+from everstep.launcher.worker_files import open_log
+from everstep.process import RUNNING, STOPPED, Exit, Orphans, ending_code
 from everstep.wire import AgentOrders, AgentReport, AttemptOrder, JobView, KillOrder, Slot, WorkerExit, WorkerState
 
 log = logging.getLogger("everstep")
 
 _STACKS_S = 0.5  # how long workers have to print their stacks
 _RESTART_GRACE_S = 5.0  # from SIGTERM to SIGKILL when all workers are restarted: most of them are stuck anyway
-_SURVIVORS_FIRST_S = 0.5  # a replacement is started so long after a death …
+_SURVIVORS_FIRST_S = 0.5  # a replacement is started this long after a death …
 _FORK_SOON_S = 0.1  # … and sooner if it is a fork of the nursery, which takes little of the survivors' cores
-_NO_ROOM_S = 5.0  # one that a full disk did not let start is tried again so much later
+_NO_ROOM_S = 5.0  # one that could not start on a full disk is tried again after this
 _STOP_GRACE_S = 2.0  # a stopped job's workers hear it from the coordinator and end by themselves
 _ANSWER_S = 4.0
 _REAP_S = 5.0  # loader processes of killed workers come to process 1
-_FAREWELL_S = 5.0  # how long an agent that has nothing left to run tries to tell the coordinator
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LocalWorker:
-    place: WorkerRanks
-    child: Child
-    board: Path
-    files: WorkerFiles
+_FAREWELL_S = 5.0  # how long an agent that has nothing left to run tries to report that
 
 
 class Agent:
@@ -74,23 +72,23 @@ class Agent:
         on_worker: Callable[[LocalWorker], None] = lambda worker: None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_end`: when all has ended here, and before the coordinator hears it: what is to be seen of it is shown
-        then, since whoever watches looks no longer than until all nodes have left."""
+        """`on_end`: when all has ended here, and before the coordinator knows: then the last output is shown, since
+        a watcher stops as soon as all nodes have left."""
         self._node, self._starter, self._say, self._on_worker, self._on_end = node, starter, say, on_worker, on_end
         self._loop = loop = EventLoop()
         self._incarnation = uuid.uuid4().hex
         self._probe = Probe(node.address)
-        self._broom = Broom()
+        self._sweeper = Sweeper()
         self._saver = SaverProcess(node.directory / f"{node.agent.replace('/', '_')}.saver", loop, say)
-        self._line = Line(
+        self._reporter = Reporter(
             self._connect,
             agent=node.agent,
             incarnation=self._incarnation,
             heartbeat_s=node.heartbeat_s,
             look=self._look,
             on_orders=lambda orders: loop.post(lambda: self._obey(orders)),
-            on_slot=lambda request, slot: loop.post(
-                lambda: self._starter.when_settled(lambda: self._replace(request, slot))
+            on_reserved=lambda request, reserved: loop.post(
+                lambda: self._starter.when_settled(lambda: self._replace(request, reserved))
             ),
             on_failure=lambda error: loop.post(lambda: self._give_up(error)),
             say=say,
@@ -99,7 +97,7 @@ class Agent:
         )
         self._workers: dict[str, LocalWorker] = {}
         self._ends: list[WorkerEnd] = []
-        self._awaited: dict[str, WorkerRanks] = {}  # slot requests under way: the place that each is for
+        self._awaited: dict[str, WorkerRanks] = {}  # requests for replacements under way: the place that each is for
         self._refused: set[str] = set()  # workers for which no restart was left
         self._attempt = -1  # the latest whose workers were started here …
         self._due: AttemptOrder | None = None  # … and the one to be started when they are gone
@@ -107,26 +105,20 @@ class Agent:
         self._is_regrouping = False
         self._told_why = ""
         self._ended_at = 0.0  # when the last thing ended here, worker or job …
-        self._told_wait = ""  # … and what was said since of those who have not
-        self._listened_to: set[str] = set()  # workers whose end is heard before it is seen …
-        self._told: set[str] = set()  # … and told already
-        self._condemned: set[str] = set()
-        self._asked: set[str] = set()  # to end
+        self._told_wait = ""  # … and the line said since about workers that have not
         self._signal_number: int | None = None
         self._job: JobEnd | None = None
         self._failure: EverstepError | None = None
         self._is_ending = False
-        self._reserved: socket.socket | None = None  # the port that rank 0 of the next attempt could listen at
-        self._free_port = 0
+        self._port = ReservedPort(node.address)  # that rank 0 of the next attempt could listen at
 
     def run(self) -> Verdict:
-        with self._signals(), self._broom:
+        with self._loop.signals(self._node.signals, self._interrupt), self._sweeper:
             try:
-                self._reserve_port()
                 self._starter.attach(self._loop, self._say)
                 self._probe.open()
                 self._saver.open()
-                self._line.open()
+                self._reporter.open()
                 if os.getpid() == 1:  # in a container, without an init
                     self._reap(Orphans())
                 while not self._is_done:
@@ -136,11 +128,10 @@ class Agent:
                 self._starter.close()
                 self._saver.close()
                 self._on_end()
-                self._line.tell_leaving("its work is done")
-                self._line.close(_FAREWELL_S)
+                self._reporter.report_leaving("its work is done")
+                self._reporter.close(_FAREWELL_S)
                 self._probe.close()
-                if self._reserved is not None:
-                    self._reserved.close()
+                self._port.close()
         ends = [replace(end, is_replaceable=end.worker not in self._refused) for end in self._ends]
         verdict = decide_verdict(ends, self._job_end(), signal_number=self._signal_number)
         emit("agent.ended", agent=self._node.agent, exit_code=verdict.exit_code, reason=verdict.reason)
@@ -152,13 +143,13 @@ class Agent:
 
     @property
     def _is_done(self) -> bool:
-        """Nothing is left to run, and nothing will come: the job is over, or goes on without this node."""
+        """Nothing is left to run, and nothing will come: the job is over, or continues without this node."""
         has_left = self._is_regrouping and self._attempt >= 0
         return not (self._workers or self._awaited or self._due) and (self._is_ending or has_left)
 
     def _connect(self) -> Coordinator:
         node = self._node
-        # Not much longer than a call is held: after a cut the network may swallow what is sent on an old connection.
+        # Not much longer than a call is held: after a cut, the network may swallow data on an old connection.
         answer_s = node.heartbeat_s + _ANSWER_S
         return Coordinator(node.coordinator_url, env.read_token(node.token_file), node.job, answer_s=answer_s)
 
@@ -174,31 +165,7 @@ class Agent:
         except EverstepError as error:
             log.warning("the coordinator could not be asked how the job ended: %s", error.message)
             return self._job or JobEnd(stop_reason=gave_up)
-        outlived = [each for each in view.workers if each.status in ("dead", "lost")]
-        return JobEnd(
-            is_finished=view.is_finished,  # and whoever comes after its end is refused
-            stop_reason="" if view.is_finished else view.reason if view.is_stopped else gave_up,
-            outlived=frozenset(each.worker for each in outlived),
-            chiefs=frozenset(each.worker for each in outlived if each.died_as == 0),
-            released=frozenset(each.worker for each in view.workers if each.status == "left"),
-        )
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        def handle(number: int, frame: FrameType | None) -> None:
-            self._loop.post(lambda: self._interrupt(number))
-
-        before = {number: signal.getsignal(number) for number in self._node.signals}
-        wakeup = signal.set_wakeup_fd(self._loop.alarm, warn_on_full_buffer=False)
-        for number, handler in before.items():
-            if handler != signal.SIG_IGN:  # nohup
-                signal.signal(number, handle)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(wakeup)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return JobEnd.of(view, gave_up)
 
     # --- workers ----------------------------------------------------------------------------------
 
@@ -208,23 +175,14 @@ class Agent:
         if order is None or self._workers:
             return
         self._attempt, self._due, self._is_ending_attempt = order.number, None, False
-        self._reserve_port()
+        self._port.renew()  # the one before is from now on rank 0's, if that is here
         for note in order.notes:
             self._say(note)
         for local_rank in range(len(order.workers)):
             self._start(WorkerRanks.of(order, local_rank))
 
-    def _reserve_port(self) -> None:
-        """For the next attempt, which may begin in a while: as long as it is bound here, nobody else is given it. The
-        one reserved before is from now on rank 0's, if that is here."""
-        before, self._reserved = self._reserved, socket.socket()
-        self._reserved.bind(("", 0))  # another one: the last is still held
-        self._free_port = int(self._reserved.getsockname()[1])
-        if before is not None:
-            before.close()
-
     def _end_attempt(self, reason: str, *, wants_stacks: bool) -> None:
-        """All workers go, to be started anew with all others."""
+        """End all workers, to be restarted with all others."""
         if self._is_ending_attempt or not self._workers:
             return
         self._is_ending_attempt = True
@@ -238,37 +196,37 @@ class Agent:
             self._loop.after(_STACKS_S + _RESTART_GRACE_S, partial(self._kill, worker, reason))
 
     def _drop_due(self) -> None:
-        """An attempt that was over before it began here: nobody must wait for its workers' end."""
+        """An attempt that was over before it began here: no node must wait for its workers' end."""
         due, self._due = self._due, None
         for name in due.workers if due else []:
-            self._line.tell_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
+            self._reporter.report_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
 
-    def _disown(self, past: Sequence[str]) -> None:
-        """An attempt may begin and be over while we are not heard of: then only we know that our part never began, and
-        the next one would wait for the end of those workers."""
+    def _report_never_started(self, past: Sequence[str]) -> None:
+        """An attempt may begin and be over while the coordinator does not hear from us: then only we know that our part
+        never began, and the next one would wait for the end of those workers."""
         for name in past:
             if name not in self._workers:
-                self._line.tell_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
+                self._reporter.report_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
 
     def _ask_replacement(self, place: WorkerRanks, *, delay_s: float) -> None:
         request = uuid.uuid4().hex
         self._awaited[request] = place
-        self._loop.after(delay_s, lambda: self._line.ask_slot(request, place.worker))
+        self._loop.after(delay_s, lambda: self._reporter.ask_replacement(request, place.worker))
 
-    def _replace(self, request: str, slot: Slot | None) -> None:
+    def _replace(self, request: str, reserved: Slot | None) -> None:
         place = self._awaited.pop(request, None)
-        self._is_ending = self._is_ending or slot is None  # the job was over before we heard of it
-        if place is None or slot is None or self._is_ending:
+        self._is_ending = self._is_ending or reserved is None  # the job was over before we heard of it
+        if place is None or reserved is None or self._is_ending:
             return
-        used, allowed = slot.num_restarts, place.max_restarts
-        if not slot.worker:
+        used, allowed = reserved.num_restarts, place.max_restarts
+        if not reserved.worker:
             self._refused.add(place.worker)
             budget = f"{used} of {allowed} restarts are used" if allowed else "no restart is allowed (--max-restarts)"
             self._say(f"{place.worker} is not replaced: {budget}")
             return
-        counted = f", restart {used} of {allowed}" if slot.is_restart else ""
-        self._say(f"{place.worker} is replaced by {slot.worker}{counted}")
-        self._start(replace(place, worker=slot.worker, num_restarts=used))
+        counted = f", restart {used} of {allowed}" if reserved.is_restart else ""
+        self._say(f"{place.worker} is replaced by {reserved.worker}{counted}")
+        self._start(replace(place, worker=reserved.worker, num_restarts=used))
 
     def _start(self, place: WorkerRanks) -> None:
         worker = place.worker
@@ -279,17 +237,16 @@ class Agent:
             allocate(files.board)
             with open_log(files.stdout) as output, open_log(files.stderr) as errors:
                 child = self._starter.start(self._node.command, env=environment, output=output, errors=errors)
-        except OSError as error:  # a full disk, no process left: the other workers of this node go on
+        except OSError as error:  # a full disk, no process left: the other workers of this node continue
             self._say(f"{worker} cannot be started: {error}")
-            self._line.tell_exit(worker, WorkerExit(exit_code=1))
+            self._reporter.report_exit(worker, WorkerExit(exit_code=1))
             self._ends.append(WorkerEnd(worker=worker, exit=Exit(code=1), attempt=place.attempt))
-            if decide_replacement(
-                Exit(code=1), is_ending=self._is_ending, is_regrouping=self._is_regrouping
-            ).is_replaced:
+            ended = Exit(code=1)
+            if decide_replacement(ended, is_ending=self._is_ending, is_regrouping=self._is_regrouping).is_replaced:
                 self._ask_replacement(place, delay_s=_NO_ROOM_S)
             return
-        self._broom.watch(child.pid)
-        started = LocalWorker(place=place, child=child, board=files.board, files=files)
+        self._sweeper.watch(child.pid)
+        started = LocalWorker(place=place, child=child, files=files)
         self._workers[worker] = started
         self._loop.watch(child, lambda: self._bury(started))
         emit("worker.started", worker=worker, pid=child.pid, agent=self._node.agent)
@@ -297,35 +254,17 @@ class Agent:
         self._on_worker(started)
 
     def _bury(self, worker: LocalWorker) -> None:
-        name = worker.place.worker
+        name = worker.name
         if self._workers.get(name) is not worker:  # killed and buried in the same turn
             return
         self._loop.forget(worker.child)
         ended = worker.child.wait()
         assert ended is not None
-        progress = read_board(worker.board)
-        if name not in self._told:  # first of all: the others wait for nothing but this
-            told = WorkerExit(
-                exit_code=ended.code,
-                step=progress.step,
-                micro_batch=progress.micro_batch,
-                was_asked=name in self._asked,
-            )
-            self._line.tell_exit(name, told)
-        self._broom.forget(worker.child.pid)
+        self._report_exit(worker, ended.code)  # first of all: the others wait for nothing else
+        self._sweeper.forget(worker.child.pid)
         del self._workers[name]
         self._note_end()
-        attempt = worker.place.attempt
-        end = WorkerEnd(
-            worker=name,
-            exit=ended,
-            step=progress.step,
-            micro_batch=progress.micro_batch,
-            attempt=attempt,
-            was_asked=name in self._asked,
-            has_raised=has_raised(worker.board),
-            is_shared=is_shared(worker.board),
-        )
+        end = worker.end_with(ended)
         self._ends.append(end)
         if worker.place.max_restarts == 0:
             self._refused.add(name)
@@ -334,8 +273,8 @@ class Agent:
             worker=name,
             exit_code=ended.code,
             signal=ended.signal,
-            step=progress.step,
-            micro_batch=progress.micro_batch,
+            step=end.step,
+            micro_batch=end.micro_batch,
         )
         is_ending = self._is_ending or self._is_ending_attempt
         num_left = len(self._workers)
@@ -349,35 +288,26 @@ class Agent:
         if self._due is not None and not self._workers:
             self._starter.when_settled(self._begin_due)
 
-    def _listen(self, worker: LocalWorker) -> None:
-        """Hear of its end as early as can be. Called from the line's thread."""
-        name = worker.place.worker
-        if name not in self._listened_to and has_lifeline(worker.board):
-            self._listened_to.add(name)
-
-            def wait() -> None:
-                if await_end(worker.board):
-                    self._loop.post(lambda: self._sense(worker))
-
-            threading.Thread(target=wait, name=f"lifeline of {name}", daemon=True).start()
-
     def _sense(self, worker: LocalWorker) -> None:
         """A worker begins to end. If it dies, the others need not wait until the kernel is done with it."""
-        name = worker.place.worker
-        code = ending_code(worker.child.pid) if self._workers.get(name) is worker else None
-        if code:
-            progress = read_board(worker.board)
-            self._told.add(name)
-            self._line.tell_exit(name, WorkerExit(exit_code=code, step=progress.step, micro_batch=progress.micro_batch))
+        is_here = self._workers.get(worker.name) is worker
+        if is_here and (code := ending_code(worker.child.pid)):
+            self._report_exit(worker, code)
+
+    def _report_exit(self, worker: LocalWorker, code: int) -> None:
+        """Once, by whichever notices it first: `_sense` or `_bury`."""
+        if not worker.is_exit_reported:
+            worker.is_exit_reported = True
+            self._reporter.report_exit(worker.name, worker.exit_with(code))
 
     def _look(self) -> AgentReport:
-        """What the coordinator is told of this node; called from the line's thread."""
+        """The report on this node; called from the reporter's thread."""
         states, active_at = [], 0.0
         for name, worker in list(self._workers.items()):
             state = worker.child.state
             if state in (RUNNING, STOPPED):
-                self._listen(worker)
-                progress = read_board(worker.board)
+                worker.listen(partial(self._loop.post, partial(self._sense, worker)))
+                progress = worker.progress
                 states.append(WorkerState(worker=name, is_running=state == RUNNING, step=progress.step))
                 active_at = max(active_at, progress.since, worker.files.written_at())
         node = self._node
@@ -390,7 +320,7 @@ class Agent:
             address=node.address,
             probe_port=self._probe.port,
             node_rank=node.node_rank,
-            free_port=self._free_port,
+            free_port=self._port.number,
             unreachable=self._probe.unreachable,
             fitness=node.fitness,
             silent_s=max(0.0, time.monotonic() - active_at) if states else 0.0,
@@ -428,13 +358,13 @@ class Agent:
             is_news, self._due = self._due is None, start
             if is_news and not self._workers:
                 self._starter.when_settled(self._begin_due)
-        self._disown(orders.past)
+        self._report_never_started(orders.past)
 
     def _note_end(self) -> None:
         self._ended_at, self._told_wait = time.monotonic(), ""
 
     def _wants_view(self) -> bool:
-        """Whether somebody may be waited for who ought to have ended. Called from the line's thread, too."""
+        """Whether a worker is late that ought to have ended. Called from the reporter's thread, too."""
         has_ended = self._job is not None or (
             not self._is_regrouping and any(end.attempt == self._attempt for end in self._ends)
         )
@@ -457,17 +387,17 @@ class Agent:
             self._say(self._told_wait)
 
     def _dismiss_late(self) -> None:
-        """The job is done. Whoever is still on its way, having done no step while others have, need not come."""
-        steps = {name: read_board(worker.board).step for name, worker in self._workers.items()}
+        """The job is done. A worker that is still starting, and has done no step while others have, is not needed."""
+        steps = {name: worker.progress.step for name, worker in self._workers.items()}
         if any(steps.values()) or any(end.step for end in self._ends):
             for name in [name for name, step in steps.items() if step == 0]:
                 self._terminate(self._workers[name])
 
     def _kill_on_order(self, order: KillOrder) -> None:
         worker = self._workers.get(order.worker)
-        if worker is None or order.worker in self._condemned:
+        if worker is None or worker.is_condemned:
             return
-        self._condemned.add(order.worker)
+        worker.is_condemned = True
         self._say(f"{order.worker} is killed: {order.reason}")
         if order.wants_stacks and worker.child.state == RUNNING:
             ask_for_stacks({worker.child: worker.files.stderr})
@@ -476,16 +406,16 @@ class Agent:
             self._kill(worker, order.reason)
 
     def _terminate(self, worker: LocalWorker) -> None:
-        if self._workers.get(worker.place.worker) is worker:
-            self._asked.add(worker.place.worker)
+        if self._workers.get(worker.name) is worker:
+            worker.was_asked = True
             # To the worker alone: its data loaders must serve it until it has left.
             worker.child.signal(signal.SIGTERM, is_for_group=False)
 
     def _kill(self, worker: LocalWorker, reason: str) -> None:
-        if self._workers.get(worker.place.worker) is not worker:  # it ended meanwhile
+        if self._workers.get(worker.name) is not worker:  # it ended meanwhile
             return
         worker.child.signal(signal.SIGKILL)
-        emit("worker.killed", worker=worker.place.worker, reason=reason)
+        emit("worker.killed", worker=worker.name, reason=reason)
 
     def _interrupt(self, number: int) -> None:
         if self._signal_number is not None and number == signal.SIGINT:
@@ -493,7 +423,7 @@ class Agent:
         if self._signal_number is None:
             self._signal_number, self._is_ending = number, True
             self._say(f"{signal.Signals(number).name}: workers have {self._node.shutdown_s:.0f} s to end")
-            self._line.tell_leaving(f"its agent got {signal.Signals(number).name}")
+            self._reporter.report_leaving(f"its agent got {signal.Signals(number).name}")
             self._terminate_all()
 
     def _terminate_all(self) -> None:
@@ -501,9 +431,8 @@ class Agent:
         self._drop_due()
         for worker in list(self._workers.values()):
             self._terminate(worker)
-        self._loop.after(
-            self._node.shutdown_s, lambda: self._kill_all(f"still there {self._node.shutdown_s:.0f} s later")
-        )
+        grace_s = self._node.shutdown_s
+        self._loop.after(grace_s, lambda: self._kill_all(f"still there {grace_s:.0f} s later"))
 
     def _kill_all(self, reason: str) -> None:
         self._is_ending = True
@@ -519,13 +448,3 @@ class Agent:
         self._is_ending, self._failure = True, error
         self._say(f"giving up: {error}")
         self._terminate_all()
-
-
-def node_address(coordinator_host: str, coordinator_port: int) -> str:
-    """The address that this node reaches the coordinator from; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((coordinator_host, coordinator_port))
-        except OSError as error:
-            raise UsageError(f"no way to the coordinator at {coordinator_host}: {error}") from error
-        return str(probe.getsockname()[0])

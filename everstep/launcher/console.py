@@ -29,7 +29,7 @@ class Console:
 
     @property
     def width(self) -> int:
-        """Columns, asked anew each time: a window can be resized."""
+        """Columns, read each time: a window can be resized."""
         try:
             return int(env.value("COLUMNS") or "") or 80
         except ValueError:
@@ -71,7 +71,7 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def _drain(stream: TextIO, *, is_for_good: bool) -> None:
-    """What is still in the stream's buffer would be tried again, at the latest when the process ends."""
+    """Discard the stream's buffer: it would be written again, at the latest when the process ends."""
     there, nowhere = os.dup(stream.fileno()), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     stream.flush()

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from everstep.ipc.progress_page import read_board
@@ -73,7 +72,7 @@ class JobDisplay:
             Goodput(),
             ScriptProgress(),
         )
-        self._waits_for: str | None = None  # what was said last of workers that wait
+        self._waits_for: str | None = None  # the last line about workers that wait
         self._drawn_at = float("-inf")
         self._flushes: deque[threading.Event] = deque()
         self._is_closing = threading.Event()
@@ -83,9 +82,7 @@ class JobDisplay:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def flush(self) -> None:
@@ -129,7 +126,7 @@ class JobDisplay:
 
     @property
     def num_steps_done(self) -> int:
-        """By this run: one that goes on from a checkpoint, or joins others, begins later."""
+        """By this run: one that continues from a checkpoint, or joins others, begins later."""
         return max(0, self.num_steps - (self._training.first_step or 0))
 
     @property

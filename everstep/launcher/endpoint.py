@@ -1,11 +1,10 @@
 """Where the nodes of a job meet: the node that owns the endpoint's address hosts the coordinator, the others join it.
 
-The token lies in a file of the user's home, named by the job: nodes that share the home find it there, others get it by
-EVERSTEP_TOKEN. A file left by an earlier run is told from the new one by trying."""
+The token is in a file of the user's home, named by the job: nodes that share the home find it there, others get it from
+EVERSTEP_TOKEN. A file left by an earlier run is recognized by trying it."""
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import time
@@ -16,17 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everstep import env
+from everstep.addresses import is_here
 from everstep.errors import CoordinatorUnreachable, EverstepError, PermanentError, Refused, UsageError
 from everstep.launcher import run_record
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, write_token
+from everstep.storage import private_file
+from everstep.waiting import wait_until
 
 if TYPE_CHECKING:
     from everstep.client.calls import Coordinator
 
 _PAUSE_S = 0.25
-_UNAUTHORISED = 401
-_TOLD_AFTER_S = 3.0
-OTHERS_S = 30.0  # how long a coordinator of ours stays for other nodes after the end
+_UNAUTHORIZED = 401
+OTHERS_S = 30.0  # how long the coordinator stays for other nodes after the end
 _TOKEN_S = 5.0  # for the token's file to come, once the coordinator is there
 
 
@@ -34,44 +35,28 @@ _TOKEN_S = 5.0  # for the token's file to come, once the coordinator is there
 class Endpoint:
     host: str
     port: int
-    is_tls: bool = False  # a coordinator stands there: a run hosts none with a certificate
+    is_tls: bool = False  # it is running already: a run hosts none with a certificate
 
     @property
     def url(self) -> str:
         return f"https://{self}" if self.is_tls else f"http://{self}"
 
-    def may_host(self, told: bool | None) -> bool:
-        """Whether this node is to host the coordinator; `told` by the user."""
-        if self.is_tls and told:
+    def may_host(self, is_host: bool | None) -> bool:
+        """Whether this node is to host the coordinator; `is_host`: what the user said, if anything."""
+        if self.is_tls and is_host:
             raise UsageError(
                 f"a run cannot host a coordinator with TLS at {self.url}",
                 hint="start `everstep serve --tls-cert … --tls-key …` there, and leave is_host out",
+                code="tls-cannot-be-hosted",
             )
-        return not self.is_tls and (self.is_here() if told is None else told)
+        return not self.is_tls and (is_here(self.host) if is_host is None else is_host)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    def is_here(self) -> bool:
-        """Whether the address is one of this machine's: only then can one listen there."""
-        try:
-            found = socket.getaddrinfo(self.host, 0, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise UsageError(f"{self.host} has no address: {error.strerror}", hint="see --rdzv-endpoint") from None
-        return any(can_bind(family, address) for family, _, _, _, address in found)
-
     def is_taken(self) -> bool:
         try:
             socket.create_connection((self.host, self.port), 2.0).close()
-        except OSError:
-            return False
-        return True
-
-
-def can_bind(family: int, address: tuple[object, ...]) -> bool:
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind(address)
         except OSError:
             return False
         return True
@@ -86,18 +71,14 @@ def shared_token_path(job: str) -> Path:
 
 
 def share_token(job: str, token: str) -> Path:
-    """For the other nodes of the job, and for nobody else."""
+    """Only for the other nodes of the job."""
     path = shared_token_path(job)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return private_file(path, token + "\n")
+    return save_token(path, token)
 
 
-def private_file(path: Path, text: str) -> Path:
-    """For this user's eyes only, and whole at any moment."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
-        file.write(text)
-    return aside.replace(path)
+def save_token(path: Path, token: str) -> Path:
+    private_file.write(path, f"{token}\n".encode())
+    return path
 
 
 @contextmanager
@@ -112,7 +93,7 @@ def host_or_join(
     """A coordinator at the endpoint, which is on this machine: ours, or that of another node here that was first."""
     files = CoordinatorFiles(directory=directory)
     given = env.read_token(token_file) if token_file is not None else env.token()
-    private_file(files.token, given + "\n") if given is not None else write_token(files.token)
+    save_token(files.token, given) if given is not None else write_token(files.token)
     token = env.read_token(files.token)
     with ExitStack() as open_things:
         own = LocalCoordinator(files, say=say, host=endpoint.host, port=endpoint.port)
@@ -121,7 +102,7 @@ def host_or_join(
         except PermanentError:
             if not endpoint.is_taken():
                 raise
-            private_file(files.token, join(endpoint, job, token_file, patience_s, say) + "\n")
+            save_token(files.token, join(endpoint, job, token_file, patience_s, say))
         else:
             share_token(job, token)
             open_things.callback(unshare_token, job, token)
@@ -133,21 +114,19 @@ def _await_others(endpoint: Endpoint, job: str, token: str, directory: Path, say
     """The job is over for us, but other nodes may still have to hear of it from the coordinator that we host."""
     if (record := run_record.read(directory)) is not None and record.state == run_record.LEFT:
         return  # it is not over for them, and will not be by waiting
-    began, is_told = time.monotonic(), False
-    deadline = began + OTHERS_S
+    present: list[str] = []
     with _connect(endpoint, token, job) as coordinator:
-        while time.monotonic() < deadline:
+
+        def have_left() -> bool:
             try:
                 view = coordinator.view(is_brief=True)
             except EverstepError:  # there was no such job, or the coordinator is away
-                return
-            present = [node.agent for node in view.nodes if node.is_present]
-            if not present:
-                return
-            if not is_told and time.monotonic() - began > _TOLD_AFTER_S:
-                is_told = True
-                say(f"waiting, {OTHERS_S:.0f} s at most, for {', '.join(present)} to hear of the end from us")
-            time.sleep(0.05)
+                return True
+            present[:] = [node.agent for node in view.nodes if node.is_present]
+            return not present
+
+        what = lambda: f"{', '.join(present)} to learn that the job is over ({OTHERS_S:.0f} s at most)"  # noqa: E731
+        wait_until(have_left, OTHERS_S, what, say=say)
 
 
 def unshare_token(job: str, token: str) -> None:
@@ -161,22 +140,28 @@ def unshare_token(job: str, token: str) -> None:
 
 
 def join(endpoint: Endpoint, job: str, token_file: Path | None, patience_s: float, say: Callable[[str], None]) -> str:
-    """Wait until the coordinator there answers us; the token that it takes. One that is there knows its token: who
-    does not have it a little later will not get it by waiting."""
-    began, is_told, there_at = time.monotonic(), False, None
-    while True:
+    """Wait until the coordinator there answers us; the token that it takes. A coordinator that
+    answers has its token: a node that does not have it soon after will not get it by waiting."""
+    problem: EverstepError | None = None
+    there_at: float | None = None
+
+    def look() -> str | None:
+        nonlocal problem, there_at
         token = _find_token(job, token_file)
         problem = _try(endpoint, job, token)
-        if problem is None and token is not None:
+        if problem is None:
             return token
         now, is_there = time.monotonic(), isinstance(problem, UsageError | Refused) and endpoint.is_taken()
         there_at = (there_at or now) if is_there else None
-        if problem is not None and (now - there_at > _TOKEN_S if there_at else now - began > patience_s):
+        if there_at is not None and now - there_at > _TOKEN_S:
             raise problem
-        if not is_told and now - began > _TOLD_AFTER_S:
-            is_told = True
-            say(f"waiting for the coordinator at {endpoint}: {problem}")
-        time.sleep(_PAUSE_S)
+        return None
+
+    token = wait_until(look, patience_s, lambda: f"the coordinator at {endpoint}: {problem}", say=say, pause_s=_PAUSE_S)
+    if token is None:
+        assert problem is not None
+        raise problem
+    return token
 
 
 def _connect(endpoint: Endpoint, token: str, job: str) -> Coordinator:
@@ -189,8 +174,9 @@ def _try(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | Non
     problem = _ask(endpoint, job, token)
     if problem is not None and endpoint.is_taken() and _is_foreign(endpoint):
         return UsageError(
-            f"what answers at {endpoint} is no everstep coordinator",
+            f"the program at {endpoint} is not an Everstep coordinator",
             hint="another program has this port: give another one in --rdzv-endpoint",
+            code="endpoint-foreign",
         )
     return problem
 
@@ -206,6 +192,7 @@ def _ask(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | Non
         return UsageError(
             f"no token for the coordinator at {endpoint}",
             hint=f"set {env.TOKEN} on all nodes, or let them share the home folder: it is in {shared_token_path(job)}",
+            code="token-missing",
         )
     try:
         with _connect(endpoint, token, job) as coordinator:
@@ -214,11 +201,12 @@ def _ask(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | Non
     except CoordinatorUnreachable as error:
         return error
     except Refused as error:
-        if error.status != _UNAUTHORISED:
+        if error.status != _UNAUTHORIZED:
             return error
         return UsageError(
-            f"the coordinator at {endpoint} does not take our token",
+            f"the coordinator at {endpoint} refused this node's token",
             hint=f"set the same {env.TOKEN} on all nodes, or let them share the home folder",
+            code="token-refused",
         )
 
 

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Protocol
 
 Act = Callable[[], None]
@@ -19,15 +22,14 @@ class HasDescriptor(Protocol):
 
 
 class EventLoop:
-    """`alarm` is for signal.set_wakeup_fd: a signal that another thread gets must wake the one that turns."""
-
     def __init__(self) -> None:
         self._timers: list[tuple[float, Act]] = []
         self._inbox: deque[Act] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ, self._empty_inbox)
-        self._alarm, self.alarm = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        # For signal.set_wakeup_fd: a signal that another thread gets must wake the one that turns.
+        self._alarm, self._wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._alarm, selectors.EVENT_READ, lambda: os.read(self._alarm, 4096))
 
     def watch(self, thing: HasDescriptor, act: Act) -> None:
@@ -44,6 +46,25 @@ class EventLoop:
 
     def after(self, delay_s: float, act: Act) -> None:
         self._timers.append((time.monotonic() + delay_s, act))
+
+    @contextmanager
+    def signals(self, numbers: Sequence[int], act: Callable[[int], None]) -> Iterator[None]:
+        """Do it for each of these signals, unless it is ignored (nohup). From the main thread."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            self.post(lambda: act(number))
+
+        before = {number: signal.getsignal(number) for number in numbers}
+        wakeup = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        for number, handler in before.items():
+            if handler != signal.SIG_IGN:
+                signal.signal(number, handle)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def turn(self) -> None:
         """Wait until there is something to do, and do it."""

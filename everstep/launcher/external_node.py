@@ -1,7 +1,7 @@
 """A node whose workers another launcher starts and watches, such as torchrun's agent: it has its part in attempts too.
 
-To the coordinator it is an agent with one worker, which stands for all that the other launcher starts on this node.
-What the coordinator says is heard in threads of its own (line.py); the launcher asks when it wants to know."""
+To the coordinator it is an agent with one worker, in place of all that the other launcher starts on this node.
+What the coordinator says is heard in threads of its own (reporting.py); the launcher asks when it wants to know."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from everstep.addresses import listen
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, JobFinished, JobStopped
 from everstep.launcher.probe import Probe
-from everstep.launcher.reporting import Line
+from everstep.launcher.reporting import Reporter
 from everstep.wire import AgentOrders, AgentReport, AttemptOrder, WorkerExit
 
 log = logging.getLogger("everstep")
@@ -37,7 +38,7 @@ class NodeRole:
     listener: socket.socket
 
 
-class Guest:
+class ExternalNode:
     """From the first `next_attempt` to `leave`. For one thread, beside those that hear the coordinator."""
 
     def __init__(
@@ -53,14 +54,14 @@ class Guest:
         self._heartbeat_s, self._say = heartbeat_s, say
         self._incarnation = uuid.uuid4().hex
         self._probe = Probe(address)
-        self._line = Line(
+        self._reporter = Reporter(
             connect,
             agent=agent,
             incarnation=self._incarnation,
             heartbeat_s=heartbeat_s,
             look=self._look,
             on_orders=self._hear,
-            on_slot=lambda request, slot: None,
+            on_reserved=lambda request, reserved: None,
             on_failure=self._give_up,
             say=say,
         )
@@ -69,7 +70,7 @@ class Guest:
         self._failure: EverstepError | None = None
         self._order: AttemptOrder | None = None  # what this node takes part in …
         self._due: NodeRole | None = None  # … and what it shall take part in next
-        self._listener = self._listen()
+        self._listener = listen(address)
         self._last_attempt = -1
         self._closed_at: float | None = None
         self._is_open = self._is_ready = False
@@ -83,7 +84,7 @@ class Guest:
             if not self._is_open:
                 self._is_open = True
                 self._probe.open()
-                self._line.open()
+                self._reporter.open()
             self._changed.wait_for(lambda: self._due is not None or self._is_over)
             if self._due is None:
                 raise self._why_over()
@@ -113,16 +114,16 @@ class Guest:
             with self._connect() as coordinator:
                 coordinator.stop(reason)
         except EverstepError as error:
-            log.warning("the coordinator could not be told that the job is over: %s", error.message)
+            log.warning("could not report the end of the job to the coordinator: %s", error.message)
 
     def leave(self) -> None:
         if self._is_open:
-            self._line.tell_leaving("its work is done")
-            self._line.close(_FAREWELL_S)
+            self._reporter.report_leaving("its work is done")
+            self._reporter.close(_FAREWELL_S)
             self._probe.close()
         self._listener.close()
 
-    # --- what is heard ----------------------------------------------------------------------------
+    # --- orders ----------------------------------------------------------------------------
 
     def _look(self) -> AgentReport:
         with self._changed:
@@ -145,8 +146,8 @@ class Guest:
             self._drop_due(start)
             if start is not None and start.number > self._last_attempt:
                 self._last_attempt = start.number
-                # Another port for the next attempt at once, before the next report tells it.
-                self._due, self._listener = NodeRole(order=start, listener=self._listener), self._listen()
+                # Another port for the next attempt at once, before the next report.
+                self._due, self._listener = NodeRole(order=start, listener=self._listener), listen(self._address)
                 self._probe.follow(orders.peers)
             self._tell_why(orders)
             self._lose_patience()
@@ -158,9 +159,6 @@ class Guest:
             self._tell_end(self._due.order, -signal.SIGTERM)
             self._due.listener.close()
             self._due = None
-
-    def _listen(self) -> socket.socket:
-        return socket.create_server((self._address, 0), backlog=128)
 
     def _give_up(self, error: EverstepError) -> None:
         with self._changed:
@@ -182,7 +180,7 @@ class Guest:
             self._is_ready = False
             self._end_part(0)
 
-    # --- what is known ----------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------
 
     def _end_part(self, code: int) -> None:
         if self._order is not None:
@@ -191,7 +189,7 @@ class Guest:
 
     def _tell_end(self, order: AttemptOrder, code: int) -> None:
         for worker in order.workers:
-            self._line.tell_exit(worker, WorkerExit(exit_code=code))
+            self._reporter.report_exit(worker, WorkerExit(exit_code=code))
 
     def _is_closed(self) -> bool:
         orders, order = self._orders, self._order
@@ -207,4 +205,8 @@ class Guest:
         if self._failure is not None:
             return self._failure
         reason = self._orders.reason if self._orders else ""
-        return JobStopped(reason) if reason else JobFinished("the other nodes finished the job")
+        return (
+            JobStopped(reason, code="job-stopped-elsewhere")
+            if reason
+            else JobFinished("the other nodes finished the job")
+        )

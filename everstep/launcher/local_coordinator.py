@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from everstep import env as names
+from everstep.addresses import can_bind
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.launcher.logs import tail
 from everstep.process import Child, own_command
@@ -54,7 +53,9 @@ def private_directory(path: Path) -> Path:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot make the folder {path}: {error.strerror}", hint="see --log-dir") from None
+        raise UsageError(
+            f"cannot make the folder {path}: {error.strerror}", hint="see --log-dir", code="folder-not-made"
+        ) from None
     return path.resolve()
 
 
@@ -75,13 +76,7 @@ def earlier_port(files: CoordinatorFiles, host: str = "127.0.0.1") -> int:
         port = int(files.ready.read_text().strip().rsplit(":", 1)[1])
     except (FileNotFoundError, IndexError, ValueError):
         return 0
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return 0
-    return port
+    return port if can_bind(host, port, is_reused=True) else 0
 
 
 def serve_command(files: CoordinatorFiles, host: str, port: int) -> list[str]:
@@ -125,8 +120,13 @@ def await_ready(child: Child, files: CoordinatorFiles, patience_s: float) -> str
         if files.ready.exists() and (url := files.ready.read_text().strip()):
             return url
         if (ended := child.wait(0.005)) is not None:
-            raise PermanentError("\n  ".join([f"the coordinator ended: {ended}", *tail(files.log)]))
-    raise PermanentError("\n  ".join([f"the coordinator did not answer within {patience_s:.0f} s", *tail(files.log)]))
+            raise PermanentError(
+                "\n  ".join([f"the coordinator ended: {ended}", *tail(files.log)]), code="coordinator-ended"
+            )
+    raise PermanentError(
+        "\n  ".join([f"the coordinator did not answer within {patience_s:.0f} s", *tail(files.log)]),
+        code="coordinator-start-timed-out",
+    )
 
 
 class LocalCoordinator:
@@ -160,9 +160,7 @@ class LocalCoordinator:
             raise self._error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._is_closing.set()
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._child is not None:

@@ -46,7 +46,7 @@ class Follower:
         return [_shown(line) for line in lines]
 
     def last_lines(self) -> list[str]:
-        """What is left, an unfinished last line included; then closed."""
+        """The rest, including an unfinished last line; then closed."""
         lines = self.new_lines()
         while more := self.new_lines():
             lines += more

@@ -1,23 +1,22 @@
 """Nodes that know no address meet by a folder that all of them reach: of any kind that fsspec knows.
 
-The first node writes MAIN_config.json, as ADS does, and beside it a token for workers; the others wait for both. What
-an earlier run has left is told from what is new by trying. Private: on a disk, for this user alone."""
+The first node writes MAIN_config.json, as ADS does, and beside it a token for workers; the others wait for both. Files
+of an earlier run are recognized by trying them. Private: on a disk, only this user can read them."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from everstep.errors import EverstepError, PermanentError, TemporaryError, UsageError
 from everstep.storage.shared_folder import SharedFolder
+from everstep.waiting import wait_until
 from everstep.wire.tokens import only_for_workers
 
 CONFIG, TOKEN = "MAIN_config.json", "everstep.token"
 _PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 5.0  # a folder may be a bucket far away, and each look costs
-_TOLD_AFTER_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +27,7 @@ class Meeting:
     job: str
     token: str = field(repr=False)
     address: str = ""
-    is_over: bool = False  # whoever comes now comes too late
+    is_over: bool = False  # a node that comes now is too late
 
 
 def publish(folder: str, meeting: Meeting) -> None:
@@ -76,32 +75,42 @@ def find(folder: str) -> Meeting | None:
             is_over=is_over,
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UsageError(f"{folder}/{CONFIG} is not of an everstep job: {error!r}", hint="remove it") from None
+        raise UsageError(
+            f"{folder}/{CONFIG} was not written by an Everstep job: {error!r}",
+            hint="remove it",
+            code="meeting-file-foreign",
+        ) from None
 
 
 def wait_for(folder: str, patience_s: float, say: Callable[[str], None], *, job: str | None = None) -> Meeting:
     """Until the coordinator that is named there answers us. `job`: the only one that will do; then it may also be over
     already."""
-    began, is_told, pause_s = time.monotonic(), False, _PAUSE_S
-    while True:
+    problem: str | None = None
+
+    def look() -> Meeting | None:
+        nonlocal problem
         meeting, problem = _look(folder, job)
-        if meeting is not None and problem is None:
-            return meeting
-        passed_s = time.monotonic() - began
-        if passed_s > patience_s:
-            raise PermanentError(
-                f"the first node did not come within {patience_s:.0f} s to {folder}: {problem}",
-                hint="do all nodes reach that folder, and each other? OCI__TIMEOUT is how long they wait",
-            )
-        if not is_told and passed_s > _TOLD_AFTER_S:
-            is_told = True
-            say(f"waiting for the first node at {folder}: {problem}")
-        time.sleep(pause_s)
-        pause_s = min(_LONGEST_PAUSE_S, pause_s * 1.2)
+        return meeting if problem is None else None
+
+    meeting = wait_until(
+        look,
+        patience_s,
+        lambda: f"the first node at {folder}: {problem}",
+        say=say,
+        pause_s=_PAUSE_S,
+        longest_pause_s=_LONGEST_PAUSE_S,
+    )
+    if meeting is None:
+        raise PermanentError(
+            f"the first node did not appear in {folder} within {patience_s:.0f} s: {problem}",
+            hint="do all nodes reach that folder, and each other? OCI__TIMEOUT is how long they wait",
+            code="first-node-missing",
+        )
+    return meeting
 
 
 def _look(folder: str, job: str | None) -> tuple[Meeting | None, str | None]:
-    """Who is there, and what is wrong with it."""
+    """What the folder holds, and the problem with it."""
     try:
         meeting = find(folder)
     except TemporaryError as error:

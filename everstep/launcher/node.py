@@ -82,14 +82,16 @@ class WorkerRanks:
 def worker_command(script: str, args: list[str], *, is_module: bool = False, is_program: bool = False) -> list[str]:
     """The command line of a worker: a Python script, a module, or a program as it is."""
     if is_program and is_module:
-        raise UsageError("--module and --no-python at once", hint="give one of them")
+        raise UsageError(
+            "--module and --no-python exclude each other", hint="give one of them", code="module-and-no-python"
+        )
     if is_program:
         return [script, *args]
     return [env.python() or sys.executable, "-u", *(["-m"] if is_module else []), script, *args]
 
 
 def common_environment(outer: Mapping[str, str], num_workers: int) -> dict[str, str]:
-    """What all workers of a node have in common beyond what was there, unless it was set."""
+    """Variables that all workers of a node get, unless they are set already."""
     ours = {"PYTHONFAULTHANDLER": "1"}  # stacks of those that crash or hang
     if num_workers > 1:
         ours["OMP_NUM_THREADS"] = "1"  # as torchrun does: else every worker takes all cores
@@ -152,5 +154,6 @@ def _virtual_local_rank(place: WorkerRanks, outer: Mapping[str, str]) -> dict[st
         raise UsageError(
             f"CUDA_VISIBLE_DEVICES={given} has no device for local rank {place.local_rank}",
             hint="start fewer workers, or none with --virtual-local-rank",
+            code="too-few-visible-devices",
         )
     return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": devices[place.local_rank].strip()}

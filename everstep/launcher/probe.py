@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
+from everstep.addresses import listen
 from everstep.wire import Peer
 
 EVERY_S = 1.0
@@ -23,7 +24,7 @@ class Probe:
     """Listens and tries in threads of its own, from `open` to `close`."""
 
     def __init__(self, address: str) -> None:
-        self._listener = socket.create_server((address, 0), backlog=128)
+        self._listener = listen(address)
         self.port: int = self._listener.getsockname()[1]
         self._peers: list[Peer] = []
         self._failures: dict[str, int] = {}

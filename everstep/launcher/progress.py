@@ -1,4 +1,4 @@
-"""How a job gets on, as a person reads it: the progress line, the pace, and the goodput.
+"""The progress of a job, as a person reads it: the progress line, the pace, and the goodput.
 
 Pure: facts and times in, text and numbers out."""
 
@@ -98,7 +98,7 @@ class StepPace:
 class Goodput:
     """The time that went into steps: from one commit to the next, if both are of the same generation.
 
-    What is left out: the start until the first commit, each regroup with the step that was redone in it, the end."""
+    Left out: the start until the first commit, each regroup with the step that was redone in it, the end."""
 
     def __init__(self) -> None:
         self._last: tuple[int, int, float] | None = None  # step, generation, time

@@ -1,7 +1,7 @@
 """run.json: what a run on this node is, in its own folder, for `everstep status` and for the same job's next start.
 
-Says who runs it, where its coordinator is, and how it ended. A run that was killed says nothing of its end: whoever
-starts the same job again goes on in its folder, with the same store, token and port."""
+Names the process that runs it, its coordinator, and how it ended. The record of a killed run has no end: the next start
+of the same job continues in its folder, with the same store, token and port."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def begin(directory: Path, job: str, *, is_host: bool) -> None:
 
 
 def update(directory: Path, **changes: Any) -> None:
-    """By the process that began it, and by nobody else. A run does not fail because this cannot be written."""
+    """Only by the process that began it. A run does not fail because this cannot be written."""
     if (record := read(directory)) is not None and record.pid == os.getpid():
         try:
             write(directory, replace(record, **changes))

@@ -1,7 +1,7 @@
-"""The agent's side of the saver: a socket that workers find it by, and its process, started for the first who comes.
+"""The agent's side of the saver: a socket that workers find it by, and its process, started for the first worker.
 
 A job that saves no checkpoints has no such process. It outlives us (checkpoint/saver/process.py): whatever happens to
-the agent, what is in memory is written. One that was killed is started again for the next who comes. Knows nothing of
+the agent, the states in memory are written. One that was killed is restarted for the next worker. Knows nothing of
 torch."""
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from everstep.ipc.local_socket import listen, pair, receive_packet
 from everstep.launcher.event_loop import EventLoop
 from everstep.process import reap_detached, start_detached
 
-WRITE_OUT_S = 600.0  # an agent waits so long for the last states to be written; its saver goes on after that
+WRITE_OUT_S = 600.0  # an agent waits this long for the last states to be written; its saver continues
 _PATIENCE_S = 3.0  # after this it says what it waits for
 _MAX_STARTS = 8  # of its process; after that, workers write for themselves
 
-# The folder that it is started in must not be on its path: what lies there is the user's.
+# The folder that it is started in must not be on its path: the modules there are the user's.
 _PROGRAM = (
     "import sys; getattr(sys.flags, 'safe_path', False) or sys.path.pop(0); "
     "from everstep.checkpoint.saver.process import main; main()"
@@ -43,7 +43,7 @@ class SaverProcess:
 
     @property
     def path(self) -> Path | None:
-        """What workers are told; None if there can be no saver."""
+        """Where workers find it; None if there can be no saver."""
         return self._path if self._listener is not None else None
 
     @property
@@ -76,14 +76,14 @@ class SaverProcess:
         self._path.unlink(missing_ok=True)
 
     def _start(self) -> None:
-        """Somebody knocks: the process will open."""
+        """A worker connects: the process will accept it."""
         assert self._listener is not None
         self._loop.forget(self._listener)
         self._num_starts += 1
         self._line, theirs = pair()
         try:
             self._pid = self._start_process(theirs)
-        except OSError as problem:  # a disk that became read-only, no process left: this node's workers go on
+        except OSError as problem:  # a disk that became read-only, no process left: this node's workers continue
             self._line.close()
             self._line = None
             self._say(f"the saver cannot be started, checkpoints are written by the workers themselves: {problem}")
@@ -105,7 +105,7 @@ class SaverProcess:
             self._loop.forget(self._line)
             self._bury()
             if self._num_starts < _MAX_STARTS:
-                self._say("the saver has ended and is started again for the next who needs it")
+                self._say("the saver has ended and is restarted for the next worker that needs it")
                 self._loop.watch(self._listener, self._start)
             else:
                 self._say(
@@ -114,7 +114,7 @@ class SaverProcess:
                 self._close_listener()
 
     def _take(self, timeout_s: float) -> bool:
-        """Tell what it says; False: it is gone."""
+        """Repeat what it says; False: it is gone."""
         assert self._line is not None
         try:
             received = receive_packet(self._line, KINDS, timeout_s)
@@ -132,13 +132,15 @@ class SaverProcess:
             if now >= speak_at:
                 self._say(
                     f"waiting up to {left_s:.0f} s for the saver (pid {self._pid}), which writes the last checkpoints; "
-                    "it goes on if this agent is killed"
+                    "it continues if this agent is killed"
                 )
                 speak_at = deadline
             if not self._take(min(left_s, max(0.0, speak_at - now))):
                 self._bury()
                 return
-        self._say(f"the saver (pid {self._pid}) is still writing after {WRITE_OUT_S:.0f} s and goes on without us")
+        self._say(
+            f"the saver (pid {self._pid}) is still writing after {WRITE_OUT_S:.0f} s and continues without this agent"
+        )
 
     def _bury(self) -> None:
         assert self._line is not None

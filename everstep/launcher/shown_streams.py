@@ -24,7 +24,7 @@ class ShownStreams:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shown:
-    """What is repeated on the console: everything, but for streams that were redirected to their files and not teed."""
+    """Streams repeated on the console: all, except those redirected to their files and not teed."""
 
     redirects: ShownStreams = field(default_factory=ShownStreams)
     tee: ShownStreams = field(default_factory=ShownStreams)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ _PY_SPY_S = 5.0
 
 
 def ask_for_stacks(children: Mapping[Child, Path]) -> None:
-    """Of each, into its log. All at once: whoever asks has other things to do."""
+    """Of each, into its log. All at once: the caller has other things to do."""
     py_spy = shutil.which("py-spy")
     spies = {child: _spy(py_spy, child.pid, log) for child, log in children.items() if py_spy}
     deadline = time.monotonic() + _PY_SPY_S
@@ -36,23 +35,20 @@ def _signal(child: Child) -> None:
             return
 
 
-def _spy(py_spy: str, pid: int, log: Path) -> subprocess.Popen[bytes] | None:
+def _spy(py_spy: str, pid: int, log: Path) -> Child | None:
     try:
         with log.open("ab") as output:
-            return subprocess.Popen([py_spy, "dump", "--pid", str(pid)], stdout=output, stderr=output)
-    except OSError:  # there is no room for the log, or for one more process
+            return Child.start([py_spy, "dump", "--pid", str(pid)], output=output)
+    except OSError:  # no room for the log, or for one more process
         return None
 
 
-def _has_seen(spy: subprocess.Popen[bytes] | None, deadline: float) -> bool:
+def _has_seen(spy: Child | None, deadline: float) -> bool:
     if spy is None:
         return False
-    try:
-        return spy.wait(max(0.0, deadline - time.monotonic())) == 0
-    except subprocess.TimeoutExpired:
-        spy.kill()
-        spy.wait()
-        return False
+    with spy:  # killed at the end, unless it has ended
+        ended = spy.wait(max(0.0, deadline - time.monotonic()))
+    return ended is not None and ended.is_good
 
 
 def _caught_signals(pid: int) -> int:

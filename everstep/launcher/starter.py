@@ -1,7 +1,7 @@
-"""Starts workers: as forks of the nursery where there is one, else plainly. Whoever asks need not know which.
+"""Starts workers: as forks of the nursery where there is one, else plainly. Callers need not know which.
 
-The nursery is made in the background, from the first moment on: what is started while it comes waits for it, because
-one import of torch is sooner done than one per worker. If it dies, workers are started plainly until the next one is
+The nursery is started in the background at once: workers started meanwhile wait for it, because one import of torch is
+faster than one per worker. If it dies, workers are started plainly until the next one is
 ready."""
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from everstep import env as names
@@ -24,7 +23,7 @@ from everstep.process import Child
 
 COMING_S = 60.0  # a nursery that is not ready by then is not waited for
 _READY_S = 0.3  # a nursery that an earlier run has left is ready at once, or not worth waiting for
-_AGAIN_S = 2.0  # so long after a nursery's death the next one is made: survivors need the cores first
+_AGAIN_S = 2.0  # from a nursery's death to the next one: survivors need the cores first
 _MAX_NURSERIES = 4
 
 
@@ -86,13 +85,13 @@ class Starter:
         return Child.start(command, env=env, output=output, errors=errors, cwd=cwd)
 
     def start_service(self, command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int | None) -> Child:
-        """As `Child.start`, for what is no worker, such as the coordinator; from the thread that will wait for its end.
+        """As `Child.start`, for other processes, such as the coordinator; from the thread that will wait for its end.
         It is a fork of a nursery of its own kind if an earlier run has kept one warm."""
         if self._nursery is not None and python_program(command) is not None:
             nursery = _warm_nursery(plain_environment(env), CONTROL, may_start=False, idle_s=self._keep_warm_s)
             try:
                 if nursery is not None and nursery.await_ready(_READY_S):
-                    return nursery.start_only(command, env=env, output=output, cwd=None)
+                    return nursery.start_worker(command, env=env, output=output, cwd=None, is_only=True)
             except NurseryGone:
                 pass
             if nursery is not None:
@@ -100,7 +99,7 @@ class Starter:
         return Child.start(command, env=env, output=output)
 
     def num_gpus(self) -> int | None:
-        """As torch counts them; None if there is nobody to ask."""
+        """As torch counts them; None without a nursery to ask."""
         if count_gpus() == 0:
             return 0
         try:
@@ -113,9 +112,7 @@ class Starter:
     def __enter__(self) -> Starter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -172,7 +169,7 @@ class Starter:
 
 
 def nursery_environment(outer: Mapping[str, str], num_workers: int) -> dict[str, str]:
-    """What all workers of a node have in common, and nothing that tells of the job."""
+    """Variables that all workers of a node have in common, and none of the job."""
     return common_environment(plain_environment(outer), num_workers)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from everstep.launcher.decisions import Verdict
 
-_NUM_STDOUT_LINES = 5  # beside stderr, which tells more
+_NUM_STDOUT_LINES = 5  # beside stderr, which says more
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,7 +29,7 @@ class NodesRange:
 
     min: int = 1
     max: int = 1
-    is_limit: bool = True  # False: nothing was said, and whoever comes is welcome
+    is_limit: bool = True  # False: the option was not given, and any number may come
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,8 +40,8 @@ class Rendezvous:
     rdzv_id: str | None = None  # nodes that give the same one are one job
     node_rank: int | None = None
     is_host: bool | None = None  # whether the endpoint is on this node; None: find out
-    join_s: float | None = None  # so long for the least number of nodes to come
-    last_call_s: float | None = None  # and so long for more of them
+    join_s: float | None = None  # how long to wait for the minimum number of nodes
+    last_call_s: float | None = None  # and how long for more of them
     notes: tuple[str, ...] = ()
 
 
@@ -50,10 +50,16 @@ def parse_nodes(text: str) -> NodesRange:
     if not text:
         return NodesRange(is_limit=False)
     if not (found := re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())):
-        raise UsageError(f"--nnodes={text} is neither a number nor a range", hint="such as 2, or 1:4")
+        raise UsageError(
+            f"--nnodes={text} is neither a number nor a range", hint="such as 2, or 1:4", code="nnodes-not-a-range"
+        )
     nodes = NodesRange(min=int(found[1]), max=int(found[2] or found[1]))
     if not 0 < nodes.min <= nodes.max:
-        raise UsageError(f"--nnodes={text}: from {nodes.min} to {nodes.max} nodes", hint="MIN:MAX, 0 < MIN <= MAX")
+        raise UsageError(
+            f"--nnodes={text}: from {nodes.min} to {nodes.max} nodes",
+            hint="MIN:MAX, 0 < MIN <= MAX",
+            code="nnodes-range-empty",
+        )
     return nodes
 
 
@@ -62,10 +68,16 @@ def parse_endpoint(text: str, *, option: str = "--rdzv-endpoint", default_port: 
     pattern = r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:/\s]+))(?::(\d{1,5}))?"
     scheme, _, address = text.strip().rpartition("://")
     if scheme not in ("", "https") or not (found := re.fullmatch(pattern, address.rstrip("/"))):
-        raise UsageError(f"{option}={text} is no address", hint="HOST:PORT, such as 10.0.0.5:29400")
+        raise UsageError(
+            f"{option}={text} is not an address",
+            hint="HOST:PORT, such as 10.0.0.5:29400",
+            code="endpoint-not-an-address",
+        )
     port = default_port if found[3] is None else int(found[3])
     if port > 65535:
-        raise UsageError(f"{option}={text}: there is no port {port}", hint="from 0 to 65535")
+        raise UsageError(
+            f"{option}={text}: there is no port {port}", hint="from 0 to 65535", code="endpoint-port-too-large"
+        )
     return Endpoint(host=found[1] or found[2], port=port, is_tls=scheme == "https")
 
 
@@ -80,15 +92,16 @@ def parse_rendezvous(
     master_addr: str | None = None,
     master_port: int | None = None,
 ) -> Rendezvous:
-    """All that torchrun can be told of it. `--standalone` ignores the rest, as torchrun does."""
+    """All of torchrun's options for it. `--standalone` ignores the rest, as torchrun does."""
     backend = backend or _STATIC
     if backend not in _MEETINGS:
         raise UsageError(
             f"--rdzv-backend={backend}: nodes meet at Everstep's coordinator, no other service is needed",
             hint="leave it out, and give --rdzv-endpoint HOST:PORT or --coordinator URL",
+            code="rdzv-backend-unknown",
         )
     if node_rank is not None and node_rank < 0:
-        raise UsageError(f"--node-rank={node_rank}", hint="from 0")
+        raise UsageError(f"--node-rank={node_rank} is negative", hint="ranks count from 0", code="node-rank-negative")
     settings = _meeting_settings(parse_pairs(conf, option="--rdzv-conf"))
     if is_standalone:
         return replace(settings, is_host=None)
@@ -146,7 +159,7 @@ def parse_pairs(text: str, *, option: str) -> dict[str, str]:
     for part in filter(str.strip, text.split(",")):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not (key and equals and value):
-            raise UsageError(f"{option}: {part!r} is no pair", hint="KEY=VALUE,KEY=VALUE")
+            raise UsageError(f"{option}: {part!r} is not KEY=VALUE", hint="KEY=VALUE,KEY=VALUE", code="pairs-malformed")
         pairs[key] = value
     return pairs
 
@@ -157,7 +170,11 @@ def _seconds(text: str, key: str) -> float:
     except ValueError:
         seconds = -1.0
     if seconds < 0:
-        raise UsageError(f"--rdzv-conf: {key}={text} is no number of seconds", hint=f"such as {key}=60")
+        raise UsageError(
+            f"--rdzv-conf: {key}={text} is not a number of seconds",
+            hint=f"such as {key}=60",
+            code="rdzv-conf-not-seconds",
+        )
     return seconds
 
 
@@ -166,7 +183,9 @@ def _is_true(text: str) -> bool:
         return True
     if lower in ("0", "false", "f", "no", "n"):
         return False
-    raise UsageError(f"--rdzv-conf: is_host={text} is neither true nor false", hint="is_host=true")
+    raise UsageError(
+        f"--rdzv-conf: is_host={text} is neither true nor false", hint="is_host=true", code="rdzv-conf-not-boolean"
+    )
 
 
 # --- workers --------------------------------------------------------------------------------------
@@ -177,9 +196,17 @@ def parse_num_workers(text: str, *, num_gpus: int, num_cpus: int) -> int:
     counts = {"gpu": num_gpus, "cpu": num_cpus, "auto": num_gpus or num_cpus}
     number = counts[text] if text in counts else int(text) if re.fullmatch("[0-9]+", text) else 0
     if text == "gpu" and num_gpus == 0:
-        raise UsageError("--nproc-per-node=gpu: there is no GPU here, or none is visible", hint="a number, auto or cpu")
+        raise UsageError(
+            "--nproc-per-node=gpu: there is no GPU here, or none is visible",
+            hint="a number, auto or cpu",
+            code="nproc-without-gpu",
+        )
     if number < 1:
-        raise UsageError(f"--nproc-per-node={text} gives no worker", hint="a number from 1, or auto, gpu, cpu")
+        raise UsageError(
+            f"--nproc-per-node={text} gives no worker",
+            hint="a number from 1, or auto, gpu, cpu",
+            code="nproc-not-positive",
+        )
     return number
 
 
@@ -189,7 +216,11 @@ def parse_signals(text: str) -> tuple[int, ...]:
     for name in _names(text):
         number = getattr(signal, name if name.startswith("SIG") else f"SIG{name}", None)
         if not isinstance(number, signal.Signals) or number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD):
-            raise UsageError(f"--signals-to-handle: {name} is no signal that can be handled", hint="SIGTERM,SIGUSR1")
+            raise UsageError(
+                f"--signals-to-handle: {name} is not a signal that can be handled",
+                hint="SIGTERM,SIGUSR1",
+                code="signal-unknown",
+            )
         numbers.append(int(number))
     return tuple(dict.fromkeys(numbers))
 
@@ -205,7 +236,9 @@ def parse_streams(text: str, *, option: str) -> ShownStreams:
         pairs = (part.split(":") for part in text.split(","))
         return ShownStreams(by_rank={int(rank): int(streams) for rank, streams in pairs})
     raise UsageError(
-        f"{option}={text} is no choice of streams", hint=f"1 stdout, 2 stderr, {BOTH} both, 0 none, or RANK:N,RANK:N"
+        f"{option}={text} is not a choice of streams",
+        hint=f"1 stdout, 2 stderr, {BOTH} both, 0 none, or RANK:N,RANK:N",
+        code="streams-unknown",
     )
 
 
@@ -214,7 +247,9 @@ def parse_ranks(text: str) -> frozenset[int] | None:
     if not text.strip():
         return None
     if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", text):
-        raise UsageError(f"--local-ranks-filter={text} is no list of ranks", hint="such as 0,1")
+        raise UsageError(
+            f"--local-ranks-filter={text} is not a list of ranks", hint="such as 0,1", code="local-ranks-not-a-list"
+        )
     return frozenset(int(rank) for rank in text.split(","))
 
 
@@ -243,6 +278,7 @@ def notes_on(
         raise UsageError(
             f"--logs-specs={logs_specs}: torchrun's plug-ins are not loaded here",
             hint="--log-dir, --redirects and --tee say where output goes",
+            code="logs-specs-unsupported",
         )
     notes = {
         "--monitor-interval changes nothing: ends are seen at once": monitor_interval is not None,
@@ -256,7 +292,7 @@ def notes_on(
 
 def _check_choice(option: str, value: str | None, choices: Sequence[str]) -> None:
     if value is not None and value not in choices:
-        raise UsageError(f"{option}={value} is not known", hint=", ".join(choices))
+        raise UsageError(f"{option}={value} is not known", hint=", ".join(choices), code="option-value-unknown")
 
 
 def _names(text: str) -> list[str]:

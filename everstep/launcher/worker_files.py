@@ -55,7 +55,7 @@ class WorkerFiles:
 
     def written_at(self) -> float:
         """When the worker last printed something, by the monotonic clock. Now, if that cannot be found out (a file that
-        was moved away, a file system that does not answer): nobody is to be killed for it."""
+        was moved away, a file system that does not answer): no worker is to be killed for it."""
         try:
             last = max(path.stat().st_mtime for path in (self.stdout, self.stderr))
         except OSError:

@@ -38,7 +38,7 @@ WORKERS, CONTROL = "workers", "control"  # what a nursery's forks will be, and s
 _ANSWER_S = 5.0  # a fork takes milliseconds; the machine may be busy
 _END_S = 2.0  # for a nursery whose agent goes to kill its workers
 
-# The folder that it is started in must not be on its path: what lies there is the user's.
+# The folder that it is started in must not be on its path: the modules there are the user's.
 _PROGRAM = (
     "import sys; getattr(sys.flags, 'safe_path', False) or sys.path.pop(0); "
     "from everstep.nursery.main import main; main()"
@@ -49,8 +49,9 @@ class NurseryGone(Exception):
     """It has died, refused or does not answer: start the worker plainly."""
 
 
-def nursery_command(descriptor: int, kind: str) -> list[str]:
-    return [sys.executable, "-u", "-c", _PROGRAM, str(descriptor), kind]
+def nursery_command(descriptor: int, kind: str, path: Path | None = None) -> list[str]:
+    """`path`: of the socket, if it is one that listens."""
+    return [sys.executable, "-u", "-c", _PROGRAM, str(descriptor), kind, *([str(path)] if path else [])]
 
 
 class NurseryClient:
@@ -92,7 +93,7 @@ class NurseryClient:
         return self._is_gone
 
     def hear(self) -> None:
-        """Take in what has come."""
+        """Read all messages that have arrived."""
         while not self._is_gone and self._take(0.0):
             pass
 
@@ -120,7 +121,10 @@ class NurseryClient:
         output: IO[bytes] | int | None,
         errors: IO[bytes] | int | None = None,
         cwd: str | Path | None,
+        is_only: bool = False,
     ) -> Child:
+        """`is_only`: the connection was made for this process, and is closed when it has ended."""
+        self._is_for_one = is_only
         request = next(self._requests)
         order = StartWorker(
             request=request, command=list(command), environment=dict(env), directory=str(cwd or os.getcwd())
@@ -140,19 +144,6 @@ class NurseryClient:
             raise NurseryGone(started.problem)
         (descriptor,) = files
         return Child(started.pid, descriptor, partial(self._collect, started.pid))
-
-    def start_only(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        output: IO[bytes] | int | None,
-        errors: IO[bytes] | int | None = None,
-        cwd: str | Path | None,
-    ) -> Child:
-        """The one process for which this connection was made: when it has ended, the connection is closed."""
-        self._is_for_one = True
-        return self.start_worker(command, env=env, output=output, errors=errors, cwd=cwd)
 
     def close(self) -> None:
         """Its workers end with the connection; a nursery of our own ends as well."""
@@ -184,7 +175,7 @@ class NurseryClient:
             self._send(Reap(pid=pid))
         except NurseryGone:
             pass
-        if code is None:  # the nursery is gone, or does not come to tell: then the kernel still can
+        if code is None:  # the nursery is gone, or too busy to report it: the kernel still can
             code = ending_code(pid)
         if self._is_for_one:
             self.close()
@@ -218,10 +209,10 @@ class NurseryClient:
         elif isinstance(message, Started) and message.request in self._awaited:
             self._started[message.request] = (message, parcel.files)
         elif isinstance(message, Started):
-            self._disown(message, parcel.files)
+            self._discard_late_worker(message, parcel.files)
 
-    def _disown(self, late: Started, files: list[int]) -> None:
-        """A worker that came after we had given up: another one runs in its place."""
+    def _discard_late_worker(self, late: Started, files: list[int]) -> None:
+        """It came after we had given up: another one runs in its place."""
         for descriptor in files:
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             os.close(descriptor)

@@ -22,7 +22,7 @@ _kept: list[object] = []
 
 def prepare() -> None:
     """Before anything is imported: exit handlers that come later are called earlier, and may need all modules."""
-    # One call without a line of Python in it: no other thread gets a turn to import what has just been taken away.
+    # One call without a line of Python in it: no other thread gets a turn to import a module that was just removed.
     atexit.register(deque, map(sys.modules.pop, _names, itertools.repeat(None)), 0)
     atexit.register(_flush_files)
 
@@ -33,7 +33,7 @@ def spare_modules() -> None:
         if name != "__main__" and name.partition(".")[0] not in sys.stdlib_module_names:
             _names.append(name)
             _kept.append(module)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # so that nobody ever ends it
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # so that it is never freed
 
 
 def _flush_files() -> None:
@@ -47,6 +47,6 @@ def _flush_files() -> None:
 def spare_libraries() -> None:
     """The destructors of the libraries that are loaded by now are not called; those that come later have their turn."""
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit") and hasattr(libc, "__cxa_atexit"):  # glibc; what is registered last is called first
+    if hasattr(libc, "on_exit") and hasattr(libc, "__cxa_atexit"):  # glibc; the last registered is called first
         libc.on_exit(libc._exit, None)  # with the exit code
         libc.__cxa_atexit(libc.fflush, None, None)  # all of C's own buffers

@@ -1,4 +1,4 @@
-"""An interrupt that nobody handles ends python by the signal itself, after all else: so that a shell sees it too.
+"""An unhandled interrupt ends python by the signal itself, after all else, so that a shell sees it too.
 
 Python does this for its own top level, which a fork's program is not; in some releases not even for all of that."""
 
@@ -13,7 +13,7 @@ _is_interrupted = False
 
 
 def prepare() -> None:
-    """To be called before anything else is registered: what was first is done last."""
+    """Call it before anything else is registered: the first handler runs last."""
     atexit.register(_end)
 
 

@@ -1,10 +1,10 @@
 """The nursery's program: become warm, serve, and in each fork be a worker.
 
-    python -u -c 'from everstep.nursery.main import main; main()' DESCRIPTOR KIND
+    python -u -c 'from everstep.nursery.main import main; main()' DESCRIPTOR KIND [PATH]
 
 KIND is what its forks will be: "workers", or "control" for the coordinator, which needs no torch.
-DESCRIPTOR is either the one connection to an agent, with which the nursery ends, or a listening socket: then agents
-come and go, and it ends when it was idle for as long as it was told to wait."""
+DESCRIPTOR is either the one connection to an agent, with which the nursery ends, or with PATH a listening socket: then
+agents come and go, and the nursery ends when it has been idle for as long as the last of them asked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main() -> None:
     problem = preload(sys.argv[2])
     exit.spare_modules()
     gc.freeze()  # or the garbage collector of every fork would write to, and so copy, every page
-    birth = NurseryServer(line, problem=problem).serve()
+    birth = NurseryServer(line, path="".join(sys.argv[3:]), problem=problem).serve()
     if birth is None:
         os._exit(0)
     become(birth, environment=environment)

@@ -1,4 +1,4 @@
-"""What an agent and a nursery say to each other (packet.py): orders to start workers, and what became of them."""
+"""Messages between an agent and a nursery (ipc/local_socket.py): orders to start workers, and what became of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NurseryReady:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeepWarm:
-    """Stay for so long after the last connection has ended."""
+    """Stay this long after the last connection has ended."""
 
     idle_s: float
 

@@ -1,7 +1,7 @@
 """Import all that a first training step needs, and prove that the process may be forked.
 
 Much of torch is imported only by the first step. What that is differs from release to release, so it is learned: a
-throw-away fork does a step of torch's DistributedDataParallel and one of ours, and tells what it has imported."""
+throw-away fork does a step of torch's DistributedDataParallel and one of ours, and reports what it has imported."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from everstep import env
 from everstep.nursery.client import CONTROL
+from everstep.waiting import wait_until
 
 # What makes up nearly all of it, so that the rehearsal is short.
 _FOR_WORKERS = (
@@ -81,7 +82,7 @@ def _import(names: Sequence[str]) -> None:
         try:
             importlib.import_module(name)
         except Exception as problem:
-            # It was made up, or is importable only where it was imported, or is not there in this release: whoever
+            # Made up at run time, importable only where it was imported, or missing in this release: a worker that
             # needs it will import it, and see the problem.
             print(f"{name}: {problem!r}", file=sys.stderr)
 
@@ -153,12 +154,13 @@ def _step_of_torchs() -> None:
 def _problem() -> str:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return "importing torch has initialised CUDA, which no fork can use"
+        return "importing torch has initialized CUDA, which no fork can use"
     # OpenBLAS has threads from its import on, and ends them at the first fork, which was the rehearsal's.
-    deadline = time.monotonic() + _ENDING_S
-    while len(threads := os.listdir("/proc/self/task")) > 1:
-        if time.monotonic() > deadline:
-            names = sorted(Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in threads)
-            return f"imports have started threads, which a fork would not have: {', '.join(names)}"
-        time.sleep(0.001)
-    return ""
+    if wait_until(lambda: len(_threads()) == 1, _ENDING_S, "threads of the imports to end", pause_s=0.001):
+        return ""
+    names = sorted(Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in _threads())
+    return f"imports have started threads, which a fork would not have: {', '.join(names)}"
+
+
+def _threads() -> list[str]:
+    return os.listdir("/proc/self/task")

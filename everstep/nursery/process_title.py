@@ -22,6 +22,6 @@ def set_title(worker: str, program: Sequence[str]) -> None:
     except OSError:  # no /proc: then there is no `ps` either
         return
     start, end = int(fields[_ARG_START]), int(fields[_ARG_END])
-    if end > start > 0:  # the kernel says 0 to whoever may not know
+    if end > start > 0:  # the kernel says 0 to a process without the right to know
         room = end - start
         ctypes.memmove(start, title[: room - 1].ljust(room, b"\0"), room)

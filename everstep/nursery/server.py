@@ -1,7 +1,7 @@
 """The nursery's loop: connections, orders to fork, and the ends of the forked.
 
 Workers belong to the connection that ordered them and are killed with it, each with all that it has started. The exit
-code is told as soon as a worker ends; its number stays taken until the agent lets it go, as with a child of its own."""
+code is sent as soon as a worker ends; its pid stays taken until the agent releases it, as with a child of its own."""
 
 from __future__ import annotations
 
@@ -51,23 +51,24 @@ class _Client:
 
 
 class NurseryServer:
-    def __init__(self, line: socket.socket, *, problem: str) -> None:
-        self._problem = problem
+    def __init__(self, line: socket.socket, *, path: str, problem: str) -> None:
+        """`path`: where `line` listens; "" if it is the one connection."""
+        self._path, self._problem = path, problem
         self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._connections: list[_Client] = []
         self._idle_s = 0.0
         self._idle_since = time.monotonic()
         self._listener: socket.socket | None = None
-        if line.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        if path:
             self._listener = line
             line.setblocking(False)
             self._selector.register(line, selectors.EVENT_READ, self._accept)
         else:
             self._welcome(line)
-        # From here on a lost connection tells of an agent's end, and there is work to do then.
+        # From here on a lost connection means an agent's end, and there is work to do then.
         libc.prctl(_PR_SET_PDEATHSIG, 0)
-        # A queue that wants a node back tells all of its processes: the agent needs us until its workers have left.
+        # A scheduler that wants a node back signals all of its processes: the agent needs us until its workers leave.
         self._on_sigterm = signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def serve(self) -> Birth | None:
@@ -90,13 +91,12 @@ class NurseryServer:
             return False
         if self._listener is None:
             return True
-        # Whoever looks for a nursery holds the same lock: it finds this one as it was, or not at all.
-        path = self._listener.getsockname()
-        with open(f"{path}.lock", "a") as lock:
+        # A run that looks for a nursery holds the same lock: it finds this one as it was, or not at all.
+        with open(f"{self._path}.lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._accept()
             if not self._connections:
-                os.unlink(path)
+                os.unlink(self._path)
                 self._listener.close()
         return not self._connections
 
@@ -177,7 +177,7 @@ class NurseryServer:
             self._close()
             return Birth(order=order, files=files)
         os.close(theirs)
-        os.read(ours, 1)  # until it leads a group that can be signalled
+        os.read(ours, 1)  # until it leads a group that can be signaled
         os.close(ours)
         descriptor = os.pidfd_open(pid)
         connection.workers[pid] = descriptor

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import everstep
 from everstep import env
-from everstep.ipc.local_socket import peer_user
+from everstep.ipc import local_socket
 from everstep.nursery.client import NurseryClient, nursery_command
 from everstep.nursery.programs import read_early
 from everstep.process import start_detached
@@ -29,7 +29,7 @@ _LIMITS = [name for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
 def warm_nursery(environment: Mapping[str, str], kind: str, *, may_start: bool) -> NurseryClient | None:
-    """The one that fits, started if there is none and `may_start`. None also if there is no place for it."""
+    """The one that fits, started if there is none and `may_start`. None also if no folder can hold it."""
     folder = _folder(may_make=may_start)
     if folder is None:
         return None
@@ -44,7 +44,7 @@ def warm_nursery(environment: Mapping[str, str], kind: str, *, may_start: bool) 
 
 
 def _folder(*, may_make: bool) -> Path | None:
-    """A folder that nobody else can read or replace."""
+    """A folder that no other user can read or replace."""
     path = env.runtime_folder()
     try:
         if may_make:
@@ -65,29 +65,21 @@ def _locked(path: Path) -> Iterator[None]:
 
 def connect(path: Path) -> socket.socket | None:
     """To the nursery that listens there, if there is one and it is this user's."""
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        line.connect(str(path))
-        if peer_user(line) == os.geteuid():
-            return line
-    except OSError:  # none there, or one that was killed
-        pass
-    line.close()
-    return None
+        return local_socket.connect(path)
+    except OSError:  # none there, one that was killed, or another user's
+        return None
 
 
 def start_at(path: Path, environment: Mapping[str, str], kind: str) -> socket.socket | None:
     """One that listens there, and the first connection to it."""
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        try:
-            listener.bind(str(path))
-        except OSError:  # the name is too long for a socket
-            return None
-        path.chmod(0o600)
-        listener.listen()
+    try:
+        listener = local_socket.listen(path)
+    except OSError:  # no room, or no right to make it
+        return None
+    with listener:
         with open(os.open(f"{path}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as log:
-            command = nursery_command(listener.fileno(), kind)
+            command = nursery_command(listener.fileno(), kind, path)
             start_detached(command, env=environment, output=log, descriptors=[listener.fileno()])
         return connect(path)
 

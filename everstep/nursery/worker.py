@@ -132,7 +132,7 @@ def _run_script(path: str, main: ModuleType) -> None:
 
 
 def _as_top_level(run: Callable[[], None]) -> None:
-    """Run it; an exception that nobody handles ends the process as it ends python, without our frames in sight."""
+    """Run it; an unhandled exception ends the process as it ends python, without our frames in sight."""
     try:
         run()
     except SystemExit:

@@ -45,7 +45,7 @@ def is_alive(natives: Mapping[str, Any]) -> bool:
     if process_state(pid) == ENDED:
         _reap(pid)
         return False
-    return started_at(pid) == natives["started"]
+    return bool(started_at(pid) == natives["started"])
 
 
 def _reap(pid: int) -> None:

@@ -5,7 +5,6 @@ Only its owner can read it. For clusters with a queue: Slurm and PBS."""
 
 from __future__ import annotations
 
-import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, State,
 from everstep.platforms.follow_logs import LogFile, follow_files
 from everstep.platforms.queue_watch import QueueWatch
 from everstep.storage import private_file
+from everstep.waiting import wait_until
 from everstep.wire.tokens import new_tokens
 
 JOB_LOG = "job.log"
@@ -120,11 +120,14 @@ Look = Callable[[], list[Queued]]
 
 def await_gone(look: Look, *, by: str, within_s: float) -> None:
     """Until none of its jobs is in the queue any more; `by` has ended them."""
-    deadline = time.monotonic() + within_s
-    while live := [each for each in look() if each.is_live]:
-        if time.monotonic() > deadline:
-            raise PermanentError(f"{live[0].id} is still {live[0].native} {within_s:.0f} s after {by}")
-        time.sleep(_LOOK_S)
+    live: list[Queued] = []
+
+    def is_gone() -> bool:
+        live[:] = [each for each in look() if each.is_live]
+        return not live
+
+    if not wait_until(is_gone, within_s, lambda: f"{live[0].id}, which is {live[0].native}, to end", pause_s=_LOOK_S):
+        raise PermanentError(f"{live[0].id} is still {live[0].native} {within_s:.0f} s after {by}")
 
 
 def decide_status(told: tuple[State, str], jobs: list[Queued], *, main: str, is_cancelled: bool) -> JobStatus:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from everstep.platforms.local_fleet import wanted_path
 from everstep.platforms.secrets import refuse_foreign
 from everstep.process import ENDED, own_command, process_state, reap_detached
 from everstep.storage import private_file
+from everstep.waiting import wait_until
 from everstep.wire.tokens import new_tokens
 
 _READY_S = 120.0  # of which two are used, unless the machine has much else to do
@@ -136,11 +136,12 @@ def _log(folder: Path) -> Path:
 
 
 def _await_ready(pid: int, folder: Path) -> None:
-    deadline = time.monotonic() + _READY_S
-    while not (folder / "coordinator.url").exists():
-        if process_state(pid) == ENDED or time.monotonic() > deadline:
-            raise PermanentError(f"the coordinator did not start: {_log(folder).read_text()[-2000:].strip()}")
-        time.sleep(0.01)
+    ready = folder / "coordinator.url"
+    wait_until(
+        lambda: ready.exists() or process_state(pid) == ENDED, _READY_S, "the coordinator to start", pause_s=0.01
+    )
+    if not ready.exists():
+        raise PermanentError(f"the coordinator did not start: {_log(folder).read_text()[-2000:].strip()}")
 
 
 def _told(folder: Path) -> tuple[State, str]:

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import IO, Any, TypeVar
 
 import everstep
-from everstep import env
 from everstep import env as names
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, UsageError
@@ -29,19 +28,20 @@ from everstep.process import Child, wait_for_end
 from everstep.retry import patiently
 from everstep.testing.network import Network
 from everstep.testing.tape import Event, Tape, is_match
+from everstep.waiting import wait_until
 from everstep.wire import JobSpec, JobView, Policy
 
 T = TypeVar("T")
 
 JOB = "test"
 _LOOK_S = 0.005
-_WAIT_S = 120.0  # for what is to happen; the machine may be busy
+_WAIT_S = 120.0  # for an event; the machine may be busy
 _END_S = 5.0  # for a killed one to be gone
 _ANSWER_S = 60.0  # for the coordinator to answer
 
 
 class ClusterError(EverstepError, AssertionError):
-    """What was waited for did not happen; tells the last events and the last lines of all logs."""
+    """An expected event did not happen; shows the last events and the last lines of all logs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +71,10 @@ class Result:
         if len(set(digests.values())) != 1:
             hint = 'emit("result", weights_digest=everstep.weights_digest(model)) at the end, from everstep.events'
             told = f"different ones: {digests}" if digests else "none"
-            raise ClusterError(f"workers that finished must all report one digest, but reported {told}: {hint}")
+            raise ClusterError(
+                f"workers that finished must all report one digest, but reported {told}: {hint}",
+                code="cluster-digests-differ",
+            )
         return str(next(iter(digests.values())))
 
 
@@ -155,7 +158,9 @@ class Cluster:
         hosts = [*range(1, self._network.num_hosts + 1)] if self._network is not None else [None]
         per_host, rest = divmod(workers, len(hosts))
         if rest:
-            raise UsageError(f"{workers} workers do not split evenly over {len(hosts)} hosts")
+            raise UsageError(
+                f"{workers} workers do not split evenly over {len(hosts)} hosts", code="cluster-workers-uneven"
+            )
         policy = dataclasses.replace(
             self._policy,
             start_workers=workers,
@@ -171,7 +176,9 @@ class Cluster:
     def add(self, n: int = 1, *, host: int | None = None) -> list[str]:
         """Start one more node with `n` workers; returns their names once their processes run."""
         if self._network is not None and host is None:
-            raise UsageError("in a cluster of hosts a node needs one", hint="add(n, host=1)")
+            raise UsageError(
+                "a node in a cluster with hosts needs a host", hint="add(n, host=1)", code="cluster-host-missing"
+            )
         return self._await_workers(self._start_node(n, host), n)
 
     def _start_node(self, num_workers: int, host: int | None) -> str:
@@ -207,7 +214,12 @@ class Cluster:
         return [sys.executable, "-u", "-m", "everstep", "join", *flat, "--", self._script, *self._args]
 
     def _environment(self) -> dict[str, str]:
-        outer = {name: value for name, value in env.everything().items() if not name.startswith("EVERSTEP_")}
+        kept = (names.CHECK_EVENTS,)
+        outer = {
+            name: value
+            for name, value in names.everything().items()
+            if name in kept or not name.startswith("EVERSTEP_")
+        }
         path = os.pathsep.join(filter(None, [str(Path(everstep.__file__).parents[1]), outer.get("PYTHONPATH", "")]))
         return outer | {"PYTHONPATH": path, names.EVENTS: str(self.directory / "events.jsonl")} | self._given_env
 
@@ -286,14 +298,17 @@ class Cluster:
         deadline = time.monotonic() + timeout_s
         for node in self._nodes:
             if not self._is_out(node) and node.agent.wait(max(0.0, deadline - time.monotonic())) is None:
-                raise ClusterError(f"{node.name} did not end within {timeout_s:.0f} s\n{self._story()}")
+                raise ClusterError(
+                    f"{node.name} did not end within {timeout_s:.0f} s\n{self._story()}",
+                    code="cluster-node-did-not-end",
+                )
         ends = {node.name: node.agent.wait(0) for node in self._nodes}
         result = Result(
             exit_codes={name: end.code for name, end in ends.items() if end is not None},
             all_events=list(self._tape.read()),
         )
         if check and not result.is_good:
-            raise ClusterError(f"no node ended well: {result.exit_codes}\n{self._story()}")
+            raise ClusterError(f"no node ended well: {result.exit_codes}\n{self._story()}", code="cluster-no-good-end")
         return result
 
     def log(self, worker: str) -> str:
@@ -304,17 +319,19 @@ class Cluster:
     def pid(self, worker: str) -> int:
         started = self.events("worker.started", worker=worker)
         if not started:
-            raise UsageError(f"no worker {worker} was started")
+            raise UsageError(f"no worker {worker} was started", code="cluster-worker-unknown")
         return int(started[0]["pid"])
 
     def _until(self, condition: Callable[[], bool], timeout_s: float, wanted: str) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
+        def look() -> bool:
+            if condition():
+                return True
             if self._nodes and all(node.agent.wait(0) is not None for node in self._nodes) and not condition():
-                raise ClusterError(f"the job ended before: {wanted}\n{self._story()}")
-            if time.monotonic() > deadline:
-                raise ClusterError(f"not within {timeout_s:.0f} s: {wanted}\n{self._story()}")
-            time.sleep(_LOOK_S)
+                raise ClusterError(f"the job ended before: {wanted}\n{self._story()}", code="cluster-job-ended")
+            return False
+
+        if not wait_until(look, timeout_s, wanted, pause_s=_LOOK_S):
+            raise ClusterError(f"not within {timeout_s:.0f} s: {wanted}\n{self._story()}", code="cluster-event-missing")
 
     def _is_out(self, node: _ClusterNode) -> bool:
         is_cut = self._network is not None and self._network.is_cut(node.host)
@@ -385,7 +402,7 @@ class Cluster:
     @property
     def _hosts(self) -> Network:
         if self._network is None:
-            raise UsageError("this cluster has one network", hint="Cluster(…, hosts=3)")
+            raise UsageError("this cluster has one network", hint="Cluster(…, hosts=3)", code="cluster-without-hosts")
         return self._network
 
     def _node_of(self, worker: str) -> _ClusterNode:

@@ -10,21 +10,20 @@ import itertools
 import os
 import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import TypeVar
 
 from everstep.errors import PermanentError, UsageError
-from everstep.process import ENDED, process_state, wait_for_end
+from everstep.process import ENDED, ask, process_state, wait_for_end
 
 T = TypeVar("T")
 
 _PREFIX = "everstep"
 _CLONE_NEWNET = 0x40000000
 _END_S = 5.0  # for a killed process to be gone
+_COMMAND_S = 60.0
 _serial = itertools.count()
 
 
@@ -39,6 +38,7 @@ class Network:
             raise UsageError(
                 "hosts of their own need root, iproute2 and nftables",
                 hint="run as root after: apt-get install iproute2 nftables",
+                code="hosts-need-root",
             )
         self.num_hosts = num_hosts
         # The owner's pid in the name lets a later run clear away what a killed one left.
@@ -76,7 +76,7 @@ class Network:
         return host in self._cut
 
     def cut(self, host: int) -> None:
-        """Pull the host's cable: nothing comes or goes, and nobody is told."""
+        """Pull the host's cable: nothing comes or goes, and no connection is closed."""
         _ip("-n", self._switch, "link", "set", f"p{host}", "down")
         self._cut.add(host)
 
@@ -85,7 +85,7 @@ class Network:
         self._cut.discard(host)
 
     def crash(self, host: int) -> None:
-        """All its processes are gone at once, and its cable is down. Its last packets told so, if anybody listened."""
+        """All its processes are gone at once, and its cable is down. Its last packets said so to any listener."""
         self.kill_all(host)
         self.cut(host)
 
@@ -123,9 +123,7 @@ class Network:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -177,10 +175,10 @@ def _nft(inside: list[str], rules: str) -> None:
 
 
 def _command(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise PermanentError(f"{' '.join(command)}: {done.stderr.strip()}")
-    return done.stdout
+    done = ask(command, timeout_s=_COMMAND_S)
+    if not done.exit.is_good:
+        raise PermanentError(f"{' '.join(command)}: {done.errors.strip()}", code="network-command-failed")
+    return done.text
 
 
 def _namespaces() -> list[str]:
@@ -189,7 +187,7 @@ def _namespaces() -> list[str]:
 
 def _remove(names: list[str]) -> None:
     for name in names:
-        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        ask(["ip", "netns", "del", name], timeout_s=_COMMAND_S)
 
 
 def _remove_left_overs() -> None:

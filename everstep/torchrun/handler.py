@@ -1,9 +1,9 @@
 """torchrun's rendezvous, held by our coordinator: each of its agents is a node of a job, each round an attempt.
 
-The coordinator is the one at `--rdzv-endpoint`, or this process hosts one there if nobody does and the address is
-ours. What torchrun does not do: a node that dies, comes or loses a worker is told to all others at once; each attempt
-has a store of its own, so no key of an earlier one is ever read; nobody without the token takes part.
-What stays torchrun's: starting and ending the workers, and counting restarts, node by node."""
+The coordinator is the one at `--rdzv-endpoint`, or this process hosts one there if there is none and the address is
+ours. Beyond torchrun: all nodes learn at once of a node that dies, comes or loses a worker; each attempt has its own
+store, so no key of an earlier one is ever read; no node without the token takes part.
+torchrun still starts and ends the workers, and counts restarts, node by node."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import shutil
 import socket
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -30,12 +29,13 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from everstep import env
+from everstep.addresses import address_towards
 from everstep.client.calls import Coordinator
 from everstep.errors import CoordinatorUnreachable, EverstepError, PeerLost
-from everstep.launcher.agent import node_address
-from everstep.launcher.endpoint import host_or_join, join, private_file
-from everstep.launcher.external_node import Guest, NodeRole
+from everstep.launcher.endpoint import host_or_join, join, save_token
+from everstep.launcher.external_node import ExternalNode, NodeRole
 from everstep.torchrun.parameters import MeetingOptions, read_parameters
+from everstep.waiting import wait_until
 from everstep.wire import JobSpec, Policy
 
 log = logging.getLogger("everstep")
@@ -43,6 +43,7 @@ log = logging.getLogger("everstep")
 BACKEND = "everstep"
 _KNOCK_S = 1.0
 _LOOK_S = 0.02
+_MEET_S = 600.0  # for all nodes of an attempt: one that dies meanwhile closes it
 _STORE_S = 60.0  # for each of torchrun's own calls to the store
 _HERE = "everstep/here"
 
@@ -57,8 +58,8 @@ class Handler(RendezvousHandler):
                 view = coordinator.create_job(JobSpec(name="torchrun", policy=_policy(meeting)))
             if view.is_finished or view.is_stopped:
                 raise RendezvousClosedError(f"job {meeting.job} is over: {view.reason}; give another --rdzv-id")
-            self._address = meeting.address or node_address(meeting.endpoint.host, meeting.endpoint.port)
-            self._guest = Guest(
+            self._address = meeting.address or address_towards(meeting.endpoint.host)
+            self._node = ExternalNode(
                 self._connect,
                 agent=f"{socket.gethostname()}-{secrets.token_hex(3)}",
                 address=self._address,
@@ -100,22 +101,22 @@ class Handler(RendezvousHandler):
 
     def num_nodes_waiting(self) -> int:
         """More than 0: torchrun ends the workers and comes to the next rendezvous."""
-        return int(self._guest.is_attempt_over)
+        return int(self._node.is_attempt_over)
 
     def is_closed(self) -> bool:
-        return self._guest.is_job_over
+        return self._node.is_job_over
 
     def set_closed(self) -> None:
-        self._guest.stop("closed by a node's torchrun")
+        self._node.stop("closed by a node's torchrun")
 
     def shutdown(self) -> bool:
         """torchrun's last call, made while the error that ends it, if any, is on its way up."""
         error = sys.exc_info()[1]
-        if isinstance(error, Exception) and not self._guest.is_job_over:
-            self._guest.stop(f"torchrun on {self._address} failed: {str(error).strip().splitlines()[0]}")
+        if isinstance(error, Exception) and not self._node.is_job_over:
+            self._node.stop(f"torchrun on {self._address} failed: {str(error).strip().splitlines()[0]}")
         elif error is None:
-            self._guest.finish()
-        self._guest.leave()
+            self._node.finish()
+        self._node.leave()
         self._open_things.close()
         return True
 
@@ -123,7 +124,7 @@ class Handler(RendezvousHandler):
 
     def _next_part(self) -> NodeRole:
         try:
-            return self._guest.next_attempt()
+            return self._node.next_attempt()
         except CoordinatorUnreachable as error:
             raise RendezvousConnectionError(str(error)) from error
         except EverstepError as error:
@@ -140,25 +141,31 @@ class Handler(RendezvousHandler):
             elif order.master_port == listener.getsockname()[1]:
                 store = _store(order.master_address, order.master_port, listener.detach())
             else:
-                raise PeerLost(f"port {order.master_port} is no longer offered")
+                raise PeerLost(f"port {order.master_port} is no longer offered", code="torchrun-port-changed")
         store.add(_HERE, 1)
-        while store.add(_HERE, 0) < order.num_nodes:
-            self._check_open()
-            time.sleep(_LOOK_S)
+        self._await(lambda: store.add(_HERE, 0) >= order.num_nodes, f"all {order.num_nodes} nodes")
         return store
 
     def _await_listener(self, address: str, port: int) -> None:
-        while True:
+        def is_there() -> bool:
             try:
                 socket.create_connection((address, port), _KNOCK_S).close()
-                return
             except OSError:
-                self._check_open()
-                time.sleep(_LOOK_S)
+                return False
+            return True
 
-    def _check_open(self) -> None:
-        if self._guest.is_attempt_over:
-            raise PeerLost("the attempt was closed")
+        self._await(is_there, f"node 0 at {address}:{port}")
+
+    def _await(self, is_there: Callable[[], bool], what: str) -> None:
+        def look() -> bool:
+            if is_there():
+                return True
+            if self._node.is_attempt_over:
+                raise PeerLost("the attempt was closed", code="torchrun-attempt-closed")
+            return False
+
+        if not wait_until(look, _MEET_S, what, say=_say, pause_s=_LOOK_S):
+            raise PeerLost(f"{what} did not come within {_MEET_S:.0f} s", code="torchrun-nodes-missing")
 
 
 def _store(address: str, port: int, listener: int | None = None) -> TCPStore:
@@ -196,7 +203,7 @@ def _coordinator(meeting: MeetingOptions) -> Iterator[tuple[str, Path]]:
                 yield found
         else:
             token = join(endpoint, meeting.job, meeting.token_file, patience_s, _say)
-            yield endpoint.url, private_file(directory / "token", token + "\n")
+            yield endpoint.url, save_token(directory / "token", token)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -137,7 +137,7 @@ def test_another_program_at_the_endpoint_is_called_what_it_is(foreign_port: int,
     done = everstep("run", *meeting, SCRIPTS / "puppet.py", 3, folder=tmp_path, **PLAINLY, HOME=str(tmp_path))
 
     assert done.returncode == 2
-    assert f"what answers at 127.0.0.1:{foreign_port} is no everstep coordinator" in done.stderr
+    assert f"the program at 127.0.0.1:{foreign_port} is not an Everstep coordinator" in done.stderr
     assert "HINT: another program has this port" in done.stderr
     assert "TOKEN" not in done.stderr
 

@@ -335,7 +335,7 @@ def test_a_killed_run_leaves_nothing_behind(tmp_path: Path) -> None:
         pids = [int(pid) for pid in re.findall(r"pid (\d+)", run.said)] + children(run.process.pid)
         run.signal(signal.SIGKILL)
         run.exit_code()
-    assert len(set(pids)) == 5  # two workers, the coordinator, the nursery and the broom
+    assert len(set(pids)) == 5  # two workers, the coordinator, the nursery and the sweeper
     assert all(wait_for_end(pid, END_S) for pid in pids)
 
 

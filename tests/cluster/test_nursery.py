@@ -353,7 +353,7 @@ def test_workers_die_with_the_nursery(tmp_path: Path) -> None:
 
 AGENT = """
 import os, sys, time
-from everstep.nursery.client import Nursery
+from everstep.nursery.client import NurseryClient
 nursery = NurseryClient.start(dict(os.environ))
 assert nursery.await_ready(60)
 child = nursery.start_worker([sys.executable, "-u", "parent.py"], env=dict(os.environ), output=None, cwd=None)

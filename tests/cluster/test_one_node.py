@@ -156,7 +156,7 @@ def test_restarts_leak_nothing(arguments: tuple[str, ...], num_workers: int, nur
     (tmp_path / "fails.py").write_text("print('once more')\nraise SystemExit(3)\n")
     with Run("--max-restarts=1000", *arguments, directory=tmp_path, nursery=nursery) as run:
         before, after = (measure_at(run, num) for num in (5, num_workers))
-        assert len(children(run.process.pid)) <= 3  # the coordinator, the broom, the worker or the nursery
+        assert len(children(run.process.pid)) <= 3  # the coordinator, the sweeper, the worker or the nursery
         run.signal(signal.SIGTERM)
         run.exit_code()
     assert len(before) == 2 + (nursery == OWN)

@@ -90,7 +90,7 @@ def test_who_interrupts_the_host_is_told_how_the_others_go_on(meeting: Meeting) 
     said = host.finish(is_good=False)
     assert "type the same line here again, or press Ctrl-C there" in said
 
-    guest.wait_said("start the run that hosted it again, with the same line, to go on; or press Ctrl-C to end here")
+    guest.wait_said("run the same command again on the node that hosted it to continue; or press Ctrl-C to end here")
     guest.signal(signal.SIGTERM)
     assert guest.exit_code() == 128 + signal.SIGTERM
 

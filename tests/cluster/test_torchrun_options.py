@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from everstep.addresses import can_bind
 from everstep.process import ENDED, process_state
 from lab import nest
 from lab.command import EVERSTEP, Command, environment, everstep
@@ -131,13 +134,22 @@ def test_the_first_failure_comes_first_in_the_report(tmp_path: Path) -> None:
     assert report[-1].endswith(" died: exit code 1; no restart is allowed (--max-restarts)")
 
 
+@pytest.mark.skipif(not can_bind("::1"), reason="this machine has no IPv6")
+def test_a_job_whose_coordinator_has_an_ipv6_address_trains(tmp_path: Path) -> None:
+    arguments = ["--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=[::1]:0"]
+    done = everstep("run", *arguments, SCRIPTS / "train.py", "--steps=3", "--micro-batches=4", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    digests = [line.split()[-1] for line in done.stdout.splitlines() if " digest " in line]
+    assert len(digests) == 2 and len(set(digests)) == 1
+
+
 def test_wrong_options_tell_the_way_out(tmp_path: Path) -> None:
     for arguments, told in {
         ("--rdzv-backend=etcd",): "HINT: leave it out",
         ("--logs-specs=mine",): "HINT: --log-dir, --redirects and --tee",
         ("--nnodes=2:1",): "HINT: MIN:MAX",
         ("--nnodes=2",): "HINT: give all of them the same --rdzv-endpoint",
-        ("--nnodes=2", "--rdzv-endpoint=no.such.host.invalid"): "HINT: see --rdzv-endpoint",
+        ("--nnodes=2", "--rdzv-endpoint=no.such.host.invalid"): "HINT: give a name that this machine can resolve",
         ("-m", "--no-python"): "HINT: give one of them",
     }.items():
         done = run(*arguments, TELL, directory=tmp_path)

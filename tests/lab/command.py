@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from everstep.env import CHECK_EVENTS
 from everstep.process import Child
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +40,7 @@ def until(
 
 def environment(**more: str) -> dict[str, str]:
     outer = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
-    return outer | {"PYTHONPATH": str(ROOT), "COLUMNS": "160", "PYTHONFAULTHANDLER": "1"} | more
+    return outer | {"PYTHONPATH": str(ROOT), "COLUMNS": "160", "PYTHONFAULTHANDLER": "1", CHECK_EVENTS: "1"} | more
 
 
 def run(

@@ -94,7 +94,7 @@ def _start(
 ) -> Child:
     nursery = _find(kind)
     try:
-        return nursery.start_only(command, env=env, output=output, errors=errors, cwd=cwd)
+        return nursery.start_worker(command, env=env, output=output, errors=errors, cwd=cwd, is_only=True)
     except NurseryGone:  # it does not come to it on a busy machine
         nursery.close()
         return Child.start(command, env=env, output=output, errors=errors, cwd=cwd)

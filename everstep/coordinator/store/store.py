@@ -12,7 +12,6 @@ import errno
 import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -31,6 +30,7 @@ from everstep.coordinator.store.shard_rows import load_ledgers, save_ledger
 from everstep.coordinator.store.tables import GENERATIONS, JOBS, OWNER, WORKERS
 from everstep.coordinator.store.upsert import upsert
 from everstep.errors import PermanentError, TemporaryError, UsageError
+from everstep.waiting import wait_until
 from everstep.wire import Member, MetricReport, MetricsView, Policy
 
 ADVISORY_LOCK = 0x45564552  # "EVER": one coordinator per PostgreSQL database
@@ -107,13 +107,10 @@ class Store:
             ) from None
 
     def _hold_advisory_lock(self, engine: Engine) -> None:
-        deadline = time.monotonic() + LOCK_S
         try:
             connection = self._lock_connection = engine.connect()
-            while not (is_ours := connection.scalar(text(f"select pg_try_advisory_lock({ADVISORY_LOCK})"))):
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(0.01)
+            lock = text(f"select pg_try_advisory_lock({ADVISORY_LOCK})")
+            is_ours = wait_until(lambda: connection.scalar(lock), LOCK_S, "the lock of the database", pause_s=0.01)
             connection.commit()
         except SQLAlchemyError as error:
             raise UsageError(f"cannot open the store: {_words(error)}", hint=SEE) from None

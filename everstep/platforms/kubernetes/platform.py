@@ -20,6 +20,7 @@ from everstep.platforms.kubernetes.forward import forwarded
 from everstep.platforms.kubernetes.names import COORDINATOR, NODES, PORT, WORKER, ObjectNames
 from everstep.platforms.kubernetes.pods import ALL_TOKENS
 from everstep.platforms.kubernetes.render import render
+from everstep.waiting import wait_until
 
 _LOOK_S = 0.2
 _ANSWER_S = 10.0
@@ -96,13 +97,12 @@ def _stop(url: str, token: str, job_id: str) -> None:
 
 
 def _await_end(cluster: Namespace, names: ObjectNames) -> None:
-    deadline = time.monotonic() + _STOPPED_S
-    while time.monotonic() < deadline:
+    def is_over() -> bool:
         now = time.time()
         states = [node_status(each, now=now).state for each in cluster.find("Pod", names.selector())]
-        if all(state not in ("pending", "running") for state in states):
-            return
-        time.sleep(_LOOK_S)
+        return all(state not in ("pending", "running") for state in states)
+
+    wait_until(is_over, _STOPPED_S, "all pods to end", pause_s=_LOOK_S)
 
 
 def _cluster(record: JobRecord) -> Namespace:

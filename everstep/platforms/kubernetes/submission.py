@@ -17,6 +17,7 @@ from everstep.platforms.kubernetes.facts import is_out_of_reach, job_status
 from everstep.platforms.kubernetes.names import ObjectNames
 from everstep.platforms.kubernetes.pods import ALL_TOKENS, WORKER_TOKEN
 from everstep.platforms.kubernetes.render import objects_of
+from everstep.waiting import wait_until
 from everstep.wire.tokens import new_tokens, only_for_workers
 
 _LOOK_S = 0.2
@@ -139,17 +140,23 @@ def _remove(cluster: Namespace, names: ObjectNames, objects: Sequence[Sequence[s
     for pod in cluster.find("Pod", names.selector()):
         cluster.delete("Pod", pod["metadata"]["name"])
     deadline = time.monotonic() + grace_s + _END_S
-    while pods := cluster.find("Pod", names.selector()):
+
+    def are_pods_gone() -> bool:
+        pods = cluster.find("Pod", names.selector())
         now = time.time()
         is_late = time.monotonic() > deadline
         for pod in pods:
             if is_late or is_out_of_reach(pod, now=now):
                 say(f"{pod['metadata']['name']} did not end: its node is not heard of; it is taken off the list")
                 cluster.delete("Pod", pod["metadata"]["name"], grace_s=0)
-        time.sleep(_LOOK_S)
+        return not pods
+
+    def are_objects_gone() -> bool:
+        return not any(_is_going(cluster.get(kind, name)) for kind, name in objects)
+
+    wait_until(are_pods_gone, grace_s + 2 * _END_S, "all pods to end", say=say, pause_s=_LOOK_S)
     _remove_tokens(cluster, names)
-    while any(_is_going(cluster.get(kind, name)) for kind, name in objects) and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
+    wait_until(are_objects_gone, deadline - time.monotonic(), "all objects to go", say=say, pause_s=_LOOK_S)
 
 
 def _remove_tokens(cluster: Namespace, names: ObjectNames) -> None:

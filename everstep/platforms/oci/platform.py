@@ -22,6 +22,7 @@ from everstep.platforms.oci.service import Jobs, Logs, cidr_of
 from everstep.platforms.raw_overlay import lay_over
 from everstep.platforms.secrets import refuse_foreign
 from everstep.storage.shared_folder import SharedFolder, below
+from everstep.waiting import wait_until
 
 _JOB_ID, _NETWORK = "<the job's OCID>", "<the subnet's CIDR>"  # known when it is submitted
 _END_S = 120.0  # beyond the grace, for the service to end a run that is cancelled
@@ -235,7 +236,9 @@ def _runs(place: OciPlace, record: JobRecord) -> list[OciRun]:
 def _end(jobs: Jobs, place: OciPlace, job_id: str, say: Say, *, deletes: bool) -> None:
     """Cancel all runs, and wait until none is left."""
     began, asked, said = time.monotonic(), set[str](), ""
-    while True:
+
+    def is_over() -> bool:
+        nonlocal said
         orders = decide_end(
             jobs.runs(place.compartment, job_id, place.names),
             asked=asked,
@@ -243,7 +246,7 @@ def _end(jobs: Jobs, place: OciPlace, job_id: str, say: Say, *, deletes: bool) -
             patience_s=place.grace_s + _END_S,
         )
         if orders.is_done:
-            break
+            return True
         if orders.is_hopeless:
             raise PermanentError(orders.reason, hint="`everstep cancel` again later; Oracle's support can end a run")
         for run in orders.cancel:
@@ -252,7 +255,9 @@ def _end(jobs: Jobs, place: OciPlace, job_id: str, say: Say, *, deletes: bool) -
         if orders.reason != said:
             said = orders.reason
             say(said)
-        time.sleep(_PAUSE_S)
+        return False
+
+    wait_until(is_over, place.grace_s + 2 * _END_S, "all runs to end", pause_s=_PAUSE_S)
     if deletes:
         jobs.delete(job_id)
         say(f"the job {job_id} is deleted again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -12,6 +11,7 @@ from everstep.errors import PermanentError
 from everstep.platforms.oci.access import Access, status_of, told
 from everstep.platforms.oci.runs import OVER, OciRun, RunNames
 from everstep.platforms.oci.search import MAX_RECORDS, LogRecord, SearchWindow, TooLarge, record_of
+from everstep.waiting import wait_until
 
 _ACTIVE_S = 120.0
 _PAUSE_S = 0.5
@@ -32,16 +32,20 @@ class Jobs:
         """The Job's OCID, once runs of it may be made."""
         with told("create the job"):
             created = self.client.create_job(create_job_details=dict(body)).data
-        deadline = time.monotonic() + _ACTIVE_S
-        while (state := created.lifecycle_state) != "ACTIVE":
-            if state != "CREATING" or time.monotonic() > deadline:
-                raise PermanentError(
-                    f"the job {created.id} is {state}: {created.lifecycle_details or 'no reason given'}"
-                )
-            time.sleep(_PAUSE_S)
+
+        def look() -> Any:
             with told("look at the job"):
-                created = self.client.get_job(created.id).data
-        return str(created.id)
+                job = self.client.get_job(created.id).data
+            return job if job.lifecycle_state != "CREATING" else None
+
+        job = created
+        if job.lifecycle_state == "CREATING":
+            job = wait_until(look, _ACTIVE_S, f"the job {created.id} to become active", pause_s=_PAUSE_S) or created
+        if job.lifecycle_state != "ACTIVE":
+            raise PermanentError(
+                f"the job {job.id} is {job.lifecycle_state}: {job.lifecycle_details or 'no reason given'}"
+            )
+        return str(job.id)
 
     def start(self, body: Mapping[str, Any]) -> str:
         with told(f"start {body['displayName']}"):

@@ -212,7 +212,7 @@ def test_each_argument_of_the_trainer_is_documented() -> None:
             assert row == f"`{parameter.default!r}`", name
 
 
-# --- protocol.md and testing.md ---
+# --- protocol.md ---
 
 
 def test_each_route_is_documented() -> None:
@@ -223,11 +223,3 @@ def test_each_route_is_documented() -> None:
     for call in CALLS.keys() - {REPORT}:
         assert f"`POST /v1/jobs/{{job}}/workers/{{worker}}/{call}`" in page
     assert f"`POST /v1/jobs/{{job}}/agents/{{agent}}/{REPORT}`" in page
-
-
-def test_each_event_is_documented() -> None:
-    source = "\n".join(path.read_text() for path in (ROOT / "everstep").rglob("*.py"))
-    emitted = set(re.findall(r"\bemit\(\s*\"([a-z]+\.[a-z]+)\"", source))
-    page = (ROOT / "docs" / "testing.md").read_text()
-    assert emitted
-    assert not {event for event in emitted if f"`{event}`" not in page}

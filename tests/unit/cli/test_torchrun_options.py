@@ -155,7 +155,7 @@ def test_a_number_of_workers_that_makes_no_sense_is_refused(wrong: str) -> None:
 def test_signals() -> None:
     assert parse_signals("SIGTERM, USR1,SIGTERM") == (signal.SIGTERM, signal.SIGUSR1)
     for wrong in ("SIGKILL", "SIGNOTHING", "STOP", "sigterm", "SIG_IGN"):
-        with pytest.raises(UsageError, match="no signal that can be handled"):
+        with pytest.raises(UsageError, match="not a signal that can be handled"):
             parse_signals(wrong)
 
 
@@ -173,7 +173,7 @@ def test_streams() -> None:
 def test_ranks() -> None:
     assert parse_ranks("") is None
     assert parse_ranks("0, 2") == {0, 2}
-    with pytest.raises(UsageError, match="no list of ranks"):
+    with pytest.raises(UsageError, match="not a list of ranks"):
         parse_ranks("0,x")
 
 

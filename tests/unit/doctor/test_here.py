@@ -59,7 +59,7 @@ def test_a_good_machine_is_good() -> None:
         ("endpoint", ERROR, "denied", {"port": Port(endpoint="h:80", is_here=True, problem="Permission denied")}),
         ("endpoint", OK, "free", {"port": Port(endpoint="h:80", is_here=True)}),
         ("endpoint", OK, "reached", {"port": Port(endpoint="h:80", is_taken=True)}),
-        ("endpoint", WARNING, "nobody answers", {"port": Port(endpoint="h:80")}),
+        ("endpoint", WARNING, "no answer", {"port": Port(endpoint="h:80")}),
         ("clock", OK, "within 0.1 s", {"clock_s": -0.05}),
         ("clock", WARNING, "2.5 s from", {"clock_s": -2.5}),
         ("clock", ERROR, "300.0 s from", {"clock_s": 300.0}),

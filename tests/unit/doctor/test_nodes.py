@@ -78,7 +78,7 @@ def test_a_bad_way_between_two_good_nodes_is_named_and_nobody_is_unfit() -> None
             check="link",
             level=ERROR,
             text="to n1: timed out",
-            hint="look at what lies between these two: switches, routes, firewalls",
+            hint="look between these two: switches, routes, firewalls",
         )
     ]
     assert all(fitness_of(rank, reports) == Fitness(gflops=100.0, mb_per_s=1000.0) for rank in range(3))

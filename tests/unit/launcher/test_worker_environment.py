@@ -80,7 +80,7 @@ def test_a_virtual_local_rank_sees_one_gpu() -> None:
 def test_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHON_EXEC", "/opt/python")
     assert worker_command("train.py", [])[0] == "/opt/python"
-    with pytest.raises(UsageError, match="at once"):
+    with pytest.raises(UsageError, match="exclude each other"):
         worker_command("x", [], is_module=True, is_program=True)
     assert worker_command("train.py", ["-x"])[1:] == ["-u", "train.py", "-x"]
     assert worker_command("pkg.train", [], is_module=True)[1:] == ["-u", "-m", "pkg.train"]

@@ -17,11 +17,11 @@ from everstep.process import ending_code
 
 HOLD = """
 import os, sys, threading, time
-from everstep.ipc.progress_page import Board
+from everstep.ipc.progress_page import ProgressPage
 if sys.argv[2] == "thread":
-    thread = threading.Thread(target=Board, args=(sys.argv[1],)); thread.start(); thread.join()
+    thread = threading.Thread(target=ProgressPage, args=(sys.argv[1],)); thread.start(); thread.join()
 else:
-    board = Board(sys.argv[1])
+    board = ProgressPage(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 if sys.argv[2] == "exec":

@@ -55,8 +55,9 @@ def test_what_another_run_has_written_since_stays(folder: str) -> None:
 def test_a_file_that_is_not_ours_is_named(folder: str) -> None:
     SharedFolder(uri=folder).write(CONFIG, json.dumps({"OCI__MAIN_IP": "10.0.0.1"}).encode())
     SharedFolder(uri=folder).write(TOKEN, b"worker:secret")
-    with pytest.raises(UsageError, match="not of an everstep job"):
+    with pytest.raises(UsageError) as raised:
         meeting_folder.find(folder)
+    assert raised.value.code == "meeting-file-foreign"
 
 
 def test_on_a_disk_the_files_are_for_nobody_else(tmp_path: Path) -> None:

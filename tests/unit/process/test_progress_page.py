@@ -46,7 +46,7 @@ def test_a_disk_without_room_for_it_is_an_error_and_not_a_death(tmp_path: Path) 
         allocate(tmp_path / "early")
         code = (
             "import sys; from everstep.ipc.progress_page import *;"
-            " Board(sys.argv[1]).write(step=3, micro-batch=2, phase=OUTSIDE)"
+            " ProgressPage(sys.argv[1]).write(step=3, micro_batch=2, phase=OUTSIDE)"
         )
         done = run(sys.executable, "-c", code, tmp_path / "late", folder=Path("/"))
         assert done.returncode == 1 and "No space left on device" in done.stderr

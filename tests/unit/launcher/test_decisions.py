@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.launcher.decisions import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
+from everstep.launcher.decisions import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict, whom_we_wait_for
 from everstep.launcher.summary import LastWords, failure_report, summary
-from everstep.launcher.wait_messages import whom_we_wait_for
 from everstep.process import Exit
 from everstep.wire import JobView, NodeView, WorkerView
 
@@ -67,7 +66,7 @@ def test_who_came_too_late_for_a_finished_job_did_not_fail() -> None:
     late = WorkerEnd(worker="w2", exit=BAD, step=0)
     dismissed = WorkerEnd(worker="w3", exit=Exit(code=-15), was_asked=True)
     finished = WorkerEnd(worker="w0", exit=GOOD, step=9)
-    assert in_any_order(finished, late, dismissed) == Verdict(exit_code=0, reason="finished")
+    assert in_any_order(finished, late, dismissed) == Verdict(exit_code=0, code="finished", reason="finished")
     assert in_any_order(late).exit_code == 0
     assert decide_verdict([late], JobEnd(), signal_number=None).exit_code == 1
 
@@ -76,7 +75,9 @@ def test_who_failed_before_the_others_last_step_was_survived() -> None:
     finished = [WorkerEnd(worker=worker, exit=GOOD, step=9) for worker in ("w0", "w2")]
     for exit in (BAD, KILLED):
         failed = WorkerEnd(worker="w1", exit=exit, step=8)
-        assert in_any_order(failed, *finished) == Verdict(exit_code=0, reason="finished", num_survived=1)
+        assert in_any_order(failed, *finished) == Verdict(
+            exit_code=0, code="finished", reason="finished", num_survived=1
+        )
 
 
 def test_an_exception_of_the_script_is_no_success_unless_a_restart_was_allowed_for_it() -> None:
@@ -84,14 +85,13 @@ def test_an_exception_of_the_script_is_no_success_unless_a_restart_was_allowed_f
     raised = WorkerEnd(worker="w1", exit=BAD, step=8, has_raised=True)
     verdict = in_any_order(finished, raised)
     assert (verdict.exit_code, verdict.first_failure) == (1, raised)
-    assert verdict.reason == (
-        "w1 died of an exception in its script, with no restart left; the others finished without it"
-    )
+    assert verdict.code == "script-raised"
+    assert "the others finished without it" in verdict.reason
     assert in_any_order(finished, replace(raised, step=0)).reason == verdict.reason  # in its first step
     elsewhere = JobEnd(is_finished=True, released=frozenset({"w0"}))  # this node has no other worker
     assert decide_verdict([raised], elsewhere, signal_number=None).reason == verdict.reason
     assert in_any_order(finished, replace(raised, is_replaceable=True)).exit_code == 0
-    assert "went on without it" in decide_verdict([finished, raised], JobEnd(), signal_number=None).reason
+    assert "continued without it" in decide_verdict([finished, raised], JobEnd(), signal_number=None).reason
 
 
 def test_the_first_to_fail_is_the_one_that_the_reason_names_or_whose_own_script_failed() -> None:
@@ -115,7 +115,7 @@ def test_who_failed_after_the_last_step_did_fail() -> None:
     failed = WorkerEnd(worker="w1", exit=BAD, step=9)
     finished = WorkerEnd(worker="w0", exit=GOOD, step=9)
     verdict = in_any_order(finished, failed, outlived="w1")
-    assert (verdict.first_failure, verdict.reason) == (failed, "w1 failed after the last step")
+    assert (verdict.first_failure, verdict.code) == (failed, "failed-after-last-step")
 
 
 def test_who_was_killed_after_the_last_step_is_named_and_nothing_is_missing() -> None:
@@ -133,7 +133,7 @@ def test_rank_0_killed_after_the_last_step_may_leave_something_undone() -> None:
     job = JobEnd(is_finished=True, outlived=frozenset({"w0"}), chiefs=frozenset({"w0"}), released=frozenset({"w1"}))
     verdict = decide_verdict([finished, killed], job, signal_number=None)
     assert (verdict.exit_code, verdict.first_failure) == (1, killed)
-    assert verdict.reason == "w0 was killed as rank 0 after the last step: what it does then may be missing"
+    assert verdict.code == "rank-0-killed-after-last-step"
     shared = dataclasses.replace(killed, is_shared=True)  # as in a trial's fit: the others do it again
     assert decide_verdict([finished, shared], job, signal_number=None).exit_code == 0
 
@@ -195,7 +195,9 @@ def test_the_failure_report_names_worker_signal_step_and_micro_batch() -> None:
 
 
 def test_a_script_that_knows_no_steps_failed_without_one() -> None:
-    verdict = Verdict(exit_code=1, reason="no worker is left", first_failure=WorkerEnd(worker="w0", exit=BAD))
+    verdict = Verdict(
+        exit_code=1, code="no-worker-left", reason="no worker is left", first_failure=WorkerEnd(worker="w0", exit=BAD)
+    )
     assert failure_report(verdict, LastWords(directory="/d/w0")) == [
         "first to fail: w0, exit code 1",
         "  it printed nothing (/d/w0)",
@@ -204,7 +206,7 @@ def test_a_script_that_knows_no_steps_failed_without_one() -> None:
 
 
 def test_the_summary_of_a_good_end() -> None:
-    good = Verdict(exit_code=0, reason="finished", num_survived=1)
+    good = Verdict(exit_code=0, code="finished", reason="finished", num_survived=1)
     told = summary(good, num_steps=30, elapsed_s=12.0, good_s=9.0)
     assert told == "finished: 30 steps in 12.0 s, goodput 75%, 1 death survived"
     assert summary(good, num_steps=0, elapsed_s=2.0, good_s=None) == "finished in 2.0 s, 1 death survived"

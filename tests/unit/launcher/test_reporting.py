@@ -1,4 +1,4 @@
-"""An agent's line: no duty of it ends in silence."""
+"""An agent's reports: none of them ends in silence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from everstep import wire
 from everstep.ipc.progress_page import WorkerProgress, has_lifeline, read_board
-from everstep.launcher.reporting import Line
+from everstep.launcher.reporting import Reporter
 from everstep.launcher.worker_files import WorkerFiles, open_log
 
 WAIT_S = 30.0
@@ -58,9 +58,9 @@ def begin():
     def begin(listener, look=lambda: REPORT, **more):
         said, failures, orders = [], [], queue.Queue()
         more = {"on_orders": orders.put} | more
-        line = Line(
+        line = Reporter(
             lambda: listener, agent="a", incarnation="i", heartbeat_s=0.05, look=look,
-            on_slot=lambda request, slot: None, on_failure=failures.append, say=said.append, **more,
+            on_reserved=lambda request, reserved: None, on_failure=failures.append, say=said.append, **more,
         )  # fmt: skip
         line.open()
         lines.append(line)
@@ -116,7 +116,7 @@ def test_a_death_is_told_even_if_the_first_try_fails_in_an_unexpected_way(begin)
 
     listener.exited = fail_once
     line = begin(listener)
-    line.tell_exit("w1", wire.WorkerExit(exit_code=-9))
+    line.report_exit("w1", wire.WorkerExit(exit_code=-9))
 
     assert listener.exits.get(timeout=WAIT_S) == "w1"
     line.close(WAIT_S)
@@ -125,8 +125,8 @@ def test_a_death_is_told_even_if_the_first_try_fails_in_an_unexpected_way(begin)
 def test_a_replacement_is_asked_for_after_the_death_is_told(begin):
     listener = Listener()
     line = begin(listener)
-    line.tell_exit("w1", wire.WorkerExit(exit_code=-9))
-    line.ask_slot("r", "w1")
+    line.report_exit("w1", wire.WorkerExit(exit_code=-9))
+    line.ask_replacement("r", "w1")
     listener.exit_heard.set()
 
     assert listener.slots.get(timeout=WAIT_S) == ("w1", 1)

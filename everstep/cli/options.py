@@ -58,7 +58,7 @@ def command(
     kind: type[T], *, name: str | None = None, **settings: Any
 ) -> Callable[[Callable[[T], int | None]], DeclaredCommand]:
     """A command that takes the declared fields of `kind` as options; the function gets them as one value, and returns
-    the exit code. A field `policy` stands for all of Policy's."""
+    the exit code. A field `policy` collects those of Policy."""
 
     def wrap(call: Callable[[T], int | None]) -> DeclaredCommand:
         takes_policy = any(each.name == "policy" for each in fields(kind))  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ def _parameter(field: Field[Any], declared: Setting, kind: type[Any], is_tuple: 
 
 
 def _policy_parameters(present: set[str]) -> list[click.Parameter]:
-    """Options for the fields of the policy that no other option sets. What is not given stays unset."""
+    """Options for the fields of the policy that no other option sets. Options that are not given stay unset."""
     from everstep.wire.policy import Policy
 
     types, made = types_of(Policy), []

@@ -36,7 +36,7 @@ class LogsOptions(JobOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListOptions:
+class JobListOptions:
     json: bool = setting(False, "Print JSON instead of a table")
 
 
@@ -125,8 +125,8 @@ def _print_lines(record: JobRecord, *, follows: bool) -> None:
         click.echo(f"{line.node} | {line.text}")
 
 
-@command(ListOptions, name="list")
-def list_jobs(options: ListOptions) -> None:
+@command(JobListOptions, name="list")
+def list_jobs(options: JobListOptions) -> None:
     """List the jobs that you have submitted, newest first."""
     found = submitted.list_all()
     if options.json:

@@ -13,7 +13,7 @@ from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.errors import UsageError
 from everstep.jobs.find_coordinator import find_coordinator
-from everstep.jobs.options import MeetingOptions
+from everstep.jobs.options import MultiNodeOptions
 from everstep.jobs.tokens import token_path, write_token
 from everstep.launcher.endpoint import as_job_id, host_or_join
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, Start, earlier_port
@@ -29,7 +29,7 @@ def create_job(url: str, token: Path, job: str, *, name: str, policy: Policy) ->
         raise UsageError(f"job {job} is over: {view.reason}", hint="give another --job or --rdzv-id", code="job-over")
 
 
-def job_id(options: MeetingOptions) -> str:
+def job_id(options: MultiNodeOptions) -> str:
     """A new one for this node alone; for several nodes, the same on all of them."""
     rendezvous, num_nodes = options.rendezvous, options.nodes.max
     if options.job is not None:
@@ -57,13 +57,13 @@ def new_job_id(name: str | None = None) -> str:
     return f"{as_job_id(name)}-{stamp}" if name else stamp
 
 
-def job_folder(options: MeetingOptions, job: str) -> str:
+def job_folder(options: MultiNodeOptions, job: str) -> str:
     """The name of the folder for this node's files. A named job can be continued; others get a new folder each time."""
     is_named = options.job is not None or options.nodes.max == 1
     return job if is_named else new_job_id(job)
 
 
-def is_host(options: MeetingOptions) -> bool:
+def is_host(options: MultiNodeOptions) -> bool:
     """Whether the nodes' endpoint is on this node."""
     endpoint, is_asked = options.rendezvous.endpoint, options.rendezvous.is_host
     if endpoint is None or options.nodes.max == 1 or options.coordinator is not None:
@@ -71,7 +71,7 @@ def is_host(options: MeetingOptions) -> bool:
     return endpoint.may_host(is_asked)
 
 
-def policy_of(options: MeetingOptions, num_workers: int, given: Mapping[str, float | int] | None = None) -> Policy:
+def policy_of(options: MultiNodeOptions, num_workers: int, given: Mapping[str, float | int] | None = None) -> Policy:
     """The defaults, what follows from the number of nodes, --rdzv-conf, and the settings given, in this order."""
     nodes, rendezvous = options.nodes, options.rendezvous
     from_conf = {"join_s": rendezvous.join_s, "last_call_s": rendezvous.last_call_s}
@@ -93,7 +93,7 @@ def policy_of(options: MeetingOptions, num_workers: int, given: Mapping[str, flo
 
 @contextmanager
 def coordinator_of(
-    options: MeetingOptions,
+    options: MultiNodeOptions,
     job: str,
     directory: Path,
     patience_s: float,

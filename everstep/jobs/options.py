@@ -72,7 +72,7 @@ class NodeOptions(CoordinatorOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeetingOptions(NodeOptions):
+class MultiNodeOptions(NodeOptions):
     """Where several nodes meet, by torchrun's names."""
 
     coordinator: str | None = setting(
@@ -127,7 +127,7 @@ class MeetingOptions(NodeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(MeetingOptions):
+class RunOptions(MultiNodeOptions):
     script: str | None = setting(None, "The training script", is_argument=True, metavar="SCRIPT")
     args: tuple[str, ...] = setting((), "Arguments of the script", is_argument=True, metavar="ARGS")
 
@@ -319,7 +319,7 @@ class JoinOptions(NodeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorOptions(MeetingOptions):
+class DoctorOptions(MultiNodeOptions):
     nnodes: str = setting("1", "Number of nodes, or a range", is_torchruns=True, panel=NODES, metavar="MIN[:MAX]")
     json: bool = setting(False, "Print JSON instead of a table")
 

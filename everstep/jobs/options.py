@@ -127,10 +127,37 @@ class MultiNodeOptions(NodeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(MultiNodeOptions):
-    script: str | None = setting(None, "The training script", is_argument=True, metavar="SCRIPT")
-    args: tuple[str, ...] = setting((), "Arguments of the script", is_argument=True, metavar="ARGS")
+class ScriptOptions(NodeOptions):
+    """The workers of a script on this node."""
 
+    script: str | None = setting(None, "The training script", is_argument=True, metavar="[SCRIPT]")
+    args: tuple[str, ...] = setting((), "Arguments of the script", is_argument=True, metavar="[ARGS]...")
+    module: bool = setting(
+        False, "Run SCRIPT as a module, like python -m", is_torchruns=True, also=("-m",), panel=WORKERS
+    )
+    no_python: bool = setting(False, "Run SCRIPT as a program, without Python", is_torchruns=True, panel=WORKERS)
+    shutdown_s: float = setting(
+        30.0,
+        "Time in seconds for workers to end when the run is asked to end",
+        is_torchruns=True,
+        option="--shutdown-timeout",
+        also=("--shutdown-s",),
+        variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
+        panel=WORKERS,
+        metavar="S",
+    )
+    keep_warm: float = setting(
+        0.0,
+        "Keep a process with torch imported for this many seconds, so that the next run starts at once",
+        panel=WORKERS,
+        metavar="S",
+        least=0,
+    )
+    quiet: bool = setting(False, "Do not repeat the workers' output here", also=("-q",), panel=LOGS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(MultiNodeOptions, ScriptOptions):
     file: Path | None = setting(
         None,
         "Submit this job file instead of running SCRIPT here; - for stdin",
@@ -158,25 +185,11 @@ class RunOptions(MultiNodeOptions):
         panel=WORKERS,
         metavar="N",
     )
-    module: bool = setting(
-        False, "Run SCRIPT as a module, like python -m", is_torchruns=True, also=("-m",), panel=WORKERS
-    )
-    no_python: bool = setting(False, "Run SCRIPT as a program, without Python", is_torchruns=True, panel=WORKERS)
     role: str = setting(
         "default", "Value of ROLE_NAME for the workers", is_torchruns=True, panel=WORKERS, metavar="NAME"
     )
     virtual_local_rank: bool = setting(
         False, "Show each worker one GPU, and set LOCAL_RANK to 0", is_torchruns=True, panel=WORKERS
-    )
-    shutdown_s: float = setting(
-        30.0,
-        "Time in seconds for workers to end when the run is asked to end",
-        is_torchruns=True,
-        option="--shutdown-timeout",
-        also=("--shutdown-s",),
-        variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
-        panel=WORKERS,
-        metavar="S",
     )
     signals_to_handle: str = setting(
         "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
@@ -186,13 +199,6 @@ class RunOptions(MultiNodeOptions):
         metavar="NAMES",
     )
     check: bool = setting(False, "Measure all nodes first, and leave out those that fail or are slow", panel=WORKERS)
-    keep_warm: float = setting(
-        0.0,
-        "Keep a process with torch imported for this many seconds, so that the next run starts at once",
-        panel=WORKERS,
-        metavar="S",
-        least=0,
-    )
 
     standalone: bool = setting(
         False, "Run on this node alone; other rendezvous options are ignored", is_torchruns=True, panel=NODES
@@ -244,7 +250,6 @@ class RunOptions(MultiNodeOptions):
         panel=LOGS,
         metavar="TEXT,…",
     )
-    quiet: bool = setting(False, "Do not repeat the workers' output here", also=("-q",), panel=LOGS)
 
     monitor_interval: float | None = setting(
         None, "Exits are noticed at once", is_torchruns=True, panel=NO_EFFECT, metavar="S"
@@ -288,34 +293,15 @@ class RunOptions(MultiNodeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JoinOptions(NodeOptions):
+class JoinOptions(ScriptOptions):
     coordinator: str = setting(..., "URL of the coordinator", panel=NODES, metavar="URL", variables=(env.COORDINATOR,))
     job: str = setting(..., "ID of the job", panel=NODES, metavar="ID", variables=(env.JOB,))
     script: str = setting(..., "The training script", is_argument=True, metavar="SCRIPT")
-    args: tuple[str, ...] = setting((), "Arguments of the script", is_argument=True, metavar="ARGS")
     workers: int = setting(1, "Number of workers to start on this node", panel=WORKERS, metavar="N", least=1)
     name: str | None = setting(
         None, "Name of this node, unique in the job; default: host name and a number", panel=NODES, metavar="NAME"
     )
     heartbeat_s: float = setting(1.0, "Interval between heartbeats in seconds", panel=NODES, metavar="S")
-    module: bool = setting(False, "Run SCRIPT as a module, like python -m", also=("-m",), panel=WORKERS)
-    no_python: bool = setting(False, "Run SCRIPT as a program, without Python", panel=WORKERS)
-    shutdown_s: float = setting(
-        30.0,
-        "Time in seconds for workers to end when this node is asked to end",
-        option="--shutdown-timeout",
-        also=("--shutdown-s",),
-        panel=WORKERS,
-        metavar="S",
-    )
-    keep_warm: float = setting(
-        0.0,
-        "Keep a process with torch imported for this many seconds, so that the next run starts at once",
-        panel=WORKERS,
-        metavar="S",
-        least=0,
-    )
-    quiet: bool = setting(False, "Do not repeat the workers' output here", also=("-q",), panel=LOGS)
 
 
 @dataclass(frozen=True, kw_only=True)

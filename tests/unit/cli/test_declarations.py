@@ -101,3 +101,14 @@ def test_bounds(bounds: dict[str, float], value: float | None, problem: str | No
 def test_each_variable_is_declared_under_its_own_name() -> None:
     ours = {value for value in vars(env).values() if isinstance(value, str) and value.startswith("EVERSTEP_")}
     assert ours == set(env.VARIABLES)
+
+
+def test_words_after_the_script_belong_to_it() -> None:
+    shown = in_a_world_with_one_more(
+        "from everstep.cli import run\nfrom everstep.cli.options import command, SCRIPT_LAST\n"
+        "from everstep.jobs.options import RunOptions\n"
+        "seen = command(RunOptions, context_settings=SCRIPT_LAST)(lambda options: print(options) or 0)\n"
+        "seen(['--nproc-per-node', '2', '--lease-s', '4', 'train.py', '--epochs', '3', '-m'])"
+    )
+    assert "script='train.py', args=('--epochs', '3', '-m')" in shown
+    assert "nproc_per_node='2'" in shown and "module=False" in shown and "policy={'lease_s': 4.0}" in shown

@@ -1,37 +1,167 @@
-"""The one door to the environment: every variable that we read or give, with its meaning.
+"""The one door to the environment: a table of our variables, and every read and write of any variable.
 
-Reading is done at the call, never at import. Knows nothing else."""
+Reads at the call, never at import. docs/configuration.md shows the table."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-COORDINATOR = "EVERSTEP_COORDINATOR"  # URL of the coordinator; absent: train alone
-TOKEN = "EVERSTEP_TOKEN"  # bearer token; EVERSTEP_TOKEN_FILE names a 0600 file that holds it instead
-TOKEN_FILE = "EVERSTEP_TOKEN_FILE"
-STORE = "EVERSTEP_STORE"  # URL of a coordinator's store: may hold a password, which others can see on a command line
-CA = "EVERSTEP_CA"  # file with the certificate that signed the coordinator's; absent: the system's are trusted
-JOB = "EVERSTEP_JOB"  # the job's id
-WORKER = "EVERSTEP_WORKER"  # this worker's id, given by the agent
-ADDRESS = "EVERSTEP_ADDRESS"  # where peers reach this node; absent: the address it reaches the coordinator from
-EVENTS = "EVERSTEP_EVENTS"  # file that events are appended to
-CHECK_EVENTS = "EVERSTEP_CHECK_EVENTS"  # "1": emitting an event of the package that is not declared fails, for tests
-BOARD = "EVERSTEP_BOARD"  # file of this worker's progress board, shared with its agent
-MAX_WORKERS = "EVERSTEP_MAX_WORKERS"  # the largest number of workers that the job may have, given by the agent
-SAVER = "EVERSTEP_SAVER"  # socket of the node's saver, which keeps and writes checkpoints; absent: workers write
-NURSERY = "EVERSTEP_NURSERY"  # "off": every worker is started plainly
-COORDINATOR_DEADLINE = "EVERSTEP_COORDINATOR_DEADLINE_S"  # how long a worker waits for a coordinator that is away
-EXPERIMENT = "EVERSTEP_EXPERIMENT"  # file with the job file's content, as JSON: hyperparameters, searcher, name, …
-HOME = "EVERSTEP_HOME"  # folder where this user's jobs and checkpoints are remembered
-ORDER = "EVERSTEP_ORDER"  # of a submitted job: what its processes are told, as JSON, or the path of a file with it
-SECRETS_FILE = "EVERSTEP_SECRETS_FILE"  # 0600 file with more variables of the workers, as JSON; or its URI in a bucket
-OCI_SECRETS = "EVERSTEP_OCI_SECRETS"  # more of them, in a saver of OCI: NAME=OCID,NAME=OCID
-NETWORK = "EVERSTEP_NETWORK"  # CIDR of the network that nodes meet in; absent: the one that leads out
-OCI_ENDPOINT = "EVERSTEP_OCI_ENDPOINT"  # URL of OCI's services; absent: the region's
-DEADLINE = "EVERSTEP_DEADLINE"  # unix time at which this node is taken away
-SET_UP = "EVERSTEP_SET_UP"  # "1": the job's setup lines were run
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variable:
+    """One of our environment variables, as docs/configuration.md shows it."""
+
+    name: str
+    default: str  # what holds without it, or who sets it
+    meaning: str
+
+
+VARIABLES: dict[str, Variable] = {}
+
+
+def _variable(name: str, default: str, meaning: str) -> str:
+    name = f"EVERSTEP_{name}"
+    VARIABLES[name] = Variable(name=name, default=default, meaning=meaning)
+    return name
+
+
+_BY_AGENT, _BY_PLATFORM = "set by the agent", "set by the platform"
+
+COORDINATOR = _variable(
+    "COORDINATOR",
+    "none: train alone",
+    "URL of the coordinator. Passed to workers; `run`, `join` and `status` read it too",
+)
+TOKEN = _variable(
+    "TOKEN",
+    "none",
+    "The bearer token, or [one per role](security.md#tokens-and-roles) separated by spaces. "
+    "Not passed to workers: they get a file",
+)
+TOKEN_FILE = _variable(
+    "TOKEN_FILE", "none", "File with the tokens instead, one per line; refused if others can read it"
+)
+STORE = _variable(
+    "STORE",
+    "none",
+    "URL of the store of `everstep serve`, like `--store`. Set a URL with a password this way: all users of the "
+    "machine can read a command line",
+)
+CA = _variable(
+    "CA",
+    "those of the system",
+    "File with the certificate (PEM) that signed the coordinator's, for `https://` URLs. Passed to workers",
+)
+JOB = _variable("JOB", "`job`", "ID of the job. Passed to workers; `join` and `status` read it too")
+WORKER = _variable("WORKER", _BY_AGENT, "ID of this worker")
+ADDRESS = _variable(
+    "ADDRESS",
+    "the address that leads to the coordinator",
+    "Address at which peers reach this worker. Passed to workers if `--address` is given",
+)
+EVENTS = _variable(
+    "EVENTS",
+    "`JOB/events.jsonl` in the log folder",
+    "File that events are appended to; without it and without an agent, no events are written",
+)
+CHECK_EVENTS = _variable("CHECK_EVENTS", "none", "`1`: emitting an event that is not declared fails; for tests")
+MAX_WORKERS = _variable(
+    "MAX_WORKERS", _BY_AGENT, "Largest number of workers that the job may have: the default of `micro_batches`"
+)
+BOARD = _variable("BOARD", _BY_AGENT, "File of the worker's progress page, shared with its agent")
+SAVER = _variable(
+    "SAVER",
+    _BY_AGENT,
+    "Socket of the node's saver, which keeps states in memory and writes them ([checkpoints](checkpoints.md)). "
+    "Without it, workers write",
+)
+NURSERY = _variable(
+    "NURSERY",
+    "none",
+    "`off`: every worker is a new process; otherwise workers are forks of a process that has imported torch "
+    "([nursery](concepts/nursery.md))",
+)
+COORDINATOR_DEADLINE = _variable(
+    "COORDINATOR_DEADLINE_S",
+    "`600`",
+    "Time in seconds that workers and agents wait for a missing coordinator before they stop; for workers, at most "
+    "`fence_s`",
+)
+EXPERIMENT = _variable(
+    "EXPERIMENT",
+    "none",
+    "File with the job file's content, as JSON: `hyperparameters`, `searcher`, `name`, … Passed to workers; "
+    "`everstep.get_cluster_info()` reads it",
+)
+HOME = _variable(
+    "HOME",
+    "`~/.local/share/everstep`",
+    "Folder of this user's submitted jobs, tokens of runs, and checkpoints of the Trainer by UUID; `get_checkpoint` "
+    "puts their code there",
+)
+ORDER = _variable(
+    "ORDER",
+    _BY_PLATFORM,
+    "The order for the processes of a [submitted job](jobs.md), as JSON without secrets, or the path of a file with it",
+)
+SECRETS_FILE = _variable(
+    "SECRETS_FILE",
+    _BY_PLATFORM,
+    "0600 file with the job's secrets, as JSON: variables of the workers; or its URI in a bucket",
+)
+OCI_SECRETS = _variable(
+    "OCI_SECRETS",
+    _BY_PLATFORM,
+    "Secrets in a vault of [OCI](guides/oci.md), `NAME=OCID,NAME=OCID`; each node reads them",
+)
+OCI_ENDPOINT = _variable(
+    "OCI_ENDPOINT", "that of the region", "URL of OCI's services, for nodes; `platform.oci.endpoint`"
+)
+NETWORK = _variable(
+    "NETWORK", "the one that leads out", "CIDR of the network where nodes meet, for a first node with several networks"
+)
+DEADLINE = _variable(
+    "DEADLINE",
+    _BY_PLATFORM,
+    "Unix time at which the platform takes the node away; it leaves `checkpoint.grace` earlier",
+)
+SET_UP = _variable("SET_UP", _BY_AGENT, "`1`: the job's setup lines have run")
+
+
+# --- the environment as a whole -------------------------------------------------------------------
+
+
+def everything() -> dict[str, str]:
+    """A copy of the environment, for a child or for a pure reader."""
+    return dict(os.environ)
+
+
+def value(name: str) -> str | None:
+    """A variable that users name themselves, or another program's."""
+    return os.environ.get(name) or None
+
+
+def update(values: Mapping[str, str]) -> None:
+    """For this process and all that it starts."""
+    os.environ.update(values)
+
+
+def replace(values: Mapping[str, str]) -> None:
+    """Make these the whole environment."""
+    os.environ.clear()
+    os.environ.update(values)
+
+
+def set_default(name: str, value: str) -> None:
+    """Unless it is set."""
+    os.environ.setdefault(name, value)
+
+
+# --- our variables --------------------------------------------------------------------------------
 
 
 def coordinator_url() -> str | None:
@@ -43,7 +173,7 @@ def ca_file() -> str | None:
 
 
 def trust(path: Path | None) -> Path | None:
-    """For this process and all that it starts, wherever they run."""
+    """Trust this certificate, in this process and all that it starts, in any folder."""
     if path is not None:
         os.environ[CA] = str(path.resolve())
     return path
@@ -63,6 +193,11 @@ def address() -> str | None:
 
 def events_path() -> str | None:
     return os.environ.get(EVENTS) or None
+
+
+def share_events(path: Path) -> Path:
+    """The file for the events of this process and all that it starts; `path`, unless it is set already."""
+    return Path(os.environ.setdefault(EVENTS, str(path)))
 
 
 def are_events_checked() -> bool:
@@ -107,38 +242,43 @@ def oci_endpoint() -> str:
 
 
 def take_set_up() -> bool:
-    """Whether this process was started by the job's setup lines. Told once: what it starts was not."""
+    """Whether the job's setup lines started this process. Removes the variable: its children were not."""
     return os.environ.pop(SET_UP, "") == "1"
 
 
 def home() -> Path:
-    """What this user's programs remember from one to the next; the folder may not exist yet."""
+    """The folder of all that we keep for this user between runs; it may not exist yet."""
     return Path(os.environ.get(HOME) or "~/.local/share/everstep").expanduser().absolute()
 
 
+def token_path(job: str) -> Path:
+    """The file with the token of a run, for its other nodes, which share the user's home."""
+    return home() / "tokens" / job
+
+
 def place_on_node() -> str:
-    """Which of its node's workers this is, by torchrun's counting."""
+    """Which of its node's workers this is, from torchrun's variables."""
     return os.environ.get("LOCAL_RANK", "0")
 
 
 def node_size() -> int | None:
-    """How many workers this node has, by torchrun's counting; None where nobody has counted."""
+    """The number of workers of this node, from torchrun's variables; None without them."""
     size = os.environ.get("LOCAL_WORLD_SIZE")
     return int(size) if size else None
 
 
 def node_rank() -> int:
-    """Which node of the job this is, by torchrun's counting."""
+    """Which node of the job this is, from torchrun's variables."""
     return int(os.environ.get("GROUP_RANK", "0"))
 
 
 def chief_address() -> str:
-    """Where rank 0 is, by torchrun's environment; without it, here."""
+    """The address of rank 0, from torchrun's variables; without them, this machine's."""
     return os.environ.get("MASTER_ADDR") or "127.0.0.1"
 
 
 def is_one_node() -> bool:
-    """Whether all workers were started on this node, by torchrun's counting."""
+    """Whether all workers were started on this node, from torchrun's variables."""
     return os.environ.get("WORLD_SIZE", "1") == os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -156,7 +296,7 @@ def visible_gpus() -> str | None:
 
 
 def runtime_folder() -> Path:
-    """Where sockets of this user's processes belong; the folder itself may not exist yet."""
+    """The folder for sockets of this user's processes; it may not exist yet."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return Path(runtime) / "everstep" if runtime else Path(tempfile.gettempdir()) / f"everstep-{os.geteuid()}"
 
@@ -172,12 +312,12 @@ def pbs_job() -> str:
 
 
 def gloo_interface() -> str | None:
-    """The network interface that gloo takes, instead of the one that the host's name leads to."""
+    """The network interface for gloo, instead of the one of the host's name."""
     return os.environ.get("GLOO_SOCKET_IFNAME") or None
 
 
 def torchrun_size() -> int:
-    """The number of workers by torchrun's environment; 1 without it."""
+    """The number of workers, from torchrun's variables; 1 without them."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
@@ -191,17 +331,22 @@ def torchrun_rank() -> int:
 
 
 def num_restarts() -> int:
-    """How often all workers were started again before this start."""
+    """The number of restarts of all workers before this start."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def torchrun_master() -> tuple[str, int]:
-    """Where rank 0 opens the workers' store."""
+    """The address and port of rank 0's store."""
     return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
 
+def has_agent_store() -> bool:
+    """Whether torchrun's agent, not rank 0, opens the workers' store."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
 def token() -> str | None:
-    """The bearer token: the variable, else the file; a file that others may read is refused."""
+    """The bearer token: the variable, else the file. Refuses a file that others can read."""
     if value := os.environ.get(TOKEN):
         return value
     if path := os.environ.get(TOKEN_FILE):
@@ -214,5 +359,9 @@ def read_token(path: Path) -> str:
 
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
-        raise UsageError(f"token file {path} has mode {mode:04o}: others may read it", hint=f"chmod 600 {path}")
+        raise UsageError(
+            f"token file {path} has mode {mode:04o}: others can read it",
+            hint=f"chmod 600 {path}",
+            code="token-file-readable-by-others",
+        )
     return path.read_text().strip()

@@ -1,4 +1,4 @@
-"""The exception tree. An error's type says what to do; its text gives the numbers and the way out.
+"""The exception tree. An error's type says what to do; its text has the numbers, its hint the way out.
 
 TemporaryError: wait and retry. PermanentError: stop. UsageError: change the call.
 Knows nothing of torch or HTTP."""
@@ -43,11 +43,11 @@ class PeerLost(TemporaryError):
 
 
 class CoordinatorUnreachable(TemporaryError):
-    """The coordinator did not answer in time; what was asked may be asked again."""
+    """The coordinator did not answer in time; the request may be repeated."""
 
 
 class Abandoned(EverstepError):
-    """Whoever waited was told to stop waiting; what was asked may or may not have been done."""
+    """The wait was abandoned; the request may or may not have been carried out."""
 
 
 CONFLICT, UNKNOWN = 409, 404  # statuses of what is refused
@@ -61,7 +61,7 @@ class Refused(PermanentError):
     ) -> None:
         super().__init__(message, hint=hint, code=code)
         self.status = status
-        self.wait_s = wait_s  # it may say yes after so long
+        self.wait_s = wait_s  # it may accept after this time
 
 
 class JobStopped(PermanentError):
@@ -69,7 +69,7 @@ class JobStopped(PermanentError):
 
 
 class JobFinished(SystemExit):
-    """The job ended well without this worker, which came too late or was away: nothing is left to do, exit code 0."""
+    """The job ended well without this worker, which came too late or was away: exit code 0."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(0)
@@ -81,25 +81,25 @@ class StateMismatch(PermanentError):
 
 
 class StorageUnreachable(TemporaryError):
-    """Storage did not answer, or with an error that may pass; what was asked may be asked again."""
+    """Storage did not answer, or answered with a passing error; the request may be repeated."""
 
 
 class CheckpointBroken(PermanentError):
-    """A file of a checkpoint is not what it must be; names the file, the place, and what was expected there."""
+    """A file of a checkpoint is damaged; names the file, the place, and the expected content."""
 
 
 class CheckpointFailed(PermanentError):
-    """A checkpoint could not be written; what was written before is as it was."""
+    """A checkpoint could not be written; earlier ones are unchanged."""
 
-    kind = ""  # failures of one kind are told once
+    kind = ""  # failures of one kind are reported once
 
 
 class NoCheckpoint(UsageError):
-    """There is no whole checkpoint of that description."""
+    """There is no whole checkpoint that matches."""
 
 
 def hide_our_frames() -> None:
-    """From now on, a UsageError that ends a script is shown with the script's own lines, and none of ours."""
+    """From now on, a UsageError that ends a script is shown with the script's own lines only."""
     if sys.excepthook is sys.__excepthook__:  # a notebook, or the script, may have its own
         sys.excepthook = _show
 

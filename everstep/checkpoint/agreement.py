@@ -254,4 +254,4 @@ def _open_store(place: WorkerPlace, uri: str) -> Any:
 
 def _attempt() -> str:
     """torchrun's store outlives the workers: entries from before a restart are void."""
-    return "" if env.coordinator_url() else f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/"
+    return "" if env.coordinator_url() else f"attempt{env.num_restarts()}/"

@@ -1,16 +1,16 @@
-"""`everstep checkpoint …`: look at checkpoints, check them, take one out, delete what is not kept. Without torch."""
+"""`everstep checkpoint …`: list, show, verify, export and prune checkpoints. Without torch."""
 
 from __future__ import annotations
 
 import importlib
 import json
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import typer
+import click
 from rich.console import Console
 from rich.table import Table
 
@@ -20,24 +20,70 @@ from everstep.checkpoint.image import TensorMeta
 from everstep.checkpoint.index import checkpoint_uuid
 from everstep.checkpoint.manifest import RetentionPolicy, to_record
 from everstep.checkpoint.policy import Retention, best_first, decide_retention
+from everstep.cli.options import command
 from everstep.errors import CheckpointBroken, NoCheckpoint, UsageError
+from everstep.settings import setting
 from everstep.storage.base import Storage, open_storage
 
-_WIDE = 200  # columns, where the output is no terminal
+_WIDE = 200  # columns, where the output is not a terminal
 
 
-def list_checkpoints(uri: str, *, is_json: bool) -> int:
+@dataclass(frozen=True, kw_only=True)
+class StorageOptions:
+    uri: str = setting(..., "A folder, or a URL such as s3://bucket/run7", is_argument=True, metavar="URI")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListOptions(StorageOptions):
+    json: bool = setting(False, "Print JSON instead of a table")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(ListOptions):
+    step: str = setting("latest", "latest, best, or the number of a step", metavar="STEP")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(ListOptions):
+    step: str | None = setting(None, "Only this one: latest, best, or the number of a step", metavar="STEP")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(StorageOptions):
+    target: Path = setting(..., "File to write", is_argument=True, metavar="FILE")
+    step: str = setting("latest", "latest, best, or the number of a step", metavar="STEP")
+    only: str = setting("", "Only this entry of the state, such as model", metavar="NAME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneOptions(ListOptions):
+    keep_latest: int | None = setting(None, "Number of newest checkpoints to keep", metavar="N", least=1)
+    keep_best: int | None = setting(None, "Number of best checkpoints to keep", metavar="N", least=0)
+    metric: str | None = setting(None, "Metric that decides which is best", metavar="NAME")
+    mode: str | None = setting(None, "min: smaller is better; max: larger is better", metavar="MODE")
+    dry_run: bool = setting(False, "Only print what would be deleted")
+
+
+@click.group(no_args_is_help=True)
+def checkpoint() -> None:
+    """List, show, verify, export and prune checkpoints. URI is a folder, or a URL such as s3://bucket/run7."""
+
+
+@command(ListOptions, name="list")
+def list_checkpoints(options: ListOptions) -> None:
+    """List the checkpoints of a folder or bucket, oldest first, with their problems."""
+    uri = options.uri
     with closing(open_storage(uri)) as storage:
         found = find(storage)
         runs = [] if found else _runs_below(storage)
     policy = policy_of(found)
     kept = decide_retention([standing(each, policy) for each in found], policy)
-    if is_json:
+    if options.json:
         _print_json([_row(each, kept, uri) for each in found])
-        return 0
+        return
     if not found:
-        typer.echo(f"no checkpoints in {uri}" + (f" itself; runs below it: {', '.join(runs)}" if runs else ""))
-        return 0
+        click.echo(f"no checkpoints in {uri}" + (f" itself; runs below it: {', '.join(runs)}" if runs else ""))
+        return
     table = Table(title=f"checkpoints in {uri}, oldest first", title_justify="left")
     for name in ("step", "generation", "saved", "size", "workers", "metrics", "state", "kept because", "uuid"):
         table.add_column(name, justify="right" if name in ("step", "generation", "size", "workers") else "left")
@@ -47,21 +93,25 @@ def list_checkpoints(uri: str, *, is_json: bool) -> int:
         cells = (row["step"], row["generation"], _time(each), _size(row["size_bytes"]), row["workers"] or "", metrics)
         table.add_row(*(str(cell) for cell in cells), row["problem"] or "whole", row["kept"], row["uuid"])
     _console().print(table)
-    return 0
 
 
-def show_checkpoint(uri: str, step: str, *, is_json: bool) -> int:
+@command(ShowOptions, name="show")
+def show_checkpoint(options: ShowOptions) -> None:
+    """Show one checkpoint: its manifest, its files, its tensors."""
+    uri = options.uri
     with closing(open_storage(uri)) as storage:
-        chosen = choose(find(storage), step, uri)
+        chosen = choose(find(storage), options.step, uri)
         if chosen.manifest is None or chosen.problem:
             raise NoCheckpoint(
-                f"step {chosen.step}: {chosen.problem}", hint="`everstep checkpoint list` shows the others"
+                f"step {chosen.step}: {chosen.problem}",
+                hint="`everstep checkpoint list` shows the others",
+                code="checkpoint-not-whole",
             )
         metas = read_metas(storage, chosen.manifest)
     record = {"uuid": checkpoint_uuid(uri, chosen.step), **to_record(chosen.manifest)}
-    if is_json:
+    if options.json:
         _print_json(record | {"tensors": [{"name": m.name, "type": m.dtype, "shape": list(m.shape)} for m in metas]})
-        return 0
+        return
     console = _console()
     facts = Table(title=f"{uri}/{chosen.key.folder}", title_justify="left", show_header=False)
     for name, value in record.items():
@@ -70,59 +120,63 @@ def show_checkpoint(uri: str, step: str, *, is_json: bool) -> int:
     console.print(facts)
     console.print(_files_table(chosen))
     console.print(_tensors_table(metas))
-    return 0
 
 
-def verify_checkpoints(uri: str, step: str | None, *, is_json: bool) -> int:
-    """0 if all that claim to be whole are; an incomplete one is no lie."""
-    with closing(open_storage(uri)) as storage:
+@command(VerifyOptions, name="verify")
+def verify_checkpoints(options: VerifyOptions) -> int:
+    """Read every byte and compare the checksums. Exit code 1 if a checkpoint that claims to be whole is broken."""
+    with closing(open_storage(options.uri)) as storage:
         found = find(storage)
-        chosen = found if step is None else [choose(found, step, uri)]
+        chosen = found if options.step is None else [choose(found, options.step, options.uri)]
         problems = {each.key.folder: list(verify(storage, each)) for each in chosen}
     incomplete = {each.key.folder for each in chosen if each.manifest is None and each.problem.startswith("incomplete")}
     num_broken = sum(bool(each) for name, each in problems.items() if name not in incomplete)
-    if is_json:
+    if options.json:
         _print_json([{"checkpoint": name, "problems": each} for name, each in problems.items()])
     else:
         for name, each in problems.items():
-            typer.echo(f"{name}: {'whole' if not each else ''}{'; '.join(each)}")
-        typer.echo(f"{len(problems)} checked, {num_broken} broken, {len(incomplete)} incomplete")
+            click.echo(f"{name}: {'whole' if not each else ''}{'; '.join(each)}")
+        click.echo(f"{len(problems)} checked, {num_broken} broken, {len(incomplete)} incomplete")
     return int(num_broken > 0 or not chosen)
 
 
-def export_checkpoint(uri: str, target: Path, step: str, only: str) -> int:
+@command(ExportOptions, name="export")
+def export_checkpoint(options: ExportOptions) -> None:
+    """Write one checkpoint as a single FILE: NAME.safetensors or NAME.pt."""
+    target = options.target
     if target.suffix not in (".safetensors", ".pt"):
-        raise UsageError(f"{target} is neither .safetensors nor .pt", hint="the name's ending chooses the format")
-    if not target.parent.is_dir():
-        raise UsageError(f"there is no folder {target.parent}", hint="make it first, or give another place")
-    with closing(open_storage(uri)) as storage:
-        chosen = choose(find(storage), step, uri)
-        if target.suffix == ".safetensors":
-            export_safetensors(storage, chosen, target, only=only)
-        else:
-            _export_pt(storage, chosen, target, only)
-    typer.echo(f"step {chosen.step} → {target}, {_size(target.stat().st_size)}")
-    return 0
-
-
-def prune_checkpoints(
-    uri: str,
-    *,
-    keep_latest: int | None,
-    keep_best: int | None,
-    metric: str | None,
-    mode: str | None,
-    is_dry: bool,
-    is_json: bool,
-) -> int:
-    given: dict[str, Any] = {"keep_latest": keep_latest, "keep_best": keep_best, "metric": metric, "mode": mode}
-    with closing(open_storage(uri)) as storage:
-        policy = replace(
-            policy_of(find(storage)), **{name: value for name, value in given.items() if value is not None}
+        raise UsageError(
+            f"{target} is neither .safetensors nor .pt",
+            hint="the suffix chooses the format",
+            code="export-format-unknown",
         )
+    if not target.parent.is_dir():
+        raise UsageError(
+            f"there is no folder {target.parent}",
+            hint="create it first, or give another path",
+            code="export-folder-missing",
+        )
+    with closing(open_storage(options.uri)) as storage:
+        chosen = choose(find(storage), options.step, options.uri)
+        if target.suffix == ".safetensors":
+            export_safetensors(storage, chosen, target, only=options.only)
+        else:
+            _export_pt(storage, chosen, target, options.only)
+    click.echo(f"step {chosen.step} → {target}, {_size(target.stat().st_size)}")
+
+
+@command(PruneOptions, name="prune")
+def prune_checkpoints(options: PruneOptions) -> None:
+    """Delete the checkpoints that are not kept. Without options: by the rule that the newest checkpoint was saved
+    with."""
+    is_dry = options.dry_run
+    names = ("keep_latest", "keep_best", "metric", "mode")
+    given: dict[str, Any] = {name: value for name in names if (value := getattr(options, name)) is not None}
+    with closing(open_storage(options.uri)) as storage:
+        policy = replace(policy_of(find(storage)), **given)
         _check_newest(storage, prune(storage, policy, is_dry=True))
         decision = prune(storage, policy, is_dry=is_dry)
-    if is_json:
+    if options.json:
         _print_json(
             {
                 "deleted": {key.folder: why for key, why in decision.delete.items()},
@@ -130,16 +184,15 @@ def prune_checkpoints(
                 "dry_run": is_dry,
             }
         )
-        return 0
+        return
     for key, why in decision.delete.items():
-        typer.echo(f"{'would delete' if is_dry else 'deleted'} {key.folder}: {why}")
+        click.echo(f"{'would delete' if is_dry else 'deleted'} {key.folder}: {why}")
     for key, why in decision.keep.items():
-        typer.echo(f"kept {key.folder}: {why}")
-    return 0
+        click.echo(f"kept {key.folder}: {why}")
 
 
 def _check_newest(storage: Storage, decision: Retention) -> None:
-    """Read it before others are deleted in its favour: until then only its sizes are known."""
+    """Read it before others are deleted in its favor: until then only its sizes are known."""
     newest = max((each for each in find(storage) if each.is_whole), key=lambda each: each.key, default=None)
     if newest is None or not decision.delete:
         return
@@ -147,6 +200,7 @@ def _check_newest(storage: Storage, decision: Retention) -> None:
         raise CheckpointBroken(
             f"nothing is deleted, because the newest checkpoint is broken: {problem}",
             hint=f"delete {newest.key.folder} first, if you do not need it",
+            code="newest-checkpoint-broken",
         )
 
 
@@ -161,15 +215,19 @@ def choose(found: list[Found], step: str, uri: str) -> Found:
     elif step.isdecimal():
         chosen = [each for each in reversed(found) if each.step == int(step)]
     else:
-        raise UsageError(f"--step {step}", hint="give latest, best or a number")
+        raise UsageError(f"--step {step}", hint="give latest, best or a number", code="step-unknown")
     if not chosen:
         steps = ", ".join(str(each.step) for each in whole) or "none"
-        raise NoCheckpoint(f"no checkpoint {step!r} in {uri}", hint=f"whole ones are there of steps: {steps}")
+        raise NoCheckpoint(
+            f"no checkpoint {step!r} in {uri}",
+            hint=f"steps with whole checkpoints: {steps}",
+            code="checkpoint-not-found",
+        )
     return chosen[0]
 
 
 def policy_of(found: list[Found]) -> RetentionPolicy:
-    """What the newest checkpoint's own manifest asks to keep."""
+    """The rule in the newest checkpoint's own manifest."""
     return next((each.manifest.policy for each in reversed(found) if each.manifest is not None), RetentionPolicy())
 
 
@@ -179,13 +237,15 @@ def _export_pt(storage: Storage, chosen: Found, target: Path, only: str) -> None
         module: Any = importlib.import_module("everstep.checkpoint.load")
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"a .pt file needs torch: {error}", hint="export to .safetensors, or pip install torch"
+            f"a .pt file needs torch: {error}",
+            hint="export to .safetensors, or pip install torch",
+            code="torch-missing",
         ) from error
     module.export_pt(storage, chosen, target, only=only)
 
 
 def _runs_below(storage: Storage) -> list[str]:
-    """Where a Trainer's runs keep theirs: NAME-DIGEST/N."""
+    """The folders of a Trainer's runs: NAME-DIGEST/N."""
     names = [name for name, size in storage.list().items() if size is None]
     return [f"{name}/{run}" for name in sorted(names) for run in sorted(storage.list(name)) if run.isdecimal()]
 
@@ -244,4 +304,10 @@ def _console() -> Console:
 
 
 def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=1))
+    click.echo(json.dumps(value, indent=1))
+
+
+for _each in (list_checkpoints, show_checkpoint, verify_checkpoints, export_checkpoint, prune_checkpoints):
+    checkpoint.add_command(_each)
+
+COMMANDS = {"checkpoint": checkpoint}

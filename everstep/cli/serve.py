@@ -1,23 +1,58 @@
-"""`everstep serve`: hand over to the coordinator."""
+"""`everstep serve`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from everstep.coordinator.edge.server import serve
+from everstep import env
+from everstep.cli.options import command
+from everstep.coordinator.edge.server import serve as serve_coordinator
 from everstep.launcher.local_coordinator import write_token
+from everstep.settings import setting
 
 
-def run_coordinator(
-    host: str,
-    port: int,
-    store_url: str,
-    token_file: Path,
-    *,
-    ready_file: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    code: Path | None,
-) -> None:
-    write_token(token_file)
-    serve(host, port, store_url, token_file, ready_file=ready_file, tls_cert=tls_cert, tls_key=tls_key, code=code)
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    host: str = setting("127.0.0.1", "Address to listen on", metavar="HOST")
+    port: int = setting(7070, "Port to listen on; 0: any free one", metavar="PORT")
+    store: str = setting(
+        "sqlite:///everstep.db",
+        f"Store of the coordinator: sqlite:///FILE or postgresql://…; give a URL with a password by {env.STORE}",
+        metavar="URL",
+        variables=(env.STORE,),
+        shows_default=False,
+    )
+    token_file: Path = setting(
+        Path("everstep.token"),
+        "File with the tokens of each role; created if missing",
+        metavar="FILE",
+        variables=(env.TOKEN_FILE,),
+    )
+    ready_file: Path | None = setting(None, "Write the URL to this file once calls are answered", metavar="FILE")
+    tls_cert: Path | None = setting(
+        None, "Certificate (PEM) for https, with the certificates between it and its CA", metavar="FILE"
+    )
+    tls_key: Path | None = setting(
+        None, "Key of the certificate (PEM), readable only by you, without a passphrase", metavar="FILE"
+    )
+    code: Path | None = setting(None, "Folder with jobs' code (code-SHA256.tar.gz) that nodes may fetch", metavar="DIR")
+
+
+@command(ServeOptions)
+def serve(options: ServeOptions) -> None:
+    """Run a coordinator: the service where workers and agents meet."""
+    write_token(options.token_file)
+    serve_coordinator(
+        options.host,
+        options.port,
+        options.store,
+        options.token_file,
+        ready_file=options.ready_file,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        code=options.code,
+    )
+
+
+COMMANDS = {"serve": serve}

@@ -1,46 +1,75 @@
-"""`everstep status`: a job as a table, or as JSON; of one that is over, how it ended."""
+"""`everstep status`: show a job as a table or as JSON, and how it ended."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from everstep import env
+from everstep.cli.options import command
 from everstep.client.calls import Coordinator
 from everstep.errors import CoordinatorUnreachable, Refused, UsageError
-from everstep.jobs.node_spec import find_token
+from everstep.jobs.options import CoordinatorOptions
+from everstep.jobs.tokens import find_token
 from everstep.launcher import run_record
 from everstep.launcher.progress import clock
 from everstep.launcher.run_record import RunRecord
+from everstep.settings import setting
 from everstep.wire import JobView, MetricReport
 
 _LOOK_BACK = 50  # reports, to find the newest of training and of validation
 
 
-def print_status(url: str | None, job: str | None, token_file: Path | None, log_dir: Path, *, is_json: bool) -> None:
-    if url is None:
-        _print_run(*_newest(log_dir, job), token_file, is_json=is_json)
-    elif job is None:
-        raise UsageError("which job?", hint="give --job ID")
+@dataclass(frozen=True, kw_only=True)
+class StatusOptions(CoordinatorOptions):
+    submitted: str | None = setting(None, "A submitted job", is_argument=True, metavar="[ID]")
+    coordinator: str | None = setting(
+        None,
+        "URL of the coordinator; default: that of the newest run in the log folder",
+        metavar="URL",
+        variables=(env.COORDINATOR,),
+    )
+    job: str | None = setting(
+        None, "ID of the job; default: the newest in the log folder", metavar="ID", variables=(env.JOB,)
+    )
+    log_dir: Path = setting(Path("runs"), "Folder with the logs of runs", metavar="DIR", variables=("PET_LOG_DIR",))
+    json: bool = setting(False, "Print JSON instead of a table")
+
+
+@command(StatusOptions)
+def status(options: StatusOptions) -> None:
+    """Show a job: its workers and the coordinator's last decision, or how it ended. Without options: the newest job of
+    this folder.
+
+    ID is a submitted job: its ID here, its ID on the platform, or its name."""
+    if options.submitted is not None:
+        from everstep.cli.submitted import print_submitted
+
+        print_submitted(options.submitted, is_json=options.json)
+    elif options.coordinator is None:
+        _print_run(*_newest(options.log_dir, options.job), options.token_file, is_json=options.json)
+    elif options.job is None:
+        raise UsageError("which job?", hint="give --job ID", code="job-not-named")
     else:
-        _print(*_ask(url, job, token_file), is_json=is_json)
+        _print(*_ask(options.coordinator, options.job, options.token_file), is_json=options.json)
 
 
 def _print_run(directory: Path, record: RunRecord, token_file: Path | None, *, is_json: bool) -> None:
-    """Of the coordinator if it answers, else of what the run has left."""
+    """From the coordinator if it answers, otherwise from the files of the run."""
     try:
         if not record.url or record.state in (run_record.FINISHED, run_record.FAILED):
-            raise CoordinatorUnreachable("the run is over")
+            raise CoordinatorUnreachable("the run is over", code="run-over")
         view, reports = _ask(record.url, record.job, token_file or directory / "token")
-    except (CoordinatorUnreachable, Refused):  # refused: by another one, that has the port now
-        told = outcome(record, directory)
-        print(json.dumps(record.as_json() | {"logs": str(directory)}, indent=2) if is_json else told)
+    except (CoordinatorUnreachable, Refused):  # refused: by another coordinator, which has the port now
+        lines = outcome(record, directory)
+        print(json.dumps(record.as_json() | {"logs": str(directory)}, indent=2) if is_json else lines)
     else:
         _print(view, reports, is_json=is_json)
 
@@ -49,13 +78,13 @@ def outcome(record: RunRecord, directory: Path) -> str:
     """ "circle-1: finished, 224 steps in 0:20; logs in runs/circle-1"."""
     steps = f"{record.num_steps} steps in {clock(record.elapsed_s)}" if record.num_steps else ""
     state = record.shown_state
-    told = [f"{record.job}: {state}", "" if record.reason in ("", state) else record.reason, steps]
+    parts = [f"{record.job}: {state}", "" if record.reason in ("", state) else record.reason, steps]
     ways_out = {
-        "killed": "start it with the same line to go on" if record.is_host else f"add --job {record.job} to go on",
-        run_record.LEFT: "its coordinator is gone; start it with the same line to go on",
+        "killed": "run the same command to continue" if record.is_host else f"add --job {record.job} to continue",
+        run_record.LEFT: "its coordinator is gone; run the same command to continue",
         run_record.RUNNING: "its coordinator does not answer",
     }
-    return "; ".join(filter(None, [", ".join(filter(None, told)), ways_out.get(state), f"logs in {directory}"]))
+    return "; ".join(filter(None, [", ".join(filter(None, parts)), ways_out.get(state), f"logs in {directory}"]))
 
 
 def _ask(url: str, job: str, token_file: Path | None) -> tuple[JobView, Sequence[MetricReport]]:
@@ -86,13 +115,14 @@ def as_json(view: JobView, reports: Sequence[MetricReport]) -> dict[str, Any]:
 
 
 def _newest(log_dir: Path, job: str | None) -> tuple[Path, RunRecord]:
-    """The folder of the newest run here, or of the job that was named."""
+    """The folder of the newest run here, or of the named job."""
     found = next(run_record.newest_first(log_dir, job), None)
     if found is None:
         raise UsageError(
             f"no run of {job} in {log_dir}" if job else f"no run in {log_dir}",
             hint="`everstep run SCRIPT` starts one; a job elsewhere: --coordinator URL, --job ID and --token-file; "
-            "a submitted one: everstep status ID",
+            "a submitted job: everstep status ID",
+            code="run-not-found",
         )
     return found
 
@@ -134,3 +164,6 @@ def newest_line(reports: Sequence[MetricReport]) -> str:
 def _numbers(report: MetricReport) -> str:
     numbers = {name: value for name, value in report.metrics.items() if isinstance(value, int | float)}
     return ", ".join(f"{name} {value:.6g}" for name, value in numbers.items()) or "no numbers"
+
+
+COMMANDS = {"status": status}

@@ -1,4 +1,4 @@
-"""Commands for submitted jobs: parse, call `jobs`, print. stdout is for machines, stderr for people."""
+"""Commands for submitted jobs: parse, call `jobs`, print. Results go to stdout, notes for people to stderr."""
 
 from __future__ import annotations
 
@@ -6,114 +6,151 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NoReturn
 
-import typer
+import click
 from rich.console import Console
 from rich.table import Table
 
+from everstep.cli.options import command, say
 from everstep.cli.status import newest_line, render
 from everstep.errors import EverstepError, UsageError
 from everstep.job_file.tree import dump
 from everstep.jobs import submitted
-from everstep.jobs.submit import prepare, prepare_text, submit
+from everstep.jobs.options import RunOptions
 from everstep.platforms.job_records import JobRecord
+from everstep.settings import setting
 
 
-def say(line: str) -> None:
-    typer.echo(f"everstep: {line}", err=True)
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    job: str = setting(..., "Its ID here, its ID on the platform, or its name", is_argument=True, metavar="ID")
 
 
-def leave(code: int) -> NoReturn:
-    """All is said. A thread that still waits for the log of a node that is gone must not spoil the exit code, as it can
-    when the interpreter ends around it."""
+@dataclass(frozen=True, kw_only=True)
+class LogsOptions(JobOptions):
+    rank: int | None = setting(None, "Only the lines of the worker with this rank at the time", metavar="RANK", least=0)
+    worker: str | None = setting(None, "Only the lines of this worker, such as w1", metavar="NAME")
+    follow: bool = setting(False, "Print the job's output until it ends")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobListOptions:
+    json: bool = setting(False, "Print JSON instead of a table")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowConfigOptions:
+    job: str | None = setting(None, "A submitted job", is_argument=True, metavar="[ID]")
+    file: Path | None = setting(None, "File with the output of `everstep run -f`", also=("-f",), metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleOptions(JobOptions):
+    nodes: int = setting(..., "New number of nodes", metavar="N", least=1)
+
+
+def _leave(code: int) -> int:
+    """Exit at once if a thread still waits for the log of a node that is gone: at the interpreter's end it could change
+    the exit code."""
     if threading.active_count() == 1:
-        raise typer.Exit(code)
+        return code
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:  # nobody reads it any more
+    except OSError:  # the reader has closed the pipe
         code = code or 1
     os._exit(code)
 
 
-def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_dry: bool, follows: bool) -> int:
-    if str(path) == "-":
+def submit_file(options: RunOptions) -> int:
+    """`everstep run -f`."""
+    from everstep.jobs.submit import prepare, prepare_text, submit
+
+    changes, platform = options.changes, options.platform
+    if str(options.file) == "-":
         prepared = prepare_text(sys.stdin.read(), changes, platform=platform, name="stdin")
     else:
-        prepared = prepare(path, changes, platform=platform)
+        prepared = prepare(options.file or Path(), changes, platform=platform)
     for note in prepared.notes:
         say(note)
-    if is_dry:
+    if options.dry_run:
         text = prepared.rendering.text
-        typer.echo(text, nl=not text.endswith("\n"))
+        click.echo(text, nl=not text.endswith("\n"))
         return 0
     record = submit(prepared, say)
-    typer.echo(dump(submitted.ids_of(record)), nl=False)
+    click.echo(dump(submitted.ids_of(record)), nl=False)
     sys.stdout.flush()
     say(f"watch it with: everstep watch {record.id}")
-    return watch(record.id) if follows else 0
+    return _leave(_watch(record) if options.follow else 0)
 
 
-def watch(wanted: str) -> int:
-    record = submitted.find(wanted)
+@command(JobOptions, no_args_is_help=True)
+def watch(options: JobOptions) -> int:
+    """Follow a submitted job until it ends. Exit code 0 if it succeeds. Ctrl-C stops watching, not the job."""
+    return _leave(_watch(submitted.find(options.job)))
+
+
+def _watch(record: JobRecord) -> int:
     try:
         _print_lines(record, follows=True)
     except KeyboardInterrupt:
-        say(f"{record.id} goes on; `everstep cancel {record.id}` ends it")
+        say(f"{record.id} continues; `everstep cancel {record.id}` ends it")
         return 130
     status = submitted.end_of(record)
     say(f"{record.id} {status.state}: {status.reason}")
     return 0 if status.state == "succeeded" else 1
 
 
-def print_logs(wanted: str, *, rank: int | None, worker: str | None, follows: bool) -> int:
-    record = submitted.find(wanted)
+@command(LogsOptions, no_args_is_help=True)
+def logs(options: LogsOptions) -> int:
+    """Print the output of a submitted job."""
+    record, rank, worker = submitted.find(options.job), options.rank, options.worker
     if rank is None and worker is None:
-        _print_lines(record, follows=follows)
-        return 0
+        _print_lines(record, follows=options.follow)
+        return _leave(0)
     is_silent = True
-    for text in submitted.worker_lines(record, rank=rank, worker=worker, follow=follows):
+    for text in submitted.worker_lines(record, rank=rank, worker=worker, follow=options.follow):
         is_silent = False
-        typer.echo(text)
+        click.echo(text)
     if is_silent:
-        who = worker or f"rank {rank}"
-        say(f"{who} has written nothing, or there is none: `everstep status {record.id}` shows the workers")
-    return 0
+        name = worker or f"rank {rank}"
+        say(f"{name} has written nothing or does not exist: `everstep status {record.id}` shows the workers")
+    return _leave(0)
 
 
 def _print_lines(record: JobRecord, *, follows: bool) -> None:
     for line in submitted.logs(record, follow=follows):
-        typer.echo(f"{line.node} | {line.text}")
+        click.echo(f"{line.node} | {line.text}")
 
 
-def list_jobs(*, is_json: bool) -> int:
+@command(JobListOptions, name="list")
+def list_jobs(options: JobListOptions) -> None:
+    """List the jobs that you have submitted, newest first."""
     found = submitted.list_all()
-    if is_json:
+    if options.json:
         rows = [
             {"id": each.id, "name": each.name, "platform": each.platform, **asdict(status)} for each, status in found
         ]
-        typer.echo(json.dumps(rows, indent=2))
-        return 0
-    table = Table(title=None if found else "you have submitted no job on this machine")
+        click.echo(json.dumps(rows, indent=2))
+        return
+    table = Table(title=None if found else "you have not submitted a job on this machine")
     for column in ("id", "platform", "state", "age", "reason"):
         table.add_column(column, overflow="fold")
     for record, status in found:
         table.add_row(record.id, record.platform, status.state, _age(record.age_s), status.reason)
     Console().print(table)
-    return 0
 
 
-def print_submitted(wanted: str, *, is_json: bool) -> int:
+def print_submitted(wanted: str, *, is_json: bool) -> None:
+    """`everstep status ID`."""
     record = submitted.find(wanted)
     status = submitted.status(record)
     if is_json:
-        told = {"id": record.id, "name": record.name, "platform": record.platform, **asdict(status)}
-        typer.echo(json.dumps(told, indent=2))
-        return 0
+        facts = {"id": record.id, "name": record.name, "platform": record.platform, **asdict(status)}
+        click.echo(json.dumps(facts, indent=2))
+        return
     console = Console()
     table = Table(
         title=f"{record.id} on {record.platform}: {status.state}", caption=status.reason, title_justify="left"
@@ -124,7 +161,6 @@ def print_submitted(wanted: str, *, is_json: bool) -> int:
         table.add_row(node.name, node.state, node.where, node.reason)
     console.print(table)
     _print_training(record, console)
-    return 0
 
 
 def _print_training(record: JobRecord, console: Console) -> None:
@@ -139,29 +175,33 @@ def _print_training(record: JobRecord, console: Console) -> None:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def show_config(wanted: str | None, file: Path | None) -> int:
-    if wanted is not None and file is None:
-        record = submitted.find(wanted)
-    elif wanted is None and file is not None:
-        record = submitted.find_printed(file)
+@command(ShowConfigOptions, name="show-config", no_args_is_help=True)
+def show_config(options: ShowConfigOptions) -> None:
+    """Show a submitted job as a job file, and where its parts are; by its ID, or by the output of `run` (-f)."""
+    if options.job is not None and options.file is None:
+        record = submitted.find(options.job)
+    elif options.job is None and options.file is not None:
+        record = submitted.find_printed(options.file)
     else:
-        raise UsageError("which job?", hint="give its id, or -f and what `everstep run -f` has printed")
-    typer.echo(dump(submitted.config_of(record)), nl=False)
-    return 0
+        raise UsageError("which job?", hint="give its ID, or the output of `everstep run -f` with -f",
+                         code="submitted-job-not-named")  # fmt: skip
+    click.echo(dump(submitted.config_of(record)), nl=False)
 
 
-def scale(wanted: str, num_nodes: int) -> int:
-    record = submitted.find(wanted)
-    submitted.scale(record, num_nodes, say)
-    say(f"{record.id}: {num_nodes} nodes from now on")
-    return 0
+@command(ScaleOptions, no_args_is_help=True)
+def scale(options: ScaleOptions) -> None:
+    """Change the number of nodes of a running job."""
+    record = submitted.find(options.job)
+    submitted.scale(record, options.nodes, say)
+    say(f"{record.id}: {options.nodes} nodes from now on")
 
 
-def cancel(wanted: str) -> int:
-    record = submitted.find(wanted)
+@command(JobOptions, no_args_is_help=True)
+def cancel(options: JobOptions) -> None:
+    """End a submitted job and clean up after it."""
+    record = submitted.find(options.job)
     status = submitted.cancel(record, say)
     say(f"{record.id} {status.state}: {status.reason}")
-    return 0
 
 
 def _age(seconds: float) -> str:
@@ -169,3 +209,13 @@ def _age(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+COMMANDS = {
+    "list": list_jobs,
+    "watch": watch,
+    "logs": logs,
+    "show-config": show_config,
+    "scale": scale,
+    "cancel": cancel,
+}

@@ -4,9 +4,9 @@ The number of threads changes how sums are split; cuBLAS, cuDNN and atomics have
 
 from __future__ import annotations
 
-import os
-
 import torch
+
+from everstep import env
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -14,7 +14,7 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 def fix_kernels(threads: int, *, is_cuda: bool) -> None:
     torch.set_num_threads(threads)
     if is_cuda:
-        os.environ.setdefault(_WORKSPACE, ":4096:8")  # read by cuBLAS at its first use in the process
+        env.set_default(_WORKSPACE, ":4096:8")  # read by cuBLAS at its first use in the process
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False

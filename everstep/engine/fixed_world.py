@@ -4,7 +4,6 @@ Workers neither come nor go; a lost peer is an error that ends the worker, and t
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -55,7 +54,7 @@ class Fixed(LoneMembership):
 
     def __init__(self, address: str | None, purpose: str = "engine") -> None:
         self._purpose = purpose
-        self.worker = f"w{os.environ['RANK']}"
+        self.worker = f"w{env.torchrun_rank()}"
         self._address = address or "127.0.0.1"
         self._store: dist.TCPStore | None = None
         self._formed: Group | None = None
@@ -83,21 +82,21 @@ class Fixed(LoneMembership):
         return self._formed
 
     def _form(self) -> Group:
-        host, port, rank = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), int(os.environ["RANK"])
-        is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or dist.is_initialized()
+        (host, port), rank = env.torchrun_master(), env.torchrun_rank()
+        is_hosted = env.has_agent_store() or dist.is_initialized()
         if rank == 0 and not is_hosted:
             timeout = timedelta(seconds=60)
             self._store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timeout)
         world = World(
             generation=1,
             rank=rank,
-            size=int(os.environ["WORLD_SIZE"]),
+            size=env.torchrun_size(),
             store_address=host,
             store_port=port,
             reason="torchrun's world",
         )
         check_size(world.size)
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        attempt = env.num_restarts()
         return Group.form(world, self._address, f"{self._purpose}/attempt{attempt}", timeout_s=300.0)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, create_model, model_validator
 
 from everstep.errors import UsageError
 from everstep.job_file.entrypoint import Entrypoint, entry_of, split, without_launcher
@@ -33,11 +33,12 @@ from everstep.job_file.fields import (
 from everstep.job_file.fields import text_paths as _text_paths
 from everstep.job_file.platform_options import Platforms
 from everstep.job_file.secret import SecretField
+from everstep.settings import settings_of, types_of
+from everstep.wire.policy import Policy
 
 _DNS_LENGTH = 50  # of a job's name: pods add theirs, and a label has 63 at most
 _MAX_NODES = 100_000
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -226,40 +227,32 @@ class Checkpoint(Section):
     grace: Annotated[Duration, Field(description="A node that must go has so long to save and leave.")] = 60.0
 
 
-class Elastic(Section):
-    """How membership changes. The same names as in docs/configuration.md; what is not given is as there."""
-
-    min_workers: Count | None = None
-    max_workers: Count | None = None
-    start_s: Seconds | None = None
-    arrive_s: Seconds | None = None
-    fence_s: Seconds | None = None
-    last_call_s: Seconds | None = None
-    join_s: Seconds | None = None
-    undecided_s: Seconds | None = None
-    micro_batch_deaths: Count | None = None
+def _declared(section: str) -> type[Section]:
+    """A section with the keys that Policy declares for it. What is not given stays unset."""
+    keys: dict[str, Any] = {}
+    for name, each in settings_of(Policy).items():
+        kind, _ = types_of(Policy)[name]
+        finite = False if kind is float else None
+        bounds = Field(ge=each.least, gt=each.above, le=each.most, allow_inf_nan=finite, description=f"{each.text}.")
+        if each.section == section:
+            keys[name] = (Annotated[kind | None, bounds], None)
+    return create_model(section, __base__=Section, **keys)
 
 
-class HealthSection(Section):
-    """Who is lost, and who hangs. The same names as in docs/configuration.md; what is not given is as there."""
+class Elastic(_declared("elastic")):  # type: ignore[misc]
+    """How membership changes. The same names and defaults as in docs/configuration.md."""
 
-    heartbeat_s: Seconds | None = None
-    lease_s: Seconds | None = None
-    stall_s: Seconds | None = None
-    hang_s: Seconds | None = None
-    silence_s: Seconds | None = None
-    check: Annotated[bool, Field(description="First measure all nodes; those that fail or are slow are left out.")] = (
+
+class HealthSection(_declared("health")):  # type: ignore[misc]
+    """When a worker is lost or hung. The same names and defaults as in docs/configuration.md."""
+
+    check: Annotated[bool, Field(description="Measure all nodes first, and leave out those that fail or are slow.")] = (
         False
     )
 
 
-class ShardsSection(Section):
-    """Leased data. The same names as in docs/configuration.md; what is not given is as there."""
-
-    minibatches_per_shard: Count | None = None
-    shard_lease_s: Seconds | None = None
-    shard_failures: Count | None = None
-    straggler_factor: Annotated[float | None, Field(ge=1)] = None
+class ShardsSection(_declared("shards")):  # type: ignore[misc]
+    """Leased data. The same names and defaults as in docs/configuration.md."""
 
 
 class Searcher(Section):

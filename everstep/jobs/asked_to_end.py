@@ -1,4 +1,4 @@
-"""Hear that we are asked to end, and go on until that suits us."""
+"""Learn that we are asked to end, and choose the moment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def asked_to_end() -> Iterator[threading.Event]:
-    """Set by SIGTERM and SIGINT. From the main thread."""
+    """An event that SIGTERM and SIGINT set. To be called in the main thread."""
     asked = threading.Event()
 
     def handle(_number: int, _frame: FrameType | None) -> None:

@@ -1,6 +1,6 @@
-"""Start a probe on each node through the machinery that starts workers, and read what all of them found.
+"""Start a probe on each node the way workers are started, and read the results of all nodes.
 
-For `everstep doctor` over several nodes, and for `everstep run --check` before the workers are started."""
+For `everstep doctor` over several nodes, and for `everstep run --check` before the workers start."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.doctor.nodes import PEER_LOST, NodeReport, fitness_of, read_reports
-from everstep.jobs.node_spec import AgentRequest, find_token, node_spec
 from everstep.launcher.agent import Agent
 from everstep.launcher.decisions import Verdict
 from everstep.launcher.local_coordinator import private_directory
 from everstep.launcher.local_worker import LocalWorker
 from everstep.launcher.logs import tail
-from everstep.launcher.node import worker_command
+from everstep.launcher.node import NodeSpec, worker_command
 from everstep.launcher.starter import Starter
 from everstep.wire import Fitness, JobSpec, Policy
 
@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probed:
-    """How the probes went."""
+    """The results of the probes."""
 
     verdict: Verdict
     rank: int = -1  # this node's
@@ -44,14 +44,13 @@ class Probed:
         return f"its probe failed: {first.exit}" + (f", {self.last_words[-1]}" if self.last_words else "")
 
 
-def probe_nodes(request: AgentRequest, directory: Path, say: Say, *, log_dir: Path | None = None) -> Probed:
-    """This node's part in the job of the request, with the probe for a script. `log_dir`: look at the machine too."""
+def probe_nodes(node: NodeSpec, say: Say, *, log_dir: Path | None = None) -> Probed:
+    """This node's part in its job, with the probe as the script. `log_dir`: examine the machine too."""
     started: list[LocalWorker] = []
     args = [] if log_dir is None else [str(log_dir.resolve())]
     command = tuple(worker_command("everstep.doctor.measuring_worker", args, is_module=True))
-    probe = replace(request, command=command, num_workers=1, is_local_rank_virtual=False)
-    plainly = Starter({}, None)
-    verdict = Agent(node_spec(probe, directory), plainly, say=say, on_worker=started.append).run()
+    probe = replace(node, command=command, num_workers=1, is_local_rank_virtual=False)
+    verdict = Agent(probe, Starter({}, None), say=say, on_worker=started.append).run()
     if not started:
         return Probed(verdict=verdict)
     files = started[-1].files
@@ -64,38 +63,37 @@ def probe_nodes(request: AgentRequest, directory: Path, say: Say, *, log_dir: Pa
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
     fitness: Fitness
-    exit_code: int | None = None  # the run is to end with it: a signal came
+    exit_code: int | None = None  # the run must end with it: a signal came
 
 
-def check_node(request: AgentRequest, policy: Policy, directory: Path, say: Say) -> Checked:
-    """Measure this node together with all others that start with it, or alone if they have begun without it."""
-    together = replace(request, job=f"{request.job}-check")
-    if _is_over(together, policy, directory):
-        together = replace(request, job=f"{request.job}-check-{secrets.token_hex(3)}")
-        _is_over(together, replace(policy, start_nodes=1, min_nodes=1, max_nodes=1), directory)
-    folder = private_directory(directory / "check")
-    probed = probe_nodes(together, folder, lambda line: say(f"check: {line}"))
+def check_node(node: NodeSpec, policy: Policy, token: Path, say: Say) -> Checked:
+    """Measure this node together with all others that start with it, or alone if they have started without it."""
+    together = replace(node, job=f"{node.job}-check", directory=private_directory(node.directory / "check"))
+    if _is_over(together, policy, token):
+        together = replace(together, job=f"{node.job}-check-{secrets.token_hex(3)}")
+        _is_over(together, replace(policy, start_nodes=1, min_nodes=1, max_nodes=1), token)
+    probed = probe_nodes(together, lambda line: say(f"check: {line}"))
     code = probed.verdict.exit_code
     if code > 128:
         return Checked(fitness=Fitness(), exit_code=code)
     fitness = Fitness(failure=probed.own_failure)
     if probed.reports:
         fitness = fitness_of(probed.rank, probed.reports)
-    say(f"check: {_told(fitness) or probed.verdict.reason}")
+    say(f"check: {_in_words(fitness) or probed.verdict.reason}")
     return Checked(fitness=fitness)
 
 
-def _told(fitness: Fitness) -> str:
+def _in_words(fitness: Fitness) -> str:
     if fitness.failure:
         return fitness.failure
     parts = [] if fitness.gflops is None else [f"{fitness.gflops:.0f} GFLOP/s"]
-    parts += [] if fitness.mb_per_s is None else [f"{fitness.mb_per_s:.0f} MB/s to the best neighbour"]
+    parts += [] if fitness.mb_per_s is None else [f"{fitness.mb_per_s:.0f} MB/s to the best neighbor"]
     return ", ".join(parts)
 
 
-def _is_over(request: AgentRequest, policy: Policy, directory: Path) -> bool:
+def _is_over(node: NodeSpec, policy: Policy, token: Path) -> bool:
     """Create the job, or find it as it is."""
-    with closing(Coordinator(request.coordinator_url, find_token(request.token_file), request.job)) as coordinator:
-        checking = replace(policy, max_restarts=0, silence_s=None, start_workers=1, min_workers=1, max_workers=None)
+    checking = replace(policy, max_restarts=0, silence_s=None, start_workers=1, min_workers=1, max_workers=None)
+    with closing(Coordinator(node.coordinator_url, env.read_token(token), node.job)) as coordinator:
         view = coordinator.create_job(JobSpec(name="check", policy=checking))
     return view.is_finished or view.is_stopped

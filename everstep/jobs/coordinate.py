@@ -1,6 +1,6 @@
 """`everstep coordinate`: the coordinator of one submitted job, and its nodes where it makes them itself.
 
-Started again on the same folder it goes on as before. Its exit code is the job's."""
+Started again on the same folder, it continues. Its exit code is the job's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from everstep import env
@@ -19,6 +18,7 @@ from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job_file.order import NodeOrder, policy_of
 from everstep.jobs.asked_to_end import asked_to_end
 from everstep.jobs.node import read_order
+from everstep.jobs.options import CoordinateOptions
 from everstep.launcher.local_coordinator import (
     CoordinatorFiles,
     LocalCoordinator,
@@ -34,35 +34,25 @@ from everstep.waiting import wait_until
 from everstep.wire import JobSpec, JobView
 
 _TURN_S = 0.2
-_HEAR_S = 30.0  # after the job's end, for nodes to hear of it
+_LEAVE_S = 30.0  # after the job's end, for nodes to learn of it and leave
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CoordinateRequest:
-    order: str
-    folder: Path
-    host: str
-    port: int
-    token_file: Path | None
-    fleet: str  # none, local, kubernetes, indexed; requeued: all may go, coordinator too, and come back on this folder
-
-
-def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> int:
-    order = read_order(request.order)
-    folder = private_directory(request.folder)
+def run_coordinate(options: CoordinateOptions, say: Callable[[str], None]) -> int:
+    order = read_order(options.order)
+    folder = private_directory(options.folder)
     files = CoordinatorFiles(directory=folder, serves_code=bool(order.code and not order.code_from))
-    if request.token_file is not None and request.token_file.resolve() != files.token:
-        private_file.write(files.token, env.read_token(request.token_file).encode() + b"\n")
-    told = status_file.read(folder)
-    if told is not None and told[0] in OVER:  # one that ended with an error may be started again for that
-        say(f"{told[0]}, as it was before this start")
-        return 0 if told[0] == "succeeded" else 1
+    if options.token_file is not None and options.token_file.resolve() != files.token:
+        private_file.write(files.token, env.read_token(options.token_file).encode() + b"\n")
+    before = status_file.read(folder)
+    if before is not None and before[0] in OVER:  # the platform may start it again after an error
+        say(f"{before[0]}, as it was before this start")
+        return 0 if before[0] == "succeeded" else 1
     status_file.write(folder, "running", "the coordinator is started")
     write_token(files.token)
-    fleet = _fleet(request.fleet, order, folder)
+    fleet = _fleet(options.fleet, order, folder)
     fleet.prepare()
-    host, comes_back = own_address(request.host), request.fleet == "requeued"
-    port = _port(files, request.port) if not comes_back else earlier_port(files, host)
+    host, comes_back = own_address(options.host), options.fleet == "requeued"
+    port = _port(files, options.port) if not comes_back else earlier_port(files, host)
     with (
         asked_to_end() as asked,
         LocalCoordinator(files, say=say, host=host, port=port) as local,
@@ -76,12 +66,12 @@ def run_coordinate(request: CoordinateRequest, say: Callable[[str], None]) -> in
                 _await_nodes(coordinator, fleet, order.grace_s)
                 view = coordinator.view(is_brief=True)
             if _is_over(view):
-                _await_nodes(coordinator, fleet, _HEAR_S)
+                _await_nodes(coordinator, fleet, _LEAVE_S)
                 fleet.dissolve(is_good=view.is_finished)
     if not _is_over(view):
-        say("ended by a signal; the job goes on without its coordinator until the next one comes")
+        say("ended by a signal; the job continues without its coordinator until the next one comes")
         if comes_back:
-            status_file.write(folder, "pending", "its nodes were asked to go; it goes on when they are back")
+            status_file.write(folder, "pending", "its nodes were asked to leave; it continues when they are back")
         return 128 + signal.SIGTERM
     state: State = "succeeded" if view.is_finished else "cancelled" if was_asked else "failed"
     status_file.write(folder, state, view.reason)
@@ -99,9 +89,9 @@ def _attend(
     *,
     began_at: float,
 ) -> tuple[JobView, bool]:
-    """Until the job is over, or we are told to go: then True. Who is told when it is over already did not end it."""
+    """Until the job is over, or we are asked to end it: then True, unless it was over already."""
     leave_at = None if order.time_limit_s is None else began_at + order.time_limit_s - order.grace_s
-    told = ""
+    said = ""
     while True:
         nodes, view = fleet.nodes(), _look(coordinator)
         if view is not None and _is_over(view):
@@ -118,14 +108,14 @@ def _attend(
             reason = keep(fleet, nodes, now=time.time(), num_wanted=0 if is_late else None).reason
         except PermanentError as error:
             return _stop(coordinator, error.message), False
-        if reason != told and not isinstance(fleet, NoFleet):
-            told = reason
+        if reason != said and not isinstance(fleet, NoFleet):
+            said = reason
             say(reason)
         asked.wait(_TURN_S)
 
 
 def _began_at(folder: Path) -> float:
-    """When the first coordinator of this folder began: the job's time runs from then on."""
+    """When the first coordinator of this folder began: the job's time limit counts from then on."""
     path = folder / "began"
     if not path.exists():
         private_file.write(path, f"{time.time()}\n".encode())
@@ -145,7 +135,7 @@ def _stop(coordinator: Coordinator, reason: str) -> JobView:
 
 
 def _await_nodes(coordinator: Coordinator, fleet: Fleet, patience_s: float) -> None:
-    """All nodes have heard of the end, and have left."""
+    """Until all nodes have learned of the end and have left."""
 
     def have_left() -> bool:
         view = _look(coordinator)
@@ -160,7 +150,7 @@ def _is_over(view: JobView) -> bool:
 
 
 def _port(files: CoordinatorFiles, port: int) -> int:
-    """The one that an earlier coordinator of this folder had, unless one is given: nodes know no other."""
+    """The given one, or that of an earlier coordinator of this folder: nodes know no other."""
     if port == 0 and files.ready.exists():
         return int(files.ready.read_text().strip().rsplit(":", 1)[1])
     return port
@@ -179,4 +169,6 @@ def _fleet(kind: str, order: NodeOrder, folder: Path) -> Fleet:
         from everstep.platforms.kubernetes.fleet import IndexedFleet, KubernetesFleet
 
         return IndexedFleet() if kind == "indexed" else KubernetesFleet(order, folder)
-    raise UsageError(f"no fleet {kind!r}", hint="none, requeued, local, kubernetes or indexed")
+    raise UsageError(
+        f"unknown fleet {kind!r}", hint="none, requeued, local, kubernetes or indexed", code="fleet-unknown"
+    )

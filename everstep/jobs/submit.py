@@ -1,4 +1,4 @@
-"""Submit a job: from its file to what its platform has made of it. Nothing is printed here: notes come back."""
+"""Submit a job: check its file, pack its code, render it, send what was rendered. Notes are returned, not printed."""
 
 from __future__ import annotations
 
@@ -24,41 +24,45 @@ from everstep.storage.code_archive import LARGE_BYTES, Code, pack
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """A job that was checked, packed and rendered: ready to be sent, or to be looked at."""
+    """A job that was checked, packed and rendered: ready to be sent or shown."""
 
     job: Job
     platform: Platform
     ticket: Ticket
     rendering: Rendering
-    notes: tuple[str, ...]  # what its submitter should know
+    notes: tuple[str, ...]  # for the user
     missing: str  # why the entrypoint is not in the code; empty: it is
 
 
 def prepare(path: Path, changes: Sequence[str] = (), *, platform: str | None = None) -> Prepared:
-    """Of the file at `path`, with changes as `--set` takes them."""
+    """Read the file at `path`. `changes`: KEY=VALUE, as `--set` takes them."""
     return _prepare(load_file(path, _with_platform(changes, platform)), path)
 
 
 def prepare_text(text: str, changes: Sequence[str] = (), *, platform: str | None = None, name: str) -> Prepared:
-    """The same for a file's content; `name`: what problems with it are told of."""
+    """The same for a file's content; `name`: the file's name in error messages."""
     return _prepare(load(text, _with_platform(changes, platform), name=name), None)
 
 
-def submit(prepared: Prepared, say: Say) -> JobRecord:
-    """Send it, and remember it. `say` is told how it gets on."""
+def submit(prepared: Prepared, say: Say | None = None) -> JobRecord:
+    """Send it, and store its record. `say` gets the progress, for people."""
     job, platform, ticket = prepared.job, prepared.platform, prepared.ticket
     if prepared.missing and not job.setup and (platform.name == "local" or not job.image):
         raise UsageError(
-            prepared.missing, hint="name a script of that folder, or see `workdir`; nothing else could bring it"
+            prepared.missing,
+            hint="name a script in that folder, or see `workdir`; nothing else could provide it",
+            code="entrypoint-missing",
         )
     if (problem := platform.detect()) is not None:
-        raise UsageError(f"{platform.name} cannot be used from here: {problem}")
+        raise UsageError(f"{platform.name} cannot be used from here: {problem}", code="platform-unusable")
     job_records.make_ready()
     values = resolve(job.secrets)
     try:
-        submitted = platform.submit(job, ticket, values, say)
+        submitted = platform.submit(job, ticket, values, say or (lambda _line: None))
     except OSError as error:
-        raise UsageError(f"not submitted: {error}", hint=f"its files belong in {ticket.folder}") from error
+        raise UsageError(
+            f"not submitted: {error}", hint=f"its files belong in {ticket.folder}", code="job-folder-unusable"
+        ) from error
     record = JobRecord(
         id=ticket.id,
         name=job.title,
@@ -92,7 +96,7 @@ def _prepare(loaded: Loaded, job_file: Path | None) -> Prepared:
     rendering = platform.render(job, ticket)
     policy_of(order_of(job, ticket.id))  # refused here, not by a coordinator far away
     if missing := _missing_script(job, ticket.workdir):
-        notes = (*notes, f"{missing}; the image or `setup` must bring it")
+        notes = (*notes, f"{missing}; the image or `setup` must provide it")
     return Prepared(
         job=job,
         platform=platform,
@@ -113,14 +117,18 @@ def _missing_script(job: Job, workdir: Path) -> str:
 def _refuse_search(job: Job) -> None:
     if job.searcher is not None and job.searcher.name != "single":
         raise UsageError(
-            f"searcher.name: {job.searcher.name}: only single is run", hint="--set searcher.name=single runs it once"
+            f"searcher.name: {job.searcher.name}: only single is supported",
+            hint="--set searcher.name=single runs it once",
+            code="searcher-not-supported",
         )
 
 
 def _ticket(job: Job, platform: Platform, job_file: Path | None) -> tuple[Ticket, tuple[str, ...]]:
     workdir = Path(job.workdir).expanduser().resolve()
     if not workdir.is_dir():
-        raise UsageError(f"workdir {workdir} is no folder", hint="the folder that holds the entrypoint")
+        raise UsageError(
+            f"workdir {workdir} is not a folder", hint="give the folder of the entrypoint", code="workdir-missing"
+        )
     job_id = f"{job.slug}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     private = private_files(job.secrets, job_file=job_file)
     code = pack(workdir, ignore_file=job.ignore, private=private) if platform.ships_code else None
@@ -130,7 +138,7 @@ def _ticket(job: Job, platform: Platform, job_file: Path | None) -> tuple[Ticket
         _check_entrypoint(job, workdir, code)
     if code is not None and len(code.data) > LARGE_BYTES:
         size = f"{len(code.data) >> 20} MiB as a tarball"
-        notes.append(f"the code in {workdir} is {size}: is there data in it? See {job.ignore}")
+        notes.append(f"the code in {workdir} is {size}: does it contain data? See {job.ignore}")
     return Ticket(id=job_id, folder=workdir / "runs" / job_id, workdir=workdir, code=code), tuple(notes)
 
 
@@ -141,4 +149,5 @@ def _check_entrypoint(job: Job, workdir: Path, code: Code) -> None:
         raise UsageError(
             f"{script} is in {workdir} but not among the {len(code.files.taken)} files that are sent",
             hint=f"it is ignored, or private to its owner: put !/{name} into {job.ignore}",
+            code="entrypoint-not-sent",
         )

@@ -1,4 +1,8 @@
-"""Jobs that were submitted: find one, and ask how it is, what it prints, or that it be scaled or ended."""
+"""Submitted jobs, for programs: find one, read its status and logs, scale it, cancel it. Nothing is printed here.
+
+record = submit(prepare(Path("job.yaml")))   # everstep.jobs.submit
+status(record).state                         # "running"
+cancel(record)"""
 
 from __future__ import annotations
 
@@ -21,39 +25,45 @@ from everstep.platforms.registry import platform_of
 from everstep.waiting import wait_until
 from everstep.wire import JobView, MetricReport
 
-_LATE_STATUS_S = 5.0  # a platform may say that it runs a moment after its last line
+_LATE_STATUS_S = 5.0  # a platform may report "running" for a moment after the last line
 _NEWEST_REPORTS = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingStatus:
-    """What a job's coordinator knows."""
+    """The view of a job's coordinator."""
 
     view: JobView
     reports: tuple[MetricReport, ...]  # the newest
+
+
+def _ignore(_line: str) -> None:
+    """Notes for people."""
 
 
 find = job_records.find  # by any of its ids, or its name
 
 
 def find_printed(file: Path) -> JobRecord:
-    """The job of which `file` holds what `everstep run -f` has printed."""
+    """The job whose output of `everstep run -f` is in `file`."""
     try:
-        told = yaml.safe_load(file.read_text())
-        return find(str(told["everstep"]["id"] if "everstep" in told else told["jobId"]))
+        printed = yaml.safe_load(file.read_text())
+        return find(str(printed["everstep"]["id"] if "everstep" in printed else printed["jobId"]))
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise UsageError(
-            f"{file} is not what `everstep run -f` has printed: {error}", hint="… | tee info.yaml"
+            f"{file} is not the output of `everstep run -f`: {error}",
+            hint="save it with … | tee info.yaml",
+            code="run-output-unreadable",
         ) from None
 
 
 def list_all() -> list[tuple[JobRecord, JobStatus]]:
-    """Newest first. A platform that cannot be asked now does not hide the other jobs."""
+    """Newest first. A platform that is unreachable does not hide the other jobs."""
     return [(record, _status_if_known(record)) for record in job_records.load_all()]
 
 
 def status(record: JobRecord) -> JobStatus:
-    """What is over stays so, and is remembered: the platform may forget it."""
+    """A final state is stored: the platform may forget it."""
     if record.end is not None:
         state, reason = record.end
         return JobStatus(state=cast(State, state), reason=reason)
@@ -64,7 +74,7 @@ def status(record: JobRecord) -> JobStatus:
 
 
 def end_of(record: JobRecord) -> JobStatus:
-    """After its last line: how it ended, if the platform knows by now."""
+    """After its last line: how it ended, if the platform knows it already."""
     wait_until(lambda: status(record).is_over, _LATE_STATUS_S, "the platform to report the end", pause_s=0.2)
     return status(record)
 
@@ -74,9 +84,9 @@ def logs(record: JobRecord, *, follow: bool = False) -> Iterator[LogLine]:
 
 
 def worker_lines(record: JobRecord, *, rank: int | None, worker: str | None, follow: bool = False) -> Iterator[str]:
-    """Those of one worker, by its name or by its rank at that moment."""
+    """The lines of one worker, by its name or by its rank at the time."""
     if rank is not None and worker is not None:
-        raise UsageError("--rank and --worker at once", hint="give one of them")
+        raise UsageError("--rank and --worker at once", hint="give one of them", code="rank-and-worker")
     texts = (line.text for line in logs(record, follow=follow))
     if worker is not None:
         return iter(by_worker(texts, worker))
@@ -92,25 +102,27 @@ def training(record: JobRecord) -> TrainingStatus | None:
         return TrainingStatus(view=coordinator.view(), reports=tuple(reports))
 
 
-def scale(record: JobRecord, num_nodes: int, say: Say) -> None:
+def scale(record: JobRecord, num_nodes: int, say: Say = _ignore) -> None:
+    """`say` gets notes for people."""
     if not record.min_nodes <= num_nodes <= record.max_nodes:
         raise UsageError(
             f"{num_nodes} nodes: the job takes {record.min_nodes} to {record.max_nodes}",
-            hint="the job file's `nodes: MIN:MAX` says how many there may be",
+            hint="`nodes: MIN:MAX` in the job file sets the range",
+            code="nodes-out-of-range",
         )
     if (found := status(record)).is_over:
-        raise UsageError(f"{record.id} is over: {found.state}, {found.reason}")
+        raise UsageError(f"{record.id} is over: {found.state}, {found.reason}", code="submitted-job-over")
     platform_of(record.platform).scale(record, num_nodes, say)
 
 
-def cancel(record: JobRecord, say: Say) -> JobStatus:
-    """Returns when nothing of it runs any more."""
+def cancel(record: JobRecord, say: Say = _ignore) -> JobStatus:
+    """Returns when no part of it runs any more."""
     platform_of(record.platform).cancel(record, say)
     return status(record)
 
 
 def ids_of(record: JobRecord) -> dict[str, Any]:
-    """What `run` prints: ADS's names first."""
+    """The output of `run`: ADS's names first."""
     main, *others = record.runs or ((record.name, record.job_id),)
     return {
         "jobId": record.job_id,
@@ -127,7 +139,7 @@ def config_of(record: JobRecord) -> dict[str, Any]:
 
 
 def _runtime_of(record: JobRecord) -> dict[str, Any]:
-    """Who is MAIN, and where it is met, by ADS's names."""
+    """The main node and its address, by ADS's names."""
     main = (record.runs or ((record.name, record.job_id),))[0][0]
     try:
         with platform_of(record.platform).coordinator(record) as found:
@@ -135,7 +147,7 @@ def _runtime_of(record: JobRecord) -> dict[str, Any]:
     except EverstepError as error:
         return {"main": main, "coordinator": f"not found: {error.message}"}
     if url is None:
-        return {"main": main, "coordinator": "none is running, or it cannot be reached from here"}
+        return {"main": main, "coordinator": "not running, or not reachable from here"}
     return {"main": main, "coordinator": url.geturl(), "MASTER_ADDR": url.hostname, "MASTER_PORT": url.port}
 
 
@@ -147,7 +159,7 @@ def _status_if_known(record: JobRecord) -> JobStatus:
 
 
 def _ranks(record: JobRecord) -> Mapping[str, int]:
-    """By worker, as long as there is somebody to ask."""
+    """By worker, as long as the coordinator answers."""
     try:
         with _coordinator(record) as coordinator:
             workers = coordinator.view().workers if coordinator is not None else []

@@ -231,7 +231,7 @@ class Agent:
     def _start(self, place: WorkerRanks) -> None:
         worker = place.worker
         files = place.files(self._node.directory)
-        environment = worker_environment(self._node, place, os.environ, saver=self._saver.path)
+        environment = worker_environment(self._node, place, env.everything(), saver=self._saver.path)
         try:
             files.make(attempt=place.num_restarts, local_rank=place.local_rank)
             allocate(files.board)

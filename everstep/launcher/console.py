@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from everstep import env
+
 _WIPE = "\r\x1b[2K"
 
 
@@ -29,7 +31,7 @@ class Console:
     def width(self) -> int:
         """Columns, read each time: a window can be resized."""
         try:
-            return int(os.environ.get("COLUMNS", "")) or 80
+            return int(env.value("COLUMNS") or "") or 80
         except ValueError:
             pass
         try:

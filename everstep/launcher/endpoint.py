@@ -67,7 +67,7 @@ def as_job_id(text: str) -> str:
 
 
 def shared_token_path(job: str) -> Path:
-    return Path.home() / ".everstep" / "tokens" / as_job_id(job)
+    return env.token_path(as_job_id(job))
 
 
 def share_token(job: str, token: str) -> Path:

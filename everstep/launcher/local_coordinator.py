@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from everstep import env as names
 from everstep.addresses import can_bind
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.launcher.logs import tail
@@ -105,7 +106,7 @@ def start_coordinator(
     write_token(files.token)
     files.ready.unlink(missing_ok=True)
     with private_file.append(files.log) as output:
-        child = start([*inside, *serve_command(files, host, port)], output=output, env=env or os.environ)
+        child = start([*inside, *serve_command(files, host, port)], output=output, env=env or names.everything())
     try:
         return child, await_ready(child, files, READY_S)
     except BaseException:

@@ -6,13 +6,13 @@ torch."""
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from everstep import env
 from everstep.checkpoint.saver.messages import KINDS, Said
 from everstep.events import emit
 from everstep.ipc.event_loop import EventLoop
@@ -97,7 +97,7 @@ class SaverProcess:
         with theirs, private_file.append(f"{self._path}.log") as output:
             files = [self._listener.fileno(), theirs.fileno()]
             command = [sys.executable, "-u", "-c", _PROGRAM, *(str(file) for file in files)]
-            return start_detached(command, env=os.environ, output=output, descriptors=files)
+            return start_detached(command, env=env.everything(), output=output, descriptors=files)
 
     def _hear(self) -> None:
         assert self._line is not None and self._listener is not None

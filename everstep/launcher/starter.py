@@ -156,7 +156,7 @@ class Starter:
     def _keep_control(self) -> None:
         """Have a nursery for the next run's coordinator. Only now: while a job starts, it needs the cores itself."""
         if self._keep_warm_s > 0:
-            env = plain_environment(os.environ)
+            env = plain_environment(names.everything())
             nursery = _warm_nursery(env, CONTROL, may_start=True, idle_s=self._keep_warm_s)
             if nursery is not None:
                 nursery.close()

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 
+from everstep import env
 from everstep.nursery import exit, interrupt
 from everstep.nursery.programs import read_early
 
@@ -27,7 +28,7 @@ def main() -> None:
     from everstep.nursery.server import NurseryServer
     from everstep.nursery.worker import become
 
-    environment = read_early(os.environ)
+    environment = read_early(env.everything())
     problem = preload(sys.argv[2])
     exit.spare_modules()
     gc.freeze()  # or the garbage collector of every fork would write to, and so copy, every page

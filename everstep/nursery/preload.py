@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from everstep import env
 from everstep.nursery.client import CONTROL
 from everstep.waiting import wait_until
 
@@ -34,7 +35,6 @@ _FOR_WORKERS = (
 _FOR_CONTROL = (
     "everstep.cli.main",
     "everstep.cli.serve",
-    "typer._adapters",
     "sqlite3",
     "uvicorn.lifespan.on",
     "uvicorn.loops.auto",
@@ -127,9 +127,9 @@ def _rehearse() -> None:
 
     import everstep
 
-    for name in [name for name in os.environ if name.startswith("EVERSTEP_")] + ["RANK", "WORLD_SIZE"]:
-        os.environ.pop(name, None)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    theirs = {name: value for name, value in env.everything().items() if not name.startswith("EVERSTEP_")}
+    env.replace({name: value for name, value in theirs.items() if name not in ("RANK", "WORLD_SIZE")})
+    env.update({"GLOO_SOCKET_IFNAME": "lo"})
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     _step_of_torchs()
     dist.destroy_process_group()  # when no DDP is left: one that outlives its group may hang when it goes

@@ -53,8 +53,7 @@ def _take_files(files: list[int]) -> None:
 
 
 def _take_surroundings(environment: Mapping[str, str], directory: str) -> None:
-    os.environ.clear()
-    os.environ.update(environment)
+    env.replace(environment)
     time.tzset()
     os.chdir(directory)
 

@@ -41,7 +41,20 @@ def other_host(natives: Mapping[str, Any]) -> str:
 
 def is_alive(natives: Mapping[str, Any]) -> bool:
     pid = int(natives["pid"])
-    return not other_host(natives) and process_state(pid) != ENDED and started_at(pid) == natives["started"]
+    if other_host(natives):
+        return False
+    if process_state(pid) == ENDED:
+        _reap(pid)
+        return False
+    return bool(started_at(pid) == natives["started"])
+
+
+def _reap(pid: int) -> None:
+    """A program that submits jobs and lives on is their parent."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:  # another program has submitted it
+        pass
 
 
 def end(natives: Mapping[str, Any], say: Say) -> None:

@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from everstep import env
 from everstep.errors import PermanentError, UsageError
 from everstep.platforms.base import LogLine
 from everstep.process import Answer, Child, ask
@@ -53,7 +54,7 @@ def problem() -> str | None:
     """Why there is no engine that can be used from here, with the way out."""
     if shutil.which("docker") is None:
         return "there is no docker command; install Docker and its Compose plugin"
-    host = os.environ.get("DOCKER_HOST", "")
+    host = env.value("DOCKER_HOST") or ""
     if host.startswith("ssh://") or (host.startswith("tcp://") and "//127." not in host and "//localhost" not in host):
         return f"DOCKER_HOST={host} is another machine, which does not see this one's files; use the engine of this one"
     try:

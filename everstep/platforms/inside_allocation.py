@@ -4,9 +4,9 @@ It ends with the allocation, and is ended without it."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from everstep import env
 from everstep.platforms import background_process
 from everstep.platforms.base import OVER, JobStatus, Say, Submitted, Ticket
 from everstep.platforms.cluster_folder import JOB_LOG, ClusterFolder
@@ -14,7 +14,7 @@ from everstep.platforms.job_records import JobRecord
 
 
 def start(ticket: Ticket, script: Path, grace_s: float) -> Submitted:
-    pid = background_process.start(["bash", str(script)], os.environ, ticket.folder / JOB_LOG)
+    pid = background_process.start(["bash", str(script)], env.everything(), ticket.folder / JOB_LOG)
     natives = {"mode": "allocation", **background_process.describe(pid, grace_s)}
     return Submitted(job_id=ticket.id, runs=(("job", ticket.id),), work_dir=str(ticket.folder), natives=natives)
 

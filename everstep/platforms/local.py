@@ -57,7 +57,7 @@ class LocalPlatform:
         private_file.write(folder / "token", new_tokens().encode())
         if secrets:
             private_file.write_json(folder / "secrets.json", dict(secrets))
-        pid = background_process.start(_command(folder), {**os.environ, env.ORDER: order.to_json()}, _log(folder))
+        pid = background_process.start(_command(folder), {**env.everything(), env.ORDER: order.to_json()}, _log(folder))
         try:
             _await_ready(pid, folder)
         except BaseException:  # also Ctrl-C: nobody would know of it

@@ -104,7 +104,7 @@ class LocalFleet:
             env.TOKEN_FILE: str(self._folder / "token"),
         }
         secrets = self._folder / "secrets.json"
-        return {**os.environ, **ours, **({env.SECRETS_FILE: str(secrets)} if secrets.exists() else {})}
+        return {**env.everything(), **ours, **({env.SECRETS_FILE: str(secrets)} if secrets.exists() else {})}
 
 
 def _ended(node: FleetNode, ended: Exit) -> FleetNode:

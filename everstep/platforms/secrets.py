@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from everstep import env
 from everstep.errors import UsageError
 from everstep.job_file.secret import Secret
 
@@ -19,7 +19,7 @@ def _value(name: str, secret: Secret) -> str | None:
     if secret.is_value:
         return secret.held
     if secret.kind == "env":
-        if (value := os.environ.get(secret.held)) is None:
+        if (value := env.everything().get(secret.held)) is None:
             raise UsageError(f"secrets.{name}: the variable {secret.held} is not set", hint=f"export {secret.held}=…")
         return value
     if secret.kind == "file":

@@ -211,11 +211,15 @@ class Cluster:
             "--log-dir": self.directory,
         }
         flat = [str(part) for option in options.items() for part in option]
-        return [sys.executable, "-u", "-m", "everstep", "agent", *flat, "--", self._script, *self._args]
+        return [sys.executable, "-u", "-m", "everstep", "join", *flat, "--", self._script, *self._args]
 
     def _environment(self) -> dict[str, str]:
         kept = (names.CHECK_EVENTS,)
-        outer = {name: value for name, value in os.environ.items() if name in kept or not name.startswith("EVERSTEP_")}
+        outer = {
+            name: value
+            for name, value in names.everything().items()
+            if name in kept or not name.startswith("EVERSTEP_")
+        }
         path = os.pathsep.join(filter(None, [str(Path(everstep.__file__).parents[1]), outer.get("PYTHONPATH", "")]))
         return outer | {"PYTHONPATH": path, names.EVENTS: str(self.directory / "events.jsonl")} | self._given_env
 

@@ -67,9 +67,9 @@ def test_a_killed_host_goes_on_with_the_same_line(meeting: Meeting, tmp_path: Pa
 
     os.kill(host.process.pid, signal.SIGKILL)
     guest.wait_said("the coordinator does not answer, asking on")
-    assert f"{job}: killed; start it with the same line to go on" in meeting.status(0)
+    assert f"{job}: killed; run the same command to continue" in meeting.status(0)
     host = meeting.run(0)
-    host.wait_said(f"job {job} was not over: it goes on")
+    host.wait_said(f"job {job} was not over: continuing it")
     guest.wait_said("the coordinator answers again")
     assert [path.read_text() for path in meeting.folders[0].glob("runs/*/token")] == [token]
     host.wait_said(r"w\d started")
@@ -88,7 +88,7 @@ def test_who_interrupts_the_host_is_told_how_the_others_go_on(meeting: Meeting) 
     guest.wait_said(r"w\d started")
     host.signal(signal.SIGTERM)
     said = host.finish(is_good=False)
-    assert "type the same line here again, or end them by Ctrl-C there" in said
+    assert "type the same line here again, or press Ctrl-C there" in said
 
     guest.wait_said("run the same command again on the node that hosted it to continue; or press Ctrl-C to end here")
     guest.signal(signal.SIGTERM)

@@ -142,7 +142,7 @@ def test_the_first_node_hosts_the_coordinator_if_nobody_does_and_all_end_when_on
         agents = [runs.start(), runs.start()]
         os.kill(runs.wait_for_group(2)[0], signal.SIGKILL)
         assert [agent.exit_code() for agent in agents] == [1, 1], runs.story()
-        assert not list((tmp_path / ".everstep" / "tokens").iterdir())
+        assert not list((tmp_path / ".local/share/everstep/tokens").iterdir())
 
 
 @pytest.mark.slow

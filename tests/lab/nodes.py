@@ -34,7 +34,7 @@ class Nodes(Stage):
 
     @property
     def token_file(self) -> Path:
-        return super().token_file if self._is_standing else self.directory / ".everstep" / "tokens" / JOB
+        return super().token_file if self._is_standing else self.directory / ".local/share/everstep/tokens" / JOB
 
     def start_coordinator(self) -> None:
         if self._is_standing:

@@ -44,7 +44,7 @@ class Stage(Cluster):
 
     def _agent_command(self, name: str, num_workers: int) -> list[str]:
         command = super()._agent_command(name, num_workers)
-        after = command.index("agent") + 1
+        after = command.index("join") + 1
         shared = nest.AGENT_OPTIONS if self._network is None else ()
         return [*command[:after], *shared, *command[after:]]
 

@@ -5,12 +5,12 @@ A call that may succeed later raises TemporaryError, a refusal Denied."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from everstep import env
 from everstep.errors import PermanentError, TemporaryError, UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Namespace:
         """By the kubeconfig; inside a pod without one, by the pod's own account."""
         config, client = import_client()
         try:
-            if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
+            if env.value("KUBERNETES_SERVICE_HOST") and not env.value("KUBECONFIG"):
                 configuration = client.Configuration()
                 config.load_incluster_config(client_configuration=configuration)
                 return cls(client.ApiClient(configuration), namespace or _OWN_NAMESPACE.read_text().strip())

@@ -10,7 +10,6 @@ import copy
 import hashlib
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -109,7 +108,7 @@ class KubernetesFleet:
         threading.Thread(target=import_client, name="kubernetes client", daemon=True).start()
 
     def __enter__(self) -> KubernetesFleet:
-        if (text := os.environ.get(TEMPLATE)) is None:
+        if (text := env.value(TEMPLATE)) is None:
             raise UsageError("what does a worker's pod look like?", hint=f"{TEMPLATE}: it is in the rendered manifest")
         self._template = json.loads(text)
         self._names = ObjectNames(self._template["metadata"]["labels"]["app.kubernetes.io/instance"])

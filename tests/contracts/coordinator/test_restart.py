@@ -122,7 +122,7 @@ def test_a_token_file_that_others_may_read_is_refused(tmp_path):
 
     (tmp_path / "token").write_text("secret")
     (tmp_path / "token").chmod(0o644)
-    with pytest.raises(UsageError, match="others may read it"):
+    with pytest.raises(UsageError, match="others can read it"):
         read_or_create_token(tmp_path / "token")
 
 

@@ -51,7 +51,7 @@ def in_fresh_python(code: str) -> str:
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     code = (
-        "import everstep, sys; print([m for m in ('torch', 'numpy', 'fastapi', 'httpx', 'typer') if m in sys.modules])"
+        "import everstep, sys; print([m for m in ('torch', 'numpy', 'fastapi', 'httpx', 'click') if m in sys.modules])"
     )
     assert in_fresh_python(code).strip() == "[]"
 

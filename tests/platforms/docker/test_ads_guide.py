@@ -36,7 +36,7 @@ def begin(folder: Path) -> Path:
     (folder / "train.yaml").write_text(snippet(2, "kind: distributed"))
     (folder / "docker-compose.yaml").write_text(snippet(2, "network_mode: host"))
     done = everstep("init", "--framework", "pytorch", "--platform", "oci", folder=folder)
-    assert "train.py is another already" in done.stderr
+    assert "train.py exists already, with other content" in done.stderr
     artifacts = folder / "oci_dist_training_artifacts" / "pytorch" / "v1"
     expected = {"Dockerfile", "environment.yaml", "pytorch_cluster.py", "README.md", "run.py", "run.sh"}
     assert {path.name for path in artifacts.iterdir()} == expected

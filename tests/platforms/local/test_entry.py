@@ -73,7 +73,7 @@ def test_the_first_node_is_told_to_go_and_the_job_is_over(start: Start, tmp_path
 def test_the_only_node_fails_before_it_joins_and_the_job_is_over(start: Start, tmp_path: Path) -> None:
     order = {"job": "j", "name": "j", "script": "train.py", "workdir": str(tmp_path), "setup": ["exit 3"]}
     assert start(0, 1, EVERSTEP_ORDER=json.dumps(order)).exit_code() == 1
-    assert "the only node has ended (exit code 3) before the job did" in said(tmp_path)
+    assert "the only node ended (exit code 3) before the job did" in said(tmp_path)
 
 
 def test_nodes_find_each_other_by_an_address(start: Start, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_command_is_run_instead(tmp_path: Path) -> None:
 def test_whoever_is_told_nothing_says_so(tmp_path: Path) -> None:
     done = everstep("entry", folder=tmp_path)
     assert done.returncode == 2
-    assert "nothing says what this node is to do" in done.stderr
+    assert "no order for this node" in done.stderr
 
 
 def said(folder: Path) -> str:

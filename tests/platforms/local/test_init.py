@@ -48,7 +48,7 @@ def test_a_job_file_for_another_platform_is_not_passed_off_as_this_ones(tmp_path
     assert everstep("init", "a b", folder=tmp_path).returncode == 0
     done = everstep("init", "a b", "--platform", "compose", folder=tmp_path)
     assert done.returncode == 1
-    assert "job.yaml is not the one that you have asked for: --force overwrites it" in done.stderr
+    assert "job.yaml is not the requested one: --force overwrites it" in done.stderr
     assert "now:" not in done.stderr
     done = everstep("init", "a b", "--platform", "compose", "--force", folder=tmp_path)
     assert done.returncode == 0
@@ -58,7 +58,7 @@ def test_a_job_file_for_another_platform_is_not_passed_off_as_this_ones(tmp_path
 def test_what_is_there_stays_unless_it_is_forced(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('mine')\n")
     done = everstep("init", folder=tmp_path)
-    assert "train.py is another already, and left as it is" in done.stderr
+    assert "train.py exists already, with other content, and was kept" in done.stderr
     assert "train.py" not in done.stdout.split()
     assert (tmp_path / "train.py").read_text() == "print('mine')\n"
     everstep("init", "--force", folder=tmp_path)

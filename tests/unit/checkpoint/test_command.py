@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 import everstep
 from everstep.checkpoint.index import checkpoint_uuid
@@ -59,7 +59,7 @@ def test_show_tells_the_manifest_and_the_tensors(folder: Path) -> None:
     assert shown["step"] == 2 and shown["hparams"] == {"lr": 0.1}
     assert shown["tensors"] == [{"name": "model.w", "type": "F32", "shape": [2, 3]}]
     assert "model.w" in call("show", folder)[1]
-    with pytest.raises(UsageError, match="whole ones are there of steps: 3, 2, 1"):
+    with pytest.raises(UsageError, match="steps with whole checkpoints: 3, 2, 1"):
         call("show", folder, "--step", "9")
 
 

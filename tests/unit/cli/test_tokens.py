@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from everstep.cli.main import app
 from everstep.client.calls import Coordinator
@@ -21,7 +21,8 @@ def test_a_token_file_that_is_not_there_is_refused_also_if_nothing_is_read_from_
 ) -> None:
     result = CliRunner().invoke(app, [command[0], "--token-file", str(tmp_path / "nope"), *command[1:]])
     assert isinstance(result.exception, UsageError)
-    assert f"there is no token file {tmp_path / 'nope'}" in str(result.exception)
+    assert result.exception.code == "token-file-missing"
+    assert str(tmp_path / "nope") in str(result.exception)
 
 
 class Strict(BaseHTTPRequestHandler):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.cli.build import build
+from everstep.cli.project import BuildOptions, build_image
 from everstep.errors import PermanentError
 from everstep.job_file.schema import Job
 from everstep.platforms.image import image_name, plan_build
@@ -56,12 +56,12 @@ def test_the_image_is_built_then_pushed(
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{docker.parent}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)
-    asked = {"name": "r.example/a", "tag": "1", "dockerfile": None, "arguments": (), "pushes": True, "is_dry": False}
+    asked = BuildOptions(image="r.example/a", tag="1", push=True)
     if is_refused:
         with pytest.raises(PermanentError, match="docker push failed"):
-            build(None, **asked)
+            build_image(asked)
     else:
-        assert build(None, **asked) == 0
+        build_image(asked)
         assert capfd.readouterr().out == "r.example/a:1\n"
     assert (tmp_path / "told").read_text() == "build --force-rm\npush r.example/a:1\n"
 

@@ -1,0 +1,42 @@
+"""`everstep run` and `everstep join`."""
+
+from __future__ import annotations
+
+import click
+
+from everstep.cli.options import SCRIPT_LAST, command, refuse, refuse_others
+from everstep.jobs.options import JoinOptions, RunOptions
+
+_OF_JOB_FILES = ("platform", "changes", "dry_run", "follow")
+_VARIABLES = (
+    "Options of torchrun may be spelled with _, and are also read from PET_<NAME>, such as PET_NPROC_PER_NODE=4."
+)
+
+
+@command(RunOptions, context_settings=SCRIPT_LAST, no_args_is_help=True, epilog=_VARIABLES)
+def run(options: RunOptions) -> int:
+    """Train: run SCRIPT on this machine, or a job file (-f) on any platform. Training survives the loss of workers.
+
+    Options go before SCRIPT; words after it are passed to the script."""
+    if options.file is not None:
+        from everstep.cli.submitted import submit_file
+
+        refuse_others(("file", *_OF_JOB_FILES), because="-f FILE has all settings")
+        return submit_file(options)
+    if options.script is None:
+        raise click.UsageError("give SCRIPT, or a job file with -f")
+    refuse(_OF_JOB_FILES, because="it needs a job file: -f FILE")
+    from everstep.jobs.script import run_script
+
+    return run_script(options, options.script)
+
+
+@command(JoinOptions, context_settings=SCRIPT_LAST, no_args_is_help=True)
+def join(options: JoinOptions) -> int:
+    """Add this node to a running job: start workers of SCRIPT here and watch them."""
+    from everstep.jobs.script import join_job
+
+    return join_job(options)
+
+
+COMMANDS = {"run": run, "join": join}

@@ -1,0 +1,68 @@
+"""Messages about a job as a whole: create it, look at it, stop it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from everstep.wire.policy import Policy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobSpec:
+    """PUT /v1/jobs/{job}: create it, or find it as it is."""
+
+    name: str = ""
+    policy: Policy = field(default_factory=Policy)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stop:
+    """POST …/stop: end the job for this reason; everybody is told."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Health:
+    """GET /v1/health: it is up."""
+
+    now: float = 0.0  # the coordinator's time of day, for comparing clocks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerView:
+    worker: str
+    status: str  # starting, waiting (newcomer), member, lost, left, sent (asked to go), dead
+    reason: str
+    agent: str
+    pid: int
+    step: int
+    generation: int
+    rank: int  # -1: none
+    died_as: int = -1  # its rank when it was lost
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeView:
+    agent: str
+    address: str
+    num_workers: int
+    is_present: bool
+    node_rank: int  # -1: it has no part in the attempt
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobView:
+    """GET /v1/jobs/{job}: what people, the command line and tests look at."""
+
+    job: str
+    generation: int
+    is_closed: bool
+    is_stopped: bool
+    is_finished: bool
+    reason: str  # the last decision's sentence
+    workers: list[WorkerView]
+    attempt: int = -1  # the latest start of all workers together
+    num_restarts: int = 0
+    nodes: list[NodeView] = field(default_factory=list)

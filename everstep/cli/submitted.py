@@ -48,7 +48,7 @@ def submit_file(path: Path, changes: Sequence[str], *, platform: str | None, is_
     for note in prepared.notes:
         say(note)
     if is_dry:
-        text = prepared.rendering.text
+        text = prepared.request.text
         typer.echo(text, nl=not text.endswith("\n"))
         return 0
     record = submit(prepared, say)

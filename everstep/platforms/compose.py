@@ -18,7 +18,7 @@ from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
 from everstep.platforms import compose_file as written
 from everstep.platforms import docker, status_file
-from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Rendering, Say, State, Submitted, Ticket
+from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Say, State, SubmitRequest, Submitted, Ticket
 from everstep.platforms.docker import Container, Look, Project
 from everstep.platforms.job_records import JobRecord
 from everstep.platforms.secrets import refuse_foreign
@@ -45,22 +45,26 @@ class ComposePlatform:
     def detect(self) -> str | None:
         return docker.problem()
 
-    def render(self, job: Job, ticket: Ticket) -> Rendering:
+    def render(self, job: Job, ticket: Ticket) -> SubmitRequest:
         refuse_foreign(job.secrets, platform=self.name)
         user = written.User(uid=os.getuid(), gid=os.getgid())
         file = written.compose_file(job, ticket, user)
-        return Rendering(text=dump(file), objects=[file], notes=written.notes_on(job))
+        text = dump(file)
+        return SubmitRequest(
+            job=job, ticket=ticket, text=text, objects=[file], files={_FILE: text}, notes=written.notes_on(job)
+        )
 
-    def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
-        text = self.render(job, ticket).text
+    def submit(self, request: SubmitRequest, secrets: Mapping[str, str], say: Say) -> Submitted:
+        job, ticket = request.job, request.ticket
         project = Project(name=written.project_name(job, ticket), file=ticket.folder / _FILE)
         if found := project.containers():
             raise UsageError(
                 f"the project {project.name} has {len(found)} containers already, such as {found[0].name}",
-                hint="cancel that job, or give another platform.compose.project",
+                hint="cancel that job, or choose another platform.compose.project",
+                code="compose-project-exists",
             )
         try:
-            _write_files(job, ticket, text, secrets)
+            _write_files(request, secrets)
             say(f"starting {job.nodes.max} nodes and the coordinator by {project.file}")
             project.run("up", "--detach", timeout_s=_UP_S)
             containers = {each.service: each for each in project.containers()}
@@ -120,11 +124,13 @@ class ComposePlatform:
             yield f"http://127.0.0.1:{port}", env.read_token(token)
 
 
-def _write_files(job: Job, ticket: Ticket, text: str, secrets: Mapping[str, str]) -> None:
+def _write_files(request: SubmitRequest, secrets: Mapping[str, str]) -> None:
+    job, ticket = request.job, request.ticket
     folder, tokens = private_file.make_folder(ticket.folder), new_tokens()
     private_file.write(folder / "token", tokens.encode())
     private_file.write(folder / written.WORKER_TOKEN, only_for_workers(tokens).encode() + b"\n")
-    private_file.write(folder / _FILE, text.encode())
+    for name, text in request.files.items():
+        private_file.write(folder / name, text.encode())
     if job.secrets:
         private_file.write_json(folder / written.SECRETS, dict(secrets))
     if ticket.code is not None:

@@ -18,8 +18,9 @@ from everstep.errors import PermanentError, UsageError
 from everstep.job_file.load import load
 from everstep.platforms import status_file
 from everstep.platforms.base import Ticket
-from everstep.platforms.cluster_folder import ClusterFolder, Queued, await_gone, decide_status
+from everstep.platforms.batch_queue import Queued, await_gone, decide_status
 from everstep.platforms.code_tarball import Code
+from everstep.platforms.job_records import JobRecord
 from everstep.platforms.pbs import parse_qstat
 from everstep.platforms.queue_watch import QueueWatch
 from everstep.platforms.registry import platform_of
@@ -160,7 +161,7 @@ def queued(native: str, state: str, *, name: str = "job", reason: str = "") -> Q
         ("running", [queued("TIMEOUT", "failed")], False, "failed", "12 is TIMEOUT"),
         ("running", [queued("COMPLETED", "succeeded")], False, "succeeded", "12 is COMPLETED"),
         ("running", [queued("CANCELLED", "cancelled")], False, "cancelled", "12 is CANCELLED"),
-        ("running", [], False, "failed", "the queue does not know it any more; its last word was: said"),
+        ("running", [], False, "failed", "the queue no longer knows the job; its last report: said"),
         ("running", [], True, "cancelled", "cancelled"),
         ("running", [queued("RUNNING", "running")], True, "running", "cancelled; 1 of its jobs are about to end"),
     ],
@@ -210,11 +211,11 @@ def test_after_the_last_word_nodes_may_still_write() -> None:
 
 
 def test_a_job_that_has_said_its_last_word_needs_no_queue(tmp_path: Path) -> None:
-    def look() -> list[Queued]:
-        raise UsageError("squeue: Unable to contact slurm controller")
-
+    record = JobRecord(id="j", name="j", platform="slurm", created_at=0.0, folder=str(tmp_path), job={})
+    with pytest.raises(UsageError, match="squeue"):  # there is none here
+        platform_of("slurm").status(record)
     status_file.write(tmp_path, "succeeded", "all done")
-    assert ClusterFolder(tmp_path).status(look, main="job").state == "succeeded"
+    assert platform_of("slurm").status(record).state == "succeeded"
 
 
 def test_jobs_that_do_not_go_are_named() -> None:

@@ -58,9 +58,10 @@ class Namespace:
                 configuration = client.Configuration()
                 config.load_incluster_config(client_configuration=configuration)
                 return cls(client.ApiClient(configuration), namespace or _OWN_NAMESPACE.read_text().strip())
-            chosen = _context(config, context)
+            file = os.environ.get("KUBECONFIG")  # the client itself reads the variable only when it is imported
+            chosen = _context(config, context, file)
             configuration = client.Configuration()
-            config.load_kube_config(context=context or None, client_configuration=configuration)
+            config.load_kube_config(file, context=context or None, client_configuration=configuration)
             return cls(client.ApiClient(configuration), namespace or chosen.get("namespace") or "default")
         except (config.ConfigException, OSError) as error:
             raise UsageError(f"no way to a cluster: {error}", hint="set KUBECONFIG, or make ~/.kube/config") from None
@@ -132,8 +133,8 @@ def import_client() -> tuple[Any, Any]:
     return config, client
 
 
-def _context(config: Any, wanted: str) -> Object:
-    contexts, current = config.list_kube_config_contexts()
+def _context(config: Any, wanted: str, file: str | None) -> Object:
+    contexts, current = config.list_kube_config_contexts(file)
     named: dict[str, Object] = {each["name"]: each["context"] for each in contexts}
     if wanted and wanted not in named:
         raise UsageError(f"the kubeconfig has no context {wanted!r}", hint=f"one of {', '.join(named)}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from everstep.errors import EverstepError, UsageError
 from everstep.job_file.schema import Job
-from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
+from everstep.platforms.base import JobStatus, LogLine, Say, SubmitRequest, Submitted, Ticket
 from everstep.platforms.job_records import JobRecord
 from everstep.platforms.kubernetes import submission
 from everstep.platforms.kubernetes.cluster import Namespace, Object
@@ -37,11 +37,11 @@ class KubernetesPlatform:
             return str(error)
         return None
 
-    def render(self, job: Job, ticket: Ticket) -> Rendering:
+    def render(self, job: Job, ticket: Ticket) -> SubmitRequest:
         return render(job, ticket)
 
-    def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
-        return submission.submit(job, ticket, secrets, say)
+    def submit(self, request: SubmitRequest, secrets: Mapping[str, str], say: Say) -> Submitted:
+        return submission.submit(request, secrets, say)
 
     def status(self, record: JobRecord) -> JobStatus:
         cluster, names = _cluster(record), _names(record)

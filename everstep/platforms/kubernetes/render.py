@@ -13,7 +13,7 @@ from everstep.job_file.order import order_of
 from everstep.job_file.platform_options import Kubernetes
 from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
-from everstep.platforms.base import Rendering, Ticket
+from everstep.platforms.base import SubmitRequest, Ticket
 from everstep.platforms.code_tarball import Code
 from everstep.platforms.kubernetes.names import COORDINATOR, ID, PORT, WORKER, ObjectNames, is_label
 from everstep.platforms.kubernetes.pods import ORDER_KEY, WORKER_KEY, coordinator_pod, worker_pod
@@ -30,14 +30,14 @@ _DISRUPTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget
 Object = dict[str, Any]
 
 
-def render(job: Job, ticket: Ticket) -> Rendering:
+def render(job: Job, ticket: Ticket) -> SubmitRequest:
     options = job.platform.kubernetes or Kubernetes()
-    objects = objects_of(job, ticket)
+    objects = _objects(job, ticket)
     text = "".join(f"---\n{_text(each)}" for each in objects)
-    return Rendering(text=text, objects=objects, notes=tuple(_notes(job, options)))
+    return SubmitRequest(job=job, ticket=ticket, text=text, objects=objects, notes=tuple(_notes(job, options)))
 
 
-def objects_of(job: Job, ticket: Ticket) -> list[Object]:
+def _objects(job: Job, ticket: Ticket) -> list[Object]:
     _check(job, ticket.code)
     options, names = job.platform.kubernetes or Kubernetes(), ObjectNames(job.slug)
     parts = split(ticket.code.data) if ticket.code is not None else []

@@ -10,30 +10,29 @@ from typing import Any
 
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job_file.platform_options import Kubernetes
-from everstep.job_file.schema import Job
-from everstep.platforms.base import OVER, Say, Submitted, Ticket
+from everstep.platforms.base import OVER, Say, SubmitRequest, Submitted
 from everstep.platforms.kubernetes.cluster import CONFLICT, NOT_FOUND, Denied, Namespace, Object
 from everstep.platforms.kubernetes.facts import is_out_of_reach, job_status
 from everstep.platforms.kubernetes.names import ObjectNames
 from everstep.platforms.kubernetes.pods import ALL_TOKENS, WORKER_TOKEN
-from everstep.platforms.kubernetes.render import objects_of
 from everstep.wire.tokens import new_tokens, only_for_workers
 
 _LOOK_S = 0.2
 _END_S = 60.0  # more than a pod's grace, for all of a job to go
 
 
-def submit(job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
+def submit(request: SubmitRequest, secrets: Mapping[str, str], say: Say) -> Submitted:
+    job = request.job
     options, names = job.platform.kubernetes or Kubernetes(), ObjectNames(job.slug)
     cluster = Namespace.open(context=options.context, namespace=options.namespace)
     _make_room(cluster, names, say)
-    objects = [_filled(each, names, secrets) for each in objects_of(job, ticket)]
+    objects = [_filled(each, names, secrets) for each in request.objects]
     made: list[Object] = []
     try:
         _create_all(cluster, objects, made)
         owner = next(each for each in made if each["kind"] == "Job")
         _own(cluster, made, owner)
-    except BaseException:  # also Ctrl-C: nobody would know of it
+    except BaseException:  # Ctrl-C too: no record of the objects would exist
         _undo(cluster, made, say)
         raise
     say(f"{owner['metadata']['name']} is in namespace {cluster.namespace}")

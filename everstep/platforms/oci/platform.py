@@ -1,4 +1,4 @@
-"""The OCI platform: what is rendered is what is sent, and a job is found again by its OCIDs."""
+"""The OCI platform. A submitted job is found again by its OCIDs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from everstep.job_file.order import order_of
 from everstep.job_file.platform_options import Oci
 from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
-from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
+from everstep.platforms.base import JobStatus, LogLine, Say, SubmitRequest, Submitted, Ticket
 from everstep.platforms.job_records import JobRecord
 from everstep.platforms.oci import access, environment, payload, search
 from everstep.platforms.oci.job_record import OciPlace, place_of, recall
@@ -37,30 +37,36 @@ class OciPlatform:
     def detect(self) -> str | None:
         return None if access.is_installed() else access.MISSING
 
-    def render(self, job: Job, ticket: Ticket) -> Rendering:
+    def render(self, job: Job, ticket: Ticket) -> SubmitRequest:
         refuse_foreign(job.secrets, platform=self.name, kinds=("oci",))
         options = _options(job)
         place = _place(job, options, ticket)
-        body = _job_body(job, options, ticket, place, network=_NETWORK if _is_met_by_address(job, options) else "")
+        body = _job_body(job, options, ticket, place)
         runs = [_run_body(place, rank, _JOB_ID) for rank in range(_num_runs(job, place))]
-        told = {"job": body, "jobRuns": runs, "workDir": {"folder": place.folder, "files": list(place.files)}}
-        return Rendering(text=dump(told), objects=(body, *runs), notes=tuple(_notes(job, options, place)))
+        shown = {"job": body, "jobRuns": runs, "workDir": {"folder": place.folder, "files": list(place.files)}}
+        return SubmitRequest(
+            job=job,
+            ticket=ticket,
+            text=dump(shown),
+            objects=(body, *runs),
+            notes=tuple(_notes(job, options, place)),
+        )
 
-    def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
-        options = _options(job)
-        place = _place(job, options, ticket)
+    def submit(self, request: SubmitRequest, secrets: Mapping[str, str], say: Say) -> Submitted:
+        options = _options(request.job)
+        place = _place(request.job, options, request.ticket)
         opened = place.open()
         jobs, folder = Jobs.open(opened), _folder(place.folder, opened)
+        body, *run_bodies = request.objects
         runs: list[tuple[str, str]] = []
         with _undone_on_failure(say) as undo:
-            network = _network(opened, options, say) if _is_met_by_address(job, options) else ""
-            job_id = jobs.create(_job_body(job, options, ticket, place, network=network))
+            job_id = jobs.create(_with_network(body, lambda: _network(opened, options, say)))
             undo(lambda: _end(jobs, place, job_id, say, deletes=True))
             undo(lambda: folder.remove(place.files))
-            for name, data in _files(ticket, secrets):
+            for name, data in _files(request.ticket, secrets):
                 folder.write(name, data)
-            for rank in range(_num_runs(job, place)):
-                runs.append((place.names.of(rank), jobs.start(_run_body(place, rank, job_id))))
+            for each in run_bodies:
+                runs.append((each["displayName"], jobs.start({**each, "jobId": job_id})))
         say(f"{len(runs)} job runs of {job_id} are accepted")
         return Submitted(job_id=job_id, runs=tuple(runs), work_dir=options.work_dir, natives=place.to_natives())
 
@@ -157,13 +163,20 @@ def _network(opened: access.Access, options: Oci, say: Say) -> str:
         return ""
 
 
-def _job_body(job: Job, options: Oci, ticket: Ticket, place: OciPlace, *, network: str) -> dict[str, Any]:
+def _job_body(job: Job, options: Oci, ticket: Ticket, place: OciPlace) -> dict[str, Any]:
+    network = _NETWORK if _is_met_by_address(job, options) else ""
     code = "" if ticket.code is None else ticket.code.sha256
     order = order_of(job, ticket.id, code=code, code_from=place.folder if code else "")
     secrets = below(place.folder, _SECRETS_FILE) if _SECRETS_FILE in place.files else ""
     told = environment.job_environment(job, options, order, secrets=secrets, network=network)
     body: dict[str, Any] = lay_over(payload.job_body(job, options, told), options.raw)
     return body
+
+
+def _with_network(body: Any, find: Callable[[], str]) -> Any:
+    """The body with the subnet's CIDR in the place that was kept for it."""
+    text = json.dumps(body)
+    return json.loads(text.replace(_NETWORK, find())) if _NETWORK in text else body
 
 
 def _run_body(place: OciPlace, rank: int, job_id: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from everstep.errors import UsageError
 from everstep.job_file.load import load
 from everstep.job_file.order import NodeOrder
 from everstep.job_file.tree import dump
-from everstep.platforms.base import Rendering, Ticket
+from everstep.platforms.base import SubmitRequest, Ticket
 from everstep.platforms.code_tarball import Code
 from everstep.platforms.kubernetes.facts import fleet_node, job_status
 from everstep.platforms.kubernetes.fleet import Owner, pod_of, token_secret
@@ -59,7 +59,7 @@ platform:
 }
 
 
-def rendered(text: str, code: bytes = b"a tarball") -> Rendering:
+def rendered(text: str, code: bytes = b"a tarball") -> SubmitRequest:
     ticket = Ticket(
         id="first-0102-030405-abcd",
         folder=Path("/work/runs/first"),

@@ -10,7 +10,7 @@ import yaml
 
 from everstep.errors import UsageError
 from everstep.job_file.load import load_file
-from everstep.platforms.base import Rendering, Ticket
+from everstep.platforms.base import SubmitRequest, Ticket
 from everstep.platforms.code_tarball import Code
 from everstep.platforms.oci import OciPlatform
 from everstep.platforms.oci.runs import OciRun, RunNames, decide_end, decide_scale, decide_status
@@ -28,11 +28,11 @@ from everstep.platforms.raw_overlay import lay_over
 from lab.oci.tenancy import ROOT
 
 HERE = Path(__file__).parent
-ADS = ROOT / "tests" / "unit" / "job" / "files" / "ads.yaml"
+ADS = ROOT / "tests" / "unit" / "job_file" / "files" / "ads.yaml"
 CODE = Code(sha256="c0de" * 16, data=b"")
 
 
-def rendered(file: Path, *changes: str) -> Rendering:
+def rendered(file: Path, *changes: str) -> SubmitRequest:
     ticket = Ticket(id="train-1", folder=Path("/home/me/runs/train-1"), workdir=Path("/home/me"), code=CODE)
     return OciPlatform().render(load_file(file, list(changes)).job, ticket)
 

@@ -12,8 +12,9 @@ import typer
 
 from everstep.errors import PermanentError, UsageError
 from everstep.job_file.load import load_file
-from everstep.job_file.schema import Job
+from everstep.job_file.schema import Build, Job
 from everstep.platforms.image import found_dockerfile, plan_build
+from everstep.platforms.own_wheel import wheels_in
 from everstep.process import Child
 
 _JOB_FILES = ("job.yaml", "train.yaml")
@@ -43,8 +44,9 @@ def build(
     if is_dry:
         typer.echo("\n".join(map(shlex.join, commands)))
         return 0
-    for command in commands:
-        _run(command)
+    with wheels_in(Path((job.build or Build()).context)):
+        for command in commands:
+            _run(command)
     typer.echo(plan.image)
     return 0
 

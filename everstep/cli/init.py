@@ -54,7 +54,7 @@ def _project(framework: str, platform: str) -> Iterator[tuple[Path, str]]:
         return
     more = (_TEMPLATES / "platforms" / f"{platform}.yaml").read_text(encoding="utf-8")
     for path, text in usual:
-        if platform == "kubernetes" and path.name == "environment.yaml":
+        if platform == "kubernetes" and path.name == "requirements.txt":
             text = text.replace("everstep[torch]", "everstep[torch,kubernetes]")  # the coordinator makes pods
         yield path, text + more if path.name == "job.yaml" else text
 

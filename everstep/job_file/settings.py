@@ -1,4 +1,4 @@
-"""A job's settings as the coordinator, the launcher and the workers know them. Pure."""
+"""A job's settings for the coordinator, the launcher and the workers. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def num_workers_of(job: Job) -> int | str:
 
 
 def policy_settings(job: Job, num_workers: int) -> dict[str, Any]:
-    """Of the coordinator's policy, with so many workers on each node; what is not in it is as by default."""
+    """Of the coordinator's policy, for this number of workers on each node; the rest keeps its defaults."""
     names = {field.name for field in fields(Policy)}
     given = {**job.elastic.model_dump(), **job.health.model_dump(), **job.shards.model_dump()}
     return {
@@ -29,7 +29,7 @@ def policy_settings(job: Job, num_workers: int) -> dict[str, Any]:
 
 
 def experiment_of(job: Job) -> dict[str, Any]:
-    """What `everstep.get_cluster_info()` and the Trainer are told of the job file, by Determined's names."""
+    """The job file for `everstep.get_cluster_info()` and the Trainer, by Determined's names."""
     workers = num_workers_of(job)
     told = {
         "name": job.title,

@@ -1,6 +1,7 @@
 """A job's code as a tarball named for its content: packed where it is submitted, fetched and unpacked by each node.
 
-The same files give the same bytes. Nothing outside the folder is taken or written: links that lead out are refused."""
+The same files give the same bytes.
+Nothing outside the folder is packed or written: links that point outside are refused."""
 
 from __future__ import annotations
 
@@ -38,9 +39,13 @@ def file_name(sha256: str) -> str:
 
 
 def pack(folder: Path, *, ignore_file: str = IGNORE_FILE, private: Collection[Path] = ()) -> Code:
-    """`private`: files that hold secrets, and stay here."""
+    """`private`: files that hold secrets and are left out."""
     if not folder.is_dir():
-        raise UsageError(f"workdir {folder} is no folder", hint="the folder that holds the entrypoint")
+        raise UsageError(
+            f"workdir {folder} is not a folder",
+            hint="the folder that holds the entrypoint",
+            code="workdir-not-a-folder",
+        )
     kept = {path.resolve() for path in private}
     found = find_code(folder, ignore_file=ignore_file)
     taken = tuple(name for name in found.taken if (folder / name).resolve() not in kept)
@@ -56,6 +61,7 @@ def pack(folder: Path, *, ignore_file: str = IGNORE_FILE, private: Collection[Pa
                 raise UsageError(
                     f"the code in {folder} is more than {MAX_BYTES >> 20} MiB",
                     hint=f"list data and results in {folder / ignore_file}, as in a .gitignore",
+                    code="code-too-large",
                 )
             if info.isreg():
                 with path.open("rb") as file:
@@ -67,13 +73,13 @@ def pack(folder: Path, *, ignore_file: str = IGNORE_FILE, private: Collection[Pa
 
 
 def unpacked(sha256: str, into: Path) -> Path | None:
-    """The folder that it was unpacked to before, if it was."""
+    """The folder of an earlier unpacking, if any."""
     folder = into / f"code-{sha256[:16]}"
     return folder if folder.is_dir() else None
 
 
 def read_from(folder: str, sha256: str) -> bytes:
-    """The tarball, out of a folder of any kind that fsspec knows."""
+    """The tarball, from a folder of any kind that fsspec knows."""
     import fsspec
 
     path = f"{folder.rstrip('/')}/{file_name(sha256)}"
@@ -82,15 +88,18 @@ def read_from(folder: str, sha256: str) -> bytes:
             data: bytes = file.read()
             return data
     except FileNotFoundError:
-        raise PermanentError(f"the job's code is not at {path}", hint="is the folder seen by this node?") from None
+        raise PermanentError(
+            f"the job's code is not at {path}", hint="check that this node can see the folder", code="code-not-found"
+        ) from None
 
 
 def unpack(data: bytes, sha256: str, into: Path) -> Path:
-    """The folder, below `into`, that holds it; one that is there already is taken as it is."""
+    """The folder below `into` that holds it; an existing one is used as it is."""
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise PermanentError(
-            f"the code that came is another ({found[:12]}, {len(data)} bytes) than was sent: {sha256[:12]}"
+            f"received code {found[:12]} ({len(data)} bytes) instead of {sha256[:12]}",
+            code="code-digest-mismatch",
         )
     if (there := unpacked(sha256, into)) is not None:
         return there
@@ -113,7 +122,7 @@ def _info(tar: tarfile.TarFile, folder: Path, path: Path) -> tarfile.TarInfo:
     info = tar.gettarinfo(path, arcname=path.relative_to(folder).as_posix())
     if info.issym():
         info.linkname = _linked(folder, path)
-    if info.islnk():  # one of two names of the same file: each is a file of its own here
+    if info.islnk():  # a second name of the same file: packed as a separate file
         info.type, info.size, info.linkname = tarfile.REGTYPE, path.stat().st_size, ""
     info.uid = info.gid = 0
     info.uname = info.gname = ""
@@ -123,11 +132,13 @@ def _info(tar: tarfile.TarFile, folder: Path, path: Path) -> tarfile.TarInfo:
 
 
 def _linked(folder: Path, link: Path) -> str:
-    """Where it leads, as seen from itself: the folder is elsewhere on a node."""
+    """Its target, relative to the link: the folder is elsewhere on a node."""
     given = os.readlink(link)
     there = (link.parent / given).resolve()
     if not there.is_relative_to(folder.resolve()):
         raise UsageError(
-            f"{link} leads out of the folder, to {given}", hint="copy what it leads to, or list it in .everstepignore"
+            f"{link} points outside the folder, to {given}",
+            hint="copy its target, or list it in .everstepignore",
+            code="code-link-leads-out",
         )
     return os.path.relpath(there, link.parent.resolve()) if os.path.isabs(given) else given

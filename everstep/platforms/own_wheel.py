@@ -24,7 +24,7 @@ _PARTS = ("everstep", "pyproject.toml", "README.md", "LICENSE")
 
 @contextmanager
 def wheels_in(context: Path) -> Iterator[None]:
-    """The wheel is in the build context as long as this is open; without need, nothing is there."""
+    """Keep the wheel, if one is needed, in the build context while this is open."""
     folder = context / FOLDER
     try:
         place_wheel(folder)

@@ -117,7 +117,7 @@ def test_a_queue_that_does_not_say_when_the_time_is_up_is_no_time_that_was_up(
 
 def test_secrets_of_other_platforms_are_refused() -> None:
     for platform in ("slurm", "pbs"):
-        with pytest.raises(UsageError, match=f"kubernetes: is not known on {platform}"):
+        with pytest.raises(UsageError, match=f"kubernetes: is not supported on {platform}"):
             rendered(PLAIN.format(platform=platform) + "secrets: {A: 'kubernetes:name/key'}\n")
 
 
@@ -227,7 +227,7 @@ def test_jobs_that_do_not_go_are_named() -> None:
 def test_half_a_last_word_is_not_taken_for_one(tmp_path: Path) -> None:
     assert status_file.read(tmp_path) is None
     (tmp_path / "status.json").write_text('{"state": "fail')
-    assert status_file.read(tmp_path) == ("unknown", "its last word cannot be read")
+    assert status_file.read(tmp_path) == ("unknown", "its last report cannot be read")
 
 
 def test_ssh_starts_a_node_of_each_host_whatever_the_folder_is_called(tmp_path: Path) -> None:

@@ -137,8 +137,9 @@ def _mount(volume: Volume) -> _Body:
     bucket, at, namespace = place.partition("@")
     if scheme != "oci" or not at:
         raise UsageError(
-            f"volumes: {volume.source} cannot be seen by a job run",
+            f"volumes: {volume.source} cannot be mounted in a job run",
             hint="oci://bucket@namespace/prefix; others by raw.jobStorageMountConfigurationDetailsList of platform.oci",
+            code="oci-volume-unsupported",
         )
     target = PurePosixPath(volume.target)
     return {

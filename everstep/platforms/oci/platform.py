@@ -23,8 +23,8 @@ from everstep.platforms.raw_overlay import lay_over
 from everstep.platforms.secrets import refuse_foreign
 from everstep.storage.shared_folder import SharedFolder, below
 
-_JOB_ID, _NETWORK = "<the job's OCID>", "<the subnet's CIDR>"  # known when it is submitted
-_END_S = 120.0  # beyond the grace, for the service to end a run that is cancelled
+_JOB_ID, _NETWORK = "<the job's OCID>", "<the subnet's CIDR>"  # known on submission
+_END_S = 120.0  # beyond the grace, for the service to end a canceled run
 _PAUSE_S = 1.0
 _MEETING_FILES = ("MAIN_config.json", "everstep.token")
 _SECRETS_FILE = "secrets.json"
@@ -77,7 +77,9 @@ class OciPlatform:
         place = recall(record)
         if not place.log_group:
             raise UsageError(
-                f"{record.id} has no log at OCI", hint="platform.oci.log_group and log say where it is kept"
+                f"{record.id} has no log at OCI",
+                hint="platform.oci.log_group and log say where it is kept",
+                code="oci-log-missing",
             )
         opened = place.open()
         jobs, logs = Jobs.open(opened), Logs.open(opened)
@@ -90,7 +92,7 @@ class OciPlatform:
                 nodes_per_run=record.max_nodes if place.mode == "multinode" else 1,
             )
 
-        # Without a log the service makes one for each run: then all of the group is searched.
+        # Without a log, the service makes one for each run: then search the whole group.
         where = "/".join(filter(None, (place.compartment, place.log_group, place.log)))
         return search.follow(logs.search, where, look, since=record.created_at, follows=follow)
 
@@ -98,7 +100,9 @@ class OciPlatform:
         place = recall(record)
         if place.mode == "multinode":
             raise UsageError(
-                "mode multinode: the service keeps the number of nodes as it was", hint="platform.oci.mode: runs"
+                "mode: multinode has a fixed number of nodes",
+                hint="platform.oci.mode: runs",
+                code="oci-multinode-cannot-scale",
             )
         jobs = Jobs.open(place.open())
         orders = decide_scale(jobs.runs(place.compartment, record.job_id, place.names), num_nodes)
@@ -109,7 +113,7 @@ class OciPlatform:
             jobs.cancel(run)
 
     def cancel(self, record: JobRecord, say: Say) -> None:
-        """The Job and its runs stay with the service, as the record of what was; what we had sent for them goes."""
+        """The Job and its runs stay with the service as a record; the files sent for them are removed."""
         place = recall(record)
         opened = place.open()
         _end(Jobs.open(opened), place, record.job_id, say, deletes=False)
@@ -118,7 +122,7 @@ class OciPlatform:
 
     @contextmanager
     def coordinator(self, record: JobRecord) -> Iterator[tuple[str, str] | None]:
-        """Only where the nodes' network is reached from here."""
+        """Only where the nodes' network can be reached from here."""
         yield _met(record)
 
 
@@ -136,7 +140,7 @@ def _options(job: Job) -> Oci:
     }
     for name, (given, hint) in needed.items():
         if not given:
-            raise UsageError(f"{name} is missing, and OCI needs it", hint=hint)
+            raise UsageError(f"{name} is missing; OCI needs it", hint=hint, code="oci-option-missing")
     return options
 
 
@@ -151,7 +155,7 @@ def _has_values(job: Job) -> bool:
 
 
 def _is_met_by_address(job: Job, options: Oci) -> bool:
-    """A run in a subnet of yours is also in one of the service's, where other runs do not reach it."""
+    """A run in your subnet is also in one of the service's, where other runs cannot reach it."""
     return bool(options.subnet) and options.mode == "runs" and job.nodes.max > 1
 
 
@@ -159,7 +163,7 @@ def _network(opened: access.Access, options: Oci, say: Say) -> str:
     try:
         return cidr_of(opened, options.subnet)
     except EverstepError as error:
-        say(f"{error.message}: nodes take the address that leads out of theirs")
+        say(f"{error.message}: nodes use the address of their default route")
         return ""
 
 
@@ -203,20 +207,20 @@ def _notes(job: Job, options: Oci, place: OciPlace) -> Iterator[str]:
     if values:
         yield (
             f"secrets {', '.join(values)}: go to {below(place.folder, _SECRETS_FILE)}, not into the job's definition; "
-            "who may read that bucket may read them, until the job is over"
+            "anyone who can read that bucket can read them until the job is over"
         )
     if vault := environment.vault_secrets(job):
-        yield f"secrets {', '.join(vault)}: each node reads them from the vault, as the job run that it is"
+        yield f"secrets {', '.join(vault)}: each node reads them from the vault, as its own job run"
     if not options.log_group:
-        yield "platform.oci.log_group is not given: `everstep logs` and `watch` have nothing to show"
+        yield "platform.oci.log_group is not set: `everstep logs` and `watch` have nothing to show"
     if not options.subnet:
-        yield "platform.oci.subnet is not given: nodes meet in the service's own network"
+        yield "platform.oci.subnet is not set: nodes use the service's own network"
     if job.resources.cpu or job.resources.memory or job.resources.shm:
-        yield f"resources: the shape {options.shape} says what a node has; ocpus and memory_gb, of a flexible one"
+        yield f"resources: shape {options.shape} decides what a node has; of a flexible one, ocpus and memory_gb do"
     if any(volume.kind == "emptydir" for volume in job.volumes):
-        yield "volumes: emptydir: a node's own disk is there anyway"
+        yield "volumes: emptydir: not needed; each node has its own disk"
     if options.mode == "runs" and job.nodes.max > 1:
-        yield f"{place.main_name} has the coordinator in it: the service does not replace it if it is lost"
+        yield f"{place.main_name} hosts the coordinator; the service does not replace it if it is lost"
 
 
 def _folder(uri: str, opened: access.Access) -> SharedFolder:
@@ -225,7 +229,7 @@ def _folder(uri: str, opened: access.Access) -> SharedFolder:
 
 @contextmanager
 def _undone_on_failure(say: Say) -> Iterator[Callable[[Callable[[], None]], None]]:
-    """All of it, or nothing is left."""
+    """On failure, undo the steps that were done."""
     steps: list[Callable[[], None]] = []
     try:
         yield steps.append
@@ -234,7 +238,7 @@ def _undone_on_failure(say: Say) -> Iterator[Callable[[Callable[[], None]], None
             try:
                 step()
             except EverstepError as error:
-                say(f"could not be undone: {error.message}")
+                say(f"could not undo: {error.message}")
         raise
 
 
@@ -258,7 +262,11 @@ def _end(jobs: Jobs, place: OciPlace, job_id: str, say: Say, *, deletes: bool) -
         if orders.is_done:
             break
         if orders.is_hopeless:
-            raise PermanentError(orders.reason, hint="`everstep cancel` again later; Oracle's support can end a run")
+            raise PermanentError(
+                orders.reason,
+                hint="`everstep cancel` again later; Oracle's support can end a run",
+                code="oci-run-not-ended",
+            )
         for run in orders.cancel:
             jobs.cancel(run)
             asked.add(run.id)
@@ -268,7 +276,7 @@ def _end(jobs: Jobs, place: OciPlace, job_id: str, say: Say, *, deletes: bool) -
         time.sleep(_PAUSE_S)
     if deletes:
         jobs.delete(job_id)
-        say(f"the job {job_id} is deleted again")
+        say(f"deleted the job {job_id}")
 
 
 def _met(record: JobRecord) -> tuple[str, str] | None:

@@ -82,8 +82,8 @@ def test_what_a_job_relaxes_is_said_and_no_secret_is() -> None:
         "security: baseline: worker pods may run as root, if their image does",
         "volume /scratch: /scratch is a path of the nodes (hostPath), which the restricted level of pod security "
         "forbids: the namespace must allow it",
-        "the values of Secret a-rich-job-secrets are put in when it is submitted",
-        "labels: no label=at all! is none in Kubernetes and was left out",
+        "the values of Secret a-rich-job-secrets are filled in on submission",
+        "dropped label no label=at all!: not a valid Kubernetes label",
     )
     assert "hunter2" not in rendering.text
     assert rendered(JOBS["plain"]).notes == ()
@@ -121,11 +121,14 @@ def test_large_code_travels_in_parts_that_sort() -> None:
 @pytest.mark.parametrize(
     ("job", "problem"),
     [
-        ("{entrypoint: train.py, platform: kubernetes}", "no image"),
-        ("{entrypoint: t.py, image: a, volumes: ['data:/data'], platform: kubernetes}", "a path of the nodes is absol"),
-        ("{entrypoint: t.py, image: a, volumes: ['s3://b:/data'], platform: kubernetes}", "mounts no URIs"),
-        ("{entrypoint: t.py, image: a, volumes: ['/d:/dev/shm'], platform: kubernetes}", "that place is taken"),
-        ("{entrypoint: t.py, image: a, secrets: {A: 'oci:x'}, platform: kubernetes}", "oci: is not known"),
+        ("{entrypoint: train.py, platform: kubernetes}", "image is missing"),
+        (
+            "{entrypoint: t.py, image: a, volumes: ['data:/data'], platform: kubernetes}",
+            "a path of the nodes must be absolute",
+        ),
+        ("{entrypoint: t.py, image: a, volumes: ['s3://b:/data'], platform: kubernetes}", "cannot mount a URI"),
+        ("{entrypoint: t.py, image: a, volumes: ['/d:/dev/shm'], platform: kubernetes}", "Everstep uses that path"),
+        ("{entrypoint: t.py, image: a, secrets: {A: 'oci:x'}, platform: kubernetes}", "oci: is not supported"),
     ],
 )
 def test_what_cannot_be_is_said(job: str, problem: str) -> None:
@@ -170,7 +173,7 @@ def test_a_pod_that_is_being_deleted_is_leaving_and_one_that_nobody_ends_is_gone
 @pytest.mark.parametrize(
     ("status", "pods", "state", "reason"),
     [
-        ({}, [], "pending", "the coordinator's pod is not made yet"),
+        ({}, [], "pending", "the coordinator's pod does not exist yet"),
         ({}, [{"phase": "Running"}], "running", "the coordinator runs"),
         (
             {},

@@ -31,7 +31,7 @@ def test_a_new_project_runs_at_once(tmp_path: Path) -> None:
 
     again = everstep("run", "-f", "job.yaml", "--set", "args=[--epochs,6]", "--follow", folder=folder, **home)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "goes on after step 80" in again.stdout and "epoch 6:" in again.stdout
+    assert "continuing after step 80" in again.stdout and "epoch 6:" in again.stdout
     assert "epoch 5:" not in again.stdout
 
 

@@ -74,8 +74,8 @@ def _check_keys(models: object, model: object, body: dict[str, object]) -> None:
     [
         ("platform.oci.work_dir=", "platform.oci.work_dir is missing"),
         ("image=", "image is missing"),
-        ("secrets={KEY: 'kubernetes:a/b'}", "secrets.KEY: kubernetes: is not known on oci"),
-        ("volumes=['./data:/data']", "./data cannot be seen by a job run"),
+        ("secrets={KEY: 'kubernetes:a/b'}", "secrets.KEY: kubernetes: is not supported on oci"),
+        ("volumes=['./data:/data']", "./data cannot be mounted in a job run"),
         ("env={LONG: " + "x" * 20_000 + "}", "OCI takes 20000"),
     ],
 )

@@ -42,8 +42,8 @@ def test_start_args_are_options_of_a_launcher() -> None:
     [
         ({"OCI__START_ARGS": "--what-ever 3"}, "--what-ever was not carried over"),
         ({"OCI__ENTRY_SCRIPT_ARGS": "it's"}, "no closing quotation"),
-        ({"OCI__WORKER_COUNT": "two"}, "OCI__WORKER_COUNT=two is no number"),
-        ({"OCI__RUNTIME_TYPE": "git"}, "code is not fetched here"),
+        ({"OCI__WORKER_COUNT": "two"}, "OCI__WORKER_COUNT=two is not a number"),
+        ({"OCI__RUNTIME_TYPE": "git"}, "fetching code is not supported"),
         ({"OCI__CLUSTER_TYPE": "DASK"}, "OCI__CLUSTER_TYPE=DASK: Everstep trains PyTorch models"),
     ],
 )

@@ -77,12 +77,12 @@ def test_what_compose_cannot_mount_is_refused(source: str) -> None:
 
 
 def test_secrets_of_other_platforms_are_refused() -> None:
-    with pytest.raises(UsageError, match="kubernetes: is not known on compose"):
+    with pytest.raises(UsageError, match="kubernetes: is not supported on compose"):
         ComposePlatform().render(job(secrets={"KEY": "kubernetes:a/b"}), TICKET)
 
 
 def test_checkpoints_that_would_be_lost_are_told() -> None:
-    assert "in no volume" in notes_on(job(checkpoint="/ckpt"))[0]
+    assert "not in a volume" in notes_on(job(checkpoint="/ckpt"))[0]
     assert notes_on(job(checkpoint="/shared/ckpt", volumes=["/mnt:/shared"])) == ()
     assert notes_on(job(checkpoint="s3://bucket/ckpt")) == ()
 

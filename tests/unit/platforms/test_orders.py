@@ -61,7 +61,7 @@ def test_secrets_are_found_where_they_are_kept(tmp_path: Path, monkeypatch: pyte
         "D": parse_secret("kubernetes:name/key"),
     }
     assert resolve(secrets) == {"A": "from outside", "B": "from file", "C": "plain"}
-    with pytest.raises(UsageError, match="kubernetes: is not known on local"):
+    with pytest.raises(UsageError, match="kubernetes: is not supported on local"):
         refuse_foreign(secrets, platform="local")
     refuse_foreign(secrets, platform="kubernetes", kinds=("kubernetes",))
 
@@ -108,7 +108,7 @@ def test_a_name_means_the_newest_job_of_that_name(home: Path) -> None:
 def test_an_id_that_is_none_or_several_is_an_error(home: Path) -> None:
     job_records.save(record(1))
     job_records.save(record(12))
-    with pytest.raises(UsageError, match="may be any of 2 jobs: train-12, train-1"):
+    with pytest.raises(UsageError, match="matches 2 jobs: train-12, train-1"):
         job_records.find("trai")
     with pytest.raises(UsageError, match="no job other"):
         job_records.find("other")
@@ -116,7 +116,7 @@ def test_an_id_that_is_none_or_several_is_an_error(home: Path) -> None:
 
 def test_a_job_that_could_not_be_remembered_is_not_submitted(home: Path) -> None:
     home.write_text("a file")
-    with pytest.raises(UsageError, match="jobs cannot be remembered in"):
+    with pytest.raises(UsageError, match="cannot write job records to"):
         job_records.make_ready()
 
 
@@ -130,7 +130,7 @@ def test_a_damaged_record_is_named_and_hides_no_other(home: Path, caplog: pytest
     job_records.save(record(1))
     (home / "submitted" / "bad.json").write_text("{}")
     assert [each.id for each in job_records.load_all()] == ["train-1"]
-    assert "bad.json is no record of a job" in caplog.text
+    assert "bad.json is not a job record" in caplog.text
 
 
 def test_of_several_jobs_of_a_name_the_one_that_is_not_over_is_meant(home: Path) -> None:

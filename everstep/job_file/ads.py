@@ -53,11 +53,7 @@ def read(draft: Draft) -> None:
 
 
 def _read_names(draft: Draft) -> None:
-    names = [
-        draft.text(*_CLUSTER, "name"),
-        draft.text(*_INFRASTRUCTURE, "displayName"),
-        draft.text("spec", "name"),
-    ]
+    names = [draft.text(*_CLUSTER, "name"), draft.text(*_INFRASTRUCTURE, "displayName"), draft.text("spec", "name")]
     draft.put("name", value=next(filter(None, names), None))
     draft.put("platform", "oci", "main_name", value=draft.text(*_CLUSTER, "main", "name"))
     draft.put("platform", "oci", "worker_name", value=draft.text(*_CLUSTER, "worker", "name"))

@@ -69,9 +69,7 @@ def _parse_volume(given: Any) -> Any:
     source, colon, target = text.rpartition(":")
     if not colon or not source or not target:
         raise UsageError(
-            f"{given!r}: target missing",
-            hint="SOURCE:TARGET, such as ./data:/data:ro",
-            code="volume-without-target",
+            f"{given!r}: target missing", hint="SOURCE:TARGET, such as ./data:/data:ro", code="volume-without-target"
         )
     return {"source": source, "target": target, "readonly": mode == "ro"}
 
@@ -163,10 +161,7 @@ class NodeResources(Section):
 
     @model_validator(mode="after")
     def _limits_are_not_less(self) -> NodeResources:
-        for name, given, limit in (
-            ("cpu", self.cpu, self.limits.cpu),
-            ("memory", self.memory, self.limits.memory),
-        ):
+        for name, given, limit in (("cpu", self.cpu, self.limits.cpu), ("memory", self.memory, self.limits.memory)):
             if given is not None and limit is not None and limit < given:
                 shown = self.model_dump(mode="json")
                 raise refusal(

@@ -98,8 +98,7 @@ def unpack(data: bytes, sha256: str, into: Path) -> Path:
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise PermanentError(
-            f"received code {found[:12]} ({len(data)} bytes) instead of {sha256[:12]}",
-            code="code-digest-mismatch",
+            f"received code {found[:12]} ({len(data)} bytes) instead of {sha256[:12]}", code="code-digest-mismatch"
         )
     if (there := unpacked(sha256, into)) is not None:
         return there

@@ -1,6 +1,6 @@
 """What is submitted to queues, compared with checked-in text, and what queues say, in our words.
 
-EVERSTEP_WRITE_EXPECTED=1 writes the texts anew: look at the difference before it is committed."""
+EVERSTEP_WRITE_EXPECTED=1 rewrites the texts: check the difference before committing it."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_a_queue_is_asked_now_and_then_only() -> None:
 def test_after_the_last_word_nodes_may_still_write() -> None:
     queue = watch(False, SILENT, True, is_said=True, last_every_s=0.0, patience_s=-1.0)
     assert [queue.has_ended() for _ in range(4)] == [False, False, True, True]
-    assert watch(is_said=True, last_lines_s=-1.0).has_ended()  # but not for ever
+    assert watch(is_said=True, last_lines_s=-1.0).has_ended()  # but not without limit
 
 
 def test_a_job_that_has_said_its_last_word_needs_no_queue(tmp_path: Path) -> None:

@@ -78,11 +78,7 @@ def token_secret(names: ObjectNames, tokens: str, *, owner: Owner) -> dict[str, 
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {
-            "name": f"{names.token}-{digest}",
-            "labels": names.labels(),
-            "ownerReferences": [owner.reference],
-        },
+        "metadata": {"name": f"{names.token}-{digest}", "labels": names.labels(), "ownerReferences": [owner.reference]},
         "type": "Opaque",
         "data": {key: base64.b64encode(value.encode()).decode() for key, value in values.items()},
     }

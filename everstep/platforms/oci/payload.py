@@ -117,12 +117,7 @@ def _logs(options: Oci) -> _Body:
     if not options.log_group:
         return {"enableLogging": False}
     log = {"logId": options.log} if options.log else {}
-    return {
-        "enableLogging": True,
-        "enableAutoLogCreation": not options.log,
-        "logGroupId": options.log_group,
-        **log,
-    }
+    return {"enableLogging": True, "enableAutoLogCreation": not options.log, "logGroupId": options.log_group, **log}
 
 
 def _mounts(job: Job) -> _Body:

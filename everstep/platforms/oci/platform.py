@@ -45,11 +45,7 @@ class OciPlatform:
         runs = [_run_body(place, rank, _JOB_ID) for rank in range(_num_runs(job, place))]
         shown = {"job": body, "jobRuns": runs, "workDir": {"folder": place.folder, "files": list(place.files)}}
         return SubmitRequest(
-            job=job,
-            ticket=ticket,
-            text=dump(shown),
-            objects=(body, *runs),
-            notes=tuple(_notes(job, options, place)),
+            job=job, ticket=ticket, text=dump(shown), objects=(body, *runs), notes=tuple(_notes(job, options, place))
         )
 
     def submit(self, request: SubmitRequest, secrets: Mapping[str, str], say: Say) -> Submitted:

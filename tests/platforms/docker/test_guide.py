@@ -1,4 +1,4 @@
-"""The guide's example, typed as it stands; between its two parts the new project learns where this lab's images are."""
+"""The guide's example, typed unchanged; between its two parts the new project learns where this lab's images are."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a job becomes on Kubernetes, compared with checked-in text; and what is decided of what a cluster says.
 
-`python tests/platforms/kubernetes/test_render.py` writes the text anew."""
+`python tests/platforms/kubernetes/test_render.py` rewrites the text."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_a_masked_secret_is_not_taken_for_a_value() -> None:
     assert "was masked when the file was printed" in refusal(to_yaml(load(LITERAL).job))
 
 
-# --- what the parts of the system are told ---
+# --- what the parts of the system get ---
 
 
 def test_each_setting_of_the_policy_has_a_place_in_the_file() -> None:

@@ -1,4 +1,4 @@
-"""How many nodes there should be, and when it is no use."""
+"""How many nodes there should be, and when to give up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job's processes are told survives the trip; what is not ours is refused."""
+"""A job's order survives the trip; foreign orders are refused."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_name_means_the_newest_job_of_that_name(home: Path) -> None:
     job_records.save(record(12))
     assert job_records.find("train").id == "train-12"
     job_records.save(record(12, end=("succeeded", "")))
-    assert job_records.find("train").id == "train-1", "the only one that goes on"
+    assert job_records.find("train").id == "train-1", "the only one that is not over"
     job_records.save(record(1, end=("failed", "")))
     assert job_records.find("train").id == "train-12"
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from everstep import process
 from everstep.errors import PermanentError, UsageError
 from everstep.job_file.schema import Job
 from everstep.platforms import inside_allocation
@@ -24,6 +25,7 @@ from everstep.platforms.queue_watch import QueueWatch
 from everstep.platforms.secrets import refuse_foreign
 
 _LOOK_S = 0.5
+_ANSWER_S = 120.0  # a busy controller is slow
 Runs = tuple[tuple[str, str], ...]  # name and native id of each, the main one first
 
 
@@ -169,6 +171,24 @@ class QueuePlatform(ABC):
         if inside_allocation.is_inside(record):
             return inside_allocation.is_alive(record)
         return any(each.is_live for each in self.look(record))
+
+
+def ask(command: Sequence[str], *, hint: str | None = None) -> str:
+    """Run one of the scheduler's commands, and return its output. `hint`: the remedy if it fails."""
+    try:
+        answer = process.ask(command, timeout_s=_ANSWER_S)
+    except FileNotFoundError:
+        raise UsageError(
+            f"{command[0]} not found", hint="use a login node of the cluster", code="scheduler-not-found"
+        ) from None
+    except TimeoutError:
+        raise PermanentError(
+            f"{command[0]} did not answer within {_ANSWER_S:.0f} s", code="scheduler-timeout"
+        ) from None
+    if not answer.exit.is_good:
+        said = (answer.errors.strip() or answer.text.strip() or str(answer.exit)).splitlines()
+        raise UsageError(f"{command[0]}: {'; '.join(said[-3:])}", hint=hint, code="scheduler-refused")
+    return answer.text
 
 
 def await_gone(look: Callable[[], list[Queued]], *, by: str, within_s: float) -> None:

@@ -13,9 +13,8 @@ from everstep.errors import PermanentError, UsageError
 from everstep.job_file.platform_options import Pbs
 from everstep.job_file.schema import Job
 from everstep.platforms.base import Say, State, SubmitRequest, Ticket
-from everstep.platforms.batch_queue import Batch, Queued, QueuePlatform, Runs
+from everstep.platforms.batch_queue import Batch, Queued, QueuePlatform, Runs, ask
 from everstep.platforms.job_records import JobRecord
-from everstep.platforms.native_command import ask
 from everstep.platforms.pbs_script import JOB, NODE, job_script, node_script
 
 _STATES: dict[str, State] = {

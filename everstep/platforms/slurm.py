@@ -15,9 +15,8 @@ from everstep.errors import UsageError
 from everstep.job_file.platform_options import Slurm
 from everstep.job_file.schema import Job
 from everstep.platforms.base import Say, SubmitRequest, Ticket
-from everstep.platforms.batch_queue import Batch, Queued, QueuePlatform, Runs
+from everstep.platforms.batch_queue import Batch, Queued, QueuePlatform, Runs, ask
 from everstep.platforms.job_records import JobRecord
-from everstep.platforms.native_command import ask
 from everstep.platforms.slurm_queue import look
 from everstep.platforms.slurm_script import (
     COORDINATOR,

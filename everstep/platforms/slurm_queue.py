@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from everstep.errors import EverstepError
 from everstep.platforms.base import State
-from everstep.platforms.batch_queue import Queued
-from everstep.platforms.native_command import ask
+from everstep.platforms.batch_queue import Queued, ask
 
 _COLUMNS = "%i|%j|%T|%N|%r"  # the reason last: it may hold anything
 _STATES: dict[State, tuple[str, ...]] = {

@@ -10,8 +10,8 @@ import pytest
 from everstep.errors import UsageError
 from everstep.job_file.entrypoint import Entrypoint
 from everstep.job_file.load import json_schema, load, to_yaml
+from everstep.job_file.order import experiment_of, num_workers_of, policy_settings
 from everstep.job_file.schema import TEXT_PATHS, Job
-from everstep.job_file.settings import experiment_of, num_workers_of, policy_settings
 from everstep.job_file.tree import parse
 from everstep.pytorch.run_paths import _configured
 from everstep.wire import Policy

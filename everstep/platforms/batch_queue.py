@@ -30,7 +30,7 @@ Runs = tuple[tuple[str, str], ...]  # name and native id of each, the main one f
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
+class BatchScripts:
     """A job as scripts, and the commands that submit them."""
 
     scripts: Mapping[str, str]  # by file name
@@ -62,11 +62,11 @@ class QueuePlatform(ABC):
     ships_code = True
 
     @abstractmethod
-    def batch(self, job: Job, ticket: Ticket) -> Batch:
+    def batch(self, job: Job, ticket: Ticket) -> BatchScripts:
         """Pure."""
 
     @abstractmethod
-    def show(self, batch: Batch, ticket: Ticket) -> str:
+    def show(self, batch: BatchScripts, ticket: Ticket) -> str:
         """The text of a dry run."""
 
     @abstractmethod

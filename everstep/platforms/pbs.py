@@ -13,7 +13,7 @@ from everstep.errors import PermanentError, UsageError
 from everstep.job_file.platform_options import Pbs
 from everstep.job_file.schema import Job
 from everstep.platforms.base import Say, State, SubmitRequest, Ticket
-from everstep.platforms.batch_queue import Batch, Queued, QueuePlatform, Runs, ask
+from everstep.platforms.batch_queue import BatchScripts, Queued, QueuePlatform, Runs, ask
 from everstep.platforms.job_records import JobRecord
 from everstep.platforms.pbs_script import JOB, NODE, job_script, node_script
 
@@ -31,15 +31,15 @@ class PbsPlatform(QueuePlatform):
     cancel_s = 120.0  # more than the server's kill delay of 10 s
     allocation_hint = "`qsub -I -l select=2:ncpus=4`"
 
-    def batch(self, job: Job, ticket: Ticket) -> Batch:
+    def batch(self, job: Job, ticket: Ticket) -> BatchScripts:
         options = _options(job)
         program = "bash" if options.mode == "allocation" else "qsub"
-        return Batch(
+        return BatchScripts(
             scripts={JOB: job_script(job, ticket, options), NODE: node_script(job, ticket)},
             commands=[[program, str(ticket.folder / JOB)]],
         )
 
-    def show(self, batch: Batch, ticket: Ticket) -> str:
+    def show(self, batch: BatchScripts, ticket: Ticket) -> str:
         return "\n".join(f"# --- {ticket.folder / name}\n{script}" for name, script in batch.scripts.items())
 
     def notes(self, job: Job) -> list[str]:

@@ -15,7 +15,7 @@ from everstep.errors import UsageError
 from everstep.job_file.platform_options import Slurm
 from everstep.job_file.schema import Job
 from everstep.platforms.base import Say, SubmitRequest, Ticket
-from everstep.platforms.batch_queue import Batch, Queued, QueuePlatform, Runs, ask
+from everstep.platforms.batch_queue import BatchScripts, Queued, QueuePlatform, Runs, ask
 from everstep.platforms.job_records import JobRecord
 from everstep.platforms.slurm_queue import look
 from everstep.platforms.slurm_script import (
@@ -38,7 +38,7 @@ class SlurmPlatform(QueuePlatform):
     cancel_s = 150.0  # more than Slurm's KillWait of 30 s, plus its cleanup
     allocation_hint = "`salloc --nodes=2`"
 
-    def batch(self, job: Job, ticket: Ticket) -> Batch:
+    def batch(self, job: Job, ticket: Ticket) -> BatchScripts:
         options = _options(job)
         if job.time_limit is not None and job.time_limit <= options.signal_lead:
             raise UsageError(
@@ -48,7 +48,7 @@ class SlurmPlatform(QueuePlatform):
             )
         if options.mode == "array":
             first = ["sbatch", "--parsable", str(ticket.folder / COORDINATOR)]
-            return Batch(
+            return BatchScripts(
                 scripts={
                     COORDINATOR: coordinator_script(job, ticket, options),
                     NODES: node_script(job, ticket, options),
@@ -57,9 +57,9 @@ class SlurmPlatform(QueuePlatform):
             )
         program = ["bash"] if options.mode == "allocation" else ["sbatch", "--parsable"]
         scripts = {JOB: single_script(job, ticket, options)}
-        return Batch(scripts=scripts, commands=[[*program, str(ticket.folder / JOB)]])
+        return BatchScripts(scripts=scripts, commands=[[*program, str(ticket.folder / JOB)]])
 
-    def show(self, batch: Batch, ticket: Ticket) -> str:
+    def show(self, batch: BatchScripts, ticket: Ticket) -> str:
         if len(batch.scripts) == 1:
             return batch.scripts[JOB]
         both = zip(batch.commands, batch.scripts.values(), strict=True)

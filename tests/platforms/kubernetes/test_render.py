@@ -22,6 +22,7 @@ from everstep.platforms.kubernetes.fleet import Owner, pod_of, token_secret
 from everstep.platforms.kubernetes.names import ObjectNames
 from everstep.platforms.kubernetes.rbac import shared_rbac
 from everstep.platforms.kubernetes.render import PART_BYTES, render
+from lab.refused import refused
 
 HERE = Path(__file__).parent / "expected"
 RBAC = Path(__file__).parents[3] / "docs" / "guides" / "kubernetes-rbac.yaml"
@@ -114,7 +115,7 @@ def test_large_code_travels_in_parts_that_sort() -> None:
     keys = [key for each in objects for key in each.get("binaryData", {})]
     assert rendering.text.count("binaryData:") == 12
     assert keys == sorted(keys) and len(keys) == 12
-    with pytest.raises(UsageError, match="the code is 21 MiB"):
+    with refused("kubernetes-code-too-large"):
         rendered(JOBS["plain"], bytes(21 << 20))
 
 

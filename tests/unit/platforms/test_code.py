@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from everstep.checkpoint.code_snapshot import take_snapshot
-from everstep.errors import PermanentError, UsageError
 from everstep.job_file.secret import parse_secret
 from everstep.platforms.code_tarball import file_name, pack, read_from, unpack, unpacked
 from everstep.platforms.secrets import private_files
+from lab.refused import refused
 
 
 def names(data: bytes) -> list[str]:
@@ -137,9 +137,9 @@ def test_what_git_ignores_stays_and_the_own_ignore_file_has_the_last_word(folder
 
 def test_a_link_that_leads_out_is_refused(folder: Path) -> None:
     (folder / "secrets").symlink_to("/etc/passwd")
-    with pytest.raises(UsageError, match="points outside the folder") as refused:
+    with refused("code-link-leads-out") as error:
         pack(folder)
-    assert ".everstepignore" in str(refused.value)
+    assert ".everstepignore" in str(error.value)
 
 
 def test_pipes_and_sockets_are_no_code(folder: Path) -> None:
@@ -149,7 +149,7 @@ def test_pipes_and_sockets_are_no_code(folder: Path) -> None:
 
 def test_other_bytes_than_were_sent_are_refused(folder: Path, tmp_path: Path) -> None:
     code = pack(folder)
-    with pytest.raises(PermanentError, match="instead of"):
+    with refused("code-digest-mismatch"):
         unpack(code.data[:-1] + b"x", code.sha256, tmp_path / "node")
     assert not (tmp_path / "node").exists()
 
@@ -168,10 +168,10 @@ def test_code_is_read_out_of_any_folder(folder: Path, tmp_path: Path) -> None:
     code = pack(folder)
     (tmp_path / file_name(code.sha256)).write_bytes(code.data)
     assert read_from(str(tmp_path), code.sha256) == read_from(f"file://{tmp_path}/", code.sha256) == code.data
-    with pytest.raises(PermanentError, match="is not at"):
+    with refused("code-not-found"):
         read_from(str(tmp_path / "elsewhere"), code.sha256)
 
 
 def test_a_workdir_that_is_none_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not a folder"):
+    with refused("workdir-not-a-folder"):
         pack(tmp_path / "nowhere")

@@ -26,7 +26,8 @@ AGENT_OPTIONS = (f"--keep-warm={_IDLE_S:.0f}",)
 _ASK = """
 import os, sys
 from everstep import env
-from everstep.launcher import starter, warm
+from everstep.launcher import starter
+from everstep.nursery import warm
 _, kind, idle_s = sys.argv
 outer = os.environ
 given = starter.plain_environment(outer) if kind == "control" else starter.nursery_environment(outer, num_workers=1)

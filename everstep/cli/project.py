@@ -18,8 +18,9 @@ from everstep.cli.options import command, say
 from everstep.errors import PermanentError, UsageError
 from everstep.job_file.load import load_file
 from everstep.job_file.platform_options import check_platform
-from everstep.job_file.schema import Job
+from everstep.job_file.schema import Build, Job
 from everstep.platforms.image import found_dockerfile, plan_build
+from everstep.platforms.own_wheel import wheels_in
 from everstep.process import Child
 from everstep.settings import setting
 
@@ -101,7 +102,7 @@ def _project(framework: str, platform: str) -> Iterator[tuple[Path, str]]:
         return
     more = (_TEMPLATES / "platforms" / f"{platform}.yaml").read_text(encoding="utf-8")
     for path, text in usual:
-        if platform == "kubernetes" and path.name == "environment.yaml":
+        if platform == "kubernetes" and path.name == "requirements.txt":
             text = text.replace("everstep[torch]", "everstep[torch,kubernetes]")  # the coordinator makes pods
         yield path, text + more if path.name == "job.yaml" else text
 
@@ -151,8 +152,9 @@ def build_image(options: BuildOptions) -> None:
     if options.dry_run:
         click.echo("\n".join(map(shlex.join, commands)))
         return
-    for each in commands:
-        _run(each)
+    with wheels_in(Path((job.build or Build()).context)):
+        for each in commands:
+            _run(each)
     click.echo(plan.image)
 
 

@@ -76,7 +76,7 @@ def submit_file(options: RunOptions) -> int:
     for note in prepared.notes:
         say(note)
     if options.dry_run:
-        text = prepared.rendering.text
+        text = prepared.request.text
         click.echo(text, nl=not text.endswith("\n"))
         return 0
     record = submit(prepared, say)

@@ -1,6 +1,6 @@
 """Reads `kind: distributed` of Oracle's ADS (`ads opctl run -f train.yaml`): a PyTorch cluster on OCI Data Science.
 
-One main node and its workers are nodes of one kind here. OCIDs are taken as they are: a dry run needs no valid ones."""
+One main node and its workers are nodes of one kind here. OCIDs are not checked: a dry run needs no valid ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from everstep.job_file.tree import Tree
 _INFRASTRUCTURE = ("spec", "infrastructure", "spec")
 _CLUSTER = ("spec", "cluster", "spec")
 _RUNTIME = ("spec", "runtime", "spec")
-_CONSTANTS = (  # what they say is known from the rest
+_CONSTANTS = (  # implied by the rest
     ("kind",),
     ("apiVersion",),
     *(("spec", part, key) for part in ("infrastructure", "cluster", "runtime") for key in ("apiVersion",)),
@@ -43,6 +43,7 @@ def read(draft: Draft) -> None:
             f"a cluster of kind {kind or 'nothing'}: Everstep trains PyTorch models",
             path=("spec", "cluster", "kind"),
             hint="kind: PYTORCH",
+            code="ads-cluster-kind",
         )
     _read_names(draft)
     _read_runtime(draft)
@@ -52,11 +53,7 @@ def read(draft: Draft) -> None:
 
 
 def _read_names(draft: Draft) -> None:
-    names = [
-        draft.text(*_CLUSTER, "name"),
-        draft.text(*_INFRASTRUCTURE, "displayName"),
-        draft.text("spec", "name"),
-    ]
+    names = [draft.text(*_CLUSTER, "name"), draft.text(*_INFRASTRUCTURE, "displayName"), draft.text("spec", "name")]
     draft.put("name", value=next(filter(None, names), None))
     draft.put("platform", "oci", "main_name", value=draft.text(*_CLUSTER, "main", "name"))
     draft.put("platform", "oci", "worker_name", value=draft.text(*_CLUSTER, "worker", "name"))
@@ -65,12 +62,16 @@ def _read_names(draft: Draft) -> None:
 def _read_runtime(draft: Draft) -> None:
     kind, how = draft.text("spec", "runtime", "kind"), draft.text("spec", "runtime", "type")
     if kind not in (None, "python"):
-        raise draft.refused(f"a runtime of kind {kind}", path=("spec", "runtime", "kind"), hint="kind: python")
+        raise draft.refused(
+            f"a runtime of kind {kind}", path=("spec", "runtime", "kind"), hint="kind: python", code="ads-runtime-kind"
+        )
     if how is not None:
-        draft.say(f"runtime.type: {how}: the code is what `workdir` names, here; fetch it there before you submit")
+        draft.say(f"runtime.type: {how}: the code is the local folder `workdir`; fetch it before you submit")
     script = draft.text(*_RUNTIME, "entryPoint")
     if script is None:
-        raise draft.refused("spec.runtime.spec.entryPoint is missing", hint='entryPoint: "train.py"')
+        raise draft.refused(
+            "spec.runtime.spec.entryPoint is missing", hint='entryPoint: "train.py"', code="ads-entry-point-missing"
+        )
     draft.put("entrypoint", value=[script])
     draft.put("args", value=draft.texts(*_RUNTIME, "args"))
     draft.put("env", value={**_variables(draft, *_CLUSTER, "config", "env"), **_variables(draft, *_RUNTIME, "env")})
@@ -81,7 +82,9 @@ def _variables(draft: Draft, *path: str) -> dict[str, str]:
     for item in draft.items(*path):
         name = draft.text(*item, "name")
         if name is None:
-            raise draft.refused(f"{'.'.join(item)} has no name", path=item, hint="- {name: A, value: b}")
+            raise draft.refused(
+                f"{'.'.join(item)} has no name", path=item, hint="- {name: A, value: b}", code="ads-variable-unnamed"
+            )
         found[name] = draft.text(*item, "value") or ""
     return found
 
@@ -90,7 +93,12 @@ def _read_size(draft: Draft) -> None:
     num_main = draft.whole(*_CLUSTER, "main", "replicas")
     num_workers = draft.whole(*_CLUSTER, "worker", "replicas")
     if draft.whole(*_CLUSTER, "ps", "replicas"):
-        raise draft.refused("parameter servers: Everstep has none", path=(*_CLUSTER, "ps"), hint="remove spec.ps")
+        raise draft.refused(
+            "parameter servers: Everstep has none",
+            path=(*_CLUSTER, "ps"),
+            hint="remove spec.ps",
+            code="ads-parameter-servers",
+        )
     num_nodes = (1 if num_main is None else num_main) + (num_workers or 0)
     draft.put("nodes", value=num_nodes)
     shape = draft.look(*_INFRASTRUCTURE, "shapeName")
@@ -113,7 +121,7 @@ def _read_infrastructure(draft: Draft) -> None:
 def _read_cluster(draft: Draft) -> None:
     image = draft.text(*_CLUSTER, "image")
     if image is not None and image.startswith("@"):
-        draft.say(f"cluster.spec.image: {image} stands for the registry and tag of config.ini: give `image`")
+        draft.say(f"cluster.spec.image: {image} means the registry and tag of config.ini; set `image`")
         image = None
     draft.put("image", value=image)
     draft.put("platform", "oci", "work_dir", value=draft.text(*_CLUSTER, "workDir"))

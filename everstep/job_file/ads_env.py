@@ -1,4 +1,4 @@
-"""What a container of ADS is told by its environment (OCI__…, RANK), as one node of a job. Pure.
+"""The environment of an ADS container (OCI__…, RANK), as one node of a job. Pure.
 
 OCI__START_ARGS are options of a launcher, by torchrun's names: `--nnodes 1:3 --nproc-per-node 2 --max-restarts 5`."""
 
@@ -60,10 +60,10 @@ def read_node(environ: Mapping[str, str]) -> AdsNode:
 
 
 def storage_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Who reads OCI__WORK_DIR: ADS's variable by the name that ocifs knows. That one, if it is given, is stronger."""
+    """The identity that reads OCI__WORK_DIR: ADS's variable under ocifs's name, which wins if it is set."""
     kind = environ.get("OCI_IAM_TYPE", "")
     if kind and kind not in _IAM_TYPES:
-        raise UsageError(f"OCI_IAM_TYPE={kind}", hint=f"one of {', '.join(_IAM_TYPES)}")
+        raise UsageError(f"OCI_IAM_TYPE={kind}", hint=f"one of {', '.join(_IAM_TYPES)}", code="oci-iam-type-unknown")
     return {} if not kind or environ.get("OCIFS_IAM_TYPE") else {"OCIFS_IAM_TYPE": kind}
 
 
@@ -75,12 +75,15 @@ def read_order(environ: Mapping[str, str], job_id: str, *, num_gpus: int) -> Nod
     """As many workers as there are GPUs, or one; and all nodes, unless OCI__START_ARGS say otherwise."""
     if (kind := environ.get("OCI__RUNTIME_TYPE", "")) in ("git", "remote"):
         raise UsageError(
-            f"OCI__RUNTIME_TYPE={kind}: code is not fetched here",
-            hint=f"it belongs into the image, at {CODE_FOLDER}, or into the job file's workdir",
+            f"OCI__RUNTIME_TYPE={kind}: fetching code is not supported",
+            hint=f"put it into the image, at {CODE_FOLDER}, or into the job file's workdir",
+            code="oci-runtime-type-unsupported",
         )
     if (cluster := environ.get("OCI__CLUSTER_TYPE", "PYTORCH")).upper() != "PYTORCH":
         raise UsageError(
-            f"OCI__CLUSTER_TYPE={cluster}: Everstep trains PyTorch models", hint="OCI__CLUSTER_TYPE=PYTORCH"
+            f"OCI__CLUSTER_TYPE={cluster}: Everstep trains PyTorch models",
+            hint="OCI__CLUSTER_TYPE=PYTORCH",
+            code="oci-cluster-type-unsupported",
         )
     script, num_nodes = environ["OCI__ENTRY_SCRIPT"], read_node(environ).num_nodes
     draft = Draft(planted({}), name="the environment")
@@ -90,7 +93,9 @@ def read_order(environ: Mapping[str, str], job_id: str, *, num_gpus: int) -> Nod
     put_command(draft, ["torchrun", *options, script, *_words(environ, "OCI__ENTRY_SCRIPT_ARGS")], {})
     for note in draft.notes():
         raise UsageError(
-            f"OCI__START_ARGS: {note.partition(' ')[2]}", hint="see startOptions in docs/guides/compose.md"
+            f"OCI__START_ARGS: {note.partition(' ')[2]}",
+            hint="see startOptions in docs/guides/compose.md",
+            code="oci-start-args-unsupported",
         )
     try:
         job = Job.model_validate(draft.data)
@@ -104,7 +109,9 @@ def _words(environ: Mapping[str, str], name: str) -> list[str]:
     try:
         return shlex.split(environ.get(name, ""))
     except ValueError as error:
-        raise UsageError(f"{name}: {str(error).lower()}", hint="quotes as in a shell") from None
+        raise UsageError(
+            f"{name}: {str(error).lower()}", hint="quotes as in a shell", code="oci-variable-quotes"
+        ) from None
 
 
 def _whole(environ: Mapping[str, str], *names: str) -> int | None:
@@ -112,6 +119,8 @@ def _whole(environ: Mapping[str, str], *names: str) -> int | None:
     for name in names:
         if text := environ.get(name, "").strip():
             if not text.isdigit():
-                raise UsageError(f"{name}={text} is no number", hint="a whole number from 0")
+                raise UsageError(
+                    f"{name}={text} is not a number", hint="a whole number from 0", code="oci-variable-not-a-number"
+                )
             return int(text)
     return None

@@ -1,6 +1,6 @@
 """Reads Determined's experiment file (`det experiment create det.yaml .`).
 
-Its launcher is ours; its slots are workers. `searcher: single` is one run; others wait for experiments."""
+Its launcher is Everstep; its slots are workers. `searcher: single` is one run; others are read but not run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _THEIR_KEYS = frozenset(
 
 
 def is_determined(tree: Tree) -> bool:
-    """By keys that a native file has not; or by Determined's module in the entrypoint."""
+    """By keys that a native file does not have, or by Determined's module in the entrypoint."""
     if not isinstance(tree.value, dict) or tree.at("entrypoint") is None or tree.at("kind") is not None:
         return False
     entrypoint = str(tree.value["entrypoint"].written())
@@ -66,21 +66,24 @@ def read(draft: Draft) -> None:
 def _read_entrypoint(draft: Draft) -> None:
     entrypoint = draft.take("entrypoint")
     if entrypoint is None:
-        raise draft.refused("entrypoint is missing", hint="entrypoint: python3 train.py")
+        raise draft.refused(
+            "entrypoint is missing", hint="entrypoint: python3 train.py", code="determined-entrypoint-missing"
+        )
     if isinstance(entrypoint.value, list):
         put_command(draft, tuple(draft.texts("entrypoint")), {})
     elif re.fullmatch(r"[\w.]+:\w+", entrypoint.text):
         raise draft.refused(
-            f"entrypoint: {entrypoint.text} is a class, which nothing starts",
+            f"entrypoint: {entrypoint.text} is a class; Everstep needs a script",
             path=("entrypoint",),
             hint="a script that makes the trial and calls Trainer(…).fit(): entrypoint: python3 train.py",
+            code="determined-entrypoint-is-a-class",
         )
     else:
         put_shell_line(draft, entrypoint.text, {})
 
 
 def _read_slots(draft: Draft) -> None:
-    """Slots are workers in all. How many fit on a node, the file does not say."""
+    """Slots are the total number of workers. The file does not say how many fit on a node."""
     num_slots = draft.whole("resources", "slots_per_trial")
     is_single = draft.text("resources", "is_single_node") == "true"
     if num_slots is None or num_slots < 1:
@@ -89,7 +92,7 @@ def _read_slots(draft: Draft) -> None:
     if num_slots > 1 and not is_single:
         draft.say(
             f"resources.slots_per_trial: {num_slots} became {num_slots} workers on one node: "
-            "`nodes` and `workers_per_node` spread them over several, and `resources.gpu` asks for GPUs"
+            "set `nodes` and `workers_per_node` to spread them, and `resources.gpu` to request GPUs"
         )
 
 
@@ -101,11 +104,16 @@ def _read_searcher(draft: Draft) -> None:
         searcher.pop(key)
         draft.say(f"searcher.{key} was not carried over")
     if str(searcher.get("name")) == "custom":
-        raise draft.refused("searcher.name: custom has no meaning here", path=("searcher",), hint="name: single")
+        raise draft.refused(
+            "searcher.name: custom is not supported",
+            path=("searcher",),
+            hint="name: single",
+            code="determined-searcher-custom",
+        )
 
 
 def _read_labels(draft: Draft) -> None:
-    """They have no values there."""
+    """Determined's labels have no values."""
     found = draft.look("labels")
     if found is not None and isinstance(found.value, list):
         draft.put("labels", value=dict.fromkeys(draft.texts("labels"), ""))
@@ -117,12 +125,16 @@ def _read_environment(draft: Draft) -> None:
     variables = _one_of(draft, *_ENVIRONMENT, "environment_variables")
     items = variables.value if variables else []
     if not isinstance(items, list) or not all(item.is_scalar for item in items):
-        raise draft.refused("environment.environment_variables is no list of texts", hint="- NAME=value")
+        raise draft.refused(
+            "environment.environment_variables is not a list of texts",
+            hint="- NAME=value",
+            code="determined-variables-not-a-list",
+        )
     pairs = [item.text for item in items]
     env = {name: value for name, equals, value in (pair.partition("=") for pair in pairs) if equals}
     for pair in pairs:
         if "=" not in pair:
-            draft.say(f"environment variable {pair}: its value is taken where the job is submitted; give it in `env`")
+            draft.say(f"environment variable {pair}: has no value; set it in `env`")
     draft.put("env", value=env)
     if pod := draft.take(*_ENVIRONMENT, "pod_spec"):
         known = {"apiVersion", "kind"}  # of any pod
@@ -139,7 +151,7 @@ def _one_of(draft: Draft, *path: str) -> Tree | None:
         return found
     kinds = [kind for kind in ("cuda", "gpu", "rocm", "cpu") if found.at(kind) is not None]
     if len(kinds) > 1:
-        draft.say(f"{'.'.join(path)}: the one for {kinds[0]} was taken, that for {', '.join(kinds[1:])} was not")
+        draft.say(f"{'.'.join(path)}: used the value for {kinds[0]}, not for {', '.join(kinds[1:])}")
     return found.at(kinds[0]) if kinds else None
 
 
@@ -159,7 +171,10 @@ def _read_storage(draft: Draft) -> None:
         draft.put("checkpoint", "uri", value="/".join(part.rstrip("/") for part in parts if part))
     else:
         raise draft.refused(
-            f"checkpoint_storage.type: {kind}", path=_STORAGE, hint="shared_fs, directory, s3, gcs or azure"
+            f"checkpoint_storage.type: {kind}",
+            path=_STORAGE,
+            hint="shared_fs, directory, s3, gcs or azure",
+            code="determined-storage-type-unknown",
         )
     for theirs, ours in (("save_trial_latest", "keep_latest"), ("save_trial_best", "keep_best")):
         draft.put("checkpoint", ours, value=draft.whole(*_STORAGE, theirs))
@@ -171,7 +186,9 @@ def _read_mounts(draft: Draft) -> None:
         source, target = (draft.text(*mount, key) for key in ("host_path", "container_path"))
         is_readonly = draft.text(*mount, "read_only") == "true"
         if source is None or target is None:
-            raise draft.refused("a mount without host_path and container_path", path=mount)
+            raise draft.refused(
+                "a mount without host_path and container_path", path=mount, code="determined-mount-incomplete"
+            )
         target = target if target.startswith("/") else f"/run/determined/workdir/{target}"
         volumes.append({"source": source, "target": target, "readonly": is_readonly})
     draft.put("volumes", value=volumes)

@@ -1,7 +1,7 @@
-"""A job on its way from another system's file: what was taken from it, what is said about it, and what is left.
+"""The conversion of another system's file: values taken, notes, and what is left.
 
-A reader takes values out of the foreign tree by their paths. Whatever it never takes is named in a note: nothing is
-dropped in silence, not even what its authors never heard of."""
+A reader takes values from the foreign tree by path. A note names each value that was not taken: nothing is dropped
+silently, not even keys that the reader does not know."""
 
 from __future__ import annotations
 
@@ -36,14 +36,16 @@ class Draft:
     def text(self, *path: str) -> str | None:
         found = self.take(*path)
         if found is not None and not found.is_scalar:
-            raise self.refused(f"{'.'.join(path)} is no text", path=path)
+            raise self.refused(f"{'.'.join(path)} is not a text", path=path, code="draft-not-a-text")
         return found.text if found else None
 
     def whole(self, *path: str) -> int | None:
         """A number without a fraction."""
         text = self.text(*path)
         if text is not None and not text.strip().lstrip("-").isdigit():
-            raise self.refused(f"{'.'.join(path)}: {text!r} is no whole number", path=path)
+            raise self.refused(
+                f"{'.'.join(path)}: {text!r} is not a whole number", path=path, code="draft-not-a-whole-number"
+            )
         return None if text is None else int(text)
 
     def texts(self, *path: str) -> list[str]:
@@ -52,7 +54,7 @@ class Draft:
         if found is None:
             return []
         if not isinstance(found.value, list) or not all(item.is_scalar for item in found.value):
-            raise self.refused(f"{'.'.join(path)} is no list of texts", path=path)
+            raise self.refused(f"{'.'.join(path)} is not a list of texts", path=path, code="draft-not-a-list-of-texts")
         return [item.text for item in found.value]
 
     def mapping(self, *path: str) -> dict[str, str]:
@@ -61,7 +63,12 @@ class Draft:
         if found is None:
             return {}
         if not isinstance(found.value, dict) or not all(each.is_scalar for each in found.value.values()):
-            raise self.refused(f"{'.'.join(path)} is no mapping of texts", path=path, hint="name: value")
+            raise self.refused(
+                f"{'.'.join(path)} is not a mapping of texts",
+                path=path,
+                hint="name: value",
+                code="draft-not-a-mapping-of-texts",
+            )
         return {key: each.text for key, each in found.value.items()}
 
     def items(self, *path: str) -> list[Path]:
@@ -70,13 +77,18 @@ class Draft:
         if found is None:
             return []
         if not isinstance(found.value, list) or not all(isinstance(item.value, dict) for item in found.value):
-            raise self.refused(f"{'.'.join(path)} is no list of mappings", path=path, hint="- {name: value}")
+            raise self.refused(
+                f"{'.'.join(path)} is not a list of mappings",
+                path=path,
+                hint="- {name: value}",
+                code="draft-not-a-list-of-mappings",
+            )
         return [(*path, str(index)) for index in range(len(found.value))]
 
     # --- putting ---
 
     def put(self, *path: str, value: Any) -> None:
-        """A key of the native form; nothing, if there is nothing to say."""
+        """Set a key of the native form, unless the value is empty."""
         if value in (None, "", {}, [], ()) or not path:
             return
         below = self.data
@@ -91,17 +103,17 @@ class Draft:
     # --- the end ---
 
     def notes(self) -> tuple[str, ...]:
-        """What was said, and what nobody took, by its place. Not the values: some are secrets."""
+        """Notes, and the places of values that were not taken. Not the values: some are secrets."""
         left = tuple(
             f"{'.'.join(path)}{'' if tree.line is None else f' (line {tree.line})'} was not carried over"
             for path, tree in self._left(self.tree, ())
         )
         return (*self._notes, *left)
 
-    def refused(self, message: str, *, path: Path = (), hint: str | None = None) -> UsageError:
+    def refused(self, message: str, *, code: str, path: Path = (), hint: str | None = None) -> UsageError:
         found = self.tree.at(*path) if path else None
         where = f"{self.name}:{found.line}" if found is not None and found.line is not None else self.name
-        return UsageError(f"{where}: {message}", hint=hint)
+        return UsageError(f"{where}: {message}", hint=hint, code=code)
 
     def _left(self, tree: Tree, path: Path) -> Iterator[tuple[Path, Tree]]:
         if path in self._taken or (tree.is_scalar and tree.value is None):

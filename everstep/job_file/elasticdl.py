@@ -1,6 +1,6 @@
 """Reads a whole `elasticdl train …` command line. Each worker pod is a node with one worker.
 
-Any script runs by --job_command; models that ElasticDL itself would train (--model_def) have no script to run."""
+--job_command runs any script; models that ElasticDL itself would train (--model_def) have no script."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from everstep.job_file.launched import put_shell_line
 from everstep.job_file.tree import Tree
 
 _STOCK_MASTER = "elasticdl/elasticdl"
-# Of ElasticDL's own runtime: with --job_command they change nothing there either.
+# Of ElasticDL's own runtime: with --job_command they have no effect there either.
 _NOTHING_HERE = frozenset(
     [
         "need_elasticdl_job_service",
@@ -45,24 +45,28 @@ def is_elasticdl(words: Sequence[str]) -> bool:
 
 
 def tree_of(words: Sequence[str]) -> Tree:
-    """Its options, as a tree: the last of each counts."""
+    """Its options as a tree; the last of each wins."""
     command = words[1] if len(words) > 1 else ""
     if command != "train":
         raise UsageError(
-            f"elasticdl {command}: only `elasticdl train` becomes a job", hint="images are made by `everstep build`"
+            f"elasticdl {command}: only `elasticdl train` becomes a job",
+            hint="images are made by `everstep build`",
+            code="elasticdl-command-unknown",
         )
     options: dict[str, Tree] = {}
     rest = list(words[2:])
     while rest:
         word = rest.pop(0)
         if not word.startswith("--"):
-            raise UsageError(f"{word!r} is no option", hint="put values that have blanks in quotes")
+            raise UsageError(
+                f"{word!r} is not an option", hint="quote values that contain spaces", code="elasticdl-not-an-option"
+            )
         name, equals, value = word[2:].partition("=")
         name = name.replace("-", "_")
         if not equals:
             has_value = bool(rest) and not rest[0].startswith("--")
             if not has_value and name not in _BOOLEANS:
-                raise UsageError(f"{word} has no value", hint=f"{word}=VALUE")
+                raise UsageError(f"{word} has no value", hint=f"{word}=VALUE", code="elasticdl-option-without-value")
             value = rest.pop(0) if has_value else "true"
         options[name] = Tree(value=value, text=value)
     return Tree(value=options)
@@ -74,7 +78,7 @@ def read(draft: Draft) -> None:
     _read_command(draft)
     num_workers = draft.whole("num_workers")
     num_workers = 2 if num_workers is None else num_workers
-    # Its jobs go on with the workers that are left.
+    # Its jobs continue with the remaining workers.
     draft.put("nodes", value=f"1:{num_workers}" if num_workers != 1 else 1)
     draft.put("workers_per_node", value=1)
     _read_images(draft)
@@ -87,7 +91,7 @@ def read(draft: Draft) -> None:
     _read_volumes(draft)
     _read_priority(draft)
     if (policy := draft.text("restart_policy")) not in (None, "Never"):
-        draft.say(f"--restart_policy={policy} was not carried over: the coordinator replaces pods, Kubernetes none")
+        draft.say(f"--restart_policy={policy} was not carried over: the coordinator replaces pods")
     for name in _NOTHING_HERE:
         draft.take(name)
     draft.data.setdefault("platform", {}).setdefault("kubernetes", {})
@@ -100,17 +104,21 @@ def _check_strategy(draft: Draft) -> None:
         raise UsageError(
             f"--distribution_strategy={strategy}{'' if is_given else ', the default'}: Everstep trains by all-reduce",
             hint=f"--distribution_strategy={_ALLREDUCE}",
+            code="elasticdl-strategy-unsupported",
         )
     if draft.whole("num_ps_pods"):
-        raise UsageError("--num_ps_pods: Everstep has no parameter servers", hint="leave it out")
+        raise UsageError(
+            "--num_ps_pods: Everstep has no parameter servers", hint="leave it out", code="elasticdl-parameter-servers"
+        )
 
 
 def _read_command(draft: Draft) -> None:
     command = draft.text("job_command")
     if command is None:
         raise UsageError(
-            "no --job_command: a model that is trained by ElasticDL's own loop has no script to run",
+            "--job_command is missing: a model trained by ElasticDL's own loop has no script to run",
             hint='--job_command="python -m model_zoo.mnist.mnist_pytorch"',
+            code="elasticdl-job-command-missing",
         )
     put_shell_line(draft, command, {})
 
@@ -127,7 +135,7 @@ def _read_images(draft: Draft) -> None:
         )
     else:
         draft.put("coordinator", "image", value=master)
-        draft.say(f"--image_name={master} became the coordinator's: it must have Everstep in it")
+        draft.say(f"--image_name={master} became the coordinator's image; it must contain Everstep")
 
 
 def _read_resources(draft: Draft, role: str, target: tuple[str, ...]) -> None:
@@ -151,7 +159,11 @@ def _read_volumes(draft: Draft) -> None:
         given = _split_pairs("volume", part)
         claim, path, target = (given.pop(key, None) for key in ("claim_name", "host_path", "mount_path"))
         if target is None or (claim is None) == (path is None):
-            raise UsageError(f"--volume={part}", hint="host_path=…,mount_path=… or claim_name=…,mount_path=…")
+            raise UsageError(
+                f"--volume={part}",
+                hint="host_path=…,mount_path=… or claim_name=…,mount_path=…",
+                code="elasticdl-volume-incomplete",
+            )
         volumes.append({"source": f"pvc:{claim}" if claim else path, "target": target})
         for name in given:
             draft.say(f"--volume: {name} was not carried over")
@@ -178,6 +190,8 @@ def _split_pairs(name: str, text: str) -> dict[str, str]:
     for part in filter(str.strip, text.split(",")):
         key, equals, value = part.strip().partition("=")
         if not equals or not key:
-            raise UsageError(f"--{name}: {part!r} is no pair", hint="NAME=VALUE,NAME=VALUE")
+            raise UsageError(
+                f"--{name}: {part!r} is not a pair", hint="NAME=VALUE,NAME=VALUE", code="elasticdl-not-a-pair"
+            )
         found[key.strip()] = value
     return found

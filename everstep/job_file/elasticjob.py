@@ -1,4 +1,4 @@
-"""Reads DLRover's ElasticJob manifest, recognised by `spec.replicaSpecs`: it may come without kind and metadata.
+"""Reads DLRover's ElasticJob manifest, recognized by `spec.replicaSpecs`: it may come without kind and metadata.
 
 Each worker pod is a node. What its pod template has beyond our keys goes to `platform.kubernetes.raw` as it is."""
 
@@ -35,6 +35,7 @@ def read(draft: Draft) -> None:
             f"distributionStrategy: {strategy}: Everstep trains by all-reduce",
             path=("spec", "distributionStrategy"),
             hint="AllreduceStrategy",
+            code="elasticjob-strategy-unsupported",
         )
     _refuse_other_roles(draft)
     draft.put("name", value=draft.text("metadata", "name"))
@@ -53,15 +54,30 @@ def _refuse_other_roles(draft: Draft) -> None:
     roles = draft.look(*_SPECS)
     for role, _ in roles.children() if roles else ():
         if role not in ("worker", *_MASTERS) and (draft.whole(*_SPECS, role, "replicas") or 0) > 0:
-            raise draft.refused(f"replicas of {role}: all nodes are workers here", path=(*_SPECS, role), hint="worker")
+            raise draft.refused(
+                f"replicas of {role}: all nodes are workers here",
+                path=(*_SPECS, role),
+                hint="worker",
+                code="elasticjob-role-unsupported",
+            )
     if draft.look(*_WORKER) is None:
-        raise draft.refused("spec.replicaSpecs has no worker", path=_SPECS, hint="worker: {replicas: 2, template: …}")
+        raise draft.refused(
+            "spec.replicaSpecs has no worker",
+            path=_SPECS,
+            hint="worker: {replicas: 2, template: …}",
+            code="elasticjob-worker-missing",
+        )
 
 
 def _main_container(draft: Draft) -> Path:
     containers = draft.items(*_POD, "containers")
     if not containers:
-        raise draft.refused("the worker's template has no container", path=_WORKER, hint="containers: [{name: main}]")
+        raise draft.refused(
+            "the worker's template has no container",
+            path=_WORKER,
+            hint="containers: [{name: main}]",
+            code="elasticjob-container-missing",
+        )
     return next((path for path in containers if draft.text(*path, "name") == "main"), containers[0])
 
 
@@ -71,7 +87,12 @@ def _read_container(draft: Draft, path: Path, num_workers: int) -> None:
     draft.put("platform", "kubernetes", "pull_policy", value=policy if policy in _PULL else None)
     words = (*draft.texts(*path, "command"), *draft.texts(*path, "args"))
     if not words:
-        raise draft.refused("the worker's container has no command", path=path, hint="command: [dlrover-run, train.py]")
+        raise draft.refused(
+            "the worker's container has no command",
+            path=path,
+            hint="command: [dlrover-run, train.py]",
+            code="elasticjob-command-missing",
+        )
     counts = {"WORKER_NUM": str(num_workers), "NODE_NUM": str(num_workers)}
     put_command(draft, words, counts)
     draft.put("workdir", value=draft.text(*path, "workingDir"))
@@ -81,7 +102,7 @@ def _read_container(draft: Draft, path: Path, num_workers: int) -> None:
 
 def _read_pod(draft: Draft, container: Path) -> None:
     if draft.text(*_POD, "restartPolicy") not in (None, "Never"):
-        draft.say("restartPolicy was not carried over: the coordinator replaces pods, Kubernetes restarts none")
+        draft.say("restartPolicy was not carried over: the coordinator replaces pods")
     read_volumes(draft, _POD, container)
     names = {"serviceAccountName": "service_account", "priorityClassName": "priority_class"}
     for theirs, ours in names.items():
@@ -101,7 +122,7 @@ def _read_pod(draft: Draft, container: Path) -> None:
 
 
 def _read_master(draft: Draft) -> None:
-    """DLRover's master is the coordinator; only its size means something here."""
+    """DLRover's master is the coordinator; only its resources are used."""
     for role in _MASTERS:
         path = (*_SPECS, role, "template", "spec", "containers", "0")
         if draft.look(*path) is not None:

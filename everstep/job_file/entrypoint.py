@@ -1,6 +1,6 @@
-"""What the workers run, as words; and what a launcher before it (torchrun, dlrover-run, …) was told. Pure.
+"""The words of an entrypoint, and the options of a launcher in front of it (torchrun, dlrover-run, …). Pure.
 
-Everstep is the launcher: one that stands in an entrypoint is taken away, and its options become keys of the job."""
+Everstep is the launcher: another one in an entrypoint is removed, and its options become keys of the job."""
 
 from __future__ import annotations
 
@@ -75,29 +75,34 @@ def raw_words(text: str) -> list[str]:
 
 
 def split(text: str) -> tuple[str, ...]:
-    """As a shell does; what only a shell can do is refused."""
-    text = text.replace("\\\n", " ")  # a line that goes on
+    """Split as a shell does; refuse what only a shell can do."""
+    text = text.replace("\\\n", " ")  # a continued line
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise UsageError(f"{text!r}: {str(error).lower()}", hint="or give a list: [train.py, --title, it's]") from None
+        raise UsageError(
+            f"{text!r}: {str(error).lower()}",
+            hint="or give a list: [train.py, --title, it's]",
+            code="entrypoint-quotes",
+        ) from None
     for word in raw_words(text):
         if word in _SHELL_WORDS or word.endswith(";") or re.search(r"\$[A-Za-z_({]", _bare(word)):
             raise UsageError(
-                f"{word} means something to a shell, and there is none between",
-                hint=f"in quotes it is taken as it is: '{word}'; commands before training go to `setup`; "
-                'a shell for each worker is [bash, -c, "…"]',
+                f"{word} needs a shell; the entrypoint runs without one",
+                hint=f"quote it to pass it as is: '{word}'; put commands before training into `setup`; "
+                'for a shell in each worker use [bash, -c, "…"]',
+                code="entrypoint-needs-shell",
             )
     return words
 
 
 def needs_shell(text: str) -> bool:
-    """Whether there is more in it than words and quotes."""
+    """Whether it has more than words and quotes."""
     return bool(re.search(r"[|&;<>()$`*?\n]", _bare(text)))
 
 
 def _bare(text: str) -> str:
-    """What a shell looks into: all outside quotes, and variables inside double ones."""
+    """The part that a shell interprets: all outside quotes, and variables inside double quotes."""
     bare = ""
     for piece in _PIECE.findall(text):
         if piece[0] == '"':
@@ -117,11 +122,11 @@ def entry_of(words: Sequence[str], args: Sequence[str] = ()) -> Entrypoint:
 
 
 def without_python(words: Sequence[str]) -> tuple[str, ...]:
-    """The interpreter is the launcher's to choose. One with options of its own stays, and is run as a program."""
+    """The launcher chooses the interpreter. One with options of its own is kept and run as a program."""
     if not words or not _PYTHON.fullmatch(words[0]):
         return tuple(words)
     rest = tuple(words[1:])
-    while rest and rest[0] == "-u":  # output is never held back
+    while rest and rest[0] == "-u":  # output is never buffered
         rest = rest[1:]
     if rest and (rest[0].endswith(".py") or (rest[0] == "-m" and len(rest) > 1)):
         return rest
@@ -148,7 +153,11 @@ def without_launcher(words: Sequence[str]) -> Launch:
         else:
             options[name], rest = (rest[0], rest[1:]) if rest else ("", ())
     if not rest:
-        raise UsageError(f"{launcher} starts nothing: no script after its options", hint=f"{launcher} train.py")
+        raise UsageError(
+            f"{launcher} starts nothing: no script after its options",
+            hint=f"{launcher} train.py",
+            code="launcher-without-script",
+        )
     # `--no-python` and Determined's form have python before the script.
     return Launch(words=(*prefix, *without_python(rest)), options=options, launcher=launcher)
 
@@ -167,7 +176,8 @@ def _launcher(words: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
         return module, words[3:]
     if program in _FOREIGN_LAUNCHERS or module in _FOREIGN_MODULES:
         raise UsageError(
-            f"{module or program} starts workers in a way of its own",
+            f"{module or program} starts workers its own way",
             hint="a script that uses torch.distributed needs no launcher here: give the script alone",
+            code="launcher-unsupported",
         )
     return None, words

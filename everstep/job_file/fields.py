@@ -1,4 +1,4 @@
-"""What the keys of a job file are made of: blocks that refuse what they do not know, texts, sizes, times."""
+"""Types of a job file's keys: blocks that refuse unknown keys, texts, sizes, times."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from everstep.job_file.quantity import format_cpus, format_seconds, format_size,
 AS_WRITTEN = "as written"  # a mark on types: see text_paths
 
 
-def refusal(message: str, hint: str | None = None) -> PydanticCustomError:
-    """For validators: the message, and the way out."""
-    return PydanticCustomError("everstep", "{text}", {"text": message, "hint": hint})
+def refusal(message: str, hint: str | None = None, *, code: str) -> PydanticCustomError:
+    """For validators: the message, a remedy, and the code of the error."""
+    return PydanticCustomError("everstep", "{text}", {"text": message, "hint": hint, "code": code})
 
 
 def checked(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -29,7 +29,7 @@ def checked(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
         try:
             return check(given)
         except UsageError as error:
-            raise refusal(error.message, error.hint) from None
+            raise refusal(error.message, error.hint, code=error.code) from None
 
     return validate
 
@@ -51,35 +51,41 @@ class Section(BaseModel):
 
 
 def _as_text(given: Any) -> Any:
-    """Numbers become texts; from a file they come as they were written."""
+    """Numbers become texts; those from a file keep their spelling."""
     return str(given) if isinstance(given, int | float) and not isinstance(given, bool) else given
 
 
 def _no_nul(text: str) -> str:
     if "\0" in text:
-        raise refusal("a NUL character, which no command line and no environment can hold", "remove it")
+        raise refusal("contains a NUL character", "remove it", code="text-has-nul")
     return text
 
 
 def _as_amount(given: Any) -> Any:
     if isinstance(given, bool) or not isinstance(given, str | int | float):
-        raise refusal(f"{type(given).__name__} where an amount is expected")
+        raise refusal(f"{type(given).__name__} where an amount is expected", code="amount-type")
     return given
 
 
 def _one_line(text: str) -> str:
     if len(text.splitlines()) > 1:
-        raise refusal(f"{len(text.splitlines())} lines where one is expected")
+        raise refusal(f"{len(text.splitlines())} lines where one is expected", code="text-has-lines")
     if text.splitlines() not in ([], [text]) or any(unicodedata.category(letter) == "Cc" for letter in text):
-        raise refusal("a line break or control character where plain text is expected", "write it without `|` or `\\n`")
+        raise refusal(
+            "a line break or control character where plain text is expected",
+            "write it without `|` or `\\n`",
+            code="text-has-control-character",
+        )
     return text
 
 
 def _one_word(text: str) -> str:
-    """For scripts in which no quoting is safe with all versions of a queue."""
+    """For scripts in which no quoting is safe with all versions of a scheduler."""
     if wrong := sorted({letter for letter in text if letter.isspace() or letter in "\"'`$\\;#<>"}):
         raise refusal(
-            f"{text!r} contains {wrong[0]!r}", "letters, digits and signs such as . _ - : = + & without spaces"
+            f"{text!r} contains {wrong[0]!r}",
+            "letters, digits and signs such as . _ - : = + & without spaces",
+            code="word-has-special-character",
         )
     return text
 
@@ -88,13 +94,19 @@ def _is_json(given: Any) -> Any:
     try:
         json.dumps(given, allow_nan=False)
     except ValueError:
-        raise refusal("infinite, or not a number: JSON has no such values", "a finite number, or a text") from None
+        raise refusal(
+            "infinity and NaN have no JSON form", "a finite number, or a text", code="number-not-finite"
+        ) from None
     return given
 
 
 def _env_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise refusal(f"{name!r} is no name of an environment variable", "letters, digits and _")
+        raise refusal(
+            f"{name!r} is not a valid name of an environment variable",
+            "letters, digits and _",
+            code="variable-name-invalid",
+        )
     return name
 
 

@@ -1,7 +1,7 @@
 """The command line of another system's job, into the native form: its launcher's options become keys, the rest is run.
 
-A shell's line is taken apart as far as that is safe: what stands before the last command becomes `setup`; a last
-command that needs a shell keeps one. Nothing is expanded but the variables that the other system itself sets."""
+A shell's line is taken apart as far as that is safe: commands before the last one become `setup`; a last
+command that needs a shell keeps one. Only variables that the other system itself sets are expanded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def put_command(draft: Draft, words: Sequence[str], variables: Mapping[str, str]
         put_shell_line(draft, words[2], variables)
     else:
         if not words:
-            raise draft.refused("an empty command", hint="python train.py")
+            raise draft.refused("the command is empty", hint="python train.py", code="command-empty")
         _put_launch(draft, without_launcher([_expanded(word, variables) for word in words]))
 
 
@@ -65,9 +65,9 @@ def put_shell_line(draft: Draft, text: str, variables: Mapping[str, str]) -> Non
     try:
         launch = without_launcher([word for each in raw for word in shlex.split(each)])
     except ValueError:
-        raise draft.refused(f"{last!r} has a quote that does not end") from None
+        raise draft.refused(f"{last!r} has an unclosed quote", code="command-quotes") from None
     if not launch.words:
-        raise draft.refused(f"{text!r} starts nothing", hint="python train.py")
+        raise draft.refused(f"{text!r} starts nothing", hint="python train.py", code="command-without-program")
     if needs_shell(last):
         _put_shell(draft, launch, raw)
     else:
@@ -77,8 +77,9 @@ def put_shell_line(draft: Draft, text: str, variables: Mapping[str, str]) -> Non
 def _put_script(draft: Draft, text: str) -> None:
     if found := _LAUNCHER.search(text):
         raise draft.refused(
-            f"{found[0]} inside a longer script cannot be taken out of it",
+            f"{found[0]} cannot be removed from a longer script",
             hint="a job file with `setup` for what comes before, and `entrypoint` for what it starts",
+            code="launcher-inside-script",
         )
     draft.put("entrypoint", value=["bash", "-c", text])
 
@@ -93,7 +94,7 @@ def _put_shell(draft: Draft, launch: Launch, raw: Sequence[str]) -> None:
     is_python = is_module or launch.words[0].endswith(".py")
     prefix = "-m " if is_module and not kept.startswith("-m ") else ""
     draft.put("entrypoint", value=["bash", "-c", f"exec python -u {prefix}{kept}" if is_python else kept])
-    draft.say("the command needs a shell: each worker runs it by bash, and starts slower than a script would")
+    draft.say("the command needs a shell: each worker runs it through bash, and starts slower than a script")
     _put_options(draft, launch)
 
 

@@ -1,6 +1,6 @@
 """Any job file, or a command line of ElasticDL, to a `Job`; with notes on what was not carried over.
 
-Which system's it is, its content says: by keys that only that one has. All else is native, and every key is checked."""
+Keys that only one system has identify its files. Any other file is native, and every key is checked."""
 
 from __future__ import annotations
 
@@ -47,32 +47,45 @@ def load_file(path: Path, changes: Sequence[str] = ()) -> Loaded:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: byte {error.start} is no UTF-8", hint="save it as UTF-8 text") from None
+        raise UsageError(
+            f"{path}: byte {error.start} is not UTF-8", hint="save it as UTF-8 text", code="job-file-not-utf8"
+        ) from None
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", hint="the path of a job file") from None
+        raise UsageError(
+            f"{path}: {error.strerror}", hint="the path of a job file", code="job-file-unreadable"
+        ) from None
     return load(text, changes, name=str(path))
 
 
 def load(text: str, changes: Sequence[str] = (), *, name: str = "job file") -> Loaded:
     tree = parse(text, name=name)
     if not isinstance(tree.value, dict):
-        raise UsageError(f"{name} is no mapping", hint="the shortest job file is: `entrypoint: train.py`")
+        raise UsageError(
+            f"{name} is not a mapping",
+            hint="the shortest job file is: `entrypoint: train.py`",
+            code="job-file-not-a-mapping",
+        )
     system = next((each for each in _SYSTEMS if each.is_theirs(tree)), None)
     if system is not None:
         return _converted(Draft(tree, name=name), system, changes)
     if (kind := tree.at("kind")) is not None:
         raise UsageError(
-            f"{name}:{kind.line}: kind: {kind.text} is not read",
+            f"{name}:{kind.line}: kind: {kind.text} is not supported",
             hint="ADS's `kind: distributed` and DLRover's ElasticJob are; a job file of Everstep has no kind",
+            code="job-file-kind-unknown",
         )
     job = _validated(overrides.apply(tree, changes), name)
     return Loaded(job=job, system=NATIVE, notes=tuple(_remarks(job)))
 
 
 def load_command(words: Sequence[str], changes: Sequence[str] = ()) -> Loaded:
-    """Of another system: `elasticdl train …`."""
+    """A command line of another system: `elasticdl train …`."""
     if not elasticdl.is_elasticdl(words):
-        raise UsageError(f"{words[0] if words else 'nothing'}: no command that is read", hint="elasticdl train …")
+        raise UsageError(
+            f"{words[0] if words else 'nothing'}: not a supported command",
+            hint="elasticdl train …",
+            code="command-unknown",
+        )
     system = _System(name="ElasticDL", is_theirs=lambda _: True, read=elasticdl.read)
     return _converted(Draft(elasticdl.tree_of(words), name="elasticdl train"), system, changes)
 
@@ -98,16 +111,16 @@ def _validated(tree: Tree, name: str) -> Job:
     try:
         return Job.model_validate(data)
     except ValidationError as error:
-        # Not the library's own text: it shows what was given, and that may be a secret.
+        # Not pydantic's own text: it shows the input, which may be a secret.
         raise usage_error(problems_of(error, tree, Job), name=name) from None
 
 
 def _remarks(job: Job) -> list[str]:
     remarks = [
-        f"secrets.{name} stands in the file itself: env:NAME or file:PATH keeps it out"
+        f"secrets.{name} is in the file itself; env:NAME or file:PATH keeps it out"
         for name, secret in job.secrets.items()
         if secret.is_value
     ]
     if job.searcher is not None and job.searcher.name != "single":
-        remarks.append(f"searcher.name: {job.searcher.name} is not run yet: only single is")
+        remarks.append(f"searcher.name: {job.searcher.name} is not supported yet; only single is")
     return remarks

@@ -1,6 +1,6 @@
-"""What the processes of a submitted job are told: one JSON text, the same for its coordinator and for every node.
+"""The order of a submitted job: one JSON text, the same for its coordinator and every node.
 
-Nothing in it is secret. Where the coordinator is, and which node this is, a platform says beside it. Pure."""
+Holds no secrets. The platform passes the coordinator's address and the node's rank separately. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from everstep.errors import UsageError
-from everstep.job_file.schema import Job
-from everstep.job_file.settings import experiment_of, num_workers_of, policy_settings
+from everstep.job_file.schema import Checkpoint, Job
 from everstep.wire import Policy, policy_problems
 
 
@@ -26,14 +25,14 @@ class NodeOrder:
     workers: int | str = 1  # of each node; auto, gpu, cpu: what the node has
     min_nodes: int = 1
     max_nodes: int = 1
-    policy: Mapping[str, float | int] = field(default_factory=dict)  # what is not as by default
+    policy: Mapping[str, float | int] = field(default_factory=dict)  # non-default values
     experiment: Mapping[str, Any] = field(default_factory=dict)  # for scripts that ask the job
     env: Mapping[str, str] = field(default_factory=dict)
     setup: tuple[str, ...] = ()
     code: str = ""  # SHA-256 of the tarball that workers start in; "": in `workdir`, which is there already
     code_from: str = ""  # folder, of any kind that fsspec knows, that holds the tarball; "": the coordinator has it
     workdir: str = ""
-    grace_s: float = 60.0  # a node that must go has so long to save and leave
+    grace_s: float = 60.0  # time that a leaving node has to save and leave
     time_limit_s: float | None = None  # of the whole job
     wants_check: bool = False
 
@@ -49,12 +48,16 @@ class NodeOrder:
             known = {each.name for each in fields(cls)}
             if unknown := sorted(told.keys() - known):
                 raise UsageError(
-                    f"the order has {unknown[0]!r}, which this version does not know", hint="same versions"
+                    f"the order has {unknown[0]!r}, which this version does not know",
+                    hint="use the same version of Everstep on all nodes",
+                    code="order-key-unknown",
                 )
             tuples = {name: tuple(told[name]) for name in ("args", "setup") if name in told}
             return cls(**{**told, **tuples})
         except (ValueError, TypeError, AttributeError) as error:
-            raise UsageError(f"no order of a job: {error}", hint="it is written by `everstep run -f`") from None
+            raise UsageError(
+                f"not a job's order: {error}", hint="it is written by `everstep run -f`", code="order-unreadable"
+            ) from None
 
 
 _DEFAULTS: dict[str, Any] = {"args": (), "setup": (), "policy": {}, "experiment": {}, "env": {}} | {
@@ -65,12 +68,12 @@ _DEFAULTS: dict[str, Any] = {"args": (), "setup": (), "policy": {}, "experiment"
 def policy_of(order: NodeOrder) -> Policy:
     policy = Policy(**order.policy)  # type: ignore[arg-type]
     for problem in policy_problems(policy):
-        raise UsageError(problem, hint="see elastic and health in docs/job_file.md")
+        raise UsageError(problem, hint="see elastic and health in docs/job_file.md", code="policy-invalid")
     return policy
 
 
 def _grace_s(job: Job) -> float:
-    """Half of the job's time at most: nodes that begin to leave before they have come would never train."""
+    """At most half of the job's time: nodes that start to leave before they have started would never train."""
     return job.checkpoint.grace if job.time_limit is None else min(job.checkpoint.grace, job.time_limit / 2)
 
 
@@ -98,3 +101,52 @@ def order_of(job: Job, job_id: str, *, code: str = "", code_from: str = "", work
         time_limit_s=job.time_limit,
         wants_check=job.health.check,
     )
+
+
+def num_workers_of(job: Job) -> int | str:
+    """Of each node: a number, or auto, gpu, cpu for the node to find out."""
+    return job.workers_per_node or job.resources.gpu or 1
+
+
+def policy_settings(job: Job, num_workers: int) -> dict[str, Any]:
+    """Of the coordinator's policy, for this number of workers on each node; the rest keeps its defaults."""
+    names = {field.name for field in fields(Policy)}
+    given = {**job.elastic.model_dump(), **job.health.model_dump(), **job.shards.model_dump()}
+    return {
+        "start_nodes": job.nodes.min,
+        "min_nodes": job.nodes.min,
+        "max_nodes": job.nodes.max,
+        "start_workers": job.nodes.min * num_workers,
+        "max_restarts": job.restarts,
+        **{name: value for name, value in given.items() if name in names and value is not None},
+    }
+
+
+def experiment_of(job: Job) -> dict[str, Any]:
+    """The job file for `everstep.get_cluster_info()` and the Trainer, by Determined's names."""
+    workers = num_workers_of(job)
+    told = {
+        "name": job.title,
+        "entrypoint": list(job.entrypoint),
+        "hyperparameters": job.hyperparameters,
+        "data": job.data,
+        "labels": list(job.labels),
+        "searcher": None if job.searcher is None else job.searcher.model_dump(mode="json", exclude_none=True),
+        "reproducibility": {"experiment_seed": job.seed},
+        "checkpoint_storage": _storage(job.checkpoint),
+        "resources": {"slots_per_trial": job.nodes.max * workers} if isinstance(workers, int) else None,
+        "max_restarts": job.restarts,
+    }
+    return {key: value for key, value in told.items() if value not in (None, {}, [])}
+
+
+def _storage(checkpoint: Checkpoint) -> dict[str, Any]:
+    kinds = {"s3": "s3", "gs": "gcs", "az": "azure"}
+    scheme, _, rest = checkpoint.uri.rpartition("://")
+    bucket, _, prefix = rest.partition("/")
+    if scheme in kinds:
+        place = {"type": kinds[scheme], "bucket": bucket, "prefix": prefix}
+    else:
+        place = {"uri" if scheme else "host_path": checkpoint.uri}
+    kept = {"save_trial_latest": checkpoint.keep_latest, "save_trial_best": checkpoint.keep_best}
+    return {key: value for key, value in {**place, **kept}.items() if value not in (None, "")}

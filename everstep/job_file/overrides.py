@@ -13,23 +13,27 @@ _PART = re.compile(r'"([^"]+)"|([^."=]+)')
 
 
 def apply(tree: Tree, overrides: Sequence[str]) -> Tree:
-    """In their order; the last one counts."""
+    """In order; the last one wins."""
     for text in overrides:
         path, value = parse_override(text)
         try:
             tree = replaced(tree, path, value)
         except UsageError as error:
-            raise UsageError(f"--set {'.'.join(path)}: {error.message}", hint=error.hint) from None
+            raise UsageError(f"--set {'.'.join(path)}: {error.message}", hint=error.hint, code=error.code) from None
     return tree
 
 
 def parse_override(text: str) -> tuple[Path, Tree]:
-    """`resources.memory=16Gi`; a key that has dots in it stands in quotes: `labels."example.com/team"=vision`."""
+    """`resources.memory=16Gi`; quote a key that contains dots: `labels."example.com/team"=vision`."""
     key, equals, value = _split(text)
     path = tuple(quoted or plain for quoted, plain in _PART.findall(key))
     if not equals or not path or _joined(path) != key.replace('"', ""):
         # Not the value: it may be a secret.
-        raise UsageError(f"--set {key}: no key and value", hint="--set key=value, such as --set resources.gpu=2")
+        raise UsageError(
+            f"--set {key}: not KEY=VALUE",
+            hint="--set key=value, such as --set resources.gpu=2",
+            code="override-incomplete",
+        )
     tree = parse(value, name=f"--set {key}") if value.strip() else Tree(value=None)
     if path[0] == "secrets":
         _check_secret(key, tree)
@@ -47,11 +51,13 @@ def _joined(path: Path) -> str:
 
 
 def _check_secret(key: str, tree: Tree) -> None:
-    """Command lines are seen by everybody on the machine."""
+    """All users of a machine can see its command lines."""
     scalars = [each for _, each in tree.children()] if not tree.is_scalar else [tree]
     if any(each.value is not None and parse_secret(each.text or None).is_value for each in scalars):
         raise UsageError(
-            f"--set {key}: a secret on the command line is seen by others", hint=f"--set {key}=env:NAME or =file:PATH"
+            f"--set {key}: other users can see a secret on the command line",
+            hint=f"--set {key}=env:NAME or =file:PATH",
+            code="override-shows-secret",
         )
 
 

@@ -14,7 +14,9 @@ def read_environment(draft: Draft, *container: str) -> None:
     for path in draft.items(*container, "env"):
         name = draft.text(*path, "name")
         if name is None:
-            raise draft.refused("an environment variable without a name", path=path, hint="name: A")
+            raise draft.refused(
+                "an environment variable without a name", path=path, hint="name: A", code="pod-variable-unnamed"
+            )
         secret = (*path, "valueFrom", "secretKeyRef")
         if draft.look(*secret) is not None:
             draft.put("secrets", name, value=f"kubernetes:{draft.text(*secret, 'name')}/{draft.text(*secret, 'key')}")

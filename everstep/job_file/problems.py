@@ -1,6 +1,4 @@
-"""What is wrong with a job file, as people are told: the line, the key, the number, and the way out.
-
-Values of secrets are never in it."""
+"""Problems of a job file as messages: line, key, number, and remedy. They never show values of secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from everstep.errors import UsageError
 from everstep.job_file.fields import blocks_in
 from everstep.job_file.tree import Tree
 
-_MEANT = {  # by those who come from elsewhere
+_MEANT = {  # by users of other systems
     "command": "entrypoint",
     "script": "entrypoint",
     "entryPoint": "entrypoint",
@@ -52,6 +50,7 @@ _MEANT = {  # by those who come from elsewhere
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
     text: str
+    code: str
     hint: str | None = None
     line: int | None = None
 
@@ -61,16 +60,18 @@ def usage_error(problems: Sequence[Problem], *, name: str) -> UsageError:
     ordered = sorted(problems, key=lambda problem: problem.line or 0)
     if len(ordered) == 1:
         (only,) = ordered
-        return UsageError(f"{name}{'' if only.line is None else f':{only.line}'}: {only.text}", hint=only.hint)
+        return UsageError(
+            f"{name}{'' if only.line is None else f':{only.line}'}: {only.text}", hint=only.hint, code=only.code
+        )
     lines = [f"{len(ordered)} problems in {name}"]
     for each in ordered:
         where = "" if each.line is None else f"line {each.line}: "
         lines.append(f"  {where}{each.text}{f' ({each.hint})' if each.hint else ''}")
-    return UsageError("\n".join(lines))
+    return UsageError("\n".join(lines), code="job-file-problems")
 
 
 def problems_of(error: ValidationError, tree: Tree, model: type[BaseModel]) -> list[Problem]:
-    """Where a key may have one of several types, each of them complains: the one that got furthest is told."""
+    """If a key may have several types, each of them reports; keep the report that got furthest."""
     found: dict[tuple[str, ...], Problem] = {}
     for each in error.errors(include_url=False):
         location = tuple(str(part) for part in each["loc"])
@@ -85,7 +86,7 @@ def _is_below(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 
 def _place(tree: Tree, location: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
-    """What of it is in the file: the library adds names of its own."""
+    """The part that is in the file: pydantic adds names of its own."""
     path: tuple[str, ...] = ()
     line: int | None = None
     for part in location:
@@ -99,16 +100,25 @@ def _problem(error: dict[str, Any], path: tuple[str, ...], line: int | None, mod
     key = ".".join(path)
     context = error.get("ctx") or {}
     if error["type"] == "everstep":
-        return Problem(text=f"{key}: {context['text']}" if key else context["text"], hint=context["hint"], line=line)
+        return Problem(
+            text=f"{key}: {context['text']}" if key else context["text"],
+            hint=context["hint"],
+            line=line,
+            code=context["code"],
+        )
     if error["type"] == "extra_forbidden":
         known = _keys(model, path[:-1])
         where = f"key of {'.'.join(path[:-1])}" if len(path) > 1 else "key of a job file"
-        return Problem(text=f"{key} is no {where}", hint=_did_you_mean(path[-1], known), line=line)
+        return Problem(
+            text=f"{key} is not a {where}", hint=_did_you_mean(path[-1], known), line=line, code="job-file-key-unknown"
+        )
     if error["type"] == "missing":
         missing = ".".join(str(part) for part in error["loc"])
-        hint = "the one key that a job file must have: `entrypoint: train.py`" if missing == "entrypoint" else None
-        return Problem(text=f"{missing} is missing", hint=hint, line=line)
-    return Problem(text=f"{key}: {_shown(error, path)}", hint=_expected(error), line=line)
+        hint = "every job file needs it: `entrypoint: train.py`" if missing == "entrypoint" else None
+        return Problem(text=f"{missing} is missing", hint=hint, line=line, code="job-file-key-missing")
+    return Problem(
+        text=f"{key}: {_shown(error, path)}", hint=_expected(error), line=line, code="job-file-value-invalid"
+    )
 
 
 def _shown(error: dict[str, Any], path: tuple[str, ...]) -> str:
@@ -129,7 +139,7 @@ def _expected(error: dict[str, Any]) -> str:
 
 
 def _keys(model: type[BaseModel], path: Iterable[str]) -> list[str]:
-    """Of the block that stands there."""
+    """Of the block at this path."""
     blocks: list[type[BaseModel]] = [model]
     for part in path:
         fields = [block.model_fields[part] for block in blocks if part in block.model_fields]

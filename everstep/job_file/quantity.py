@@ -1,6 +1,6 @@
 """Amounts as people write them: "16Gi" of memory, "500m" of a CPU, "1h30m" of time. Pure.
 
-What is read is a number in one unit (bytes, CPUs, seconds); what is written is a short text that reads back as it."""
+Parsing returns a number in one unit (bytes, CPUs, seconds); formatting returns a short text that parses back to it."""
 
 from __future__ import annotations
 
@@ -29,16 +29,24 @@ def parse_size(given: str | float) -> int:
         near = _near_unit(unit)
         if found and unit == "m":
             raise UsageError(
-                f"{text} is {found[1]} thousandths of a byte", hint=f"did you mean {found[1]}M or {found[1]}Mi?"
+                f"{text} is {found[1]} thousandths of a byte",
+                hint=f"did you mean {found[1]}M or {found[1]}Mi?",
+                code="size-in-thousandths",
             )
         raise UsageError(
-            f"{text!r} is no size", hint=f"did you mean {found[1]}{near}?" if found and near else hint
+            f"{text!r} is not a size",
+            hint=f"did you mean {found[1]}{near}?" if found and near else hint,
+            code="size-invalid",
         ) from None
     size = Fraction(found[1]) * _UNITS[unit]
     if size < _SMALLEST_BYTES:
-        raise UsageError(f"{text} is {_whole_or_float(size)} bytes, less than 1Mi", hint=f"with a unit: {found[1]}Gi")
+        raise UsageError(
+            f"{text} is {_whole_or_float(size)} bytes, less than 1Mi",
+            hint=f"with a unit: {found[1]}Gi",
+            code="size-too-small",
+        )
     if size > _LARGEST_BYTES:
-        raise UsageError(f"{text} is more than 2**60 bytes", hint=hint)
+        raise UsageError(f"{text} is more than 2**60 bytes", hint=hint, code="size-too-large")
     return math.ceil(size)
 
 
@@ -58,10 +66,14 @@ def parse_cpus(given: str | float) -> float:
     text = _text(given)
     found = re.fullmatch(rf"({_NUMBER})(m?)", text)
     if not found:
-        raise UsageError(f"{text!r} is no number of CPUs", hint="such as 4, 0.5 or 500m")
+        raise UsageError(f"{text!r} is not a number of CPUs", hint="such as 4, 0.5 or 500m", code="cpus-invalid")
     thousandths = Fraction(found[1]) * (1 if found[2] else 1000)
     if thousandths < 1 or thousandths.denominator != 1:
-        raise UsageError(f"{text} CPUs: not a whole number of thousandths", hint="such as 4, 0.5 or 500m")
+        raise UsageError(
+            f"{text} CPUs: not a whole number of thousandths",
+            hint="such as 4, 0.5 or 500m",
+            code="cpus-not-thousandths",
+        )
     return float(thousandths / 1000)
 
 
@@ -77,13 +89,17 @@ def parse_seconds(given: str | float) -> float:
     if found := re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]?\d)(?::([0-5]?\d))?", text):
         if found[4] is None:
             # Slurm reads minutes:seconds here, a day's clock hours:minutes.
-            raise UsageError(f"{text!r} may be hours or minutes", hint=f"write {text}:00, or {found[2]}h{found[3]}m")
+            raise UsageError(
+                f"{text!r} is ambiguous: hours or minutes",
+                hint=f"write {text}:00, or {found[2]}h{found[3]}m",
+                code="duration-ambiguous",
+            )
         days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
         return _positive_seconds(((days * 24 + hours) * 60 + minutes) * 60 + seconds, text)
     if re.fullmatch(rf"(?:{_NUMBER}[dhms])+", text):
         parts = re.findall(rf"({_NUMBER})([dhms])", text)
         return _positive_seconds(sum(Fraction(number) * _SECONDS[unit] for number, unit in parts), text)
-    raise UsageError(f"{text!r} is no length of time", hint="such as 90s, 1h30m or 1:30:00")
+    raise UsageError(f"{text!r} is not a duration", hint="such as 90s, 1h30m or 1:30:00", code="duration-invalid")
 
 
 def format_seconds(seconds: float) -> str | float:
@@ -98,7 +114,9 @@ def format_seconds(seconds: float) -> str | float:
 
 def _positive_seconds(seconds: Fraction | int, text: str) -> float:
     if seconds <= 0:
-        raise UsageError(f"{text} is no time at all", hint="such as 90s or 1h30m")
+        raise UsageError(
+            f"{text} is not a positive duration", hint="such as 90s or 1h30m", code="duration-not-positive"
+        )
     return float(seconds)
 
 

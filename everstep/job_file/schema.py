@@ -1,4 +1,4 @@
-"""The job file's keys, their types and defaults. Only the entrypoint is required; what is not a key is an error.
+"""The job file's keys, their types and defaults. Only the entrypoint is required; unknown keys are errors.
 
 A `Job` is a frozen value. `dump` gives the shortest file that reads back as it, with secrets masked."""
 
@@ -57,26 +57,30 @@ def _shorthand(read: Any, form: Any) -> BeforeValidator:
 def _parse_nodes(given: Any) -> Any:
     found = re.fullmatch(r"(\d+)(?::(\d+))?", str(given).strip())
     if isinstance(given, bool) or not found:
-        raise UsageError(f"{given!r} is neither a number nor a range", hint="such as 2, or 1:4")
+        raise UsageError(f"{given!r} is neither a number nor a range", hint="such as 2, or 1:4", code="nodes-invalid")
     return {"min": int(found[1]), "max": int(found[2] or found[1])}
 
 
 def _parse_volume(given: Any) -> Any:
     if not isinstance(given, str):
-        raise UsageError(f"{given!r} is no volume", hint="SOURCE:TARGET, or {source: …, target: …}")
+        raise UsageError(
+            f"{given!r} is not a volume", hint="SOURCE:TARGET, or {source: …, target: …}", code="volume-invalid"
+        )
     text, mode = (given[:-3], "ro") if given.endswith(":ro") else (given.removesuffix(":rw"), "rw")
     source, colon, target = text.rpartition(":")
     if not colon or not source or not target:
-        raise UsageError(f"{given!r}: where is it seen in the job?", hint="SOURCE:TARGET, such as ./data:/data:ro")
+        raise UsageError(
+            f"{given!r}: target missing", hint="SOURCE:TARGET, such as ./data:/data:ro", code="volume-without-target"
+        )
     return {"source": source, "target": target, "readonly": mode == "ro"}
 
 
 def _parse_words(given: Any) -> Any:
     words = split(given) if isinstance(given, str) else given
     if not isinstance(words, list | tuple):
-        raise UsageError("neither a text nor a list", hint="entrypoint: train.py")
+        raise UsageError("neither a text nor a list", hint="entrypoint: train.py", code="entrypoint-type")
     if not words or words[0] == "":
-        raise UsageError("nothing to run", hint="entrypoint: train.py")
+        raise UsageError("nothing to run", hint="entrypoint: train.py", code="entrypoint-empty")
     return words
 
 
@@ -86,7 +90,9 @@ def _no_launcher(words: tuple[str, ...]) -> tuple[str, ...]:
         hint = f"give what it starts: `entrypoint: {shlex.join(launch.words)}`"
         if workers := launch.options.get("--nproc-per-node"):
             hint += f", and `workers_per_node: {workers}`"
-        raise UsageError(f"{launch.launcher} would start workers in each worker", hint=hint)
+        raise UsageError(
+            f"{launch.launcher} would start more workers in each worker", hint=hint, code="entrypoint-has-launcher"
+        )
     return words
 
 
@@ -106,9 +112,16 @@ class Nodes(Section):
     """The job starts with `min` nodes and takes up to `max`."""
 
     min: Annotated[
-        int, Field(ge=1, le=_MAX_NODES, description="It starts with so many; a range is kept: it waits below.")
+        int,
+        Field(
+            ge=1,
+            le=_MAX_NODES,
+            description="The job starts with this many nodes. With a range, it pauses below this number.",
+        ),
     ] = 1
-    max: Annotated[int, Field(ge=1, le=_MAX_NODES, description="It takes so many; more are spares.")] = 1
+    max: Annotated[
+        int, Field(ge=1, le=_MAX_NODES, description="The job uses up to this many nodes; more are spares.")
+    ] = 1
 
     @model_validator(mode="before")
     @classmethod
@@ -120,7 +133,11 @@ class Nodes(Section):
     @model_validator(mode="after")
     def _in_order(self) -> Nodes:
         if self.min > self.max:
-            raise refusal(f"from {self.min} to {self.max} nodes", f"MIN:MAX, such as {self.max}:{self.min}")
+            raise refusal(
+                f"from {self.min} to {self.max} nodes",
+                f"MIN:MAX, such as {self.max}:{self.min}",
+                code="nodes-min-above-max",
+            )
         return self
 
     def __str__(self) -> str:
@@ -128,30 +145,30 @@ class Nodes(Section):
 
 
 class Limits(Section):
-    """What a node may use at most, where that is more than what is set aside for it."""
+    """Upper limits, if higher than the reservation."""
 
     cpu: Annotated[Cpus | None, Field(description="CPUs.")] = None
     memory: Annotated[Size | None, Field(description="Memory.")] = None
 
 
 class NodeResources(Section):
-    """What is set aside."""
+    """Resources to reserve."""
 
     cpu: Annotated[Cpus | None, Field(description="CPUs: 4, 0.5, 500m.")] = None
     memory: Annotated[Size | None, Field(description="Memory: 16Gi.")] = None
-    limits: Annotated[Limits, Field(description="At most, where the platform can tell the two apart.")] = Limits()
+    limits: Annotated[
+        Limits, Field(description="Upper limits, where the platform distinguishes them from reservations.")
+    ] = Limits()
 
     @model_validator(mode="after")
     def _limits_are_not_less(self) -> NodeResources:
-        for name, given, limit in (
-            ("cpu", self.cpu, self.limits.cpu),
-            ("memory", self.memory, self.limits.memory),
-        ):
+        for name, given, limit in (("cpu", self.cpu, self.limits.cpu), ("memory", self.memory, self.limits.memory)):
             if given is not None and limit is not None and limit < given:
                 shown = self.model_dump(mode="json")
                 raise refusal(
                     f"limits.{name}: {shown['limits'][name]} is less than {name}: {shown[name]}",
                     f"limits.{name} is {shown[name]} or more, or left out",
+                    code="limit-below-request",
                 )
         return self
 
@@ -171,14 +188,15 @@ class Resources(NodeResources):
             raise refusal(
                 f"shm: {shown['shm']} of {shown['limits']['memory'] or shown['memory']} memory",
                 "shared memory is part of memory: ask for more of it, or less of shm",
+                code="shm-above-memory",
             )
         return self
 
 
 class CoordinatorSection(Section):
-    """The coordinator, where the platform gives it a place of its own."""
+    """The coordinator, where the platform runs it separately."""
 
-    image: Annotated[Line, Field(description="One that has Everstep in it; else the job's.")] = ""
+    image: Annotated[Line, Field(description="An image with Everstep; default: the job's.")] = ""
     resources: Annotated[NodeResources, Field(description="Of the coordinator.")] = NodeResources()
 
 
@@ -190,22 +208,26 @@ class Build(Section):
     args: Annotated[dict[str, Text], Field(description="Build arguments; the proxy settings are passed anyway.")] = (
         Field(default_factory=dict)
     )
-    push: Annotated[bool, Field(description="Push it, too.")] = False
+    push: Annotated[bool, Field(description="Push the image after building it.")] = False
 
 
 class Volume(Section):
-    """Files that the job sees. `SOURCE:TARGET[:ro]` is the short form."""
+    """Files mounted into the job. `SOURCE:TARGET[:ro]` is the short form."""
 
     source: Annotated[
         Text, Field(min_length=1, description="A path of the node, pvc:NAME, nfs:SERVER:/PATH, emptydir, or a URI.")
     ]
-    target: Annotated[Text, Field(description="Where the job sees it: an absolute path.")]
-    readonly: Annotated[bool, Field(description="Nothing may be written to it.")] = False
+    target: Annotated[Text, Field(description="Mount point in the job: an absolute path.")]
+    readonly: Annotated[bool, Field(description="Mount it read-only.")] = False
 
     @model_validator(mode="after")
     def _is_absolute(self) -> Volume:
         if not PurePosixPath(self.target).is_absolute() or self.target.strip("/") == "":
-            raise refusal(f"target: {self.target!r} is no absolute path below /", "such as /data")
+            raise refusal(
+                f"target: {self.target!r} is not an absolute path below /",
+                "such as /data",
+                code="volume-target-not-absolute",
+            )
         return self
 
     @property
@@ -222,9 +244,9 @@ class Checkpoint(Section):
     """Where checkpoints go. The URI alone is the short form."""
 
     uri: Annotated[Text, Field(description="A folder that all nodes reach, or s3://bucket/prefix, …")] = ""
-    keep_latest: Annotated[int | None, Field(ge=0, description="So many of the newest are kept.")] = None
-    keep_best: Annotated[int | None, Field(ge=0, description="So many of the best are kept.")] = None
-    grace: Annotated[Duration, Field(description="A node that must go has so long to save and leave.")] = 60.0
+    keep_latest: Annotated[int | None, Field(ge=0, description="Keep this many of the newest.")] = None
+    keep_best: Annotated[int | None, Field(ge=0, description="Keep this many of the best.")] = None
+    grace: Annotated[Duration, Field(description="Time for a leaving node to save and leave.")] = 60.0
 
 
 def _declared(section: str) -> type[Section]:
@@ -284,7 +306,7 @@ class Searcher(Section):
 class Job(Section):
     """One submitted training run."""
 
-    name: Annotated[Line, Field(max_length=200, description="Of the job; else the entrypoint's.")] = ""
+    name: Annotated[Line, Field(max_length=200, description="Of the job; default: the entrypoint's.")] = ""
     entrypoint: Annotated[
         tuple[Text, ...],
         BeforeValidator(checked(_parse_words), json_schema_input_type=str | list[str | int | float]),
@@ -292,7 +314,7 @@ class Job(Section):
         PlainSerializer(_show_words),
         Field(description="What each worker runs: train.py, -m package.train, or a program; a text or a list."),
     ]
-    args: Annotated[Texts, Field(description="Its arguments, passed as they are written.")] = ()
+    args: Annotated[Texts, Field(description="Its arguments, passed as written.")] = ()
     env: Annotated[dict[EnvName, Text], Field(description="Environment variables.")] = Field(default_factory=dict)
     secrets: Annotated[
         dict[EnvName, SecretField],
@@ -307,24 +329,22 @@ class Job(Section):
     ] = Nodes()
     workers_per_node: Annotated[
         Count | Literal["auto", "gpu", "cpu"] | None,
-        Field(description="A number, or what a node has: auto, gpu, cpu. Else one for each of resources.gpu, or one."),
+        Field(description="A number, or auto, gpu, cpu: counted on the node. Default: one per resources.gpu, or one."),
     ] = None
     resources: Annotated[Resources, Field(description="Of each node.")] = Resources()
-    coordinator: Annotated[CoordinatorSection, Field(description="Of the coordinator, where it has its own place.")] = (
+    coordinator: Annotated[CoordinatorSection, Field(description="Of the coordinator, where it runs separately.")] = (
         CoordinatorSection()
     )
-    image: Annotated[Line, Field(description="The container's; without one, the nodes' own Python.")] = ""
+    image: Annotated[Line, Field(description="Container image; without one, the nodes' own Python is used.")] = ""
     build: Annotated[Build | None, Field(description="How `everstep build` makes the image.")] = None
-    setup: Annotated[
-        Texts, Field(description="Lines for a shell on each node, before the agent, which is its child: module load, …")
-    ] = ()
+    setup: Annotated[Texts, Field(description="Shell lines that each node runs before its agent: module load, …")] = ()
     workdir: Annotated[Text, Field(description="The code: sent to the nodes, and where workers start.")] = "."
-    ignore: Annotated[Text, Field(description="File that lists what is not sent, as .gitignore does.")] = (
+    ignore: Annotated[Text, Field(description="File that lists what not to send, like a .gitignore.")] = (
         ".everstepignore"
     )
     volumes: Annotated[
         tuple[Annotated[Volume, _shorthand(_parse_volume, str | Volume)], ...],
-        Field(description="Files that the job sees: SOURCE:TARGET[:ro]."),
+        Field(description="Files mounted into the job: SOURCE:TARGET[:ro]."),
     ] = ()
     checkpoint: Annotated[
         Checkpoint,
@@ -332,11 +352,11 @@ class Job(Section):
         Field(description="Where checkpoints go; the URI alone, or more."),
     ] = Checkpoint()
     restarts: Annotated[
-        int, Field(ge=0, description="So many workers are replaced in the whole job. Lost nodes do not count.")
+        int, Field(ge=0, description="Replace at most this many workers in the whole job. Lost nodes do not count.")
     ] = 3
     time_limit: Annotated[Duration | None, Field(description="Of the whole job: 1h30m, 1:30:00.")] = None
     elastic: Annotated[Elastic, Field(description="How membership changes.")] = Elastic()
-    health: Annotated[HealthSection, Field(description="Who is lost, and who hangs.")] = HealthSection()
+    health: Annotated[HealthSection, Field(description="Detection of lost and hanging workers.")] = HealthSection()
     shards: Annotated[ShardsSection, Field(description="Leased data.")] = ShardsSection()
     seed: Annotated[int, Field(ge=0, description="Of random streams, for scripts that ask the job.")] = 0
     hyperparameters: Annotated[Json, Field(description="For scripts that ask the job.")] = Field(default_factory=dict)
@@ -360,10 +380,12 @@ class Job(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> Job:
         if both := sorted(self.env.keys() & self.secrets.keys()):
-            raise refusal(f"{both[0]} is in env and in secrets", "remove one of them")
+            raise refusal(
+                f"{both[0]} is in env and in secrets", "remove one of them", code="variable-in-env-and-secrets"
+            )
         targets = [volume.target.rstrip("/") for volume in self.volumes]
         if twice := next((target for target in targets if targets.count(target) > 1), None):
-            raise refusal(f"two volumes at {twice}", "each needs a target of its own")
+            raise refusal(f"two volumes at {twice}", "each needs a target of its own", code="volume-target-twice")
         if (
             self.elastic.min_workers
             and self.elastic.max_workers
@@ -372,6 +394,7 @@ class Job(Section):
             raise refusal(
                 f"elastic: from {self.elastic.min_workers} to {self.elastic.max_workers} workers",
                 "min_workers is max_workers or less",
+                code="workers-min-above-max",
             )
         return self
 

@@ -1,4 +1,4 @@
-"""A value that nobody may see: where it is kept; or, if it stands in the job file itself, the value, never shown."""
+"""A secret: a reference to its value, or the value itself if the job file contains it. Never shown."""
 
 from __future__ import annotations
 
@@ -41,14 +41,18 @@ def parse_secret(given: Any) -> Secret:
     if isinstance(given, Secret):
         return given
     if not isinstance(given, str) or not given:
-        raise UsageError("a secret is a text", hint=" or ".join(_KINDS.values()))
+        raise UsageError("a secret is a text", hint=" or ".join(_KINDS.values()), code="secret-not-a-text")
     if given == MASK:
-        raise UsageError("the value of this secret was masked when the file was printed", hint=f"write {_KINDS['env']}")
+        raise UsageError(
+            "the value of this secret was masked when the file was printed",
+            hint=f"write {_KINDS['env']}",
+            code="secret-was-masked",
+        )
     kind, colon, held = given.partition(":")
     if not colon or kind not in _KINDS:
         return Secret("value", given)
     if not held or (kind == "kubernetes" and not all(held.partition("/"))):
-        raise UsageError(f"{kind}: what of?", hint=_KINDS[kind])
+        raise UsageError(f"{kind}: the reference is incomplete", hint=_KINDS[kind], code="secret-reference-incomplete")
     return Secret(kind, held)
 
 

@@ -1,7 +1,7 @@
-"""YAML as a tree that remembers where each value stands and how it was written. And the way back: `dump`.
+"""YAML as a tree that remembers the line and the text of each value; and writing YAML: `dump`.
 
 Numbers and words are read as in YAML 1.2: `2:4` is a text and not 124, `1e-3` is a number, `yes` and `no` are words.
-Reading runs no code, makes no objects, and refuses what would grow without end. Knows nothing of jobs."""
+Reading runs no code, makes no objects, and refuses unbounded growth. Knows nothing of jobs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Tree:
 
 
 def plain_but(tree: Tree, texts: Collection[Path], path: Path = ()) -> Any:
-    """Python's own values; what stands at or below one of these paths, as it was written. Items of lists count not."""
+    """Python's own values; values at or below one of these paths, as written. List indices are ignored."""
     if path in texts:
         return None if tree.value is None else tree.written()
     if isinstance(tree.value, dict):
@@ -85,13 +85,17 @@ def plain_but(tree: Tree, texts: Collection[Path], path: Path = ()) -> Any:
 
 
 def replaced(tree: Tree, path: Path, new: Tree) -> Tree:
-    """With this value there. Mappings on the way are made; an item of a list must be there."""
+    """With this value at the path. Missing mappings are created; a list item must exist."""
     if not path:
         return new
     key, rest = path[0], path[1:]
     if isinstance(tree.value, list):
         if not re.fullmatch(r"\d+", key) or int(key) >= len(tree.value):
-            raise UsageError(f"there is no item {key}: the list has {len(tree.value)}", hint="items count from 0")
+            raise UsageError(
+                f"item {key} does not exist: the list has {len(tree.value)}",
+                hint="items count from 0",
+                code="list-item-missing",
+            )
         items = list(tree.value)
         items[int(key)] = replaced(items[int(key)], rest, new)
         return replace(tree, value=items)
@@ -131,32 +135,38 @@ def parse(text: str, *, name: str) -> Tree:
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}" if mark else name
         # Without the library's excerpt of the line: it may hold a secret.
-        raise UsageError(f"{where}: this is not YAML: {error.problem or error.context}", hint=_way_out(error)) from None
+        raise UsageError(
+            f"{where}: this is not YAML: {error.problem or error.context}", hint=_way_out(error), code="yaml-syntax"
+        ) from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise UsageError(f"{name}: this is not YAML: {type(error).__name__}", hint="save it as UTF-8 text") from None
+        raise UsageError(
+            f"{name}: this is not YAML: {type(error).__name__}", hint="save it as UTF-8 text", code="yaml-unreadable"
+        ) from None
     finally:
         if loader is not None:
             loader.dispose()
     if node is None:
-        raise UsageError(f"{name} is empty", hint="the shortest job file is: `entrypoint: train.py`")
+        raise UsageError(
+            f"{name} is empty", hint="the shortest job file is: `entrypoint: train.py`", code="job-file-empty"
+        )
     return _Growing(name).tree(node)
 
 
 def _way_out(error: yaml.MarkedYAMLError) -> str | None:
     problem = error.problem or ""
     if "'\\t'" in problem:
-        return "indent with blanks, not tabs"
+        return "indent with spaces, not tabs"
     if "cannot start any token" in problem:
-        return "put a text that begins so in quotes"
+        return "quote a text that begins with this character"
     if "mapping values are not allowed" in problem:
-        return "put a text that has a colon in it in quotes"
+        return "quote a text that contains a colon"
     if "expected a single document" in (error.context or ""):
-        return "one job in a file: remove what comes after ---"
+        return "keep one job in a file: remove all after ---"
     return None
 
 
 class _Growing:
-    """Turns nodes into trees, and counts them: a few lines of aliases can stand for billions of values."""
+    """Turns nodes into trees, and counts them: a few lines of aliases can mean billions of values."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -167,7 +177,11 @@ class _Growing:
         self._num_values += 1
         if self._num_values > _MAX_VALUES or depth > _MAX_DEPTH:
             what = f"more than {_MAX_VALUES:,} values" if depth <= _MAX_DEPTH else f"more than {_MAX_DEPTH} levels"
-            raise UsageError(f"{self._name}:{line}: {what}", hint="does an alias (*name) stand inside its own anchor?")
+            raise UsageError(
+                f"{self._name}:{line}: {what}",
+                hint="check for an alias (*name) inside its own anchor",
+                code="yaml-too-large",
+            )
         if isinstance(node, yaml.MappingNode):
             return Tree(value=self._mapping(node, depth), line=line)
         if isinstance(node, yaml.SequenceNode):
@@ -181,14 +195,17 @@ class _Growing:
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                raise UsageError(f"{self._name}:{line}: a key that is no text", hint="key: value")
+                raise UsageError(
+                    f"{self._name}:{line}: a key must be a text", hint="key: value", code="yaml-key-not-a-text"
+                )
             name = self._text(key)
             if key.tag.endswith(":merge"):
                 merged = {**self._merged(value, depth), **merged}
             elif name in own:
                 raise UsageError(
-                    f"{self._name}:{line}: {name} is there twice, also in line {own[name].line}",
+                    f"{self._name}:{line}: {name} appears twice, also in line {own[name].line}",
                     hint="remove one of them",
+                    code="yaml-key-twice",
                 )
             else:
                 # The key's own line: a block's value begins a line later.
@@ -202,7 +219,11 @@ class _Growing:
             below = self.tree(source, depth + 1).value
             if not isinstance(below, dict):
                 line = node.start_mark.line + 1
-                raise UsageError(f"{self._name}:{line}: << of what is no mapping", hint="<<: *name of a mapping")
+                raise UsageError(
+                    f"{self._name}:{line}: << needs a mapping",
+                    hint="<<: *name of a mapping",
+                    code="yaml-merge-not-a-mapping",
+                )
             found |= below
         return found
 
@@ -215,21 +236,29 @@ class _Growing:
             return text.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
             line = node.start_mark.line + 1
-            raise UsageError(f"{self._name}:{line}: half a character", hint=r"\uD800 to \uDFFF come in pairs") from None
+            raise UsageError(
+                f"{self._name}:{line}: half a character",
+                hint=r"\uD800 to \uDFFF come in pairs",
+                code="yaml-half-character",
+            ) from None
 
     def _scalar(self, node: yaml.ScalarNode, text: str) -> Scalar:
         readers = {_STR: str, _NULL: lambda _: None, _BOOL: lambda t: t.lower() == "true", _INT: _int, _FLOAT: _float}
         if (read := readers.get(node.tag)) is None:
             line = node.start_mark.line + 1
             raise UsageError(
-                f"{self._name}:{line}: the tag {node.tag.rpartition(':')[2]} is not read", hint="remove it"
+                f"{self._name}:{line}: the tag {node.tag.rpartition(':')[2]} is not supported",
+                hint="remove it",
+                code="yaml-tag-unknown",
             )
         try:
             return read(text)  # type: ignore[no-any-return, operator]
-        except ValueError:  # a tag was given to what is none
+        except ValueError:  # the tag does not fit the value
             line = node.start_mark.line + 1
             raise UsageError(
-                f"{self._name}:{line}: not a {node.tag.rpartition(':')[2]}", hint="remove the tag"
+                f"{self._name}:{line}: not a {node.tag.rpartition(':')[2]}",
+                hint="remove the tag",
+                code="yaml-tag-mismatch",
             ) from None
 
 
@@ -245,7 +274,7 @@ def _float(text: str) -> float:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Puts in quotes what either version of YAML would take for something else than a text."""
+    """Quotes texts that either version of YAML would read as something else."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
         first: list(resolvers) for first, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()

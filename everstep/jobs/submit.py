@@ -15,7 +15,7 @@ from everstep.job_file.order import order_of, policy_of
 from everstep.job_file.platform_options import check_platform
 from everstep.job_file.schema import Job
 from everstep.platforms import job_records
-from everstep.platforms.base import Platform, Rendering, Say, Ticket
+from everstep.platforms.base import Platform, Say, SubmitRequest, Ticket
 from everstep.platforms.job_records import JobRecord
 from everstep.platforms.registry import platform_of
 from everstep.platforms.secrets import private_files, resolve
@@ -28,9 +28,8 @@ class Prepared:
 
     job: Job
     platform: Platform
-    ticket: Ticket
-    rendering: Rendering
-    notes: tuple[str, ...]  # for the user
+    request: SubmitRequest
+    notes: tuple[str, ...]  # what its submitter should know
     missing: str  # why the entrypoint is not in the code; empty: it is
 
 
@@ -46,7 +45,7 @@ def prepare_text(text: str, changes: Sequence[str] = (), *, platform: str | None
 
 def submit(prepared: Prepared, say: Say | None = None) -> JobRecord:
     """Send it, and store its record. `say` gets the progress, for people."""
-    job, platform, ticket = prepared.job, prepared.platform, prepared.ticket
+    job, platform, ticket = prepared.job, prepared.platform, prepared.request.ticket
     if prepared.missing and not job.setup and (platform.name == "local" or not job.image):
         raise UsageError(
             prepared.missing,
@@ -58,7 +57,7 @@ def submit(prepared: Prepared, say: Say | None = None) -> JobRecord:
     job_records.make_ready()
     values = resolve(job.secrets)
     try:
-        submitted = platform.submit(job, ticket, values, say or (lambda _line: None))
+        submitted = platform.submit(prepared.request, values, say or (lambda _line: None))
     except OSError as error:
         raise UsageError(
             f"not submitted: {error}", hint=f"its files belong in {ticket.folder}", code="job-folder-unusable"
@@ -93,16 +92,15 @@ def _prepare(loaded: Loaded, job_file: Path | None) -> Prepared:
     _refuse_search(job)
     platform = platform_of(job.platform.chosen)
     ticket, notes = _ticket(job, platform, job_file)
-    rendering = platform.render(job, ticket)
+    request = platform.render(job, ticket)
     policy_of(order_of(job, ticket.id))  # refused here, not by a coordinator far away
     if missing := _missing_script(job, ticket.workdir):
         notes = (*notes, f"{missing}; the image or `setup` must provide it")
     return Prepared(
         job=job,
         platform=platform,
-        ticket=ticket,
-        rendering=rendering,
-        notes=(*loaded.notes, *rendering.notes, *notes),
+        request=request,
+        notes=(*loaded.notes, *request.notes, *notes),
         missing=missing,
     )
 

@@ -1,6 +1,6 @@
-"""A process in the background that a job lives in: known again by its number, its start, and the machine it is on.
+"""A job's background process: identified by pid, start time, and machine.
 
-The number may be another's by now; on another machine it always is."""
+The pid may have been reused, and means nothing on another machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CANCEL_S = 30.0  # more than the nodes' grace
 
 
 def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> int:
-    """Its pid. What it prints is added to the log, for its owner alone."""
+    """Its pid. Its output is appended to the log, which only its owner can read."""
     output = private_file.descriptor(log, os.O_WRONLY | os.O_APPEND)
     try:
         return start_detached(command, env=environment, output=output, descriptors=())
@@ -29,12 +29,12 @@ def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> 
 
 
 def describe(pid: int, grace_s: float) -> dict[str, Any]:
-    """What is to be remembered of it."""
+    """What a record needs to identify it."""
     return {"pid": pid, "started": started_at(pid), "grace_s": grace_s, "host": socket.gethostname()}
 
 
 def other_host(natives: Mapping[str, Any]) -> str:
-    """The machine that it is on, if that is not this one; home folders are often shared."""
+    """Its machine, if not this one; home folders are often shared."""
     host = str(natives.get("host", ""))
     return "" if host == socket.gethostname() else host
 
@@ -58,15 +58,19 @@ def _reap(pid: int) -> None:
 
 
 def end(natives: Mapping[str, Any], say: Say) -> None:
-    """Returns when it is gone. What it started goes with it."""
+    """Return once it is gone, with all that it started."""
     if host := other_host(natives):
-        raise UsageError(f"it runs on {host}, and this is {socket.gethostname()}", hint=f"`everstep cancel` on {host}")
+        raise UsageError(
+            f"it runs on {host}; this is {socket.gethostname()}",
+            hint=f"`everstep cancel` on {host}",
+            code="job-on-another-host",
+        )
     if not is_alive(natives):
         return
     pid, patience_s = int(natives["pid"]), float(natives["grace_s"]) + _CANCEL_S
     _send(pid, signal.SIGTERM, is_for_group=False)
     if not wait_for_end(pid, patience_s):
-        say(f"it did not end within {patience_s:.0f} s and is killed")
+        say(f"it did not end within {patience_s:.0f} s; killing it")
         _send(pid, signal.SIGKILL, is_for_group=True)
         wait_for_end(pid, _CANCEL_S)
 

@@ -1,6 +1,6 @@
-"""What every platform offers, and the words that all of them say it in.
+"""What every platform offers, in common terms.
 
-Two phases: `render` is pure and gives the native objects as text, with no secret in it; `submit` sends them."""
+Two phases: `render` is pure and returns a request without secrets; `submit` sends exactly that request."""
 
 from __future__ import annotations
 
@@ -21,20 +21,25 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ticket:
-    """What is decided about a job before it is rendered."""
+    """Decided about a job before it is rendered."""
 
-    id: str  # ours: also the coordinator's name of it
-    folder: Path  # of this job on the submitting machine: <workdir>/runs/<id>; made private when it is submitted
+    id: str  # ours; the coordinator uses it too
+    folder: Path  # of this job on the submitting machine: <workdir>/runs/<id>; made private on submission
     workdir: Path  # the code's folder, absolute
     code: Code | None = None  # packed, where the platform ships it (`ships_code`)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rendering:
-    """The native objects. `text` is what a dry run prints: YAML or a script, ready for the platform's own tools."""
+class SubmitRequest:
+    """A job in the platform's own terms. A dry run prints `text`; `submit` sends the objects, files and commands that
+    the text shows. Secrets, and ids that the platform assigns, are filled in on the way."""
 
-    text: str
-    objects: Sequence[Mapping[str, Any]] = ()  # the same as values, for those that are sent by an API
+    job: Job
+    ticket: Ticket
+    text: str  # YAML or a script, ready for the platform's own tools
+    objects: Sequence[Mapping[str, Any]] = ()  # bodies of API calls
+    files: Mapping[str, str] = field(default_factory=dict)  # written to the job's folder
+    commands: Sequence[Sequence[str]] = ()  # run in this order
     notes: tuple[str, ...] = ()  # for people: what was relaxed, left out, or cannot be done there
 
 
@@ -43,7 +48,7 @@ class Submitted:
     job_id: str  # the platform's own
     runs: tuple[tuple[str, str], ...]  # name and native id of each node's part, the main one first
     work_dir: str
-    natives: Mapping[str, Any] = field(default_factory=dict)  # what the platform must remember of it
+    natives: Mapping[str, Any] = field(default_factory=dict)  # what the platform must remember
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,13 +81,13 @@ class Platform(Protocol):
     ships_code: bool  # whether the code travels as a tarball
 
     def detect(self) -> str | None:
-        """Why it cannot be used from here, with the way out; None if it can."""
+        """Why the platform cannot be used from here, with a remedy; None if it can."""
 
-    def render(self, job: Job, ticket: Ticket) -> Rendering:
+    def render(self, job: Job, ticket: Ticket) -> SubmitRequest:
         """Pure. Needs no credentials, SDK or cluster."""
 
-    def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
-        """Send what `render` gives, with the secrets' values where they belong. All of it, or nothing is left."""
+    def submit(self, request: SubmitRequest, secrets: Mapping[str, str], say: Say) -> Submitted:
+        """Send the request, with the values of its secrets. If any part fails, nothing is left behind."""
 
     def status(self, record: JobRecord) -> JobStatus: ...
 
@@ -92,7 +97,7 @@ class Platform(Protocol):
     def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None: ...
 
     def cancel(self, record: JobRecord, say: Say) -> None:
-        """Returns when nothing of it runs any more. A job that is over: clean up what is left."""
+        """Return once no part of the job is running. If the job is over, clean up what is left."""
 
     def coordinator(self, record: JobRecord) -> AbstractContextManager[tuple[str, str] | None]:
-        """URL and token of the job's coordinator, for as long as it is open; None if it cannot be reached from here."""
+        """URL and token of the job's coordinator while the context is open; None if unreachable from here."""

@@ -1,5 +1,5 @@
-"""What all batch scripts say: their last word, and how they wait. Bash runs a trap only between two commands, or while
-it waits for a child."""
+"""Parts of all batch scripts: the final report, and waiting. Bash runs a trap only between two commands, or while it
+waits for a child."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ exit_code() { local code; while :; do wait "$1"; code=$?; kill -0 "$1" 2> /dev/n
 # Of $coordinator and $nodes: whichever ends first. Afterwards the job is not over, and $code is that of the nodes.
 ENDING = """\
 while kill -0 "$coordinator" 2> /dev/null && kill -0 "$nodes" 2> /dev/null; do sleep 0.5 & wait $!; done
-if ! kill -0 "$coordinator" 2> /dev/null; then  # the job is over, and its nodes have heard of it
+if ! kill -0 "$coordinator" 2> /dev/null; then  # the job is over, and its nodes know
   exit_code "$coordinator"; code=$?
   is_over || fail "the coordinator ended with exit code $code"
   exit "$code"

@@ -1,7 +1,7 @@
 """Nodes as containers of this machine's docker engine, by Docker Compose: a service for each node and the coordinator.
 
 The job's folder is on this machine and mounted: token and secrets as private files, the store, each node's logs. The
-code travels as a tarball. A node that is told to stop leaves in good order; one that died is started by `scale`."""
+code travels as a tarball. A stopped node leaves in good order; `scale` restarts one that died."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
 from everstep.platforms import compose_file as written
 from everstep.platforms import docker, status_file
-from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Rendering, Say, State, Submitted, Ticket
+from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Say, State, SubmitRequest, Submitted, Ticket
 from everstep.platforms.docker import Container, Look, Project
 from everstep.platforms.job_records import JobRecord
 from everstep.platforms.secrets import refuse_foreign
@@ -27,7 +27,7 @@ from everstep.wire.tokens import new_tokens, only_for_workers
 
 _UP_S = 600.0  # an image may have to be pulled
 _SHORT_S = 60.0
-_LAST_WORD_S = 45.0  # nodes end before the coordinator says how the job went
+_LAST_WORD_S = 45.0  # nodes end before the coordinator reports the outcome
 _FILE = "docker-compose.yaml"
 _STATES: dict[str, State] = {
     "created": "pending",
@@ -45,22 +45,26 @@ class ComposePlatform:
     def detect(self) -> str | None:
         return docker.problem()
 
-    def render(self, job: Job, ticket: Ticket) -> Rendering:
+    def render(self, job: Job, ticket: Ticket) -> SubmitRequest:
         refuse_foreign(job.secrets, platform=self.name)
         user = written.User(uid=os.getuid(), gid=os.getgid())
         file = written.compose_file(job, ticket, user)
-        return Rendering(text=dump(file), objects=[file], notes=written.notes_on(job))
+        text = dump(file)
+        return SubmitRequest(
+            job=job, ticket=ticket, text=text, objects=[file], files={_FILE: text}, notes=written.notes_on(job)
+        )
 
-    def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
-        text = self.render(job, ticket).text
+    def submit(self, request: SubmitRequest, secrets: Mapping[str, str], say: Say) -> Submitted:
+        job, ticket = request.job, request.ticket
         project = Project(name=written.project_name(job, ticket), file=ticket.folder / _FILE)
         if found := project.containers():
             raise UsageError(
                 f"the project {project.name} has {len(found)} containers already, such as {found[0].name}",
-                hint="cancel that job, or give another platform.compose.project",
+                hint="cancel that job, or choose another platform.compose.project",
+                code="compose-project-exists",
             )
         try:
-            _write_files(job, ticket, text, secrets)
+            _write_files(request, secrets)
             say(f"starting {job.nodes.max} nodes and the coordinator by {project.file}")
             project.run("up", "--detach", timeout_s=_UP_S)
             containers = {each.service: each for each in project.containers()}
@@ -87,7 +91,7 @@ class ComposePlatform:
         return docker.logs(look, follow=follow)
 
     def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None:
-        """The first ones stay; those that ended are started again."""
+        """The first nodes stay; those that ended are started again."""
         names = [written.node_name(number) for number in range(record.max_nodes)]
         wanted, spare = names[:num_nodes], names[num_nodes:]
         running = {each.service for each in _project(record).containers() if not each.is_over}
@@ -99,12 +103,12 @@ class ComposePlatform:
             _project(record).run("up", "--detach", "--no-recreate", "--no-deps", *coming, timeout_s=_UP_S)
 
     def cancel(self, record: JobRecord, say: Say) -> None:
-        """The coordinator first: it stops the job, and the nodes hear of it."""
+        """The coordinator first: it stops the job and notifies the nodes."""
         project, patience_s = _project(record), record.natives["grace_s"] + 2 * _SHORT_S
         if any(not each.is_over for each in project.containers() if each.service == written.COORDINATOR):
             project.run("stop", written.COORDINATOR, timeout_s=patience_s)
         project.run("down", "--volumes", "--remove-orphans", timeout_s=patience_s)
-        if (state := _told(Path(record.folder))[0]) not in OVER:  # its coordinator did not live to say it
+        if (state := _told(Path(record.folder))[0]) not in OVER:  # its coordinator ended before it could report
             status_file.write(Path(record.folder), "cancelled", f"cancelled while {state}")
         for name in (written.SECRETS, written.WORKER_TOKEN, "token"):
             (Path(record.folder) / name).unlink(missing_ok=True)
@@ -120,11 +124,13 @@ class ComposePlatform:
             yield f"http://127.0.0.1:{port}", env.read_token(token)
 
 
-def _write_files(job: Job, ticket: Ticket, text: str, secrets: Mapping[str, str]) -> None:
+def _write_files(request: SubmitRequest, secrets: Mapping[str, str]) -> None:
+    job, ticket = request.job, request.ticket
     folder, tokens = private_file.make_folder(ticket.folder), new_tokens()
     private_file.write(folder / "token", tokens.encode())
     private_file.write(folder / written.WORKER_TOKEN, only_for_workers(tokens).encode() + b"\n")
-    private_file.write(folder / _FILE, text.encode())
+    for name, text in request.files.items():
+        private_file.write(folder / name, text.encode())
     if job.secrets:
         private_file.write_json(folder / written.SECRETS, dict(secrets))
     if ticket.code is not None:
@@ -163,8 +169,8 @@ def _node_status(node: Container) -> NodeStatus:
 
 
 def all_ended(nodes: list[Container], *, now: float) -> str:
-    """Why nothing will come of it any more, if that is so: nobody starts nodes again by himself. One that was lost on
-    the way says nothing of a job that the others have just finished."""
+    """Why the job cannot continue, if so: no node is restarted automatically. A node lost on the way does not count if
+    the others have just finished the job."""
     failed = [each for each in nodes if each.is_over and each.exit_code != 0]
     if not failed or not all(each.is_over and now > each.ended_at + _LAST_WORD_S for each in nodes):
         return ""

@@ -27,7 +27,7 @@ _PROBE = "import socket; socket.create_connection(('{host}', {port}), 3).close()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class User:
-    """Who submits: containers run as the same, so that the files they write are theirs."""
+    """The submitting user: containers run as this user, who then owns the files they write."""
 
     uid: int
     gid: int
@@ -43,13 +43,15 @@ def node_name(number: int) -> str:
 
 
 def image_of(job: Job) -> str:
-    """The one that is named, or that `everstep build` makes."""
+    """The named image, or the one that `everstep build` makes."""
     if job.image:
         return job.image
     if job.build is not None:
         return f"{job.slug}:latest"
     raise UsageError(
-        "compose needs an image", hint="`image: NAME` in the job file; `everstep init` and `everstep build` make one"
+        "compose needs an image",
+        hint="`image: NAME` in the job file; `everstep init` and `everstep build` make one",
+        code="compose-image-missing",
     )
 
 
@@ -69,7 +71,7 @@ def compose_file(job: Job, ticket: Ticket, user: User) -> dict[str, Any]:
 def notes_on(job: Job) -> tuple[str, ...]:
     uri = job.checkpoint.uri
     is_inside = uri.startswith("/") and not any(_is_below(uri, volume.target) for volume in job.volumes)
-    lost = [f"checkpoint: {uri} is in no volume, and gone with the node that writes it"] if is_inside else []
+    lost = [f"checkpoint: {uri} is not in a volume and is lost with the node that writes it"] if is_inside else []
     unused = [f"resources.gpu_type: {job.resources.gpu_type}: not used on compose"] if job.resources.gpu_type else []
     return (*lost, *unused)
 
@@ -91,7 +93,7 @@ def _coordinator(job: Job, ticket: Ticket, order: NodeOrder, user: User) -> dict
 
 def _node(job: Job, ticket: Ticket, order: NodeOrder, number: int, user: User) -> dict[str, Any]:
     name = node_name(number)
-    rank = ["--node-rank", str(number)] if number < job.nodes.min else []  # whoever comes later takes what is free
+    rank = ["--node-rank", str(number)] if number < job.nodes.min else []  # later nodes take free ranks
     secret = {env.SECRETS_FILE: f"{_INSIDE}/{SECRETS}"} if job.secrets else {}
     return {
         **_common(job, ticket, name, user, probed=COORDINATOR),
@@ -123,7 +125,7 @@ def _common(job: Job, ticket: Ticket, name: str, user: User, *, probed: str) -> 
     return {
         "container_name": f"{project_name(job, ticket)}-{name}",
         "hostname": name,
-        "init": True,  # reaps what workers leave behind, and passes signals on
+        "init": True,  # reaps orphans of workers, and forwards signals
         **({"user": f"{user.uid}:{user.gid}"} if user.uid != 0 else {}),
         "networks": ["job"],
         "labels": {**job.labels, "everstep.job_file": ticket.id},
@@ -143,7 +145,7 @@ def _home(user: User) -> dict[str, str]:
 
 
 def _limits(resources: NodeResources) -> dict[str, Any]:
-    """Of CPUs there is but a limit; memory has both."""
+    """CPUs only have a limit; memory has a reservation, too."""
     cpu, memory = resources.limits.cpu or resources.cpu, resources.limits.memory or resources.memory
     return {
         **({} if cpu is None else {"cpus": float(cpu)}),
@@ -178,6 +180,7 @@ def _volume(index: int, volume: Volume, workdir: Path) -> dict[str, Any]:
     raise UsageError(
         f"volumes: {volume.source} cannot be mounted by compose",
         hint="a path of this machine, nfs:SERVER:/PATH, emptydir",
+        code="compose-volume-unsupported",
     )
 
 
@@ -202,7 +205,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _for_each_node(raw: Mapping[str, Any], nodes: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said of the service `node` is said of every node."""
+    """Options of the service `node` apply to every node."""
     services = dict(raw.get("services") or {})
     if "node" not in services:
         return dict(raw)
@@ -212,7 +215,7 @@ def _for_each_node(raw: Mapping[str, Any], nodes: Mapping[str, Any]) -> dict[str
 
 
 def _escaped(value: Any) -> Any:
-    """Compose puts variables in where it sees a dollar sign; two of them are one."""
+    """Compose expands variables after a dollar sign; two of them mean one."""
     if isinstance(value, str):
         return value.replace("$", "$$")
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""The docker engine by its own commands: whichever Compose there is, and what containers say of themselves.
+"""The docker engine through its own commands: Compose of either version, and the state of containers.
 
-DOCKER_HOST and all else that these commands read from the environment are theirs to heed."""
+The commands read DOCKER_HOST and their other variables themselves."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Container:
 
 
 def problem() -> str | None:
-    """Why there is no engine that can be used from here, with the way out."""
+    """Why no engine is usable from here, with a remedy."""
     if shutil.which("docker") is None:
-        return "there is no docker command; install Docker and its Compose plugin"
+        return "docker not found; install Docker and its Compose plugin"
     host = env.value("DOCKER_HOST") or ""
     if host.startswith("ssh://") or (host.startswith("tcp://") and "//127." not in host and "//localhost" not in host):
-        return f"DOCKER_HOST={host} is another machine, which does not see this one's files; use the engine of this one"
+        return f"DOCKER_HOST={host} is another machine, which cannot see this machine's files; use the local engine"
     try:
         answer = ask(["docker", "version", "--format", "{{.Server.Version}}"], timeout_s=_ANSWER_S)
         if not answer.exit.is_good:
@@ -73,12 +73,16 @@ def compose() -> list[str]:
         return ["docker", "compose"]
     if shutil.which("docker-compose"):
         return ["docker-compose"]
-    raise UsageError("there is no Docker Compose", hint="install the plugin docker-compose-plugin, or docker-compose")
+    raise UsageError(
+        "Docker Compose not found",
+        hint="install the plugin docker-compose-plugin, or docker-compose",
+        code="docker-compose-not-found",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Project:
-    """One Compose file that is up, was, or will be."""
+    """One Compose file, running or not."""
 
     name: str
     file: Path
@@ -87,13 +91,15 @@ class Project:
         answer = self.try_to(*words, timeout_s=timeout_s)
         if not answer.exit.is_good:
             said = (answer.errors or answer.text).strip()[-2000:]
-            raise PermanentError(f"docker compose {words[0]} failed ({answer.exit}): {said}")
+            raise PermanentError(
+                f"docker compose {words[0]} failed ({answer.exit}): {said}", code="docker-compose-failed"
+            )
 
     def try_to(self, *words: str, timeout_s: float) -> Answer:
         try:
             return ask([*compose(), "-p", self.name, "-f", str(self.file), *words], timeout_s=timeout_s)
         except TimeoutError as error:
-            raise PermanentError(str(error), hint="is the docker engine well?") from None
+            raise PermanentError(str(error), hint="check the docker engine", code="docker-compose-timeout") from None
 
     def containers(self) -> list[Container]:
         """Those of its services, running or not."""
@@ -103,7 +109,7 @@ class Project:
 
 
 def _inspect(ids: Sequence[str]) -> list[Any]:
-    """Those that are still there."""
+    """Those that still exist."""
     if not ids:
         return []
     answer = _ask("inspect", "--type", "container", *ids)
@@ -114,7 +120,7 @@ def _inspect(ids: Sequence[str]) -> list[Any]:
 def _docker(*words: str) -> str:
     answer = _ask(*words)
     if not answer.exit.is_good:
-        raise PermanentError(f"docker {words[0]}: {answer.errors.strip()}")
+        raise PermanentError(f"docker {words[0]}: {answer.errors.strip()}", code="docker-command-failed")
     return answer.text
 
 
@@ -122,9 +128,11 @@ def _ask(*words: str) -> Answer:
     try:
         return ask(["docker", *words], timeout_s=_ANSWER_S)
     except FileNotFoundError:
-        raise UsageError("there is no docker command here", hint="install Docker and its Compose plugin") from None
+        raise UsageError(
+            "docker not found", hint="install Docker and its Compose plugin", code="docker-not-found"
+        ) from None
     except TimeoutError as error:
-        raise PermanentError(str(error), hint="is the docker engine well?") from None
+        raise PermanentError(str(error), hint="check the docker engine", code="docker-timeout") from None
 
 
 def _container(told: Any) -> Container:

@@ -1,6 +1,6 @@
-"""Keep as many nodes as are wanted: replace those that are gone, grow, shrink, and know when it is no use.
+"""Keep the wanted number of nodes: replace lost ones, grow, shrink, and give up when new nodes keep failing.
 
-`decide_fleet` is pure. Who makes nodes, as processes or as pods, is a `Fleet`."""
+`decide_fleet` is pure. A `Fleet` makes the nodes, as processes or as pods."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Protocol
 
 from everstep.errors import PermanentError
 
-SHORT_LIFE_S = 60.0  # whoever ends badly sooner was never of use
-MAX_SHORT_LIVES = 4  # in a row: then it is not the node that is wrong
+SHORT_LIFE_S = 60.0  # a node that fails sooner was never useful
+MAX_SHORT_LIVES = 4  # in a row: then the nodes are not to blame
 _BACK_OFF_S = (0.0, 1.0, 5.0, 15.0)  # before the next one, by the number of short lives in a row
 
 
@@ -22,7 +22,7 @@ class FleetNode:
     name: str
     is_over: bool = False
     is_leaving: bool = False  # it was asked to
-    is_lost: bool = False  # not by its own fault: preempted, evicted, its machine gone
+    is_lost: bool = False  # preempted, evicted, or its machine is gone
     started_at: float = 0.0
     ended_at: float = 0.0
     reason: str = ""  # of its end
@@ -38,16 +38,16 @@ class FleetOrders:
     reason: str
     add: tuple[int, ...] = ()  # numbers of new nodes
     remove: tuple[str, ...] = ()
-    failure: str = ""  # why there is no use in going on
+    failure: str = ""  # why more nodes would not help
 
 
 class Fleet(Protocol):
-    """Open it by `with`; at its end nodes are let go on (`lives_on`) or are ended."""
+    """Use it by `with`; on exit, nodes continue (`lives_on`) or are ended."""
 
     lives_on: bool  # nodes outlive this process
 
     def prepare(self) -> None:
-        """Before there is a coordinator, and before `with`: whatever takes long and can begin."""
+        """Called before `with`, while no coordinator runs yet: start slow work early."""
 
     def __enter__(self) -> Fleet: ...
 
@@ -59,15 +59,15 @@ class Fleet(Protocol):
         """How many nodes the user wants now."""
 
     def nodes(self) -> Sequence[FleetNode]:
-        """All that were ever made and are still known of, also after a restart of this process."""
+        """All nodes ever made and still known, also after a restart of this process."""
 
     def add(self, number: int) -> None: ...
 
     def remove(self, name: str) -> None:
-        """Ask it to leave in good order; it is gone a little later."""
+        """Ask it to leave in good order; it ends a little later."""
 
     def dissolve(self, *, is_good: bool) -> None:
-        """The job is over, well or not: nothing is left behind."""
+        """The job is over, successfully or not: leave nothing behind."""
 
 
 class NoFleet:
@@ -93,17 +93,17 @@ class NoFleet:
         return ()
 
     def add(self, number: int) -> None:
-        raise AssertionError(f"node {number} is not ours to make")
+        raise AssertionError(f"node {number} is made by the platform")
 
     def remove(self, name: str) -> None:
-        raise AssertionError(f"{name} is not ours to end")
+        raise AssertionError(f"{name} is ended by the platform")
 
     def dissolve(self, *, is_good: bool) -> None:
         pass
 
 
 class ReturningNodes(NoFleet):
-    """They may all go, with the coordinator or without it, and come back: a queue has them started again."""
+    """All nodes may go, with or without the coordinator, and return: a scheduler requeues them."""
 
     lives_on = True
 
@@ -122,8 +122,8 @@ def decide_fleet(nodes: Sequence[FleetNode], wanted: int, *, now: float) -> Flee
     if len(useless) >= MAX_SHORT_LIVES:
         last = useless[-1]
         return FleetOrders(
-            reason="no use in more nodes",
-            failure=f"{len(useless)} nodes ended within {SHORT_LIFE_S:.0f} s of their start, at last {last.reason}",
+            reason="more nodes would not help",
+            failure=f"{len(useless)} nodes ended within {SHORT_LIFE_S:.0f} s of their start; the last: {last.reason}",
         )
     pause_s = _BACK_OFF_S[len(useless)]
     if useless and now < useless[-1].ended_at + pause_s:
@@ -134,7 +134,7 @@ def decide_fleet(nodes: Sequence[FleetNode], wanted: int, *, now: float) -> Flee
 
 
 def _useless_in_a_row(nodes: Sequence[FleetNode]) -> list[FleetNode]:
-    """The last ends, as far back as all were of no use; a node that has proved itself begins a new count."""
+    """The latest nodes that ended without use; a useful node starts a new count."""
     row: list[FleetNode] = []
     for each in sorted((each for each in nodes if each.is_over), key=lambda each: each.ended_at):
         row = [*row, each] if each.was_of_no_use else row if each.is_leaving or each.is_lost else []
@@ -142,11 +142,11 @@ def _useless_in_a_row(nodes: Sequence[FleetNode]) -> list[FleetNode]:
 
 
 def keep(fleet: Fleet, nodes: Sequence[FleetNode], *, now: float, num_wanted: int | None = None) -> FleetOrders:
-    """One turn: decide, and act. `nodes` were looked at before the job was: those of one that is over need nobody in
-    their place."""
+    """One turn: decide, and act. `nodes` were read before the job's state was: nodes of a finished job need no
+    replacement."""
     orders = decide_fleet(nodes, fleet.wanted() if num_wanted is None else num_wanted, now=now)
     if orders.failure:
-        raise PermanentError(orders.failure)
+        raise PermanentError(orders.failure, code="fleet-short-lives")
     for number in orders.add:
         fleet.add(number)
     for name in orders.remove:

@@ -20,8 +20,8 @@ class LogFile:
 
 
 def follow_files(files: Callable[[], Sequence[LogFile]], *, is_over: Callable[[], bool]) -> Iterator[LogLine]:
-    """All lines from the beginning. `files` is asked again and again: there may be more. Once it is over, what is
-    there is read to the end."""
+    """All lines from the beginning. `files` is called repeatedly: there may be more. Once it is over, the files are
+    read to the end."""
     read: dict[Path, int] = {}
     while True:
         is_last = is_over()

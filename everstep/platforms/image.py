@@ -1,4 +1,4 @@
-"""How an image is built and pushed by docker: which name, which files, which arguments. Pure."""
+"""How docker builds and pushes an image: name, files, arguments. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plan_build(
     arguments: Sequence[str] = (),
     pushes: bool = False,
 ) -> BuildPlan:
-    """What is given here goes before what the job file says."""
+    """Arguments override the job file."""
     build = job.build or Build()
     image = image_name(job, name=name, tag=tag)
     named = [each for name in _PROXIES for each in (name, name.upper()) if each in environ]
@@ -49,7 +49,7 @@ def plan_build(
 
 
 def image_name(job: Job, *, name: str | None = None, tag: str | None = None) -> str:
-    """NAME:TAG. A registry may have a port: what stands after the last colon is a tag only if no slash follows."""
+    """NAME:TAG. A registry may have a port: text after the last colon is a tag only if no slash follows it."""
     given = name or job.image or job.slug
     base, colon, last = given.rpartition(":")
     if not colon or "/" in last:
@@ -58,6 +58,6 @@ def image_name(job: Job, *, name: str | None = None, tag: str | None = None) -> 
 
 
 def found_dockerfile(job: Job, folder: Path) -> str | None:
-    """ADS's layout has it elsewhere; None: where the job file says."""
+    """ADS's layout has its own path; None: the job file's."""
     is_elsewhere = job.build is None and not (folder / "Dockerfile").exists() and (folder / ADS_DOCKERFILE).exists()
     return ADS_DOCKERFILE if is_elsewhere else None

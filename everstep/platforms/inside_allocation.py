@@ -1,10 +1,10 @@
-"""A job inside an allocation that exists already (salloc, qsub -I): its batch script, run here in the background.
+"""A job inside an existing allocation (salloc, qsub -I): its batch script, run here in the background.
 
-It ends with the allocation, and is ended without it."""
+It ends with the allocation; cancelling it keeps the allocation."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 
 from everstep import env
 from everstep.platforms import background_process
@@ -13,8 +13,8 @@ from everstep.platforms.cluster_folder import JOB_LOG, ClusterFolder
 from everstep.platforms.job_records import JobRecord
 
 
-def start(ticket: Ticket, script: Path, grace_s: float) -> Submitted:
-    pid = background_process.start(["bash", str(script)], env.everything(), ticket.folder / JOB_LOG)
+def start(ticket: Ticket, command: Sequence[str], grace_s: float) -> Submitted:
+    pid = background_process.start(command, env.everything(), ticket.folder / JOB_LOG)
     natives = {"mode": "allocation", **background_process.describe(pid, grace_s)}
     return Submitted(job_id=ticket.id, runs=(("job", ticket.id),), work_dir=str(ticket.folder), natives=natives)
 
@@ -28,15 +28,15 @@ def is_alive(record: JobRecord) -> bool:
 
 
 def status(record: JobRecord, folder: ClusterFolder) -> JobStatus:
-    is_alive = background_process.is_alive(record.natives)  # first: it says its last word, and then ends
+    is_alive = background_process.is_alive(record.natives)  # first: it reports its end before it ends
     state, reason = folder.told()
     if state not in OVER and (host := background_process.other_host(record.natives)):
-        return JobStatus(state="unknown", reason=f"{reason}; it runs on {host}: ask there")
+        return JobStatus(state="unknown", reason=f"{reason}; it runs on {host}; ask there")
     if state in OVER or is_alive:
         return JobStatus(state="running" if state in ("unknown", "pending") else state, reason=reason)
     if folder.is_cancelled:
         return JobStatus(state="cancelled", reason="cancelled")
-    return JobStatus(state="failed", reason=f"its script (pid {record.natives['pid']}) is gone; last: {reason}")
+    return JobStatus(state="failed", reason=f"its script (pid {record.natives['pid']}) is gone; last report: {reason}")
 
 
 def cancel(record: JobRecord, say: Say) -> None:

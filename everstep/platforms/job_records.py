@@ -1,4 +1,4 @@
-"""What this user has submitted: a small private file for each job, found again by any of its ids."""
+"""The jobs that this user has submitted: a small private file for each, found by any of its ids."""
 
 from __future__ import annotations
 
@@ -43,17 +43,19 @@ class JobRecord:
 
 
 def _folder() -> Path:
-    return env.home() / "submitted"  # in `jobs` is what checkpoints know of jobs
+    return env.home() / "submitted"  # `jobs` holds the checkpoints' index
 
 
 def make_ready() -> None:
-    """Before anything is submitted: a job that nobody remembers could not be ended."""
+    """Before anything is submitted: a job without a record could not be canceled."""
     folder = _folder()
     try:
         private_file.write(folder / ".ready", b"")
     except OSError as error:
         raise UsageError(
-            f"jobs cannot be remembered in {folder}: {error.strerror}", hint=f"{env.HOME}: a folder that you may write"
+            f"cannot write job records to {folder}: {error.strerror}",
+            hint=f"set {env.HOME} to a folder that you can write to",
+            code="job-records-not-writable",
         ) from None
 
 
@@ -62,14 +64,14 @@ def save(record: JobRecord) -> None:
 
 
 def load_all() -> list[JobRecord]:
-    """Newest first. One that is damaged is named, and does not hide the others."""
+    """Newest first. A damaged record is logged and skipped."""
     found = [record for path in _folder().glob("*.json") if (record := _load(path)) is not None]
     return sorted(found, key=lambda record: record.created_at, reverse=True)
 
 
 def find(wanted: str) -> JobRecord:
-    """By our id, by one of the platform's, by its name or by how our id begins. Of several, the one that is not known
-    to be over; of several of that name, the newest."""
+    """By our id or a prefix of it, by one of the platform's ids, or by name. Prefers a job that is not known to be
+    over; of several with that name, the newest."""
     records = load_all()
     exact = [record for record in records if wanted in record.ids]
     found = exact or [record for record in records if record.id.startswith(wanted) or record.name == wanted]
@@ -79,8 +81,16 @@ def find(wanted: str) -> JobRecord:
         return (exact or named or going or found)[0]
     if found:
         shown = ", ".join(record.id for record in found[:5])
-        raise UsageError(f"{wanted} may be any of {len(found)} jobs: {shown}", hint="give more of the id")
-    raise UsageError(f"no job {wanted} was submitted by you from here", hint="`everstep list` shows those that were")
+        raise UsageError(
+            f"{wanted} matches {len(found)} jobs: {shown}",
+            hint="give more characters of the id",
+            code="job-id-ambiguous",
+        )
+    raise UsageError(
+        f"no job {wanted} was submitted by you on this machine",
+        hint="`everstep list` shows your jobs",
+        code="job-unknown",
+    )
 
 
 def forget(record: JobRecord) -> None:
@@ -93,5 +103,5 @@ def _load(path: Path) -> JobRecord | None:
         runs = tuple((name, native) for name, native in told["runs"])
         return JobRecord(**{**told, "runs": runs, "end": tuple(told["end"]) if told.get("end") else None})
     except (ValueError, TypeError, KeyError) as error:
-        log.warning("%s is no record of a job (%s) and is left out: remove it", path, error)
+        log.warning("%s is not a job record (%s); skipped. Remove the file", path, error)
         return None

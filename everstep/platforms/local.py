@@ -1,6 +1,6 @@
 """This machine: the coordinator as a process in the background, and the nodes as its children.
 
-The code is used where it is. All files are in the job's folder."""
+The code runs in place. All files are in the job's folder."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 from everstep import env
 from everstep.errors import PermanentError
-from everstep.job_file.order import order_of
+from everstep.job_file.order import NodeOrder, order_of
 from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
 from everstep.platforms import background_process, status_file
-from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Rendering, Say, State, Submitted, Ticket
+from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Say, State, SubmitRequest, Submitted, Ticket
 from everstep.platforms.follow_logs import LogFile, follow_files
 from everstep.platforms.job_records import JobRecord
 from everstep.platforms.local_fleet import wanted_path
@@ -26,7 +26,7 @@ from everstep.storage import private_file
 from everstep.waiting import wait_until
 from everstep.wire.tokens import new_tokens
 
-_READY_S = 120.0  # of which two are used, unless the machine has much else to do
+_READY_S = 120.0  # usually two; more on a busy machine
 
 
 class LocalPlatform:
@@ -36,48 +36,52 @@ class LocalPlatform:
     def detect(self) -> str | None:
         return None
 
-    def render(self, job: Job, ticket: Ticket) -> Rendering:
+    def render(self, job: Job, ticket: Ticket) -> SubmitRequest:
         refuse_foreign(job.secrets, platform=self.name)
         order = order_of(job, ticket.id, workdir=str(ticket.workdir))
-        text = dump(
-            {
-                "folder": str(ticket.folder),
-                "command": _command(ticket.folder),
-                "environment": {env.ORDER: order.to_json()},
-                "secrets": {name: str(secret) for name, secret in job.secrets.items()},
-                "nodes": job.nodes.max,
-            }
-        )
+        process = {
+            "folder": str(ticket.folder),
+            "command": own_command("coordinate", {"--folder": str(ticket.folder), "--fleet": "local"}),
+            "environment": {env.ORDER: order.to_json()},
+            "secrets": {name: str(secret) for name, secret in job.secrets.items()},
+            "nodes": job.nodes.max,
+        }
         ignored = [name for name, given in (("image", job.image), ("volumes", job.volumes)) if given]
-        return Rendering(text=text, notes=tuple(f"{name}: not used on local" for name in ignored))
+        return SubmitRequest(
+            job=job,
+            ticket=ticket,
+            text=dump(process),
+            objects=[process],
+            notes=tuple(f"{name}: not used on local" for name in ignored),
+        )
 
-    def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
-        order = order_of(job, ticket.id, workdir=str(ticket.workdir))
+    def submit(self, request: SubmitRequest, secrets: Mapping[str, str], say: Say) -> Submitted:
+        (process,), ticket = request.objects, request.ticket
         folder = private_file.make_folder(ticket.folder)
         private_file.write(folder / "token", new_tokens().encode())
         if secrets:
             private_file.write_json(folder / "secrets.json", dict(secrets))
-        pid = background_process.start(_command(folder), {**env.everything(), env.ORDER: order.to_json()}, _log(folder))
+        pid = background_process.start(process["command"], {**env.everything(), **process["environment"]}, _log(folder))
         try:
             _await_ready(pid, folder)
-        except BaseException:  # also Ctrl-C: nobody would know of it
+        except BaseException:  # Ctrl-C too: no record of the process would exist
             os.kill(pid, signal.SIGKILL)
             reap_detached(pid)
             raise
         say(f"{ticket.id} runs in the background (pid {pid}); logs in {folder}")
-        runs = tuple((f"node-{number}", f"{ticket.id}/node-{number}") for number in range(job.nodes.max))
+        runs = tuple((f"node-{number}", f"{ticket.id}/node-{number}") for number in range(process["nodes"]))
         return Submitted(
             job_id=ticket.id,
             runs=runs,
             work_dir=str(folder),
-            natives=background_process.describe(pid, order.grace_s),
+            natives=background_process.describe(pid, NodeOrder.from_json(process["environment"][env.ORDER]).grace_s),
         )
 
     def status(self, record: JobRecord) -> JobStatus:
-        is_alive = background_process.is_alive(record.natives)  # first: it says its last word, and then ends
+        is_alive = background_process.is_alive(record.natives)  # first: it reports its end before it ends
         state, reason = _told(Path(record.folder))
         if state == "running" and (host := background_process.other_host(record.natives)):
-            return JobStatus(state="unknown", reason=f"{reason}; it runs on {host}: ask there")
+            return JobStatus(state="unknown", reason=f"{reason}; it runs on {host}; ask there")
         if state == "running" and not is_alive:
             state, reason = "failed", f"its coordinator (pid {record.natives['pid']}) is gone"
         return JobStatus(state=state, reason=reason, nodes=tuple(self._nodes(record)) if state == "running" else ())
@@ -127,10 +131,6 @@ class LocalPlatform:
             )
 
 
-def _command(folder: Path) -> list[str]:
-    return own_command("coordinate", {"--folder": str(folder), "--fleet": "local"})
-
-
 def _log(folder: Path) -> Path:
     return folder / "job.log"
 
@@ -141,8 +141,11 @@ def _await_ready(pid: int, folder: Path) -> None:
         lambda: ready.exists() or process_state(pid) == ENDED, _READY_S, "the coordinator to start", pause_s=0.01
     )
     if not ready.exists():
-        raise PermanentError(f"the coordinator did not start: {_log(folder).read_text()[-2000:].strip()}")
+        raise PermanentError(
+            f"the coordinator did not start: {_log(folder).read_text()[-2000:].strip()}",
+            code="coordinator-did-not-start",
+        )
 
 
 def _told(folder: Path) -> tuple[State, str]:
-    return status_file.read(folder) or ("unknown", f"nothing in {folder} says how it went")
+    return status_file.read(folder) or ("unknown", f"{folder} has no report of its coordinator")

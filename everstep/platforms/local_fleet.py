@@ -43,7 +43,7 @@ class LocalFleet:
         self._nodes: dict[str, _LocalNode] = {}
 
     def prepare(self) -> None:
-        """Start the nodes: they import torch while the coordinator comes."""
+        """Start the nodes: they import torch while the coordinator starts."""
         for number in range(self.wanted()):
             self.add(number)
 
@@ -68,7 +68,7 @@ class LocalFleet:
         return [each.node for each in self._nodes.values()]
 
     def add(self, number: int) -> None:
-        """The first nodes take the first ranks; whoever comes later takes what is free."""
+        """The first nodes take the first ranks; later ones take free ranks."""
         name = f"node-{number}"
         rank = {"--node-rank": str(number)} if number < self._order.min_nodes else {}
         options = {"--name": name, "--log-dir": str(self._folder / name), **rank}
@@ -78,7 +78,7 @@ class LocalFleet:
                 own_command("node", options), env=self._environment(), output=log, cwd=self._order.workdir or None
             )
         except OSError as error:
-            raise PermanentError(f"{name} cannot be started: {error}") from None
+            raise PermanentError(f"{name} cannot be started: {error}", code="node-not-started") from None
         finally:
             os.close(log)
         self._nodes[name] = _LocalNode(FleetNode(number=number, name=name, started_at=time.time()), child)
@@ -100,7 +100,7 @@ class LocalFleet:
     def _environment(self) -> dict[str, str]:
         ours = {
             env.ORDER: self._order.to_json(),
-            env.COORDINATOR: str(self._folder / "coordinator.url"),  # a file: it comes when the coordinator does
+            env.COORDINATOR: str(self._folder / "coordinator.url"),  # a file: the coordinator writes it
             env.TOKEN_FILE: str(self._folder / "token"),
         }
         secrets = self._folder / "secrets.json"

@@ -1,7 +1,7 @@
 """A job as scripts for PBS (OpenPBS, PBS Pro): one job for all nodes. Pure.
 
 `job.sh` is submitted, and runs on the first node; it starts `node.sh` on each. What pbsdsh and ssh start has a bare
-environment, so all that a node needs stands in its script."""
+environment, so a node's script contains all that it needs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ coordinator=$!
 @ENDING@
 [ -z "$left" ] && [ ! -e "$folder/cancelled" ] || exit 143  # deleted, or preempted: then PBS starts it again
 [ -z "$deadline" ] || [ "$(date +%s)" -lt $((deadline - @GRACE@)) ] ||
-  fail "its walltime was up; submitted again, it goes on from its checkpoint"
+  fail "its walltime was up; submit it again to continue from its checkpoint"
 fail "all nodes ended before the job did, with exit code $code"
 """
 

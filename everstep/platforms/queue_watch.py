@@ -1,4 +1,4 @@
-"""Whether a job in a queue is over, and has written all its lines."""
+"""Whether a job of a batch scheduler is over, and has written all its lines."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from everstep.errors import EverstepError
 
 
 class QueueWatch:
-    """Asks the queue now and then: many may be following their jobs. One that does not answer is asked again for a
-    while, because a busy one often does not. `has_said_so`: the job itself, in its last word; `is_there`: something of
-    it still runs, and may write."""
+    """Asks the scheduler at intervals: many users may follow their jobs. Repeats failed calls for a while, because a
+    busy scheduler often does not answer. `has_said_so`: the job reported its end; `is_there`: part of it still runs
+    and may write."""
 
     def __init__(
         self,
@@ -20,8 +20,8 @@ class QueueWatch:
         is_over: Callable[[], bool],
         is_there: Callable[[], bool],
         every_s: float = 5.0,
-        last_every_s: float = 0.5,  # after the last word …
-        last_lines_s: float = 10.0,  # … for so long: what nodes wrote may take a moment to get here
+        last_every_s: float = 0.5,  # after the final report …
+        last_lines_s: float = 10.0,  # … for at most this long: a shared file system shows lines late
         patience_s: float = 600.0,
     ) -> None:
         self._has_said_so, self._is_over, self._is_there = has_said_so, is_over, is_there

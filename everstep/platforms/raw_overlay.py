@@ -1,4 +1,4 @@
-"""What a user writes beside our keys, laid over an object. Pure."""
+"""A user's raw options, merged into an object. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def lay_over(ours: Any, theirs: Any) -> Any:
-    """Mappings key by key; lists at their end, but things that have a name are laid over the one of that name, as
-    `kubectl patch` does; anything else replaces ours."""
+    """Merge mappings by key; append lists, but merge items that have a name into the item of that name, as
+    `kubectl patch` does; replace anything else."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         both = {key: lay_over(ours[key], value) if key in ours else value for key, value in theirs.items()}
         return {**ours, **both}

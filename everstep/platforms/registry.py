@@ -1,4 +1,4 @@
-"""The platform of a name; imported only now, with what it needs."""
+"""The platform of a name, imported on first use."""
 
 from __future__ import annotations
 

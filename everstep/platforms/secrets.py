@@ -1,4 +1,4 @@
-"""The values of a job's secrets, where it is submitted: for private files, or for secrets of the platform, alone."""
+"""The values of a job's secrets on the submitting machine. They go only to private files and the platform's secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from everstep.job_file.secret import Secret
 
 
 def resolve(secrets: Mapping[str, Secret]) -> dict[str, str]:
-    """Those whose values are here; what a platform keeps (kubernetes:, oci:) is left to it."""
+    """Those whose values are available here; a platform resolves its own (kubernetes:, oci:)."""
     return {name: value for name, secret in secrets.items() if (value := _value(name, secret)) is not None}
 
 
@@ -20,27 +20,37 @@ def _value(name: str, secret: Secret) -> str | None:
         return secret.held
     if secret.kind == "env":
         if (value := env.everything().get(secret.held)) is None:
-            raise UsageError(f"secrets.{name}: the variable {secret.held} is not set", hint=f"export {secret.held}=…")
+            raise UsageError(
+                f"secrets.{name}: the variable {secret.held} is not set",
+                hint=f"export {secret.held}=…",
+                code="secret-variable-not-set",
+            )
         return value
     if secret.kind == "file":
         try:
             return Path(secret.held).expanduser().read_text().rstrip("\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"secrets.{name}: {secret.held}: {error}", hint="a text file that you may read") from None
+            raise UsageError(
+                f"secrets.{name}: {secret.held}: {error}",
+                hint="a text file that you may read",
+                code="secret-file-unreadable",
+            ) from None
     return None
 
 
 def private_files(secrets: Mapping[str, Secret], *, job_file: Path | None) -> tuple[Path, ...]:
-    """Files that hold values of secrets, the job file too if one stands in it: they must not travel with the code."""
+    """Files that hold secrets, including a job file with a literal one. They must not travel with the code."""
     kept = [Path(secret.held).expanduser() for secret in secrets.values() if secret.kind == "file"]
     has_value = any(secret.is_value for secret in secrets.values())
     return (*kept, *([job_file] if has_value and job_file is not None else []))
 
 
 def refuse_foreign(secrets: Mapping[str, Secret], *, platform: str, kinds: tuple[str, ...] = ()) -> None:
-    """`kinds`: those besides values, env and file that this platform keeps."""
+    """`kinds`: those that this platform resolves, besides values, env and file."""
     for name, secret in secrets.items():
         if secret.kind not in ("value", "env", "file", *kinds):
             raise UsageError(
-                f"secrets.{name}: {secret.kind}: is not known on {platform}", hint="env:NAME or file:PATH works there"
+                f"secrets.{name}: {secret.kind}: is not supported on {platform}",
+                hint="use env:NAME or file:PATH",
+                code="secret-kind-unsupported",
             )

@@ -1,27 +1,22 @@
 """Slurm: batch scripts, one agent for each node, and all files in a folder that all nodes see.
 
-Needs nothing but Slurm's own commands, and no torch: it is made for login nodes."""
+Needs only Slurm's own commands."""
 
 from __future__ import annotations
 
 import getpass
 import re
 import shlex
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from everstep import env
 from everstep.errors import UsageError
 from everstep.job_file.platform_options import Slurm
 from everstep.job_file.schema import Job
-from everstep.platforms import inside_allocation
-from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
-from everstep.platforms.cluster_folder import ClusterFolder, Queued, await_gone
+from everstep.platforms.base import Say, SubmitRequest, Ticket
+from everstep.platforms.batch_queue import BatchScripts, Queued, QueuePlatform, Runs, ask
 from everstep.platforms.job_records import JobRecord
-from everstep.platforms.native_command import ask
-from everstep.platforms.secrets import refuse_foreign
 from everstep.platforms.slurm_queue import look
 from everstep.platforms.slurm_script import (
     COORDINATOR,
@@ -34,69 +29,79 @@ from everstep.platforms.slurm_script import (
 )
 from everstep.storage import private_file
 
-_CANCEL_S = 150.0  # more than Slurm's KillWait, of 30 s, and what it needs to clean up
-_REFUSED = "see platform.slurm in the job file, and `sinfo`"
+_COORDINATOR_JOB = "$COORDINATOR"  # its number, known once it is submitted
 
 
-class SlurmPlatform:
+class SlurmPlatform(QueuePlatform):
     name = "slurm"
-    ships_code = True
+    submit_program, cancel_program = "sbatch", "scancel"
+    cancel_s = 150.0  # more than Slurm's KillWait of 30 s, plus its cleanup
+    allocation_hint = "`salloc --nodes=2`"
 
-    def detect(self) -> str | None:
-        return None if shutil.which("sbatch") else "there is no sbatch; use a login node of the cluster"
-
-    def render(self, job: Job, ticket: Ticket) -> Rendering:
-        refuse_foreign(job.secrets, platform=self.name)
+    def batch(self, job: Job, ticket: Ticket) -> BatchScripts:
         options = _options(job)
         if job.time_limit is not None and job.time_limit <= options.signal_lead:
             raise UsageError(
-                f"time_limit: {job.time_limit:.0f} s, and its nodes leave {options.signal_lead:.0f} s before",
-                hint="more time, or a smaller platform.slurm.signal_lead",
+                f"time_limit: {job.time_limit:.0f} s, but nodes leave {options.signal_lead:.0f} s before it",
+                hint="raise time_limit, or lower platform.slurm.signal_lead",
+                code="time-limit-within-signal-lead",
             )
-        scripts = _scripts(job, ticket, options)
-        text = scripts.get(JOB) or "\n".join(
-            f"# --- {shlex.join(command)}\n{script}"
-            for command, script in zip(_commands(job, ticket, options), scripts.values(), strict=True)
-        )
-        ignored = [name for name in ("image", "volumes", "labels") if getattr(job, name)]
-        return Rendering(text=text, notes=tuple(f"{name}: not used on slurm" for name in ignored))
+        if options.mode == "array":
+            first = ["sbatch", "--parsable", str(ticket.folder / COORDINATOR)]
+            return BatchScripts(
+                scripts={
+                    COORDINATOR: coordinator_script(job, ticket, options),
+                    NODES: node_script(job, ticket, options),
+                },
+                commands=[first, _array(ticket.folder, _COORDINATOR_JOB, 0, job.nodes.max - 1)],
+            )
+        program = ["bash"] if options.mode == "allocation" else ["sbatch", "--parsable"]
+        scripts = {JOB: single_script(job, ticket, options)}
+        return BatchScripts(scripts=scripts, commands=[[*program, str(ticket.folder / JOB)]])
 
-    def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
-        options, folder = _options(job), ClusterFolder(ticket.folder)
-        if options.mode == "allocation" and not env.slurm_job():
-            raise UsageError("mode: allocation, but this is none", hint="`salloc --nodes=2` first, or mode: single")
-        folder.fill(ticket, secrets, _scripts(job, ticket, options))
-        if options.mode == "allocation":
-            say(f"{ticket.id} runs inside allocation {env.slurm_job()}; logs in {ticket.folder}")
-            return inside_allocation.start(ticket, ticket.folder / JOB, job.checkpoint.grace)
-        if env.slurm_job():
-            say(f"platform.slurm.mode=allocation would run it inside this allocation, {env.slurm_job()}")
+    def show(self, batch: BatchScripts, ticket: Ticket) -> str:
+        if len(batch.scripts) == 1:
+            return batch.scripts[JOB]
+        both = zip(batch.commands, batch.scripts.values(), strict=True)
+        return "\n".join(f"# --- {shlex.join(command)}\n{script}" for command, script in both)
+
+    def mode(self, job: Job) -> str:
+        return _options(job).mode
+
+    def allocation(self) -> str:
+        return env.slurm_job()
+
+    def main(self, record: JobRecord) -> str:
+        return _names(record)[-1]
+
+    def enqueue(self, request: SubmitRequest) -> Runs:
+        main = _sbatch(request.commands[0])
+        if len(request.commands) == 1:
+            return (("job", main),)
         try:
-            runs = _submit(job, ticket, options)
+            nodes = _sbatch([word.replace(_COORDINATOR_JOB, main) for word in request.commands[1]])
         except BaseException:
-            shutil.rmtree(ticket.folder, ignore_errors=True)
+            ask(["scancel", main])
             raise
-        say(f"{ticket.id} is in the queue as {', '.join(native for _, native in runs)}; logs in {ticket.folder}")
-        return Submitted(job_id=runs[0][1], runs=runs, work_dir=str(ticket.folder), natives={"mode": options.mode})
+        numbers = range(request.job.nodes.max)
+        return (("coordinator", main), *((f"node-{number}", f"{nodes}_{number}") for number in numbers))
 
-    def status(self, record: JobRecord) -> JobStatus:
-        folder = ClusterFolder(Path(record.folder))
-        if inside_allocation.is_inside(record):
-            return inside_allocation.status(record, folder)
-        return folder.status(lambda: _look(record), main=_main(record))
+    def look(self, record: JobRecord) -> list[Queued]:
+        return look(_names(record), [record.job_id], main=self.main(record))
 
-    def logs(self, record: JobRecord, *, follow: bool) -> Iterator[LogLine]:
-        return ClusterFolder(Path(record.folder)).follow(
-            is_over=lambda: self.status(record).is_over, is_there=lambda: _is_there(record), follows=follow
-        )
+    def end(self, record: JobRecord) -> None:
+        for name in _names(record):
+            ask(["scancel", f"--user={getpass.getuser()}", f"--name={name}"])
 
     def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None:
         if record.natives.get("mode") != "array":
             raise UsageError(
-                "a Slurm job has the size that it was started with", hint="submit it with platform.slurm.mode=array"
+                "this Slurm job keeps its initial size",
+                hint="submit it with platform.slurm.mode=array",
+                code="slurm-cannot-scale",
             )
         folder = Path(record.folder)
-        present = [each for each in _nodes(record) if not (folder / "leave" / _node_name(each)).exists()]
+        present = [each for each in self._nodes(record) if not (folder / "leave" / _node_name(each)).exists()]
         if len(present) < num_nodes:
             first = _next_number(folder, present)
             _sbatch(_array(folder, record.job_id, first, first + num_nodes - len(present) - 1))
@@ -106,84 +111,29 @@ class SlurmPlatform:
             ask(["scancel", *gently, each.id])
             say(f"{_node_name(each)} ({each.id}) leaves")
 
-    def cancel(self, record: JobRecord, say: Say) -> None:
-        folder = ClusterFolder(Path(record.folder))
-        if not self.status(record).is_over:
-            folder.mark_cancelled()
-        if inside_allocation.is_inside(record):
-            inside_allocation.cancel(record, say)
-            return
-        for name in _names(record):
-            ask(["scancel", f"--user={getpass.getuser()}", f"--name={name}"])
-        await_gone(lambda: _look(record), by="scancel", within_s=_CANCEL_S)
-
-    @contextmanager
-    def coordinator(self, record: JobRecord) -> Iterator[tuple[str, str] | None]:
-        found = ClusterFolder(Path(record.folder)).coordinator()
-        yield found if self.status(record).state == "running" else None
-
-
-def _is_there(record: JobRecord) -> bool:
-    if inside_allocation.is_inside(record):
-        return inside_allocation.is_alive(record)
-    return any(each.is_live for each in _look(record))
+    def _nodes(self, record: JobRecord) -> list[Queued]:
+        return [each for each in self.look(record) if each.name == record.id and each.is_live]
 
 
 def _options(job: Job) -> Slurm:
     return job.platform.slurm or Slurm()
 
 
-def _scripts(job: Job, ticket: Ticket, options: Slurm) -> dict[str, str]:
-    if options.mode == "array":
-        return {COORDINATOR: coordinator_script(job, ticket, options), NODES: node_script(job, ticket, options)}
-    return {JOB: single_script(job, ticket, options)}
-
-
-def _commands(job: Job, ticket: Ticket, options: Slurm) -> list[list[str]]:
-    if options.mode == "array":
-        first = ["sbatch", "--parsable", str(ticket.folder / COORDINATOR)]
-        return [first, _array(ticket.folder, "$COORDINATOR", 0, job.nodes.max - 1)]
-    return [["sbatch", "--parsable", str(ticket.folder / JOB)]]
-
-
 def _array(folder: Path, coordinator: str, first: int, last: int) -> list[str]:
-    """Nodes with these numbers. They begin after the coordinator has: nobody pays for nodes that wait for it."""
+    """Nodes with these numbers. They start after the coordinator does: waiting nodes would cost money."""
     which = f"--array={first}-{last}"
     return ["sbatch", "--parsable", which, f"--dependency=after:{coordinator}", str(folder / NODES)]
 
 
-def _submit(job: Job, ticket: Ticket, options: Slurm) -> tuple[tuple[str, str], ...]:
-    main = _sbatch(_commands(job, ticket, options)[0])
-    if options.mode == "single":
-        return (("job", main),)
-    last = job.nodes.max - 1
-    try:
-        nodes = _sbatch(_array(ticket.folder, main, 0, last))
-    except BaseException:
-        ask(["scancel", main])
-        raise
-    return (("coordinator", main), *((f"node-{number}", f"{nodes}_{number}") for number in range(last + 1)))
-
-
-def _sbatch(command: list[str]) -> str:
-    """The job's number; with several clusters, theirs is said behind it."""
-    return ask(command, hint=_REFUSED).strip().splitlines()[-1].partition(";")[0]
+def _sbatch(command: Sequence[str]) -> str:
+    """The job's number; with several clusters, the cluster's name follows it."""
+    return (
+        ask(command, hint="see platform.slurm in the job file, and `sinfo`").strip().splitlines()[-1].partition(";")[0]
+    )
 
 
 def _names(record: JobRecord) -> list[str]:
     return [record.id, coordinator_name(record.id)] if record.natives.get("mode") == "array" else [record.id]
-
-
-def _main(record: JobRecord) -> str:
-    return _names(record)[-1]
-
-
-def _look(record: JobRecord) -> list[Queued]:
-    return look(_names(record), [record.job_id], main=_main(record))
-
-
-def _nodes(record: JobRecord) -> list[Queued]:
-    return [each for each in _look(record) if each.name == record.id and each.is_live]
 
 
 def _number(job: Queued) -> int:
@@ -196,7 +146,7 @@ def _node_name(job: Queued) -> str:
 
 
 def _next_number(folder: Path, present: list[Queued]) -> int:
-    """One that no node ever had."""
+    """A number that no node has had."""
     past = [*folder.glob("node-*.log"), *folder.glob("leave/node-*")]
     numbers = [int(path.stem.partition("-")[2]) for path in past] + [_number(each) for each in present]
     return max(numbers, default=-1) + 1

@@ -1,5 +1,5 @@
-"""What Slurm says of jobs, in our words. Only what all versions have: squeue and sacct with named columns; their JSON
-changes from release to release. Pure but for `look`."""
+"""Slurm's answers about jobs, in common terms. Uses only what all versions have: squeue and sacct with named columns;
+their JSON changes from release to release. Pure except for `look`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from everstep.errors import EverstepError
 from everstep.platforms.base import State
-from everstep.platforms.cluster_folder import Queued
-from everstep.platforms.native_command import ask
+from everstep.platforms.batch_queue import Queued, ask
 
 _COLUMNS = "%i|%j|%T|%N|%r"  # the reason last: it may hold anything
 _STATES: dict[State, tuple[str, ...]] = {
@@ -24,7 +23,7 @@ _BY_NATIVE = {native: state for state, natives in _STATES.items() for native in 
 
 
 def state_of(native: str) -> State:
-    """`CANCELLED by 1000` and `COMPLETED+` are such states too."""
+    """Also reads `CANCELLED by 1000` and `COMPLETED+`."""
     return _BY_NATIVE.get((native.split() or [""])[0].rstrip("+").upper(), "unknown")
 
 
@@ -46,7 +45,7 @@ def _queued(job_id: str, name: str, native: str, where: str, reason: str) -> Que
 
 
 def look(names: Sequence[str], ids: Sequence[str], *, main: str) -> list[Queued]:
-    """Jobs of these names; if the queue has forgotten the main one, also what the accounting knows, if there is one."""
+    """Jobs with these names. If squeue has forgotten the main one, also those of the accounting, if there is one."""
     user = getpass.getuser()
     queue = ["squeue", "-h", "-r", "-t", "all", f"--user={user}", f"--name={','.join(names)}", "-o", _COLUMNS]
     found = parse_squeue(ask(queue))
@@ -55,5 +54,5 @@ def look(names: Sequence[str], ids: Sequence[str], *, main: str) -> list[Queued]
     columns = "JobID,JobName%200,State,NodeList,ExitCode"
     try:
         return [*parse_sacct(ask(["sacct", "-n", "-X", "-P", "-D", "-j", ",".join(ids), "-o", columns])), *found]
-    except EverstepError:  # many a cluster keeps no accounts
+    except EverstepError:  # many clusters have no accounting
         return found

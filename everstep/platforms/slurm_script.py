@@ -2,7 +2,7 @@
 
 `single`: one job for all nodes; its first node is the coordinator's too, and all of it is requeued together.
 `array`: each node is a job of its own, and so is the coordinator: nodes come, go and are preempted one by one, and
-whichever of them held the coordinator would take it along."""
+a node that held the coordinator would take it along."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from everstep.platforms.cluster_folder import JOB_LOG, order_for_queue
 JOB, COORDINATOR, NODES = "job.sh", "coordinator.sh", "nodes.sh"
 _COORDINATOR_BYTES = 1 << 30
 _MIB = 1 << 20
-# All that a job gets of the shell that submits it: the same job from any shell. More of it by `env` and `setup`.
+# The only variables that a job gets from the submitting shell, so that any shell submits the same job. More: `env`,
+# `setup`.
 _EXPORTED = "HOME,LANG,LOGNAME,PATH,PYTHONPATH,SHELL,USER"
 
 # One element of an array has the number of the whole array.
@@ -36,7 +37,7 @@ come_back() {
   [ ! -e "$folder/cancelled" ] && [ "$(look %T)" = RUNNING ] || exit 1
   if [ $(($(date +%s) + @LEAD@)) -ge "$ends_at" ]; then
     count=$(($(cat "$folder/$name.requeues" 2> /dev/null || echo 0) + 1))
-    [ "$count" -le @MOST@ ] || fail "its time was up $count times, and it comes back @MOST@ times (time_requeues)"
+    [ "$count" -le @MOST@ ] || fail "its time was up $count times; it is requeued @MOST@ times at most (time_requeues)"
     echo "$count" > "$folder/$name.requeues"
   fi
   say "back to the queue"
@@ -85,7 +86,7 @@ come_back
 _NODE = """
 fail() { say "$1"; exit 1; }  # of this node alone
 name=node-$SLURM_ARRAY_TASK_ID
-! is_over && [ ! -e "$folder/leave/$name" ] || exit 0  # it was not needed any more when its turn came
+! is_over && [ ! -e "$folder/leave/$name" ] || exit 0  # no longer needed when its turn came
 rank=()
 [ "$SLURM_ARRAY_TASK_ID" -ge @MIN@ ] || rank=(--node-rank "$SLURM_ARRAY_TASK_ID")
 while :; do
@@ -98,7 +99,7 @@ while :; do
   [ "$code" != 0 ] && [ ! -e "$folder/leave/$name" ] || exit 0
   ! is_over || exit "$code"
   [ -z "$left" ] && [ "$code" != 143 ] || come_back
-  # Whoever has lost the coordinator finds it where it is now.
+  # After losing the coordinator, look for it where it is now.
   [ "$url" != "$(cat "$folder/coordinator.url" 2> /dev/null)" ] || exit "$code"
 done
 """

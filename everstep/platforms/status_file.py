@@ -1,4 +1,4 @@
-"""status.json: what a job's coordinator, or the script around it, said last; for whoever cannot ask it."""
+"""status.json: the last report of a job's coordinator, or of the script around it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ _NAME = "status.json"
 
 
 def read(folder: Path) -> tuple[State, str] | None:
-    """A state and the reason for it; None: nothing was said yet."""
+    """A state and its reason; None: no report yet."""
     try:
         told = json.loads((folder / _NAME).read_text())
         return told["state"], told["reason"]
     except FileNotFoundError:
         return None
     except PermissionError as error:
-        raise PermanentError(f"{error.filename} is not ours to read", hint="ask as the user who runs the job") from None
-    except ValueError:  # a script's last word is no whole file at once, and none on a full disk
-        return "unknown", "its last word cannot be read"
+        raise PermanentError(
+            f"no permission to read {error.filename}",
+            hint="ask as the user who runs the job",
+            code="status-not-readable",
+        ) from None
+    except ValueError:  # a script does not write it atomically, and a disk may be full
+        return "unknown", "its last report cannot be read"
 
 
 def write(folder: Path, state: State, reason: str) -> None:

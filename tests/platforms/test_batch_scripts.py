@@ -1,6 +1,6 @@
 """What is submitted to queues, compared with checked-in text, and what queues say, in our words.
 
-EVERSTEP_WRITE_EXPECTED=1 writes the texts anew: look at the difference before it is committed."""
+EVERSTEP_WRITE_EXPECTED=1 rewrites the texts: check the difference before committing it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from everstep.errors import PermanentError, UsageError
+from everstep.errors import UsageError
 from everstep.job_file.load import load
 from everstep.platforms import status_file
 from everstep.platforms.base import Ticket
-from everstep.platforms.cluster_folder import ClusterFolder, Queued, await_gone, decide_status
+from everstep.platforms.batch_queue import Queued, await_gone, decide_status
+from everstep.platforms.job_records import JobRecord
 from everstep.platforms.pbs import parse_qstat
 from everstep.platforms.queue_watch import QueueWatch
 from everstep.platforms.registry import platform_of
 from everstep.platforms.slurm_queue import parse_sacct, parse_squeue
 from everstep.storage.code_archive import Code
+from lab.refused import refused
 
 EXPECTED = Path(__file__).parent / "expected"
 TICKET = Ticket(
@@ -116,7 +118,7 @@ def test_a_queue_that_does_not_say_when_the_time_is_up_is_no_time_that_was_up(
 
 def test_secrets_of_other_platforms_are_refused() -> None:
     for platform in ("slurm", "pbs"):
-        with pytest.raises(UsageError, match=f"kubernetes: is not known on {platform}"):
+        with refused("secret-kind-unsupported"):
             rendered(PLAIN.format(platform=platform) + "secrets: {A: 'kubernetes:name/key'}\n")
 
 
@@ -160,7 +162,7 @@ def queued(native: str, state: str, *, name: str = "job", reason: str = "") -> Q
         ("running", [queued("TIMEOUT", "failed")], False, "failed", "12 is TIMEOUT"),
         ("running", [queued("COMPLETED", "succeeded")], False, "succeeded", "12 is COMPLETED"),
         ("running", [queued("CANCELLED", "cancelled")], False, "cancelled", "12 is CANCELLED"),
-        ("running", [], False, "failed", "the queue does not know it any more; its last word was: said"),
+        ("running", [], False, "failed", "the queue no longer knows the job; its last report: said"),
         ("running", [], True, "cancelled", "cancelled"),
         ("running", [queued("RUNNING", "running")], True, "running", "cancelled; 1 of its jobs are about to end"),
     ],
@@ -206,27 +208,28 @@ def test_a_queue_is_asked_now_and_then_only() -> None:
 def test_after_the_last_word_nodes_may_still_write() -> None:
     queue = watch(False, SILENT, True, is_said=True, last_every_s=0.0, patience_s=-1.0)
     assert [queue.has_ended() for _ in range(4)] == [False, False, True, True]
-    assert watch(is_said=True, last_lines_s=-1.0).has_ended()  # but not for ever
+    assert watch(is_said=True, last_lines_s=-1.0).has_ended()  # but not without limit
 
 
-def test_a_job_that_has_said_its_last_word_needs_no_queue(tmp_path: Path) -> None:
-    def look() -> list[Queued]:
-        raise UsageError("squeue: Unable to contact slurm controller")
-
+def test_a_job_that_has_said_its_last_word_needs_no_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    record = JobRecord(id="j", name="j", platform="slurm", created_at=0.0, folder=str(tmp_path), job={})
+    with refused("scheduler-not-found"):
+        platform_of("slurm").status(record)
     status_file.write(tmp_path, "succeeded", "all done")
-    assert ClusterFolder(tmp_path).status(look, main="job").state == "succeeded"
+    assert platform_of("slurm").status(record).state == "succeeded"
 
 
 def test_jobs_that_do_not_go_are_named() -> None:
     await_gone(lambda: [queued("COMPLETED", "succeeded")], by="scancel", within_s=0.0)
-    with pytest.raises(PermanentError, match="12 is still RUNNING 0 s after scancel"):
+    with refused("batch-job-not-ended"):
         await_gone(lambda: [queued("RUNNING", "running")], by="scancel", within_s=0.0)
 
 
 def test_half_a_last_word_is_not_taken_for_one(tmp_path: Path) -> None:
     assert status_file.read(tmp_path) is None
     (tmp_path / "status.json").write_text('{"state": "fail')
-    assert status_file.read(tmp_path) == ("unknown", "its last word cannot be read")
+    assert status_file.read(tmp_path) == ("unknown", "its last report cannot be read")
 
 
 def test_ssh_starts_a_node_of_each_host_whatever_the_folder_is_called(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_no_value_becomes_another_key_of_a_manifest(platform: str, data: st.Data
 
 
 def shape(value: Any) -> Any:
-    """Its keys and types, without its values. What is no label for Kubernetes is an annotation."""
+    """Its keys and types, without its values. Invalid Kubernetes labels are left out."""
     if isinstance(value, dict):
         return {key: shape(each) for key, each in value.items() if key not in ("labels", "annotations")}
     return [shape(each) for each in value] if isinstance(value, list) else type(value).__name__

@@ -1,7 +1,6 @@
-"""Kubernetes: a coordinator as a Job of one pod, which makes the worker pods; or, by `mode: indexed`, an Indexed Job.
+"""Kubernetes: a coordinator as a Job of one pod, which makes the worker pods; or, with `mode: indexed`, an Indexed Job.
 
-What is sent is decided by pure functions (render); what is sent and asked goes through one door (cluster), by the
-official client, which is imported only there."""
+Pure functions build the objects (render); all calls go through the official client, which only `cluster` imports."""
 
 from everstep.platforms.kubernetes.platform import KubernetesPlatform
 

@@ -1,4 +1,4 @@
-"""The one door to a cluster: objects as plain values, by the official client, which is imported only here.
+"""All calls to a cluster: objects as plain values, through the official client, which is imported only here.
 
 A call that may succeed later raises TemporaryError, a refusal Denied."""
 
@@ -36,10 +36,10 @@ _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class Denied(PermanentError):
-    """The cluster said no."""
+    """The cluster refused a call."""
 
-    def __init__(self, message: str, *, status: int, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
+    def __init__(self, message: str, *, status: int, hint: str | None = None, code: str = "") -> None:
+        super().__init__(message, hint=hint, code=code)
         self.status = status
 
 
@@ -58,12 +58,17 @@ class Namespace:
                 configuration = client.Configuration()
                 config.load_incluster_config(client_configuration=configuration)
                 return cls(client.ApiClient(configuration), namespace or _OWN_NAMESPACE.read_text().strip())
-            chosen = _context(config, context)
+            file = env.value("KUBECONFIG")  # the client itself reads the variable only when it is imported
+            chosen = _context(config, context, file)
             configuration = client.Configuration()
-            config.load_kube_config(context=context or None, client_configuration=configuration)
+            config.load_kube_config(file, context=context or None, client_configuration=configuration)
             return cls(client.ApiClient(configuration), namespace or chosen.get("namespace") or "default")
         except (config.ConfigException, OSError) as error:
-            raise UsageError(f"no way to a cluster: {error}", hint="set KUBECONFIG, or make ~/.kube/config") from None
+            raise UsageError(
+                f"no cluster is configured: {error}",
+                hint="set KUBECONFIG, or create ~/.kube/config",
+                code="kubernetes-not-configured",
+            ) from None
 
     def version(self) -> str:
         from kubernetes.client import VersionApi
@@ -92,7 +97,7 @@ class Namespace:
         self._call("patch", kind, name=name, body=change)
 
     def delete(self, kind: str, name: str, *, grace_s: int | None = None) -> None:
-        """What is not there is deleted already."""
+        """A missing object counts as deleted."""
         grace = {} if grace_s is None else {"grace_period_seconds": grace_s}
         try:
             self._call("delete", kind, name=name, propagation_policy="Background", **grace)
@@ -114,7 +119,7 @@ class Namespace:
             reply.release_conn()
 
     def _call(self, verb: str, kind: str, **given: Any) -> Any:
-        """As plain values: the client's own classes would have to know all that a cluster's version says."""
+        """As plain values: the client's own classes know only the fields of one version."""
         from kubernetes import client
 
         api, noun = _KINDS[kind]
@@ -128,15 +133,23 @@ def import_client() -> tuple[Any, Any]:
     try:
         from kubernetes import client, config
     except ImportError:
-        raise UsageError("the Kubernetes client is missing", hint="pip install 'everstep[kubernetes]'") from None
+        raise UsageError(
+            "the Kubernetes client is missing",
+            hint="pip install 'everstep[kubernetes]'",
+            code="kubernetes-client-missing",
+        ) from None
     return config, client
 
 
-def _context(config: Any, wanted: str) -> Object:
-    contexts, current = config.list_kube_config_contexts()
+def _context(config: Any, wanted: str, file: str | None) -> Object:
+    contexts, current = config.list_kube_config_contexts(file)
     named: dict[str, Object] = {each["name"]: each["context"] for each in contexts}
     if wanted and wanted not in named:
-        raise UsageError(f"the kubeconfig has no context {wanted!r}", hint=f"one of {', '.join(named)}")
+        raise UsageError(
+            f"the kubeconfig has no context {wanted!r}",
+            hint=f"one of {', '.join(named)}",
+            code="kubernetes-context-unknown",
+        )
     return named[wanted] if wanted else current["context"] if current else {}
 
 
@@ -150,10 +163,10 @@ def _translated() -> Iterator[None]:
     except ApiException as error:
         message = _message(error)
         if error.status in _TRIES_AGAIN and error.status != CONFLICT:
-            raise TemporaryError(f"the cluster answers {error.status}: {message}") from None
-        raise Denied(message, status=error.status or 0) from None
+            raise TemporaryError(f"the cluster answers {error.status}: {message}", code="kubernetes-busy") from None
+        raise Denied(message, status=error.status or 0, code="kubernetes-denied") from None
     except HTTPError as error:
-        raise TemporaryError(f"the cluster does not answer: {error}") from None
+        raise TemporaryError(f"the cluster does not answer: {error}", code="kubernetes-no-answer") from None
 
 
 def _message(error: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a pod, and a job, have come to, out of what the cluster says of them. Pure."""
+"""The state of pods and jobs, from the cluster's objects. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from everstep.platforms.kubernetes.names import NUMBER
 
 Object = Mapping[str, Any]
 
-_LATE_S = 5.0  # a pod that is still there so long after its grace has nobody to end it: its node is gone
+_LATE_S = 5.0  # a pod that exists this long after its grace cannot end: its node is gone
 _LOST = ("Evicted", "NodeLost", "NodeShutdown", "Preempting", "Preempted", "Shutdown", "Terminated", "NodeAffinity")
 _PHASES: Mapping[str, State] = {
     "Pending": "pending",
@@ -43,13 +43,13 @@ def fleet_node(pod: Object, *, now: float) -> FleetNode:
 
 
 def is_out_of_reach(pod: Object, *, now: float) -> bool:
-    """It was to be gone long ago, and nobody there says that it is."""
+    """Its deletion is overdue, and its node does not confirm it."""
     deleted = pod["metadata"].get("deletionTimestamp")
     return deleted is not None and now > seconds(deleted) + _LATE_S
 
 
 def is_lost(pod: Object) -> bool:
-    """By no fault of its own: preempted, evicted, its machine gone."""
+    """Preempted, evicted, or its machine is gone."""
     status = pod.get("status", {})
     is_disrupted = any(
         each["type"] == "DisruptionTarget" and each["status"] == "True" for each in status.get("conditions", [])
@@ -90,7 +90,7 @@ def job_status(
 ) -> JobStatus:
     """`job`: the coordinator's Job. Its pods, in order of their creation."""
     if job is None:
-        return JobStatus(state="cancelled", reason="it is not in the cluster any more")
+        return JobStatus(state="cancelled", reason="it is no longer in the cluster")
     state, reason = _state(job, coordinators)
     pods = [*coordinators[-1:], *workers]
     return JobStatus(state=state, reason=reason, nodes=tuple(node_status(each, now=now) for each in pods))
@@ -106,9 +106,9 @@ def _state(job: Object, coordinators: Sequence[Object]) -> tuple[State, str]:
         if each["status"] == "True" and each["type"] == "Failed":
             return "failed", (_last_words(last) if last else "") or f"{each.get('reason')}: {each.get('message')}"
     if job["spec"].get("suspend"):
-        return "suspended", "it waits to be started by its queue"
+        return "suspended", "it waits for Kueue to start it"
     if last is None:
-        return "pending", "the coordinator's pod is not made yet"
+        return "pending", "the coordinator's pod does not exist yet"
     phase = last.get("status", {}).get("phase")
     if phase == "Running":
         return "running", "the coordinator runs"

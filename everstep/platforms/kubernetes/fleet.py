@@ -1,7 +1,7 @@
 """Worker pods, made and deleted by the coordinator, which runs in a pod itself. They outlive it.
 
-They are owned by its Job, not by its pod: the next coordinator finds them, and with the Job they go. What a cluster
-does not answer now is asked again at the next turn."""
+They are owned by its Job, not by its pod: the next coordinator finds them, and with the Job they go. Calls that
+fail now are repeated at the next turn."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from everstep.wire.tokens import only_for_workers
 
 log = logging.getLogger("everstep")
 
-_LOOK_S = 1.0  # pods are looked at so often
+_LOOK_S = 1.0  # between two looks at pods
 _PAUSE_S = 5.0  # after a pod was refused
-_API_AWAY_S = 60.0  # the cluster may be away for so long
+_API_AWAY_S = 60.0  # the cluster may be unreachable for this long
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class IndexedFleet(NoFleet):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
-    """What all that we make belongs to."""
+    """The owner of all objects that the coordinator makes."""
 
     name: str
     uid: str
@@ -71,17 +71,13 @@ def pod_of(template: Object, names: ObjectNames, number: int, *, owner: Owner, s
 
 
 def token_secret(names: ObjectNames, tokens: str, *, owner: Owner) -> dict[str, Any]:
-    """Named for what is in it: a coordinator that has lost its store makes up others. Pure."""
+    """Named by its content: a coordinator that lost its store generates new tokens. Pure."""
     values = {WORKER_TOKEN: only_for_workers(tokens), ALL_TOKENS: tokens}
     digest = hashlib.sha256(tokens.encode()).hexdigest()[:8]
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {
-            "name": f"{names.token}-{digest}",
-            "labels": names.labels(),
-            "ownerReferences": [owner.reference],
-        },
+        "metadata": {"name": f"{names.token}-{digest}", "labels": names.labels(), "ownerReferences": [owner.reference]},
         "type": "Opaque",
         "data": {key: base64.b64encode(value.encode()).decode() for key, value in values.items()},
     }
@@ -109,13 +105,20 @@ class KubernetesFleet:
 
     def __enter__(self) -> KubernetesFleet:
         if (text := env.value(TEMPLATE)) is None:
-            raise UsageError("what does a worker's pod look like?", hint=f"{TEMPLATE}: it is in the rendered manifest")
+            raise UsageError(
+                f"{TEMPLATE} is not set: no template of a worker's pod",
+                hint="start the coordinator by the rendered manifest",
+                code="kubernetes-worker-template-missing",
+            )
         self._template = json.loads(text)
         self._names = ObjectNames(self._template["metadata"]["labels"]["app.kubernetes.io/instance"])
         self._cluster = Namespace.open()
         job = _patiently(lambda: self._cluster.get("Job", self._names.coordinator))
         if job is None:
-            raise PermanentError(f"there is no Job {self._names.coordinator}: who started this coordinator?")
+            raise PermanentError(
+                f"the Job {self._names.coordinator} of this coordinator does not exist",
+                code="kubernetes-coordinator-job-missing",
+            )
         self._owner = Owner(name=job["metadata"]["name"], uid=job["metadata"]["uid"])
         self._secret = _patiently(lambda: self._publish(env.read_token(self._folder / "token")))
         return self
@@ -133,7 +136,7 @@ class KubernetesFleet:
                 told = job["metadata"].get("annotations", {}).get(NODES)
                 self._wanted = int(told) if told and told.isdecimal() else self._order.max_nodes
             except (TemporaryError, Denied) as error:
-                log.warning("how many nodes are wanted? %s", error.message)
+                log.warning("could not read the number of nodes wanted: %s", error.message)
         return self._wanted
 
     def nodes(self) -> Sequence[FleetNode]:
@@ -161,11 +164,13 @@ class KubernetesFleet:
                 self._refused(error.message)
                 return
             if error.status != CONFLICT:  # made by an earlier coordinator, in its last moment
-                raise PermanentError(f"{self._names.worker(number)} was refused: {error.message}") from None
+                raise PermanentError(
+                    f"{self._names.worker(number)} was refused: {error.message}", code="kubernetes-pod-refused"
+                ) from None
         self._note(FleetNode(number=number, name=self._names.worker(number), started_at=time.time()))
 
     def remove(self, name: str) -> None:
-        """Its grace is what it has to leave in good order."""
+        """It leaves in good order within its grace."""
         _patiently(lambda: self._cluster.delete("Pod", name))
         self._looked_at = float("-inf")
 
@@ -174,7 +179,7 @@ class KubernetesFleet:
         for node in self.nodes():
             if not node.is_over and not node.is_leaving:
                 self.remove(node.name)
-        if not is_good:  # else the Job would try again, and again
+        if not is_good:  # else the Job would keep retrying
             no_more = {"spec": {"backoffLimit": 0}}
             _patiently(lambda: self._cluster.patch("Job", self._names.coordinator, no_more))
 
@@ -192,4 +197,4 @@ class KubernetesFleet:
 
     def _refused(self, why: str) -> None:
         self._refused_at = time.monotonic()
-        log.warning("a worker pod was refused, next try in %.0f s: %s", _PAUSE_S, why)
+        log.warning("a worker pod was refused; retrying in %.0f s: %s", _PAUSE_S, why)

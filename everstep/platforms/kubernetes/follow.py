@@ -26,7 +26,7 @@ def logs_of(cluster: Namespace, pods: Callable[[], list[Object]]) -> Iterator[Lo
             try:
                 yield from (LogLine(node=name, text=line) for line in cluster.log(name, follow=False))
             except (Denied, TemporaryError) as error:
-                yield LogLine(node=name, text=f"everstep: its log cannot be read: {error.message}")
+                yield LogLine(node=name, text=f"everstep: cannot read its log: {error.message}")
 
 
 def followed(cluster: Namespace, pods: Callable[[], list[Object]], *, is_over: Callable[[], bool]) -> Iterator[LogLine]:
@@ -43,7 +43,7 @@ def followed(cluster: Namespace, pods: Callable[[], list[Object]], *, is_over: C
                 readers[name].start()
         yield from _waiting(lines, _LOOK_S)
         if is_last:
-            # Of a node that is gone nobody says that its log has ended.
+            # The log of a lost node never reports its end.
             deadline = time.monotonic() + 10 * _LOOK_S
             while any(each.is_alive() for each in readers.values()) and time.monotonic() < deadline:
                 yield from _waiting(lines, 0.1)
@@ -65,7 +65,7 @@ def _read(cluster: Namespace, name: str, lines: queue.Queue[LogLine]) -> None:
         for line in cluster.log(name, follow=True):
             lines.put(LogLine(node=name, text=line))
     except (Denied, TemporaryError) as error:
-        lines.put(LogLine(node=name, text=f"everstep: its log cannot be read: {error.message}"))
+        lines.put(LogLine(node=name, text=f"everstep: cannot read its log: {error.message}"))
 
 
 def _quietly(call: Callable[[], T], otherwise: T) -> T:

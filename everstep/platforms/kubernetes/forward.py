@@ -1,4 +1,4 @@
-"""A way from here to a port of a pod, through the cluster's API: a local port, for as long as it is open."""
+"""A local port that leads to a port of a pod, through the cluster's API, while it is open."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _accept(door: socket.socket, cluster: Namespace, pod: str, port: int) -> Non
 
 def _carry(caller: socket.socket, cluster: Namespace, pod: str, port: int) -> None:
     """One connection, both ways, until either side ends it."""
-    # Whatever goes wrong, whoever called sees a broken connection.
+    # On any error, the caller sees a broken connection.
     with closing(caller), suppress(Exception), closing(_connect(cluster, pod, port)) as far:
         ways = {caller: far, far: caller}
         while True:

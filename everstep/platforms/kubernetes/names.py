@@ -1,4 +1,4 @@
-"""What the objects of a job are called, and the labels that they are found by. Pure."""
+"""Names of a job's objects, and the labels that select them. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?
 
 @dataclass(frozen=True, slots=True)
 class ObjectNames:
-    """`job` is short enough that all that is made of it is a name."""
+    """`job` is short enough that all derived names are valid."""
 
     job: str
 
@@ -37,7 +37,7 @@ class ObjectNames:
 
     @property
     def order(self) -> str:
-        """Of the ConfigMap with what the job's processes are told, and what a worker's pod looks like."""
+        """Of the ConfigMap with the job's order and the template of a worker's pod."""
         return f"{self.job}-order"
 
     def code(self, part: int) -> str:
@@ -54,8 +54,7 @@ class ObjectNames:
 
     @property
     def token(self) -> str:
-        """Of the Secret with the coordinator's tokens; where the coordinator makes it, what tells it from an earlier
-        coordinator's stands after it."""
+        """Of the Secret with the coordinator's tokens; a suffix tells the Secrets of successive coordinators apart."""
         return f"{self.job}-token"
 
     @property

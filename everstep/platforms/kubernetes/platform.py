@@ -1,4 +1,4 @@
-"""Submit a job to a cluster, and say what became of it."""
+"""Submit a job to a cluster, and report its status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from everstep.errors import EverstepError, UsageError
 from everstep.job_file.schema import Job
-from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
+from everstep.platforms.base import JobStatus, LogLine, Say, SubmitRequest, Submitted, Ticket
 from everstep.platforms.job_records import JobRecord
 from everstep.platforms.kubernetes import submission
 from everstep.platforms.kubernetes.cluster import Namespace, Object
@@ -38,11 +38,11 @@ class KubernetesPlatform:
             return str(error)
         return None
 
-    def render(self, job: Job, ticket: Ticket) -> Rendering:
+    def render(self, job: Job, ticket: Ticket) -> SubmitRequest:
         return render(job, ticket)
 
-    def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
-        return submission.submit(job, ticket, secrets, say)
+    def submit(self, request: SubmitRequest, secrets: Mapping[str, str], say: Say) -> Submitted:
+        return submission.submit(request, secrets, say)
 
     def status(self, record: JobRecord) -> JobStatus:
         cluster, names = _cluster(record), _names(record)
@@ -64,12 +64,16 @@ class KubernetesPlatform:
 
     def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None:
         if record.natives["mode"] == "indexed":
-            raise UsageError("a job of mode: indexed has a fixed size", hint="mode: elastic grows and shrinks")
+            raise UsageError(
+                "a job of mode: indexed has a fixed size",
+                hint="mode: elastic grows and shrinks",
+                code="kubernetes-indexed-cannot-scale",
+            )
         change = {"metadata": {"annotations": {NODES: str(num_nodes)}}}
         _cluster(record).patch("Job", _names(record).coordinator, change)
 
     def cancel(self, record: JobRecord, say: Say) -> None:
-        """By the coordinator, as long as there is one: without it workers would wait for it until their grace is up."""
+        """Through the coordinator, if it is running: without it, workers would wait for their whole grace."""
         cluster, names = _cluster(record), _names(record)
         with suppress(EverstepError), self.coordinator(record) as found:
             if found is not None:
@@ -123,7 +127,7 @@ def _coordinators(cluster: Namespace, names: ObjectNames) -> list[Object]:
 
 
 def _token(cluster: Namespace, names: ObjectNames) -> str | None:
-    """Of the last coordinator that has made one up."""
+    """Of the newest coordinator that made one."""
     secrets = [
         each
         for each in cluster.find("Secret", names.selector())

@@ -18,7 +18,7 @@ PARTS = "/etc/everstep/code"  # the code's tarball, in parts that sort
 ORDER_KEY, WORKER_KEY = "order.json", "worker.json"
 WORKER_TOKEN, ALL_TOKENS = "worker", "token"  # keys of the Secret
 TEMPLATE = "EVERSTEP_WORKER_POD"  # what a worker's pod looks like, for the coordinator
-_SILENT_NODE_S = 30  # a pod stays so long on a node that is not heard of
+_SILENT_NODE_S = 30  # a pod stays this long on a node that does not answer
 _LEAVE_S = 10  # more than the agent's own grace
 _GPU, _GPU_TYPE = "nvidia.com/gpu", "nvidia.com/gpu.product"
 _LAST_WORDS = {"terminationMessagePolicy": "FallbackToLogsOnError"}
@@ -124,12 +124,12 @@ def coordinator_pod(
 
 
 def literal(value: str) -> str:
-    """As it is: Kubernetes would put variables in for $(NAME)."""
+    """Escaped: Kubernetes would expand $(NAME)."""
     return value.replace("$(", "$$(")
 
 
 def _coordinate(is_elastic: bool, job_id: str, code: str) -> str:
-    """The folder may be an earlier coordinator's, with all of it in place; other jobs may have theirs beside it."""
+    """The folder may be an earlier coordinator's, complete; other jobs may have theirs beside it."""
     folder = f"{STORE}/{job_id}"
     steps = ["umask 077", f"mkdir -p {folder}"]
     if code:
@@ -173,14 +173,14 @@ def _secrets(job: Job, names: ObjectNames) -> list[dict[str, Any]]:
 
 
 def _apart(names: ObjectNames) -> dict[str, Any]:
-    """On machines of their own, where there are enough: who survives a machine's loss holds the state."""
+    """On separate machines if there are enough: the survivors of a machine's loss hold the state."""
     term = {"labelSelector": {"matchLabels": names.labels(WORKER)}, "topologyKey": "kubernetes.io/hostname"}
     wish = {"weight": 100, "podAffinityTerm": term}
     return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}
 
 
 def _tolerations(options: Kubernetes) -> list[dict[str, Any]]:
-    """Kubernetes waits five minutes for a silent node; the job has long gone on without it."""
+    """Kubernetes waits five minutes for a silent node; the job has continued without it long before."""
     given: list[dict[str, Any]] = [dict(each) for each in options.tolerations]
     for condition in ("not-ready", "unreachable"):
         key = f"node.kubernetes.io/{condition}"

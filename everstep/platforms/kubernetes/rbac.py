@@ -1,7 +1,7 @@
-"""What a coordinator may do in its namespace: make pods, look at them, delete them, and make the Secret that they read.
+"""A coordinator's rights in its namespace: create, read and delete pods, and create the Secret that they read.
 
-It asks for no Secret, and for nothing outside the namespace; but a right to make pods is as good as one to read every
-Secret in it (docs/guides/kubernetes.md). Workers get no token of the cluster at all. Pure."""
+It cannot read Secrets or anything outside the namespace; but the right to create pods is as good as one to read every
+Secret in it (docs/guides/kubernetes.md). Workers get no cluster token at all. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rbac(names: ObjectNames) -> list[dict[str, Any]]:
 
 
 def shared_rbac(account: str) -> list[dict[str, Any]]:
-    """For all coordinators of a namespace, made once by whoever may: `service_account` names it in job files."""
+    """For all coordinators of a namespace, made once by an administrator; job files name it as `service_account`."""
     return _objects(account, {"app.kubernetes.io/name": "everstep"}, {})
 
 

@@ -13,7 +13,7 @@ from everstep.job_file.order import order_of
 from everstep.job_file.platform_options import Kubernetes
 from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
-from everstep.platforms.base import Rendering, Ticket
+from everstep.platforms.base import SubmitRequest, Ticket
 from everstep.platforms.kubernetes.names import COORDINATOR, ID, PORT, WORKER, ObjectNames, is_label
 from everstep.platforms.kubernetes.pods import ORDER_KEY, WORKER_KEY, coordinator_pod, worker_pod
 from everstep.platforms.kubernetes.rbac import rbac
@@ -23,21 +23,21 @@ from everstep.storage.code_archive import Code
 
 PART_BYTES = 700 << 10  # a ConfigMap holds 1 MiB, and what is sent has a third more
 MAX_CODE_BYTES = 20 << 20
-_COORDINATOR_DEATHS = 100  # it may be lost as often as its node is; a job that has failed ends it by itself
-_FAILED_PODS = 6  # of an Indexed Job; those that were preempted or evicted do not count
+_COORDINATOR_DEATHS = 100  # it may be lost as often as its node is; a failed job ends it itself
+_FAILED_PODS = 6  # of an Indexed Job; preempted and evicted pods do not count
 _DISRUPTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 
 Object = dict[str, Any]
 
 
-def render(job: Job, ticket: Ticket) -> Rendering:
+def render(job: Job, ticket: Ticket) -> SubmitRequest:
     options = job.platform.kubernetes or Kubernetes()
-    objects = objects_of(job, ticket)
+    objects = _objects(job, ticket)
     text = "".join(f"---\n{_text(each)}" for each in objects)
-    return Rendering(text=text, objects=objects, notes=tuple(_notes(job, options)))
+    return SubmitRequest(job=job, ticket=ticket, text=text, objects=objects, notes=tuple(_notes(job, options)))
 
 
-def objects_of(job: Job, ticket: Ticket) -> list[Object]:
+def _objects(job: Job, ticket: Ticket) -> list[Object]:
     _check(job, ticket.code)
     options, names = job.platform.kubernetes or Kubernetes(), ObjectNames(job.slug)
     parts = split(ticket.code.data) if ticket.code is not None else []
@@ -57,7 +57,7 @@ def objects_of(job: Job, ticket: Ticket) -> list[Object]:
 
 
 def _text(each: Object) -> str:
-    """YAML. Megabytes of one line take YAML's writer seconds, and need nothing of what it knows."""
+    """YAML. A line of megabytes would take the YAML writer seconds, and needs no escaping."""
     long: Mapping[str, str] = each.get("binaryData", {})
     rest = dump({key: value for key, value in each.items() if key != "binaryData"})
     return rest + "".join(["binaryData:\n"] if long else []) + "".join(f"  {key}: {long[key]}\n" for key in long)
@@ -70,11 +70,16 @@ def split(data: bytes) -> list[bytes]:
 def _check(job: Job, code: Code | None) -> None:
     refuse_foreign(job.secrets, platform="kubernetes", kinds=("kubernetes",))
     if not job.image:
-        raise UsageError("no image: pods have no Python of their own", hint="image: one with Everstep and torch in it")
+        raise UsageError(
+            "image is missing: a pod has no other Python",
+            hint="image: NAME of one with Everstep and torch",
+            code="kubernetes-image-missing",
+        )
     if code is not None and len(code.data) > MAX_CODE_BYTES:
         raise UsageError(
-            f"the code is {len(code.data) >> 20} MiB as a tarball; {MAX_CODE_BYTES >> 20} MiB can travel so",
+            f"the code is {len(code.data) >> 20} MiB as a tarball; {MAX_CODE_BYTES >> 20} MiB is the limit",
             hint=f"list data in {job.ignore}, put it on a volume, or the code into the image",
+            code="kubernetes-code-too-large",
         )
 
 
@@ -94,7 +99,7 @@ def _claim(options: Kubernetes, names: ObjectNames) -> list[Object]:
 
 
 def _secret(name: str, names: ObjectNames) -> Object:
-    """Without its values: those are put in when it is sent."""
+    """Without its values, which are filled in on submission."""
     metadata = {"name": name, "labels": names.labels()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque"}
 
@@ -167,12 +172,12 @@ def _notes(job: Job, options: Kubernetes) -> list[str]:
         notes.append("store: node: if the coordinator's pod is lost, the job starts again from its last checkpoint")
     if options.mode == "indexed":
         notes.append(
-            f"mode: indexed: {job.nodes.max} nodes, as many all the time; needs Kubernetes 1.26 or newer; "
-            f"the values of Secret {names.token} are made up when it is submitted"
+            f"mode: indexed: always {job.nodes.max} nodes; needs Kubernetes 1.26 or newer; "
+            f"the values of Secret {names.token} are generated on submission"
         )
     if any(each.kind != "kubernetes" for each in job.secrets.values()):
-        notes.append(f"the values of Secret {names.secrets} are put in when it is submitted")
+        notes.append(f"the values of Secret {names.secrets} are filled in on submission")
     for key, value in job.labels.items():
         if not is_label(key, value):
-            notes.append(f"labels: {key}={value} is none in Kubernetes and was left out")
+            notes.append(f"dropped label {key}={value}: not a valid Kubernetes label")
     return notes

@@ -1,4 +1,4 @@
-"""How little a pod may do: Kubernetes' "restricted" level, and less than that only where a job asks for it. Pure."""
+"""Pod security: Kubernetes' "restricted" level, relaxed only where a job asks for it. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def container_security(level: str) -> dict[str, Any]:
 
 
 def relaxations(job: Job, level: str) -> Iterator[str]:
-    """What a namespace that enforces the restricted level would refuse, and why it is so."""
+    """What a namespace that enforces the restricted level would refuse, and why."""
     if level != "restricted":
         yield f"security: {level}: worker pods may run as root, if their image does"
     for volume in job.volumes:

@@ -1,4 +1,4 @@
-"""Send a job's objects: all of them, or none is left. And take all of them away again."""
+"""Create a job's objects, all or none; and remove them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from typing import Any
 
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job_file.platform_options import Kubernetes
-from everstep.job_file.schema import Job
-from everstep.platforms.base import OVER, Say, Submitted, Ticket
+from everstep.platforms.base import OVER, Say, SubmitRequest, Submitted
 from everstep.platforms.kubernetes.cluster import CONFLICT, NOT_FOUND, Denied, Namespace, Object
 from everstep.platforms.kubernetes.facts import is_out_of_reach, job_status
 from everstep.platforms.kubernetes.names import ObjectNames
 from everstep.platforms.kubernetes.pods import ALL_TOKENS, WORKER_TOKEN
-from everstep.platforms.kubernetes.render import objects_of
 from everstep.waiting import wait_until
 from everstep.wire.tokens import new_tokens, only_for_workers
 
@@ -24,17 +22,18 @@ _LOOK_S = 0.2
 _END_S = 60.0  # more than a pod's grace, for all of a job to go
 
 
-def submit(job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
+def submit(request: SubmitRequest, secrets: Mapping[str, str], say: Say) -> Submitted:
+    job = request.job
     options, names = job.platform.kubernetes or Kubernetes(), ObjectNames(job.slug)
     cluster = Namespace.open(context=options.context, namespace=options.namespace)
     _make_room(cluster, names, say)
-    objects = [_filled(each, names, secrets) for each in objects_of(job, ticket)]
+    objects = [_filled(each, names, secrets) for each in request.objects]
     made: list[Object] = []
     try:
         _create_all(cluster, objects, made)
         owner = next(each for each in made if each["kind"] == "Job")
         _own(cluster, made, owner)
-    except BaseException:  # also Ctrl-C: nobody would know of it
+    except BaseException:  # Ctrl-C too: no record of the objects would exist
         _undo(cluster, made, say)
         raise
     say(f"{owner['metadata']['name']} is in namespace {cluster.namespace}")
@@ -59,7 +58,7 @@ def submit(job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Su
 
 
 def remove(cluster: Namespace, names: ObjectNames, natives: Mapping[str, Any], say: Say) -> None:
-    """Returns when nothing of it is left. A later job of the same name is let be."""
+    """Return once nothing of it is left. A later job of the same name is left alone."""
     job = cluster.get("Job", names.coordinator)
     if job is not None and job["metadata"]["uid"] != natives["uid"]:
         return
@@ -67,17 +66,18 @@ def remove(cluster: Namespace, names: ObjectNames, natives: Mapping[str, Any], s
 
 
 def _make_room(cluster: Namespace, names: ObjectNames, say: Say) -> None:
-    """One of the same name that is over makes place; one that runs is not ours to end."""
+    """Remove a finished job of the same name; refuse if it is running."""
     job = cluster.get("Job", names.coordinator)
     if job is None:
         return
     status = job_status(job, cluster.find("Pod", names.selector()), [], now=time.time())
     if status.state not in OVER:
         raise UsageError(
-            f"a job {names.job} is in namespace {cluster.namespace} already, {status.state}: {status.reason}",
-            hint="give another name (--set name=…), or end that one (everstep cancel)",
+            f"namespace {cluster.namespace} already has a job {names.job}, {status.state}: {status.reason}",
+            hint="choose another name (--set name=…), or cancel that job (everstep cancel)",
+            code="kubernetes-job-exists",
         )
-    say(f"an earlier job {names.job}, {status.state}, is removed from namespace {cluster.namespace}")
+    say(f"removing an earlier job {names.job}, {status.state}, from namespace {cluster.namespace}")
     kinds = ("RoleBinding", "Role", "ServiceAccount", "PersistentVolumeClaim", "Secret", "ConfigMap", "Service")
     found = [[kind, each["metadata"]["name"]] for kind in kinds for each in cluster.find(kind, names.selector())]
     _remove(cluster, names, [*found, ["Job", names.coordinator], ["Job", names.workers]], 0.0, say)
@@ -90,10 +90,20 @@ def _create_all(cluster: Namespace, objects: Sequence[Object], made: list[Object
     except EverstepError as error:
         kind, name = objects[len(made)]["kind"], objects[len(made)]["metadata"]["name"]
         if isinstance(error, Denied) and error.status == NOT_FOUND:
-            raise UsageError(f"there is no namespace {cluster.namespace}", hint="kubectl create namespace …") from None
+            raise UsageError(
+                f"namespace {cluster.namespace} does not exist",
+                hint="kubectl create namespace …",
+                code="kubernetes-namespace-missing",
+            ) from None
         if isinstance(error, Denied) and error.status == CONFLICT:
-            raise UsageError(f"{kind} {name} is there already", hint="give another name: --set name=…") from None
-        raise PermanentError(f"{kind} {name} was refused: {error.message}", hint=_way_out(kind)) from None
+            raise UsageError(
+                f"{kind} {name} already exists",
+                hint="choose another name: --set name=…",
+                code="kubernetes-object-exists",
+            ) from None
+        raise PermanentError(
+            f"{kind} {name} was refused: {error.message}", hint=_way_out(kind), code="kubernetes-object-refused"
+        ) from None
 
 
 def _undo(cluster: Namespace, made: Sequence[Object], say: Say) -> None:
@@ -101,7 +111,7 @@ def _undo(cluster: Namespace, made: Sequence[Object], say: Say) -> None:
         try:
             cluster.delete(each["kind"], each["metadata"]["name"])
         except EverstepError as error:
-            say(f"{each['kind']} {each['metadata']['name']} is left behind: {error.message}")
+            say(f"{each['kind']} {each['metadata']['name']} was left behind: {error.message}")
 
 
 def _way_out(kind: str) -> str | None:
@@ -111,7 +121,7 @@ def _way_out(kind: str) -> str | None:
 
 
 def _own(cluster: Namespace, made: Sequence[Object], owner: Object) -> None:
-    """Whatever belongs to the coordinator's Job goes with it, whoever deletes it."""
+    """Objects owned by the coordinator's Job are deleted with it, however it is deleted."""
     reference = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -134,7 +144,7 @@ def _filled(each: Object, names: ObjectNames, secrets: Mapping[str, str]) -> Obj
 
 
 def _remove(cluster: Namespace, names: ObjectNames, objects: Sequence[Sequence[str]], grace_s: float, say: Say) -> None:
-    # The coordinator first: it would replace the workers. They are told while it still answers: leaving takes a moment.
+    # The coordinator first: it would replace the workers. Delete them while it still answers: leaving takes a moment.
     for kind, name in sorted(objects, key=lambda each: each[0] != "Job"):
         cluster.delete(kind, name)
     for pod in cluster.find("Pod", names.selector()):
@@ -147,7 +157,7 @@ def _remove(cluster: Namespace, names: ObjectNames, objects: Sequence[Sequence[s
         is_late = time.monotonic() > deadline
         for pod in pods:
             if is_late or is_out_of_reach(pod, now=now):
-                say(f"{pod['metadata']['name']} did not end: its node is not heard of; it is taken off the list")
+                say(f"{pod['metadata']['name']} did not end; its node does not answer. Deleted by force")
                 cluster.delete("Pod", pod["metadata"]["name"], grace_s=0)
         return not pods
 
@@ -160,14 +170,14 @@ def _remove(cluster: Namespace, names: ObjectNames, objects: Sequence[Sequence[s
 
 
 def _remove_tokens(cluster: Namespace, names: ObjectNames) -> None:
-    """Made by the coordinator: they would go a little later, when the cluster looks for what has lost its owner."""
+    """The coordinator made them. The cluster would delete them later, as objects without an owner."""
     with suppress(Denied):
         for each in cluster.find("Secret", names.selector()):
             cluster.delete("Secret", each["metadata"]["name"])
 
 
 def _is_going(each: Object | None) -> bool:
-    """A claim is there until the cluster has seen that no pod uses it any more."""
+    """A claim exists until the cluster notices that no pod uses it."""
     return each is not None and "deletionTimestamp" in each["metadata"]
 
 

@@ -21,7 +21,11 @@ def pod_volumes(job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     for number, volume in enumerate(job.volumes):
         name = f"volume-{number}"
         if volume.target.rstrip("/") in (WORK, SHM):
-            raise UsageError(f"a volume at {volume.target}: that place is taken", hint="resources.shm sizes /dev/shm")
+            raise UsageError(
+                f"a volume at {volume.target}: Everstep uses that path",
+                hint="resources.shm sizes /dev/shm",
+                code="kubernetes-volume-target-taken",
+            )
         volumes.append({"name": name, **_source(volume)})
         mount = {"name": name, "mountPath": volume.target}
         mounts.append({**mount, "readOnly": True} if volume.readonly else mount)
@@ -32,8 +36,9 @@ def _source(volume: Volume) -> dict[str, Any]:
     if volume.kind == "path":
         if not volume.source.startswith("/"):
             raise UsageError(
-                f"volume {volume.source}: a path of the nodes is absolute",
-                hint="what is in the workdir is sent with the code; pvc:NAME is a claim",
+                f"volume {volume.source}: a path of the nodes must be absolute",
+                hint="the workdir is sent with the code; pvc:NAME is a claim",
+                code="kubernetes-volume-not-absolute",
             )
         return {"hostPath": {"path": volume.source}}
     if volume.kind == "pvc":
@@ -44,5 +49,7 @@ def _source(volume: Volume) -> dict[str, Any]:
     if volume.kind == "emptydir":
         return {"emptyDir": {}}
     raise UsageError(
-        f"volume {volume.source}: Kubernetes mounts no URIs", hint="a script can read them by itself; or pvc:NAME"
+        f"volume {volume.source}: Kubernetes cannot mount a URI",
+        hint="read it in the script, or use pvc:NAME",
+        code="kubernetes-volume-is-uri",
     )

@@ -1,7 +1,7 @@
-"""The one door to Oracle's SDK: who we are, clients of its services, and what their errors mean.
+"""All access to Oracle's SDK: identity, service clients, and translation of errors.
 
-The SDK is imported here, when it is needed. A call that may succeed later is made again by the SDK's own retries,
-which here wait as long as the service asks for."""
+The SDK is imported here, on first use. Its own retries repeat calls that may succeed later, and wait as long as the
+service asks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_installed() -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access:
-    """Who signs, for whom, and where to."""
+    """The signer, its configuration, and the endpoint."""
 
     config: dict[str, Any] = field(repr=False)
     signer: Any = field(repr=False)
@@ -105,13 +105,17 @@ def _token_signer(config: dict[str, Any]) -> Any:
     from oci.signer import load_private_key_from_file
 
     if not (path := config.get("security_token_file")):
-        raise UsageError("the profile has no security_token_file", hint="oci session authenticate --profile-name …")
+        raise UsageError(
+            "the profile has no security_token_file",
+            hint="oci session authenticate --profile-name …",
+            code="oci-token-file-missing",
+        )
     token = Path(path).expanduser().read_text().strip()
     return SecurityTokenSigner(token, load_private_key_from_file(config["key_file"], config.get("pass_phrase")))
 
 
 def _retries() -> Any:
-    """Not for 409: what is in the wrong state now is asked for again by whoever knows which state it waits for."""
+    """Not for 409: the caller knows which state it waits for, and repeats the call itself."""
     from oci.retry import ExponentialBackOffWithDecorrelatedJitterRetryStrategy
     from oci.retry.retry_checkers import (
         LimitBasedRetryChecker,
@@ -163,7 +167,7 @@ def told(doing: str) -> Iterator[None]:
     try:
         from oci import exceptions as theirs
     except ImportError:
-        raise UsageError(MISSING.partition(":")[0], hint=MISSING.partition(": ")[2]) from None
+        raise UsageError(MISSING.partition(":")[0], hint=MISSING.partition(": ")[2], code="oci-sdk-missing") from None
     try:
         yield
     except theirs.ServiceError as error:
@@ -172,15 +176,22 @@ def told(doing: str) -> Iterator[None]:
         raise UsageError(
             f"cannot {doing}: {_shown(error)}",
             hint="`oci setup config` writes ~/.oci/config; platform.oci.profile names one",
+            code="oci-config-invalid",
         ) from None
     except (theirs.InvalidPrivateKey, theirs.MissingPrivateKeyPassphrase, theirs.InvalidKeyFilePath) as error:
         raise UsageError(
-            f"cannot {doing}: the private key: {_shown(error)}", hint="key_file in ~/.oci/config"
+            f"cannot {doing}: the private key: {_shown(error)}",
+            hint="key_file in ~/.oci/config",
+            code="oci-key-invalid",
         ) from None
     except (theirs.RequestException, theirs.ConnectTimeout, ConnectionError) as error:
-        raise TemporaryError(f"cannot {doing}: OCI does not answer: {_shown(error)}", hint="try again later") from None
+        raise TemporaryError(
+            f"cannot {doing}: OCI does not answer: {_shown(error)}", hint="retry later", code="oci-no-answer"
+        ) from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot {doing}: {_shown(error)}", hint="see auth in docs/guides/oci.md") from None
+        raise UsageError(
+            f"cannot {doing}: {_shown(error)}", hint="see auth in docs/guides/oci.md", code="oci-auth-failed"
+        ) from None
 
 
 def status_of(error: BaseException) -> int | None:
@@ -192,13 +203,19 @@ def _ours(error: Any, doing: str) -> TemporaryError | PermanentError | UsageErro
     message = f"cannot {doing}: {error.message} ({error.status} {error.code}, request {error.request_id})"
     if error.status == 401:
         return UsageError(
-            message, hint="the key's fingerprint, user and tenancy must be those of the profile; is the clock right?"
+            message,
+            hint="the key's fingerprint, user and tenancy must be those of the profile; is the clock right?",
+            code="oci-not-authenticated",
         )
     if error.status in (403, 404):
-        return UsageError(message, hint="it does not exist, or no policy allows it: see docs/guides/oci.md")
+        return UsageError(
+            message,
+            hint="it does not exist, or no policy allows it: see docs/guides/oci.md",
+            code="oci-not-found-or-denied",
+        )
     if error.status == 429 or error.status >= 500 or error.status < 0:
-        return TemporaryError(message, hint="try again later")
-    return PermanentError(message)
+        return TemporaryError(message, hint="retry later", code="oci-busy")
+    return PermanentError(message, code="oci-refused")
 
 
 def _shown(error: BaseException) -> str:

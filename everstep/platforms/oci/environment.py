@@ -1,4 +1,4 @@
-"""What a container of the job is told by its environment: ADS's variables, and ours beside them. Pure."""
+"""The environment of a job's containers: ADS's variables, and ours. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_CHARACTERS = 20_000  # of all names and values together, by the service's ru
 
 
 def job_environment(job: Job, options: Oci, order: NodeOrder, *, secrets: str, network: str) -> dict[str, str]:
-    """The same for all nodes. What the job file says is stronger, as with ADS. `secrets`: where they are."""
+    """The same for all nodes. The job file overrides it, as with ADS. `secrets`: the file that holds them."""
     vault = vault_secrets(job)
     told = {
         "OCI__CLUSTER_TYPE": "PYTORCH",
@@ -55,4 +55,5 @@ def _refuse_too_long(told: Mapping[str, str]) -> None:
         raise UsageError(
             f"the environment has {total} characters, {longest} alone {sizes[longest]}; OCI takes {MAX_CHARACTERS}",
             hint="put long arguments and hyperparameters into a file of the code's folder",
+            code="oci-environment-too-long",
         )

@@ -1,4 +1,4 @@
-"""What is remembered of a submitted job: enough to find it again, look at it, and add runs to it. Holds no secret."""
+"""The record of a submitted job: enough to find it, inspect it, and add runs. Holds no secrets."""
 
 from __future__ import annotations
 

@@ -117,12 +117,7 @@ def _logs(options: Oci) -> _Body:
     if not options.log_group:
         return {"enableLogging": False}
     log = {"logId": options.log} if options.log else {}
-    return {
-        "enableLogging": True,
-        "enableAutoLogCreation": not options.log,
-        "logGroupId": options.log_group,
-        **log,
-    }
+    return {"enableLogging": True, "enableAutoLogCreation": not options.log, "logGroupId": options.log_group, **log}
 
 
 def _mounts(job: Job) -> _Body:
@@ -137,8 +132,9 @@ def _mount(volume: Volume) -> _Body:
     bucket, at, namespace = place.partition("@")
     if scheme != "oci" or not at:
         raise UsageError(
-            f"volumes: {volume.source} cannot be seen by a job run",
+            f"volumes: {volume.source} cannot be mounted in a job run",
             hint="oci://bucket@namespace/prefix; others by raw.jobStorageMountConfigurationDetailsList of platform.oci",
+            code="oci-volume-unsupported",
         )
     target = PurePosixPath(volume.target)
     return {

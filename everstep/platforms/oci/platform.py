@@ -1,4 +1,4 @@
-"""The OCI platform: what is rendered is what is sent, and a job is found again by its OCIDs."""
+"""The OCI platform. A submitted job is found again by its OCIDs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from everstep.job_file.order import order_of
 from everstep.job_file.platform_options import Oci
 from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
-from everstep.platforms.base import JobStatus, LogLine, Rendering, Say, Submitted, Ticket
+from everstep.platforms.base import JobStatus, LogLine, Say, SubmitRequest, Submitted, Ticket
 from everstep.platforms.job_records import JobRecord
 from everstep.platforms.oci import access, environment, payload, search
 from everstep.platforms.oci.job_record import OciPlace, place_of, recall
@@ -24,8 +24,8 @@ from everstep.platforms.secrets import refuse_foreign
 from everstep.storage.shared_folder import SharedFolder, below
 from everstep.waiting import wait_until
 
-_JOB_ID, _NETWORK = "<the job's OCID>", "<the subnet's CIDR>"  # known when it is submitted
-_END_S = 120.0  # beyond the grace, for the service to end a run that is cancelled
+_JOB_ID, _NETWORK = "<the job's OCID>", "<the subnet's CIDR>"  # known on submission
+_END_S = 120.0  # beyond the grace, for the service to end a canceled run
 _PAUSE_S = 1.0
 _MEETING_FILES = ("MAIN_config.json", "everstep.token")
 _SECRETS_FILE = "secrets.json"
@@ -38,30 +38,32 @@ class OciPlatform:
     def detect(self) -> str | None:
         return None if access.is_installed() else access.MISSING
 
-    def render(self, job: Job, ticket: Ticket) -> Rendering:
+    def render(self, job: Job, ticket: Ticket) -> SubmitRequest:
         refuse_foreign(job.secrets, platform=self.name, kinds=("oci",))
         options = _options(job)
         place = _place(job, options, ticket)
-        body = _job_body(job, options, ticket, place, network=_NETWORK if _is_met_by_address(job, options) else "")
+        body = _job_body(job, options, ticket, place)
         runs = [_run_body(place, rank, _JOB_ID) for rank in range(_num_runs(job, place))]
-        told = {"job": body, "jobRuns": runs, "workDir": {"folder": place.folder, "files": list(place.files)}}
-        return Rendering(text=dump(told), objects=(body, *runs), notes=tuple(_notes(job, options, place)))
+        shown = {"job": body, "jobRuns": runs, "workDir": {"folder": place.folder, "files": list(place.files)}}
+        return SubmitRequest(
+            job=job, ticket=ticket, text=dump(shown), objects=(body, *runs), notes=tuple(_notes(job, options, place))
+        )
 
-    def submit(self, job: Job, ticket: Ticket, secrets: Mapping[str, str], say: Say) -> Submitted:
-        options = _options(job)
-        place = _place(job, options, ticket)
+    def submit(self, request: SubmitRequest, secrets: Mapping[str, str], say: Say) -> Submitted:
+        options = _options(request.job)
+        place = _place(request.job, options, request.ticket)
         opened = place.open()
         jobs, folder = Jobs.open(opened), _folder(place.folder, opened)
+        body, *run_bodies = request.objects
         runs: list[tuple[str, str]] = []
         with _undone_on_failure(say) as undo:
-            network = _network(opened, options, say) if _is_met_by_address(job, options) else ""
-            job_id = jobs.create(_job_body(job, options, ticket, place, network=network))
+            job_id = jobs.create(_with_network(body, lambda: _network(opened, options, say)))
             undo(lambda: _end(jobs, place, job_id, say, deletes=True))
             undo(lambda: folder.remove(place.files))
-            for name, data in _files(ticket, secrets):
+            for name, data in _files(request.ticket, secrets):
                 folder.write(name, data)
-            for rank in range(_num_runs(job, place)):
-                runs.append((place.names.of(rank), jobs.start(_run_body(place, rank, job_id))))
+            for each in run_bodies:
+                runs.append((each["displayName"], jobs.start({**each, "jobId": job_id})))
         say(f"{len(runs)} job runs of {job_id} are accepted")
         return Submitted(job_id=job_id, runs=tuple(runs), work_dir=options.work_dir, natives=place.to_natives())
 
@@ -72,7 +74,9 @@ class OciPlatform:
         place = recall(record)
         if not place.log_group:
             raise UsageError(
-                f"{record.id} has no log at OCI", hint="platform.oci.log_group and log say where it is kept"
+                f"{record.id} has no log at OCI",
+                hint="platform.oci.log_group and log say where it is kept",
+                code="oci-log-missing",
             )
         opened = place.open()
         jobs, logs = Jobs.open(opened), Logs.open(opened)
@@ -85,7 +89,7 @@ class OciPlatform:
                 nodes_per_run=record.max_nodes if place.mode == "multinode" else 1,
             )
 
-        # Without a log the service makes one for each run: then all of the group is searched.
+        # Without a log, the service makes one for each run: then search the whole group.
         where = "/".join(filter(None, (place.compartment, place.log_group, place.log)))
         return search.follow(logs.search, where, look, since=record.created_at, follows=follow)
 
@@ -93,7 +97,9 @@ class OciPlatform:
         place = recall(record)
         if place.mode == "multinode":
             raise UsageError(
-                "mode multinode: the service keeps the number of nodes as it was", hint="platform.oci.mode: runs"
+                "mode: multinode has a fixed number of nodes",
+                hint="platform.oci.mode: runs",
+                code="oci-multinode-cannot-scale",
             )
         jobs = Jobs.open(place.open())
         orders = decide_scale(jobs.runs(place.compartment, record.job_id, place.names), num_nodes)
@@ -104,7 +110,7 @@ class OciPlatform:
             jobs.cancel(run)
 
     def cancel(self, record: JobRecord, say: Say) -> None:
-        """The Job and its runs stay with the service, as the record of what was; what we had sent for them goes."""
+        """The Job and its runs stay with the service as a record; the files sent for them are removed."""
         place = recall(record)
         opened = place.open()
         _end(Jobs.open(opened), place, record.job_id, say, deletes=False)
@@ -113,7 +119,7 @@ class OciPlatform:
 
     @contextmanager
     def coordinator(self, record: JobRecord) -> Iterator[tuple[str, str] | None]:
-        """Only where the nodes' network is reached from here."""
+        """Only where the nodes' network can be reached from here."""
         yield _met(record)
 
 
@@ -131,7 +137,7 @@ def _options(job: Job) -> Oci:
     }
     for name, (given, hint) in needed.items():
         if not given:
-            raise UsageError(f"{name} is missing, and OCI needs it", hint=hint)
+            raise UsageError(f"{name} is missing; OCI needs it", hint=hint, code="oci-option-missing")
     return options
 
 
@@ -146,7 +152,7 @@ def _has_values(job: Job) -> bool:
 
 
 def _is_met_by_address(job: Job, options: Oci) -> bool:
-    """A run in a subnet of yours is also in one of the service's, where other runs do not reach it."""
+    """A run in your subnet is also in one of the service's, where other runs cannot reach it."""
     return bool(options.subnet) and options.mode == "runs" and job.nodes.max > 1
 
 
@@ -154,17 +160,24 @@ def _network(opened: access.Access, options: Oci, say: Say) -> str:
     try:
         return cidr_of(opened, options.subnet)
     except EverstepError as error:
-        say(f"{error.message}: nodes take the address that leads out of theirs")
+        say(f"{error.message}: nodes use the address of their default route")
         return ""
 
 
-def _job_body(job: Job, options: Oci, ticket: Ticket, place: OciPlace, *, network: str) -> dict[str, Any]:
+def _job_body(job: Job, options: Oci, ticket: Ticket, place: OciPlace) -> dict[str, Any]:
+    network = _NETWORK if _is_met_by_address(job, options) else ""
     code = "" if ticket.code is None else ticket.code.sha256
     order = order_of(job, ticket.id, code=code, code_from=place.folder if code else "")
     secrets = below(place.folder, _SECRETS_FILE) if _SECRETS_FILE in place.files else ""
     told = environment.job_environment(job, options, order, secrets=secrets, network=network)
     body: dict[str, Any] = lay_over(payload.job_body(job, options, told), options.raw)
     return body
+
+
+def _with_network(body: Any, find: Callable[[], str]) -> Any:
+    """The body with the subnet's CIDR in the place that was kept for it."""
+    text = json.dumps(body)
+    return json.loads(text.replace(_NETWORK, find())) if _NETWORK in text else body
 
 
 def _run_body(place: OciPlace, rank: int, job_id: str) -> dict[str, Any]:
@@ -191,20 +204,20 @@ def _notes(job: Job, options: Oci, place: OciPlace) -> Iterator[str]:
     if values:
         yield (
             f"secrets {', '.join(values)}: go to {below(place.folder, _SECRETS_FILE)}, not into the job's definition; "
-            "who may read that bucket may read them, until the job is over"
+            "anyone who can read that bucket can read them until the job is over"
         )
     if vault := environment.vault_secrets(job):
-        yield f"secrets {', '.join(vault)}: each node reads them from the vault, as the job run that it is"
+        yield f"secrets {', '.join(vault)}: each node reads them from the vault, as its own job run"
     if not options.log_group:
-        yield "platform.oci.log_group is not given: `everstep logs` and `watch` have nothing to show"
+        yield "platform.oci.log_group is not set: `everstep logs` and `watch` have nothing to show"
     if not options.subnet:
-        yield "platform.oci.subnet is not given: nodes meet in the service's own network"
+        yield "platform.oci.subnet is not set: nodes use the service's own network"
     if job.resources.cpu or job.resources.memory or job.resources.shm:
-        yield f"resources: the shape {options.shape} says what a node has; ocpus and memory_gb, of a flexible one"
+        yield f"resources: shape {options.shape} decides what a node has; of a flexible one, ocpus and memory_gb do"
     if any(volume.kind == "emptydir" for volume in job.volumes):
-        yield "volumes: emptydir: a node's own disk is there anyway"
+        yield "volumes: emptydir: not needed; each node has its own disk"
     if options.mode == "runs" and job.nodes.max > 1:
-        yield f"{place.main_name} has the coordinator in it: the service does not replace it if it is lost"
+        yield f"{place.main_name} hosts the coordinator; the service does not replace it if it is lost"
 
 
 def _folder(uri: str, opened: access.Access) -> SharedFolder:
@@ -213,7 +226,7 @@ def _folder(uri: str, opened: access.Access) -> SharedFolder:
 
 @contextmanager
 def _undone_on_failure(say: Say) -> Iterator[Callable[[Callable[[], None]], None]]:
-    """All of it, or nothing is left."""
+    """On failure, undo the steps that were done."""
     steps: list[Callable[[], None]] = []
     try:
         yield steps.append
@@ -222,7 +235,7 @@ def _undone_on_failure(say: Say) -> Iterator[Callable[[Callable[[], None]], None
             try:
                 step()
             except EverstepError as error:
-                say(f"could not be undone: {error.message}")
+                say(f"could not undo: {error.message}")
         raise
 
 
@@ -248,7 +261,11 @@ def _end(jobs: Jobs, place: OciPlace, job_id: str, say: Say, *, deletes: bool) -
         if orders.is_done:
             return True
         if orders.is_hopeless:
-            raise PermanentError(orders.reason, hint="`everstep cancel` again later; Oracle's support can end a run")
+            raise PermanentError(
+                orders.reason,
+                hint="`everstep cancel` again later; Oracle's support can end a run",
+                code="oci-run-not-ended",
+            )
         for run in orders.cancel:
             jobs.cancel(run)
             asked.add(run.id)
@@ -260,7 +277,7 @@ def _end(jobs: Jobs, place: OciPlace, job_id: str, say: Say, *, deletes: bool) -
     wait_until(is_over, place.grace_s + 2 * _END_S, "all runs to end", pause_s=_PAUSE_S)
     if deletes:
         jobs.delete(job_id)
-        say(f"the job {job_id} is deleted again")
+        say(f"deleted the job {job_id}")
 
 
 def _met(record: JobRecord) -> tuple[str, str] | None:

@@ -1,6 +1,6 @@
-"""Job runs: what their states mean for the job, and which to add or to end. Pure.
+"""Job runs: what their states mean for the job, and which to add or end. Pure.
 
-The run of rank 0 has the coordinator in it: its end is the job's."""
+The run of rank 0 hosts the coordinator: its end is the job's."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def decide_status(runs: Sequence[OciRun]) -> JobStatus:
     nodes = tuple(run.status for run in runs)
     main = next((run for run in runs if run.rank == 0), None)
     if main is None:
-        return JobStatus(state="unknown", reason="the service knows no run of rank 0", nodes=nodes)
+        return JobStatus(state="unknown", reason="the service has no run of rank 0", nodes=nodes)
     told = f"{main.name}: {main.details or main.state}"
     if main.is_over:
         left = [run.name for run in runs if not run.is_over]
@@ -92,7 +92,11 @@ def decide_scale(runs: Sequence[OciRun], num_wanted: int) -> ScaleOrders:
     """The youngest leave; rank 0 never does. New ones get ranks that no run of the job ever had."""
     there = sorted((run for run in runs if run.is_wanted), key=lambda run: run.rank)
     if not there or there[0].rank != 0:
-        raise UsageError("the run of rank 0, which has the coordinator in it, is over", hint="submit the job again")
+        raise UsageError(
+            "the run of rank 0, which hosts the coordinator, is over",
+            hint="submit the job again",
+            code="oci-main-run-over",
+        )
     if len(there) > num_wanted:
         spare = tuple(there[max(1, num_wanted) :])
         named = ", ".join(run.name for run in spare)
@@ -111,8 +115,8 @@ class EndOrders:
 
 
 def decide_end(runs: Sequence[OciRun], *, asked: Set[str], waited_s: float, patience_s: float) -> EndOrders:
-    """Rank 0 first: it has the coordinator in it, and the others hear from that why they are to go. `asked`: those that
-    were cancelled already, by their ids."""
+    """Rank 0 first: it hosts the coordinator, which notifies the others. `asked`: ids of runs that were
+    canceled already."""
     left = sorted((run for run in runs if not run.is_over), key=lambda run: run.rank)
     if not left:
         return EndOrders(reason="all runs are over", is_done=True)

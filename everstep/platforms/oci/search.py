@@ -1,8 +1,8 @@
-"""Lines of job runs out of the Logging Search service, as they come.
+"""Lines of job runs from the Logging Search service, as they arrive.
 
-Records arrive late, out of order, and more than once. So each look begins some minutes before the last one did, a
-record is known by its id, and after the runs' end there are more looks: until each run's last line was seen, or long
-enough. A call answers with 1,000 records at most and looks back 14 days at most."""
+Records arrive late, out of order, and more than once. So each search begins some minutes before the last one did,
+records are identified by id, and searches continue after the runs' end until each run's last line was seen, or a time
+limit passes. A call answers with 1,000 records at most and looks back 14 days at most."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from everstep.platforms.base import LogLine
 
 PAUSE_S = 3.0
 OVERLAP_S = 180.0
-LATE_S = 90.0  # records of a run may come so long after its end
+LATE_S = 90.0  # records of a run may arrive this long after its end
 MAX_WINDOW_S = 14 * 86_400.0
 MAX_RECORDS = 1000
 _MAX_SOURCES = 20  # runs in one query
@@ -25,7 +25,7 @@ LAST_LINE = "everstep: end of this node's log"  # as `everstep entry` says it
 
 
 class TooLarge(Exception):
-    """The service found more than it wants to answer with."""
+    """The service found more than it can return."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ def record_of(told: Mapping[str, Any]) -> LogRecord:
 
 
 def read_all(search: Search, query: str, window: SearchWindow) -> list[LogRecord]:
-    """However many there are: from the last one on again and again, and by halves where it is too much."""
+    """All records: continue from the last one of each answer, and halve windows that are too large."""
     found: dict[str, LogRecord] = {}
     start = window.start
     while start <= window.end:
@@ -75,7 +75,9 @@ def read_all(search: Search, query: str, window: SearchWindow) -> list[LogRecord
         if len(part) < MAX_RECORDS:
             break
         last = part[-1].at
-        start = last if last > start else start + _TICK_S  # so many of one moment: the rest of it cannot be asked for
+        start = (
+            last if last > start else start + _TICK_S
+        )  # more than MAX_RECORDS at one instant: the rest cannot be requested
     return sorted(found.values(), key=lambda record: record.at)
 
 
@@ -92,11 +94,11 @@ def _read(search: Search, query: str, window: SearchWindow) -> list[LogRecord]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FollowedRuns:
-    """What is to be followed, as it is now: there may be more runs at the next look."""
+    """The runs to follow at this moment; there may be more at the next look."""
 
     names: Mapping[str, str]  # by the runs' OCIDs
     is_over: bool
-    nodes_per_run: int = 1  # each says when its log ends
+    nodes_per_run: int = 1  # each prints a last line
 
 
 def follow(

@@ -1,4 +1,4 @@
-"""Calls to the Data Science and Logging Search services, in our words."""
+"""Calls to the Data Science and Logging Search services, in our terms."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Jobs:
             return cls(access.jobs())
 
     def create(self, body: Mapping[str, Any]) -> str:
-        """The Job's OCID, once runs of it may be made."""
+        """The Job's OCID, once it accepts runs."""
         with told("create the job"):
             created = self.client.create_job(create_job_details=dict(body)).data
 
@@ -43,7 +43,8 @@ class Jobs:
             job = wait_until(look, _ACTIVE_S, f"the job {created.id} to become active", pause_s=_PAUSE_S) or created
         if job.lifecycle_state != "ACTIVE":
             raise PermanentError(
-                f"the job {job.id} is {job.lifecycle_state}: {job.lifecycle_details or 'no reason given'}"
+                f"the job {job.id} is {job.lifecycle_state}: {job.lifecycle_details or 'no reason given'}",
+                code="oci-job-not-active",
             )
         return str(job.id)
 
@@ -52,7 +53,7 @@ class Jobs:
             return str(self.client.create_job_run(create_job_run_details=dict(body)).data.id)
 
     def runs(self, compartment: str, job_id: str, names: RunNames) -> list[OciRun]:
-        """By rank. Those that are none of ours, made by hand, are left out."""
+        """By rank. Runs made by hand are left out."""
         from oci.pagination import list_call_get_all_results
 
         with told("look at the job's runs"):
@@ -81,7 +82,9 @@ class Jobs:
                 if status_of(error) != _WRONG_STATE:
                     raise
                 if (state := self.client.get_job_run(run.id).data.lifecycle_state) not in (*OVER, "CANCELING"):
-                    raise PermanentError(f"{run.name} is {state} and cannot be cancelled: {error.message}") from None
+                    raise PermanentError(
+                        f"{run.name} is {state} and cannot be canceled: {error.message}", code="oci-run-not-cancelable"
+                    ) from None
 
     def delete(self, job_id: str) -> None:
         from oci.exceptions import ServiceError
@@ -123,7 +126,7 @@ class Logs:
 
 
 def cidr_of(access: Access, subnet: str) -> str:
-    """The network that nodes in the subnet are in: they have other addresses, too."""
+    """The subnet's network; nodes have addresses outside of it, too."""
     with told(f"look at the subnet {subnet}"):
         return str(access.networks().get_subnet(subnet).data.cidr_block)
 

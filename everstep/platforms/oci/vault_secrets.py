@@ -1,4 +1,4 @@
-"""Secrets out of a vault of OCI, read by a node as the job run that it is (resource principal)."""
+"""Secrets from an OCI vault, read by a node as its own job run (resource principal)."""
 
 from __future__ import annotations
 

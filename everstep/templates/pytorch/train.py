@@ -1,6 +1,6 @@
 """Train a small classifier. Runs alone (python train.py), and on machines that come and go (everstep run -f job.yaml).
 
-The data is made up: put your own in the place of `made_up_data`, and your model in that of `model`."""
+The data is made up: replace `made_up_data` by your data, and `model` by your model."""
 
 import argparse
 from pathlib import Path
@@ -44,11 +44,11 @@ def main() -> None:
     optimizer = trainer.prepare(torch.optim.Adam(model.parameters(), lr=options.learning_rate))
     state = {"model": model, "optimizer": optimizer, "trainer": trainer}
     with everstep.Checkpointer(options.checkpoints) as checkpointer:
-        # Only for when all workers were lost, or were stopped: whoever joins the others gets the state from them.
+        # For a restart of the whole job: a worker that joins others gets the state from them.
         if (saved := checkpointer.load()) is not None:
             for name, part in state.items():
                 part.load_state_dict(saved[name])
-            print(f"goes on after step {trainer.num_steps}, from {options.checkpoints}", flush=True)
+            print(f"continuing after step {trainer.num_steps}, from {options.checkpoints}", flush=True)
         for epoch in trainer.epochs(options.epochs):
             for points, classes in loader:
                 with trainer.step():

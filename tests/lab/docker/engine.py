@@ -7,10 +7,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+
+from packaging.requirements import Requirement
 
 from everstep.platforms.docker import compose
 from lab.required import missing
@@ -19,14 +25,12 @@ LAB = Path(__file__).parent
 ROOT = Path(__file__).parents[3]
 _KEPT = Path(os.environ.get("EVERSTEP_LAB", "~/.cache/everstep-lab")).expanduser()
 BASE, IMAGE = "everstep-lab/debian-py:12", "everstep-lab/node:latest"
+PYTHON = "everstep-lab/python:latest"  # a base for images that need no mounts
 MOUNTED = tuple(dict.fromkeys((sys.prefix, sys.base_prefix, str(ROOT))))
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# Base images come with conda: this one says what it was asked for, and has all that it could install.
-_CONDA = "#!/bin/sh\\necho conda $*\\ntest -f $(echo $* | sed s/.*--file.//)\\n"
 DOCKERFILE = f"""\
 FROM {BASE}
 ENV PATH={sys.prefix}/bin:{_PATH} PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
-RUN printf '{_CONDA}' > /usr/local/bin/conda && chmod +x /usr/local/bin/conda
 ENTRYPOINT ["everstep", "entry"]
 """
 
@@ -45,6 +49,60 @@ def running_engine() -> Iterator[Mapping[str, str]]:
     finally:
         if not was_there:
             subprocess.run([LAB / "down"], check=True, timeout=240)
+
+
+def make_python_base(env: Mapping[str, str]) -> str:
+    """Debian with this machine's Python, pip and all that `everstep[torch]` needs, but not Everstep: no package index
+    is needed to install it."""
+    with tempfile.TemporaryFile() as file:
+        with tarfile.open(fileobj=file, mode="w") as tar:
+            _add(tar, "Dockerfile", f"FROM {BASE}\nCOPY python /opt/python\nENV PATH=/opt/python/bin:{_PATH}\n")
+            tar.add(sys.base_prefix, "python", filter=_without_packages)
+            site = f"python/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+            for each in needed(distribution("pip"), *_dependencies("everstep", {"torch"})):
+                for path in each.files or ():
+                    if path.parts[0] != ".." and (found := Path(str(each.locate_file(path)))).is_file():
+                        tar.add(found, f"{site}/{path}")
+        file.seek(0)
+        command = ["docker", "build", "--quiet", "--tag", PYTHON, "-"]
+        subprocess.run(command, env={**os.environ, **env}, stdin=file, check=True, timeout=1200)
+    return PYTHON
+
+
+def needed(*first: Distribution) -> list[Distribution]:
+    """These and all that they need."""
+    found: dict[str, Distribution] = {}
+    left = list(first)
+    while left:
+        each = left.pop()
+        if each.metadata["Name"] not in found:
+            found[each.metadata["Name"]] = each
+            left += _dependencies(each.metadata["Name"], set())
+    return list(found.values())
+
+
+def _dependencies(name: str, extras: set[str]) -> list[Distribution]:
+    found = []
+    for text in distribution(name).requires or ():
+        requirement = Requirement(text)
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in (extras or {""})):
+            try:
+                found.append(distribution(requirement.name))
+            except PackageNotFoundError:  # an extra of another platform
+                continue
+    return found
+
+
+def _without_packages(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    is_package = "/site-packages/" in info.name or "__pycache__" in info.name or info.name.endswith(".a")
+    return None if is_package or "/test/" in info.name else info
+
+
+def _add(tar: tarfile.TarFile, name: str, text: str) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(text.encode())
+    tar.addfile(info, BytesIO(text.encode()))
 
 
 def docker(env: Mapping[str, str], *words: str, text: str = "") -> str:

@@ -12,7 +12,7 @@ import yaml
 
 from everstep.platforms.docker import compose
 from lab.command import everstep
-from lab.docker.engine import IMAGE, ROOT, compose_up, docker, job_here, leftovers, mounts
+from lab.docker.engine import ROOT, compose_up, docker, job_here, leftovers, mounts
 from lab.seeds import snippet
 
 STANDIN = {
@@ -38,16 +38,16 @@ def begin(folder: Path) -> Path:
     done = everstep("init", "--framework", "pytorch", "--platform", "oci", folder=folder)
     assert "train.py exists already, with other content" in done.stderr
     artifacts = folder / "oci_dist_training_artifacts" / "pytorch" / "v1"
-    expected = {"Dockerfile", "environment.yaml", "pytorch_cluster.py", "README.md", "run.py", "run.sh"}
+    expected = {"Dockerfile", "environment.yaml", "install.py", "pytorch_cluster.py", "README.md", "run.py", "run.sh"}
     assert {path.name for path in artifacts.iterdir()} == expected
     assert (folder / "train.py").read_text() == script
     return folder
 
 
 @pytest.fixture(scope="module")
-def image(engine: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def image(engine: Mapping[str, str], python_base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = begin(tmp_path_factory.mktemp("image") / "guide")
-    built = everstep("build", "--build-arg", f"BASE={IMAGE}", folder=folder, **engine, **SEED_IMAGE)
+    built = everstep("build", "--build-arg", f"BASE={python_base}", folder=folder, **engine, **SEED_IMAGE)
     assert built.returncode == 0, built.stderr
     yield built.stdout.strip()
     docker(engine, "image", "rm", built.stdout.strip())

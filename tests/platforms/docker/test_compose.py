@@ -29,7 +29,7 @@ class ComposePlace:
         return self._engine
 
     def kill(self, container: str) -> None:
-        """As a crash: docker does not start those again that it was told to kill."""
+        """As a crash: docker does not restart containers that it killed itself."""
         pid = int(docker(self._engine, "inspect", "--format", "{{.State.Pid}}", container))
         assert pid > 0, f"{container} does not run"  # 0 would be all of us
         os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The guide's example, typed as it stands; between its two parts the new project learns where this lab's images are."""
+"""The guide's example, typed unchanged; between its two parts the new project learns where this lab's images are."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import yaml
 
 from everstep.job_file.load import load
 from everstep.platforms.docker import compose
-from lab.docker.engine import IMAGE, ROOT, docker, job_here, leftovers
+from lab.docker.engine import ROOT, docker, job_here, leftovers
 from lab.guide import blocks, type_in
 
 RENDERED = ROOT / "tests" / "unit" / "platforms" / "rendered" / "compose.yaml"
 
 
-def test_the_example_runs(engine: Mapping[str, str], tmp_path: Path) -> None:
+def test_the_example_runs(engine: Mapping[str, str], python_base: str, tmp_path: Path) -> None:
     begin, example = blocks("compose.md", "bash")
     type_in(begin, tmp_path, {})
     file = tmp_path / "circle" / "job.yaml"
     raw = json.dumps(job_here()["platform"]["compose"]["raw"])  # JSON is YAML
     text = (
         file.read_text()
-        .replace("context: .}", f"context: ., args: {{BASE: {IMAGE}}}}}")
+        .replace("context: .}", f"context: ., args: {{BASE: {python_base}}}}}")
         .replace("raw: {}", f"raw: {raw}")
     )
     file.write_text(text)

@@ -25,7 +25,7 @@ coordinator=$!
 pbsdsh -- bash "$folder/node.sh" "$deadline" &
 nodes=$!
 while kill -0 "$coordinator" 2> /dev/null && kill -0 "$nodes" 2> /dev/null; do sleep 0.5 & wait $!; done
-if ! kill -0 "$coordinator" 2> /dev/null; then  # the job is over, and its nodes have heard of it
+if ! kill -0 "$coordinator" 2> /dev/null; then  # the job is over, and its nodes know
   exit_code "$coordinator"; code=$?
   is_over || fail "the coordinator ended with exit code $code"
   exit "$code"
@@ -36,7 +36,7 @@ exit_code "$coordinator"; verdict=$?
 ! is_over || exit "$verdict"
 [ -z "$left" ] && [ ! -e "$folder/cancelled" ] || exit 143  # deleted, or preempted: then PBS starts it again
 [ -z "$deadline" ] || [ "$(date +%s)" -lt $((deadline - 65)) ] ||
-  fail "its walltime was up; submitted again, it goes on from its checkpoint"
+  fail "its walltime was up; submit it again to continue from its checkpoint"
 fail "all nodes ended before the job did, with exit code $code"
 
 # --- /shared/mnist/runs/mnist-1115-101500-ab12/node.sh

@@ -33,7 +33,7 @@ come_back() {
   [ ! -e "$folder/cancelled" ] && [ "$(look %T)" = RUNNING ] || exit 1
   if [ $(($(date +%s) + 240)) -ge "$ends_at" ]; then
     count=$(($(cat "$folder/$name.requeues" 2> /dev/null || echo 0) + 1))
-    [ "$count" -le 3 ] || fail "its time was up $count times, and it comes back 3 times (time_requeues)"
+    [ "$count" -le 3 ] || fail "its time was up $count times; it is requeued 3 times at most (time_requeues)"
     echo "$count" > "$folder/$name.requeues"
   fi
   say "back to the queue"
@@ -96,7 +96,7 @@ come_back() {
   [ ! -e "$folder/cancelled" ] && [ "$(look %T)" = RUNNING ] || exit 1
   if [ $(($(date +%s) + 240)) -ge "$ends_at" ]; then
     count=$(($(cat "$folder/$name.requeues" 2> /dev/null || echo 0) + 1))
-    [ "$count" -le 3 ] || fail "its time was up $count times, and it comes back 3 times (time_requeues)"
+    [ "$count" -le 3 ] || fail "its time was up $count times; it is requeued 3 times at most (time_requeues)"
     echo "$count" > "$folder/$name.requeues"
   fi
   say "back to the queue"
@@ -115,7 +115,7 @@ trap 'leave "signal TERM"' TERM
 
 fail() { say "$1"; exit 1; }  # of this node alone
 name=node-$SLURM_ARRAY_TASK_ID
-! is_over && [ ! -e "$folder/leave/$name" ] || exit 0  # it was not needed any more when its turn came
+! is_over && [ ! -e "$folder/leave/$name" ] || exit 0  # no longer needed when its turn came
 rank=()
 [ "$SLURM_ARRAY_TASK_ID" -ge 2 ] || rank=(--node-rank "$SLURM_ARRAY_TASK_ID")
 while :; do
@@ -128,6 +128,6 @@ while :; do
   [ "$code" != 0 ] && [ ! -e "$folder/leave/$name" ] || exit 0
   ! is_over || exit "$code"
   [ -z "$left" ] && [ "$code" != 143 ] || come_back
-  # Whoever has lost the coordinator finds it where it is now.
+  # After losing the coordinator, look for it where it is now.
   [ "$url" != "$(cat "$folder/coordinator.url" 2> /dev/null)" ] || exit "$code"
 done

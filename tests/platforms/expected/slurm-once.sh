@@ -44,7 +44,7 @@ srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 --export=ALL --
     --node-rank "$SLURM_PROCID" --log-dir "$2/nodes/node-$SLURM_PROCID"' everstep "$python" "$folder" &
 nodes=$!
 while kill -0 "$coordinator" 2> /dev/null && kill -0 "$nodes" 2> /dev/null; do sleep 0.5 & wait $!; done
-if ! kill -0 "$coordinator" 2> /dev/null; then  # the job is over, and its nodes have heard of it
+if ! kill -0 "$coordinator" 2> /dev/null; then  # the job is over, and its nodes know
   exit_code "$coordinator"; code=$?
   is_over || fail "the coordinator ended with exit code $code"
   exit "$code"

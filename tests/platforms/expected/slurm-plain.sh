@@ -27,7 +27,7 @@ come_back() {
   [ ! -e "$folder/cancelled" ] && [ "$(look %T)" = RUNNING ] || exit 1
   if [ $(($(date +%s) + 240)) -ge "$ends_at" ]; then
     count=$(($(cat "$folder/$name.requeues" 2> /dev/null || echo 0) + 1))
-    [ "$count" -le 3 ] || fail "its time was up $count times, and it comes back 3 times (time_requeues)"
+    [ "$count" -le 3 ] || fail "its time was up $count times; it is requeued 3 times at most (time_requeues)"
     echo "$count" > "$folder/$name.requeues"
   fi
   say "back to the queue"
@@ -57,7 +57,7 @@ srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 --export=ALL --
     --node-rank "$SLURM_PROCID" --log-dir "$2/nodes/node-$SLURM_PROCID"' everstep "$python" "$folder" &
 nodes=$!
 while kill -0 "$coordinator" 2> /dev/null && kill -0 "$nodes" 2> /dev/null; do sleep 0.5 & wait $!; done
-if ! kill -0 "$coordinator" 2> /dev/null; then  # the job is over, and its nodes have heard of it
+if ! kill -0 "$coordinator" 2> /dev/null; then  # the job is over, and its nodes know
   exit_code "$coordinator"; code=$?
   is_over || fail "the coordinator ended with exit code $code"
   exit "$code"

@@ -95,4 +95,4 @@ def test_a_running_job_is_asked_through_the_clusters_api(lab: Lab, shell: Shell)
     until(lambda: re.search(r"w\d+ +│ member", status()), status)
     shell.type("run", "-f", "job.yaml", *changes(lab), is_good=False)
     assert shell.last.returncode == 2
-    assert "a job first is in namespace default already, running" in shell.last.stderr
+    assert "namespace default already has a job first, running" in shell.last.stderr

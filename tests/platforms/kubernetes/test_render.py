@@ -1,6 +1,6 @@
 """What a job becomes on Kubernetes, compared with checked-in text; and what is decided of what a cluster says.
 
-`python tests/platforms/kubernetes/test_render.py` writes the text anew."""
+`python tests/platforms/kubernetes/test_render.py` rewrites the text."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from everstep.errors import UsageError
 from everstep.job_file.load import load
 from everstep.job_file.order import NodeOrder
 from everstep.job_file.tree import dump
-from everstep.platforms.base import Rendering, Ticket
+from everstep.platforms.base import SubmitRequest, Ticket
 from everstep.platforms.kubernetes.facts import fleet_node, job_status
 from everstep.platforms.kubernetes.fleet import Owner, pod_of, token_secret
 from everstep.platforms.kubernetes.names import ObjectNames
 from everstep.platforms.kubernetes.rbac import shared_rbac
 from everstep.platforms.kubernetes.render import PART_BYTES, render
 from everstep.storage.code_archive import Code
+from lab.refused import refused
 
 HERE = Path(__file__).parent / "expected"
 RBAC = Path(__file__).parents[3] / "docs" / "guides" / "kubernetes-rbac.yaml"
@@ -59,7 +60,7 @@ platform:
 }
 
 
-def rendered(text: str, code: bytes = b"a tarball") -> Rendering:
+def rendered(text: str, code: bytes = b"a tarball") -> SubmitRequest:
     ticket = Ticket(
         id="first-0102-030405-abcd",
         folder=Path("/work/runs/first"),
@@ -82,8 +83,8 @@ def test_what_a_job_relaxes_is_said_and_no_secret_is() -> None:
         "security: baseline: worker pods may run as root, if their image does",
         "volume /scratch: /scratch is a path of the nodes (hostPath), which the restricted level of pod security "
         "forbids: the namespace must allow it",
-        "the values of Secret a-rich-job-secrets are put in when it is submitted",
-        "labels: no label=at all! is none in Kubernetes and was left out",
+        "the values of Secret a-rich-job-secrets are filled in on submission",
+        "dropped label no label=at all!: not a valid Kubernetes label",
     )
     assert "hunter2" not in rendering.text
     assert rendered(JOBS["plain"]).notes == ()
@@ -114,18 +115,21 @@ def test_large_code_travels_in_parts_that_sort() -> None:
     keys = [key for each in objects for key in each.get("binaryData", {})]
     assert rendering.text.count("binaryData:") == 12
     assert keys == sorted(keys) and len(keys) == 12
-    with pytest.raises(UsageError, match="the code is 21 MiB"):
+    with refused("kubernetes-code-too-large"):
         rendered(JOBS["plain"], bytes(21 << 20))
 
 
 @pytest.mark.parametrize(
     ("job", "problem"),
     [
-        ("{entrypoint: train.py, platform: kubernetes}", "no image"),
-        ("{entrypoint: t.py, image: a, volumes: ['data:/data'], platform: kubernetes}", "a path of the nodes is absol"),
-        ("{entrypoint: t.py, image: a, volumes: ['s3://b:/data'], platform: kubernetes}", "mounts no URIs"),
-        ("{entrypoint: t.py, image: a, volumes: ['/d:/dev/shm'], platform: kubernetes}", "that place is taken"),
-        ("{entrypoint: t.py, image: a, secrets: {A: 'oci:x'}, platform: kubernetes}", "oci: is not known"),
+        ("{entrypoint: train.py, platform: kubernetes}", "image is missing"),
+        (
+            "{entrypoint: t.py, image: a, volumes: ['data:/data'], platform: kubernetes}",
+            "a path of the nodes must be absolute",
+        ),
+        ("{entrypoint: t.py, image: a, volumes: ['s3://b:/data'], platform: kubernetes}", "cannot mount a URI"),
+        ("{entrypoint: t.py, image: a, volumes: ['/d:/dev/shm'], platform: kubernetes}", "Everstep uses that path"),
+        ("{entrypoint: t.py, image: a, secrets: {A: 'oci:x'}, platform: kubernetes}", "oci: is not supported"),
     ],
 )
 def test_what_cannot_be_is_said(job: str, problem: str) -> None:
@@ -170,7 +174,7 @@ def test_a_pod_that_is_being_deleted_is_leaving_and_one_that_nobody_ends_is_gone
 @pytest.mark.parametrize(
     ("status", "pods", "state", "reason"),
     [
-        ({}, [], "pending", "the coordinator's pod is not made yet"),
+        ({}, [], "pending", "the coordinator's pod does not exist yet"),
         ({}, [{"phase": "Running"}], "running", "the coordinator runs"),
         (
             {},

@@ -1,4 +1,4 @@
-"""Nodes that are told by ADS's variables, as processes: they find each other by a folder, and end together."""
+"""Nodes described by ADS's variables, as processes: they find each other by a folder, and end together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Start = Callable[..., Command]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """A node of this rank, of so many in all."""
+    """A node of this rank; `of` is the number of nodes."""
     code = tmp_path / "code"
     code.mkdir()
     (code / "train.py").write_bytes(SCRIPT.read_bytes())
@@ -77,7 +77,7 @@ def test_the_only_node_fails_before_it_joins_and_the_job_is_over(start: Start, t
 
 
 def test_nodes_find_each_other_by_an_address(start: Start, tmp_path: Path) -> None:
-    with socket.socket() as held:  # from others: whoever means to listen there can
+    with socket.socket() as held:  # from others; a program that means to listen there still can
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
         meeting = {

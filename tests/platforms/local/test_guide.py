@@ -1,4 +1,4 @@
-"""The guide's example, typed as it stands."""
+"""The guide's example, typed unchanged."""
 
 from __future__ import annotations
 

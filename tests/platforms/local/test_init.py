@@ -17,7 +17,7 @@ from lab.command import everstep
 def test_a_new_project_runs_at_once(tmp_path: Path) -> None:
     written = everstep("init", "circle", folder=tmp_path)
     assert {Path(line).name for line in written.stdout.splitlines()} == {
-        ".dockerignore", "Dockerfile", "README.md", "docker-compose.yaml", "environment.yaml", "job.yaml", "train.py",
+        ".dockerignore", "Dockerfile", "README.md", "docker-compose.yaml", "job.yaml", "requirements.txt", "train.py",
     }  # fmt: skip
     folder = tmp_path / "circle"
     home = {"EVERSTEP_HOME": str(tmp_path / "home")}
@@ -31,7 +31,7 @@ def test_a_new_project_runs_at_once(tmp_path: Path) -> None:
 
     again = everstep("run", "-f", "job.yaml", "--set", "args=[--epochs,6]", "--follow", folder=folder, **home)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "goes on after step 80" in again.stdout and "epoch 6:" in again.stdout
+    assert "continuing after step 80" in again.stdout and "epoch 6:" in again.stdout
     assert "epoch 5:" not in again.stdout
 
 

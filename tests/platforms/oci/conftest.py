@@ -15,6 +15,6 @@ def lab_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OciLab]
 
 @pytest.fixture
 def lab(lab_of_session: OciLab) -> Iterator[OciLab]:
-    """A tenancy that nobody has used."""
+    """A fresh tenancy."""
     yield lab_of_session
     lab_of_session.reset()

@@ -1,4 +1,4 @@
-"""The guide's example runs as it stands, on the emulated OCI."""
+"""The guide's example runs unchanged, on the emulated OCI."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Terminal(Shell):
         return self.started[-1]
 
     def refused(self, *words: str) -> str:
-        """What is told by a command that must end with code 2."""
+        """The error of a command that must end with code 2."""
         self.type(*words, is_good=False)
         assert self.last.returncode == 2, self.last
         return self.last.stderr

@@ -79,7 +79,7 @@ def test_a_job_inside_an_allocation(pbs: Lab, tmp_path: Path) -> None:
 
 
 def test_there_is_no_allocation(pbs: Lab, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="mode: allocation, but this is none"):
+    with pytest.raises(AssertionError, match="not inside an allocation"):
         Submitted(tmp_path, {"entrypoint": "train.py", "platform": {"pbs": {"mode": "allocation"}}}, pbs.env())
 
 

@@ -1,8 +1,8 @@
-"""Train a small model for so many steps, with a pause after each micro-batch, and print the digest of its weights.
+"""Train a small model for a number of steps, with a pause after each micro-batch, and print the digest of its weights.
 
 train.py --steps N [--pace SECONDS] [--until FILE] [--die STEP]     Without a pause from when FILE is there, so that
-what happens to it happens while it trains. At STEP whoever has rank 1 and came there from the step before, which
-nobody who takes its place does, dies by SIGKILL. Other words are printed."""
+what happens to it happens while it trains. At STEP the worker that has rank 1 and made the step before it, which no
+replacement does, dies by SIGKILL. Other words are printed."""
 
 from __future__ import annotations
 

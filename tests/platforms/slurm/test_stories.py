@@ -82,7 +82,7 @@ def test_a_job_whose_time_is_up_comes_back_so_often_and_no_more(submit: Submit, 
         queue.ask("scancel", "--batch", "--signal=USR2", native.split()[0])  # as Slurm does when 240 s are left
         job.wait_said(r"signal USR2: the nodes leave in good order[\s\S]*w\d+ finished", after=before)
     job.type("watch", job.id, is_good=False)
-    assert "its time was up 2 times, and it comes back 1 times" in job.type("list", "--json")
+    assert "its time was up 2 times; it is requeued 1 times at most" in job.type("list", "--json")
 
 
 def test_a_drained_node_gives_its_place_to_another_while_training(submit: Submit, queue: Lab, tmp_path: Path) -> None:

@@ -155,16 +155,16 @@ def test_the_last_one_counts_and_nothing_takes_a_key_away() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("nodes", "--set nodes: no key and value"),
-        ("=3", "no key and value"),
-        ("a..b=3", "no key and value"),
-        ("args.7=x", "--set args.7: there is no item 7: the list has 2"),
-        ("args.x=x", "there is no item x"),
-        ("resources.gpus=2", "resources.gpus is no key of resources\n  HINT: did you mean gpu?"),
+        ("nodes", "--set nodes: not KEY=VALUE"),
+        ("=3", "not KEY=VALUE"),
+        ("a..b=3", "not KEY=VALUE"),
+        ("args.7=x", "--set args.7: item 7 does not exist: the list has 2"),
+        ("args.x=x", "item x does not exist"),
+        ("resources.gpus=2", "resources.gpus is not a key of resources\n  HINT: did you mean gpu?"),
         ("nodes=4:2", "nodes: from 4 to 2 nodes"),
         ("env={A: [", "this is not YAML"),
-        ("secrets.TOKEN=hunter2", "a secret on the command line is seen by others"),
-        ("secrets={TOKEN: hunter2}", "a secret on the command line is seen by others"),
+        ("secrets.TOKEN=hunter2", "other users can see a secret on the command line"),
+        ("secrets={TOKEN: hunter2}", "other users can see a secret on the command line"),
     ],
 )
 def test_what_cannot_be_set_is_told(change: str, told: str) -> None:

@@ -59,9 +59,9 @@ def test_a_file_may_come_by_a_pipe() -> None:
     ("args", "told"),
     [
         (["convert", "nowhere.yaml"], "nowhere.yaml: No such file or directory"),
-        (["convert", "-"], "stdin:2: resources.gpus is no key of resources\n  HINT: did you mean gpu?"),
+        (["convert", "-"], "stdin:2: resources.gpus is not a key of resources\n  HINT: did you mean gpu?"),
         (["convert", "elasticdl"], "everstep convert -- elasticdl train"),
-        (["convert", "a.yaml", "b.yaml"], "a.yaml: no command that is read"),
+        (["convert", "a.yaml", "b.yaml"], "a.yaml: not a supported command"),
     ],
 )
 def test_an_error_is_a_line_and_a_way_out_and_nothing_on_stdout(args: list[str], told: str) -> None:

@@ -74,14 +74,14 @@ def test_what_ads_has_and_we_have_not_is_said() -> None:
     told = "\n".join(load(text).notes)
     assert "spec.infrastructure.spec.storageMount (line 17) was not carried over" in told
     assert "spec.cluster.spec.ephemeral" in told
-    assert "stands for the registry and tag of config.ini" in told
+    assert "means the registry and tag of config.ini" in told
 
 
 def test_other_clusters_of_ads_are_refused() -> None:
     assert "their.yaml:20: a cluster of kind DASK" in refusal(ads("kind: PYTORCH", "kind: DASK"))
     assert "parameter servers" in refusal(ads("      main:\n", "      ps: {replicas: 1}\n      main:\n"))
     assert "entryPoint is missing" in refusal(ads("entryPoint", "entry"))
-    assert "is no whole number" in refusal(ads("replicas: 2", "replicas: two"))
+    assert "is not a whole number" in refusal(ads("replicas: 2", "replicas: two"))
 
 
 # --- Determined ---
@@ -147,8 +147,8 @@ def test_all_of_determined_that_has_none_is_said_and_no_password_shown() -> None
     told = "\n".join(load(DETERMINED).notes)
     for part in ("description", "workspace", "resources.resource_pool", "searcher.stop_once", "registry_auth"):
         assert part in told
-    assert "adaptive_asha is not run yet" in told
-    assert "that for cpu was not" in told
+    assert "adaptive_asha is not supported yet" in told
+    assert "used the value for cuda, not for cpu" in told
     assert "environment variable C" in told
     assert "checkpoint_storage.secret_key (line 12) was not carried over" in told
     assert "hunter2" not in told
@@ -157,9 +157,9 @@ def test_all_of_determined_that_has_none_is_said_and_no_password_shown() -> None
 @pytest.mark.parametrize(
     ("entrypoint", "told"),
     [
-        ("model_def:Trial", "is a class, which nothing starts"),
-        ("python3 -m determined.launch.horovod python3 train.py", "starts workers in a way of its own"),
-        ("if x; then torchrun train.py; fi", "torchrun inside a longer script"),
+        ("model_def:Trial", "is a class; Everstep needs a script"),
+        ("python3 -m determined.launch.horovod python3 train.py", "starts workers its own way"),
+        ("if x; then torchrun train.py; fi", "torchrun cannot be removed from a longer script"),
         ("torchrun --nnodes 2", "starts nothing"),
     ],
 )
@@ -341,8 +341,8 @@ def test_an_image_of_ones_own_for_the_master_is_the_coordinators() -> None:
         (["--num_ps_pods=1"], "nothing", "no parameter servers"),
         (["--volume=mount_path=/x"], "nothing", "--volume=mount_path=/x"),
         (["--namespace"], "nothing", "--namespace has no value"),
-        (["stray"], "nothing", "'stray' is no option"),
-        (["--worker_resource_request=cpu"], "nothing", "'cpu' is no pair"),
+        (["stray"], "nothing", "'stray' is not an option"),
+        (["--worker_resource_request=cpu"], "nothing", "'cpu' is not a pair"),
         (["--worker_resource_request=memory=16"], "nothing", "less than 1Mi"),
     ],
 )

@@ -10,8 +10,8 @@ import pytest
 from everstep.errors import UsageError
 from everstep.job_file.entrypoint import Entrypoint
 from everstep.job_file.load import json_schema, load, to_yaml
+from everstep.job_file.order import experiment_of, num_workers_of, policy_settings
 from everstep.job_file.schema import TEXT_PATHS, Job
-from everstep.job_file.settings import experiment_of, num_workers_of, policy_settings
 from everstep.job_file.tree import parse
 from everstep.pytorch.run_folder import storage_uri
 from everstep.wire import Policy
@@ -165,7 +165,7 @@ def test_the_json_schema_takes_what_we_take_and_refuses_what_we_refuse() -> None
 
 def test_an_unknown_key_is_an_error_with_its_line_and_the_key_that_was_meant() -> None:
     assert refusal("entrypoint: a.py\nresources:\n  cpu: 1\n  gpus: 2\n") == (
-        "job.yaml:4: resources.gpus is no key of resources\n  HINT: did you mean gpu?"
+        "job.yaml:4: resources.gpus is not a key of resources\n  HINT: did you mean gpu?"
     )
     assert "did you mean entrypoint?" in refusal("entrypont: a.py")
     assert "did you mean workers_per_node?" in refusal("entrypoint: a.py\nnproc_per_node: 2")
@@ -185,14 +185,14 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("name: a", "entrypoint is missing\n  HINT: the one key"),
+        ("name: a", "entrypoint is missing\n  HINT: every job file needs it"),
         ("entrypoint: a.py\nnodes: 4:2", "job.yaml:2: nodes: from 4 to 2 nodes\n  HINT: MIN:MAX, such as 2:4"),
         ("entrypoint: a.py\nnodes: 0", "nodes"),
         ("entrypoint: a.py\nnodes: some", "'some' is neither a number nor a range"),
         ("entrypoint: torchrun --nproc_per_node 4 a.py", "`entrypoint: a.py`, and `workers_per_node: 4`"),
-        ("entrypoint: mpirun a.py", "mpirun starts workers in a way of its own"),
-        ("entrypoint: cd x && python a.py", "&& means something to a shell"),
-        ("entrypoint: a.py --data $DATA", "$DATA means something to a shell"),
+        ("entrypoint: mpirun a.py", "mpirun starts workers its own way"),
+        ("entrypoint: cd x && python a.py", "&& needs a shell"),
+        ("entrypoint: a.py --data $DATA", "$DATA needs a shell"),
         ("entrypoint: a.py 'b", "no closing quotation"),
         ("entrypoint: ''", "nothing to run"),
         ("entrypoint: []", "nothing to run"),
@@ -202,26 +202,26 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
         ("entrypoint: a.py\nresources: {cpu: 0.0001}", "not a whole number of thousandths"),
         ("entrypoint: a.py\nresources: {cpu: 4, limits: {cpu: 2}}", "limits.cpu: 2 is less than cpu: 4"),
         ("entrypoint: a.py\nresources: {memory: 1Gi, shm: 2Gi}", "shm: 2Gi of 1Gi memory"),
-        ("entrypoint: a.py\nvolumes: [/data]", "where is it seen in the job?"),
-        ("entrypoint: a.py\nvolumes: ['a:b']", "'b' is no absolute path"),
+        ("entrypoint: a.py\nvolumes: [/data]", "target missing"),
+        ("entrypoint: a.py\nvolumes: ['a:b']", "'b' is not an absolute path"),
         ("entrypoint: a.py\nvolumes: ['a:/d', 'b:/d/']", "two volumes at /d"),
         ("entrypoint: a.py\nvolumes: [{}]", "volumes.0.target is missing"),
-        ("entrypoint: a.py\nenv: {a-b: 1}", "'a-b' is no name of an environment variable"),
+        ("entrypoint: a.py\nenv: {a-b: 1}", "'a-b' is not a valid name of an environment variable"),
         ("entrypoint: a.py\nenv: {A: 1}\nsecrets: {A: env:A}", "A is in env and in secrets"),
         ("entrypoint: a.py\nenv: [A=1]", "a mapping: key: value"),
         ("entrypoint: a.py\nargs: --x", "a list: [a, b]"),
         ('entrypoint: a.py\nargs: ["a\\0b"]', "a NUL character"),
-        ("entrypoint: a.py\nhyperparameters: {lr: .nan}", "JSON has no such values"),
-        ("entrypoint: a.py\ntime_limit: 1:30", "may be hours or minutes\n  HINT: write 1:30:00, or 1h30m"),
+        ("entrypoint: a.py\nhyperparameters: {lr: .nan}", "infinity and NaN have no JSON form"),
+        ("entrypoint: a.py\ntime_limit: 1:30", "is ambiguous: hours or minutes\n  HINT: write 1:30:00, or 1h30m"),
         ("entrypoint: a.py\nsearcher: {max_length: {batchs: 1}}", "searcher.max_length.batchs"),
         ("entrypoint: a.py\nplatform: kubernets", "'kubernets'"),
-        ("entrypoint: a.py\nname: a\nname: b", "job.yaml:3: name is there twice, also in line 2"),
+        ("entrypoint: a.py\nname: a\nname: b", "job.yaml:3: name appears twice, also in line 2"),
         ("entrypoint: a.py\n\tname: b", "job.yaml:2: this is not YAML"),
-        ("entrypoint: a.py\nname: !!python/object:os.system x", "is not read"),
+        ("entrypoint: a.py\nname: !!python/object:os.system x", "is not supported"),
         ("entrypoint: a.py\n---\nname: b", "one job in a file"),
         ("", "job.yaml is empty"),
-        ("- a", "is no mapping"),
-        ("kind: job\nspec: {}", "job.yaml:1: kind: job is not read"),
+        ("- a", "is not a mapping"),
+        ("kind: job\nspec: {}", "job.yaml:1: kind: job is not supported"),
         ("a: &a [*a]", "more than"),
     ],
 )
@@ -246,7 +246,7 @@ def test_a_secret_in_the_file_is_never_shown() -> None:
     assert not [text for text in shown if "hunter2" in text]
     assert all("**********" in text and "env:OTHER" in text for text in shown)
     assert loaded.job.secrets["TOKEN"].held == "hunter2"
-    assert "secrets.TOKEN stands in the file itself" in loaded.notes[0]
+    assert "secrets.TOKEN is in the file itself" in loaded.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_masked_secret_is_not_taken_for_a_value() -> None:
     assert "was masked when the file was printed" in refusal(to_yaml(load(LITERAL).job))
 
 
-# --- what the parts of the system are told ---
+# --- what the parts of the system get ---
 
 
 def test_each_setting_of_the_policy_has_a_place_in_the_file() -> None:

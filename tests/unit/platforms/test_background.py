@@ -5,14 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import pytest
-
-from everstep.errors import UsageError
 from everstep.platforms import background_process, inside_allocation
 from everstep.platforms.cluster_folder import ClusterFolder
 from everstep.platforms.job_records import JobRecord
 from everstep.platforms.local import LocalPlatform
 from everstep.storage import private_file
+from lab.refused import refused
 
 
 def record_of(folder: Path, natives: dict[str, object]) -> JobRecord:
@@ -36,5 +34,5 @@ def test_a_job_of_another_machine_is_not_said_to_have_failed(tmp_path: Path) -> 
     for status in (LocalPlatform().status(record), inside_allocation.status(record, ClusterFolder(tmp_path))):
         assert (status.state, status.is_over) == ("unknown", False)
         assert "it runs on elsewhere" in status.reason
-    with pytest.raises(UsageError, match="it runs on elsewhere"):
+    with refused("job-on-another-host"):
         LocalPlatform().cancel(record, print)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from everstep.errors import UsageError
 from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
 from everstep.platforms.base import Ticket
@@ -16,6 +15,7 @@ from everstep.platforms.compose import ComposePlatform, all_ended
 from everstep.platforms.compose_file import User, compose_file, notes_on
 from everstep.platforms.docker import Container
 from everstep.storage.code_archive import Code
+from lab.refused import refused
 
 RENDERED = Path(__file__).parent / "rendered"
 OVERLAY = {"node": {"cap_add": ["SYS_PTRACE"]}, "node-1": {"privileged": True}}
@@ -66,23 +66,23 @@ def test_files_of_root_are_roots() -> None:
 
 def test_an_image_that_is_built_needs_no_name() -> None:
     assert services(job(image="", build={}))["node-0"]["image"] == "train:latest"
-    with pytest.raises(UsageError, match="needs an image"):
+    with refused("compose-image-missing"):
         services(job(image=""))
 
 
 @pytest.mark.parametrize("source", ["pvc:claim", "s3://bucket/data"])
 def test_what_compose_cannot_mount_is_refused(source: str) -> None:
-    with pytest.raises(UsageError, match="cannot be mounted"):
+    with refused("compose-volume-unsupported"):
         services(job(volumes=[{"source": source, "target": "/data"}]))
 
 
 def test_secrets_of_other_platforms_are_refused() -> None:
-    with pytest.raises(UsageError, match="kubernetes: is not known on compose"):
+    with refused("secret-kind-unsupported"):
         ComposePlatform().render(job(secrets={"KEY": "kubernetes:a/b"}), TICKET)
 
 
 def test_checkpoints_that_would_be_lost_are_told() -> None:
-    assert "in no volume" in notes_on(job(checkpoint="/ckpt"))[0]
+    assert "not in a volume" in notes_on(job(checkpoint="/ckpt"))[0]
     assert notes_on(job(checkpoint="/shared/ckpt", volumes=["/mnt:/shared"])) == ()
     assert notes_on(job(checkpoint="s3://bucket/ckpt")) == ()
 

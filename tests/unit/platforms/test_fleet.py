@@ -1,4 +1,4 @@
-"""How many nodes there should be, and when it is no use."""
+"""How many nodes there should be, and when to give up."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_short_lives_are_followed_by_ever_longer_pauses_and_then_by_an_end() -> 
     assert decide_fleet(nodes, 1, now=NOW + 5.1).add == (2,)
     nodes = [ended(number, lived_s=2.0) for number in range(MAX_SHORT_LIVES)]
     orders = decide_fleet(nodes, 1, now=NOW + 1000)
-    assert orders.failure == f"4 nodes ended within {SHORT_LIFE_S:.0f} s of their start, at last n3: exit code 1"
+    assert orders.failure == f"4 nodes ended within {SHORT_LIFE_S:.0f} s of their start; the last: n3: exit code 1"
 
 
 def test_one_that_has_proved_itself_begins_a_new_count() -> None:

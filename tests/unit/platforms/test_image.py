@@ -49,7 +49,7 @@ def test_the_build_block_says_how() -> None:
 def test_the_image_is_built_then_pushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], is_refused: bool
 ) -> None:
-    """By a docker that writes down what it was told."""
+    """By a docker that records its arguments."""
     docker = tmp_path / "bin" / "docker"
     docker.parent.mkdir()
     docker.write_text(f'#!/bin/sh\necho "$1 $2" >> {tmp_path}/told\n[ "$1" != push ] || exit {int(is_refused)}\n')

@@ -1,4 +1,4 @@
-"""What is set on each node before its workers start: change it for your shape and network."""
+"""Settings of each node before its workers start: change them for your shape and network."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Be the node that this container's environment (OCI__…, RANK) speaks of."""
+"""Run the node that this container's environment (OCI__…, RANK) describes."""
 
 import sys
 

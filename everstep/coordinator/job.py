@@ -129,12 +129,12 @@ class CoordinatedJob:
     async def stop(self, reason: str) -> None:
         await self._keep(changes.stop(self.roster, reason))
 
-    async def reserve(self, request: wire.SlotRequest) -> wire.Slot:
+    async def reserve(self, request: wire.ReserveWorker) -> wire.ReservedWorker:
         roster, name = changes.reserve(self.roster, request)
         check_workers(len(roster.workers))
         is_restart = changes.counts(roster, request)
         await self._keep(roster)
-        return wire.Slot(worker=name, num_restarts=roster.num_restarts, is_restart=is_restart)
+        return wire.ReservedWorker(worker=name, num_restarts=roster.num_restarts, is_restart=is_restart)
 
     async def report(self, agent: str, report: wire.AgentReport) -> wire.AgentOrders:
         states = [(self.roster.worker(state.worker), state.is_running) for state in report.workers]

@@ -39,7 +39,16 @@ from everstep.launcher.starter import Starter
 from everstep.launcher.wait_messages import TOLD_AFTER_S, whom_we_wait_for
 from everstep.launcher.worker_files import WorkerFiles, open_log
 from everstep.process import RUNNING, STOPPED, Child, Exit, Orphans, ending_code
-from everstep.wire import AgentOrders, AgentReport, AttemptOrder, JobView, KillOrder, Slot, WorkerExit, WorkerState
+from everstep.wire import (
+    AgentOrders,
+    AgentReport,
+    AttemptOrder,
+    JobView,
+    KillOrder,
+    ReservedWorker,
+    WorkerExit,
+    WorkerState,
+)
 
 log = logging.getLogger("everstep")
 
@@ -255,7 +264,7 @@ class Agent:
         self._awaited[request] = place
         self._loop.after(delay_s, lambda: self._line.ask_slot(request, place.worker))
 
-    def _replace(self, request: str, slot: Slot | None) -> None:
+    def _replace(self, request: str, slot: ReservedWorker | None) -> None:
         place = self._awaited.pop(request, None)
         self._is_ending = self._is_ending or slot is None  # the job was over before we heard of it
         if place is None or slot is None or self._is_ending:

@@ -18,7 +18,7 @@ from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, JobFinished, JobStopped
 from everstep.launcher.probe import Probe
 from everstep.launcher.reporting import Line
-from everstep.wire import AgentOrders, AgentReport, AttemptOrder, WorkerExit
+from everstep.wire import AgentOrders, AgentReport, AttemptOrder, Stop, WorkerExit
 
 log = logging.getLogger("everstep")
 
@@ -111,7 +111,7 @@ class Guest:
         """End the job for all nodes."""
         try:
             with self._connect() as coordinator:
-                coordinator.stop(reason)
+                coordinator.stop(Stop(reason=reason))
         except EverstepError as error:
             log.warning("the coordinator could not be told that the job is over: %s", error.message)
 

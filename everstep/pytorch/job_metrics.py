@@ -17,7 +17,7 @@ from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, TemporaryError
 from everstep.retry import decide_pause
-from everstep.wire import MetricReport
+from everstep.wire import MetricReport, MetricReports
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class JobMetrics:
         attempt = 0
         while not self._has_given_up.is_set():
             try:
-                self._coordinator.report_metrics(reports)
+                self._coordinator.report_metrics(MetricReports(reports=list(reports)))
                 return
             except TemporaryError as failure:
                 if not self._has_given_up.is_set() and not self._is_said:

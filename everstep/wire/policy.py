@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,8 +35,24 @@ class Policy:
     straggler_factor: float = 4.0  # a lease so many times older than the usual duration may be taken over
 
 
+_POSITIVE = {
+    "start_nodes",
+    "start_workers",
+    "min_workers",
+    "max_workers",
+    "micro_batch_deaths",
+    "min_nodes",
+    "max_nodes",
+}
+_POSITIVE |= {"minibatches_per_shard", "shard_failures"}
+
+
 def policy_problems(policy: Policy) -> Iterator[str]:
     """What its types alone cannot say."""
+    for each in fields(policy):
+        value, least = getattr(policy, each.name), int(each.name in _POSITIVE)
+        if value is not None and value < least:
+            yield f"{each.name}={value} is less than {least}"
     if policy.max_workers is not None and policy.max_workers < policy.min_workers:
         yield f"max_workers={policy.max_workers} is less than min_workers={policy.min_workers}"
     if policy.max_nodes is not None and policy.max_nodes < policy.min_nodes:

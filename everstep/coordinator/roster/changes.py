@@ -27,7 +27,7 @@ from everstep.coordinator.roster.facts import (
 )
 from everstep.errors import CONFLICT, Refused
 from everstep.process import Exit
-from everstep.wire import AgentReport, Announce, Arrive, Broken, Leave, Policy, Settled, SlotRequest, WorkerExit
+from everstep.wire import AgentReport, Announce, Arrive, Broken, Leave, Policy, ReserveWorker, Settled, WorkerExit
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -71,7 +71,7 @@ def close(roster: Roster, reason: str, now: float, *, must_probe: bool = False, 
 # --- told by agents ---
 
 
-def reserve(roster: Roster, request: SlotRequest) -> tuple[Roster, str]:
+def reserve(roster: Roster, request: ReserveWorker) -> tuple[Roster, str]:
     """A new worker's id; an empty one if it would be a restart and none is left."""
     key = (request.agent, request.request)
     if known := roster.slots.get(key):
@@ -84,7 +84,7 @@ def reserve(roster: Roster, request: SlotRequest) -> tuple[Roster, str]:
     return replace(roster, num_restarts=roster.num_restarts + is_restart), name
 
 
-def counts(roster: Roster, request: SlotRequest) -> bool:
+def counts(roster: Roster, request: ReserveWorker) -> bool:
     """Whether it asks for a restart: one that the loss of the state asks for is none."""
     ended = roster.workers.get(request.replaces)
     return bool(request.replaces) and not (ended and ended.is_stale)

@@ -89,7 +89,11 @@ class JobDatasets:
 
     async def register(self, name: str, spec: wire.DatasetSpec) -> wire.DatasetView:
         if not ID.fullmatch(name):
-            raise Refused("a dataset's name is up to 128 letters, digits, dots, dashes and underscores", status=422)
+            raise Refused(
+                "a dataset's name is up to 128 letters, digits, dots, dashes and underscores",
+                status=422,
+                code="dataset-name-invalid",
+            )
         spec = replace(
             spec, minibatches_per_shard=spec.minibatches_per_shard or self._roster.policy.minibatches_per_shard
         )
@@ -169,23 +173,37 @@ class JobDatasets:
     def _ledger(self, name: str) -> ShardLedger:
         if found := self._ledgers.get(name):
             return found
-        raise Refused(f"job {self._roster.job} has no dataset {name[:80]}", status=UNKNOWN)
+        raise Refused(f"job {self._roster.job} has no dataset {name[:80]}", status=UNKNOWN, code="dataset-unknown")
 
     def _check(self, ledger: ShardLedger, key: Key, worker: Worker, message: wire.LeaseRequest) -> None:
         """Refuse what comes too late or from nobody, before anything is changed."""
         latest, known = self._roster.generation.number, ledger.holders.get(key)
         if message.generation > latest:
-            raise Refused(f"generation {message.generation} does not exist; the latest is {latest}", status=CONFLICT)
+            raise Refused(
+                f"generation {message.generation} does not exist; the latest is {latest}",
+                status=CONFLICT,
+                code="lease-generation-ahead",
+            )
         if known is not None and message.request < known.request:
-            raise Refused(f"request {message.request} comes after request {known.request}", status=CONFLICT)
+            raise Refused(
+                f"request {message.request} comes after request {known.request}",
+                status=CONFLICT,
+                code="lease-request-old",
+            )
         if known is not None and message.request == known.request:
             return
         if message.done and 0 < message.generation < ledger.settled:
             settled = ledger.settled
             why = f"generation {settled} has said what was committed before it"
-            raise Refused(f"generation {message.generation} is over: {why}", status=CONFLICT)
+            raise Refused(
+                f"generation {message.generation} is over: {why}", status=CONFLICT, code="lease-generation-over"
+            )
         if known is None and not worker.incarnation and any(name == key[0] for name, _ in ledger.holders):
-            raise Refused(f"{key[0]} is another process: one process of a worker takes samples", status=CONFLICT)
+            raise Refused(
+                f"{key[0]} is another process: one process of a worker takes samples",
+                status=CONFLICT,
+                code="lease-of-another-process",
+            )
 
     def _take_in(self, ledger: ShardLedger, key: Key, message: wire.LeaseRequest, now: float) -> None:
         if not _says_something(ledger.holders.get(key), message):
@@ -393,7 +411,7 @@ class JobDatasets:
                 log.error("%s: %s", self._roster.job, error)
                 for kept in waiting:
                     if not kept.done():
-                        kept.set_exception(StoreError(error.message))
+                        kept.set_exception(StoreError(error.message, code="store-failed"))
                 await asyncio.sleep(STORE_PAUSE_S)
 
 

@@ -34,10 +34,10 @@ from everstep.coordinator.roster.facts import (
 )
 from everstep.coordinator.roster.health import CUT_S
 from everstep.coordinator.roster.replies import (
+    FormedReplies,
     Notice,
     Orders,
     Peers,
-    Seats,
     job_view,
     next_peers,
     notice_of,
@@ -100,7 +100,7 @@ class CoordinatedJob:
         self._orders_of = Orders(roster, self._peers)
         self._views: dict[bool, tuple[Roster, str, int, bytes]] = {}  # by whether they are brief, and of which state
         self._num_steps = 0  # that were heard of
-        self._seats = Seats(roster.generation)
+        self._formed_replies = FormedReplies(roster.generation)
         self.shards = JobDatasets(roster, ledgers, keep, self.stop, grace_s=grace_s, now=now)
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(die_if_failed)
@@ -200,7 +200,11 @@ class CoordinatedJob:
         worker = self._caller(name, message.incarnation)
         number = roster.generation.number
         if message.generation > number:
-            raise Refused(f"generation {message.generation} does not exist; the latest is {number}", status=CONFLICT)
+            raise Refused(
+                f"generation {message.generation} does not exist; the latest is {number}",
+                status=CONFLICT,
+                code="watch-generation-ahead",
+            )
         if worker.status == ALIVE:
             before = self.signs.get(name)
             self._num_steps += before is None or before.step != message.step
@@ -224,7 +228,7 @@ class CoordinatedJob:
         self._stand_ready(name, message, now)
         self._prove_alive(name, now)
         deadline = now + self._hold_s()
-        while not (self.kept.is_over or self._has_seat(name, message.generation)):
+        while not (self.kept.is_over or self._is_placed(name, message.generation)):
             if self._now() >= deadline:
                 reason = why_waiting(self.kept, name) or self.reason
                 return wire.to_json(wire.Arrived(is_formed=False, is_stopped=False, reason=reason))
@@ -236,7 +240,7 @@ class CoordinatedJob:
                 is_formed=False, is_stopped=True, is_finished=self.kept.is_finished, reason=self.kept.reason
             )
             return wire.to_json(over)
-        return self._seats.of(name)
+        return self._formed_replies.of(name)
 
     async def broken(self, name: str, message: wire.Broken) -> None:
         await self._keep(changes.broken(self.roster, name, message, self._now()))
@@ -260,7 +264,7 @@ class CoordinatedJob:
             worker = changes.known(self.roster, name, message.incarnation)
             self._prove_alive(name, self._now())
         elif worker.status != ALIVE:
-            raise Refused(f"{name} is {worker.status}: {worker.reason}", status=CONFLICT)
+            raise Refused(f"{name} is {worker.status}: {worker.reason}", status=CONFLICT, code="lease-worker-gone")
         return await self.shards.lease(worker, message)
 
     # --- what the calls are made of ---
@@ -294,7 +298,7 @@ class CoordinatedJob:
         """A call is proof of life only when it comes in, so it is never held for long."""
         return min(LONGEST_HOLD_S, self.roster.policy.lease_s / 3)
 
-    def _has_seat(self, name: str, after: int) -> bool:
+    def _is_placed(self, name: str, after: int) -> bool:
         """Whether a generation that was kept, and is still open, has a place for this worker."""
         return self.kept.generation is self.roster.generation and changes.is_formed(self.kept, name, after)
 
@@ -379,7 +383,7 @@ class CoordinatedJob:
                 log.error("%s: %s", self.roster.job, error)
                 for _, future in self._until_kept:
                     if not future.done():
-                        future.set_exception(StoreError(error.message))
+                        future.set_exception(StoreError(error.message, code="store-failed"))
                 self._until_kept.clear()
                 await asyncio.sleep(STORE_PAUSE_S)
 
@@ -388,7 +392,7 @@ class CoordinatedJob:
         for worker in list(roster.workers.values())[len(before.workers) :]:  # none is ever taken out
             self._workers_of[worker.agent].append(worker.worker)
         if roster.generation is not before.generation:
-            self._seats = Seats(roster.generation)
+            self._formed_replies = FormedReplies(roster.generation)
             self._forming.ring()
         if roster.is_over and not before.is_over:
             self._forming.ring()
@@ -452,5 +456,5 @@ def _emit_generation(job: str, generation: Generation) -> None:
 
 def _emit_attempt(job: str, attempt: Attempt) -> None:
     what = "attempt.closed" if attempt.is_closed else "attempt.began"
-    agents = [seat.agent for seat in attempt.seats]
+    agents = [part.agent for part in attempt.parts]
     emit(what, job=job, attempt=attempt.number, agents=agents, size=attempt.size, reason=attempt.reason)

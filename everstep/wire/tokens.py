@@ -52,10 +52,15 @@ def _parse(text: str) -> Token:
         raise UsageError(
             f"what stands before the colon of a token is none of {', '.join(_GRANTS)}",
             hint=f"one token per line, such as {WORKER}:TOKEN; {ALL}:TOKEN for one that has a colon itself",
+            code="token-role-unknown",
         )
     if not word or not word.isascii() or not word.isprintable():
         # Here, because whoever finds it later would quote the token.
-        raise UsageError("the token has characters that HTTP cannot carry", hint="it is one line of ASCII letters")
+        raise UsageError(
+            "the token has characters that HTTP cannot carry",
+            hint="it is one line of ASCII letters",
+            code="token-not-printable",
+        )
     return Token(role=role, word=word)
 
 

@@ -82,7 +82,9 @@ def read_or_create_token(path: Path) -> str:
     except FileExistsError:
         if token := env.read_token(path):
             return token
-        raise UsageError(f"token file {path} is empty", hint="remove it: a new one will be made") from None
+        raise UsageError(
+            f"token file {path} is empty", hint="remove it: a new one will be made", code="token-file-empty"
+        ) from None
     token = secrets.token_urlsafe(32)
     with os.fdopen(descriptor, "w") as file:
         file.write(token + "\n")
@@ -98,7 +100,9 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise UsageError(
-            f"cannot listen on {host}:{port}: {error.strerror}", hint="--port 0 takes a free one"
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            hint="--port 0 takes a free one",
+            code="address-unavailable",
         ) from None
     listener.listen(BACKLOG)
     return listener

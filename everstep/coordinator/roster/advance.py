@@ -53,8 +53,8 @@ def _start(roster: Roster, starting: Starting, now: float) -> Roster:
         roster = changes.stop(roster, starting.reason)
     if starting.begins_on:
         roster = changes.begin_attempt(roster, starting.begins_on, starting.reason, now)
-    for node in starting.seated:
-        roster = changes.seat_node(roster, node)
+    for node in starting.joining:
+        roster = changes.add_node(roster, node)
     return roster
 
 

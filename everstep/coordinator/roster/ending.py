@@ -97,6 +97,6 @@ def _deadly_micro_batch(roster: Roster) -> str | None:
 
 def _all_ended(roster: Roster) -> bool:
     """Whether all members of the latest generation ended well; without generations, all workers of the attempt."""
-    started = [name for seat in roster.attempt.seats for name in seat.workers] if roster.attempt.is_open else []
-    concerned = roster.generation.ranks or started or ([] if roster.attempt.seats else roster.workers)
+    started = [name for part in roster.attempt.parts for name in part.workers] if roster.attempt.is_open else []
+    concerned = roster.generation.ranks or started or ([] if roster.attempt.parts else roster.workers)
     return bool(concerned) and all(roster.workers[name].status == LEFT for name in concerned)

@@ -26,7 +26,7 @@ SHA256 = r"[0-9a-f]{64}"  # as a name of code
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Worker:
     worker: str
-    slot: int
+    number: int
     agent: str
     request: str
     status: str = ALIVE
@@ -69,7 +69,7 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seat:
+class NodePart:
     """One node's part in an attempt."""
 
     agent: str
@@ -83,7 +83,7 @@ class Attempt:
     """A start of all workers together. Number -1 stands for "none yet"."""
 
     number: int = -1
-    seats: tuple[Seat, ...] = ()  # by node rank
+    parts: tuple[NodePart, ...] = ()  # by node rank
     master_address: str = ""
     master_port: int = 0
     max_workers: int = 0  # the most that the job may ever have; the same in all its attempts
@@ -97,10 +97,10 @@ class Attempt:
 
     @property
     def size(self) -> int:
-        return sum(len(seat.workers) for seat in self.seats)
+        return sum(len(part.workers) for part in self.parts)
 
-    def seat(self, agent: str, incarnation: str) -> Seat | None:
-        return next((seat for seat in self.seats if (seat.agent, seat.incarnation) == (agent, incarnation)), None)
+    def part(self, agent: str, incarnation: str) -> NodePart | None:
+        return next((part for part in self.parts if (part.agent, part.incarnation) == (agent, incarnation)), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,7 +197,7 @@ class Roster:
     formed_at: float = 0.0
     closed_at: float = 0.0
     num_announced: int = 0
-    slots: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (agent, request) → worker
+    reserved: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (agent, request) → worker
 
     @property
     def is_over(self) -> bool:
@@ -207,7 +207,7 @@ class Roster:
         try:
             return self.workers[name]
         except KeyError:
-            raise Refused(f"job {self.job} has no worker {name}", status=UNKNOWN) from None
+            raise Refused(f"job {self.job} has no worker {name}", status=UNKNOWN, code="worker-unknown") from None
 
     def is_member(self, name: str) -> bool:
         """Whether this very process is in the latest generation, open or closed."""

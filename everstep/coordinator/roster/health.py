@@ -85,10 +85,10 @@ def decide_silence(roster: Roster, signs: Mapping[str, NodeSign], now: float) ->
     silence_s, attempt = roster.policy.silence_s, roster.attempt
     if silence_s is None or not attempt.is_open or roster.is_regrouping:
         return Silence(reason="nobody listens")
-    unfinished = [s for s in attempt.seats if any(roster.workers[name].status != LEFT for name in s.workers)]
-    if not unfinished or any(seat.agent not in signs for seat in unfinished):
+    unfinished = [s for s in attempt.parts if any(roster.workers[name].status != LEFT for name in s.workers)]
+    if not unfinished or any(part.agent not in signs for part in unfinished):
         return Silence(reason="not all nodes have been heard", next_look=now + silence_s)
-    since = max(roster.attempt_at, *(signs[seat.agent].silent_since for seat in unfinished))
+    since = max(roster.attempt_at, *(signs[part.agent].silent_since for part in unfinished))
     if since + silence_s > now:
         return Silence(reason="workers speak", next_look=since + silence_s)
     return Silence(reason=f"no worker printed or did anything for {now - since:.1f} s", is_silent=True)

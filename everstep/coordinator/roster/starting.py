@@ -1,7 +1,7 @@
 """Decide when all workers are started together, and on which nodes: the first time, and again for classic scripts.
 
 Workers that announce themselves form generations: only the dead among them are replaced, and a node that comes later
-is seated beside the others. All others are classic: when one fails, or a node comes or goes, all are restarted
+joins the others. All others are classic: when one fails, or a node comes or goes, all are restarted
 together, on a fresh port, once every node has ended its own. A worker that ended well is no loss.
 Pure: facts and `now` in, a value with its reason out."""
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from everstep.coordinator.roster.facts import DEAD, GONE, LEFT, Node, Roster, Seat, Worker, listed
+from everstep.coordinator.roster.facts import DEAD, GONE, LEFT, Node, NodePart, Roster, Worker, listed
 from everstep.coordinator.roster.fitness import Fit, decide_fit
 from everstep.coordinator.roster.reachability import largest_mutual
 from everstep.wire import limits
@@ -22,7 +22,7 @@ class Starting:
     reason: str
     next_look: float | None = None  # when to decide again if nothing happens before
     begins_on: tuple[Node, ...] = ()  # the next attempt begins, on these nodes
-    seated: tuple[Node, ...] = ()  # these join the attempt that there is
+    joining: tuple[Node, ...] = ()  # these join the attempt that there is
     closes: bool = False  # the attempt is over, for `reason` …
     is_restart: bool = False  # … which counts
     stops: bool = False  # the job is over, for `reason`
@@ -35,7 +35,7 @@ def decide_attempt(roster: Roster, now: float) -> Starting:
     if not attempt.is_open:
         return _decide_next(roster, now)
     if roster.is_regrouping:
-        return _decide_seats(roster)
+        return _decide_joining(roster)
     return _decide_gone(roster) or _decide_failure(roster) or _decide_newcomers(roster, now)
 
 
@@ -80,10 +80,10 @@ def _within_limit(roster: Roster, nodes: Sequence[Node]) -> list[Node]:
 
 def _candidates(roster: Roster) -> list[Node]:
     """Fit nodes that are there and have workers to start: those of the last attempt first, then in order of coming."""
-    seated = {(seat.agent, seat.incarnation) for seat in roster.attempt.seats}
+    taking_part = {(part.agent, part.incarnation) for part in roster.attempt.parts}
     kept = fit_nodes(roster).kept
     candidates = [node for node in _present(roster) if node.agent in kept]
-    return sorted(candidates, key=lambda node: ((node.agent, node.incarnation) not in seated, node.order))
+    return sorted(candidates, key=lambda node: ((node.agent, node.incarnation) not in taking_part, node.order))
 
 
 def _present(roster: Roster) -> list[Node]:
@@ -130,22 +130,22 @@ def _wait_for_nodes(roster: Roster, candidates: Sequence[Node], chosen: Sequence
 # --- while one is under way ---
 
 
-def _decide_seats(roster: Roster) -> Starting:
+def _decide_joining(roster: Roster) -> Starting:
     """A node that comes while workers regroup disturbs nobody: its workers join like any others."""
     room = _room(roster)
-    coming = _within_limit(roster, _unseated(roster)[:room])
+    coming = _within_limit(roster, _not_taking_part(roster)[:room])
     if not coming:
         return Starting(reason=roster.attempt.reason)
     names = listed(node.agent for node in coming)
-    return Starting(reason=f"{names} came and start{'s' * (len(coming) == 1)} workers", seated=tuple(coming))
+    return Starting(reason=f"{names} came and start{'s' * (len(coming) == 1)} workers", joining=tuple(coming))
 
 
 def _decide_failure(roster: Roster) -> Starting | None:
-    failed = [roster.workers[name] for name in _names(roster.attempt.seats) if roster.workers[name].status == DEAD]
+    failed = [roster.workers[name] for name in _names(roster.attempt.parts) if roster.workers[name].status == DEAD]
     if not failed:
         return None
     first = failed[0]
-    suspects = [seat.agent for seat in roster.attempt.seats if _is_suspect(roster, seat)]
+    suspects = [part.agent for part in roster.attempt.parts if _is_suspect(roster, part)]
     if suspects:  # a node that goes takes others' workers along, which is not their failure
         return Starting(reason=f"{first.worker} {first.reason}; whether {listed(suspects)} is gone is not known yet")
     return end_attempt(roster, f"{first.worker} on {first.agent} {first.reason}")
@@ -163,15 +163,15 @@ def end_attempt(roster: Roster, what: str) -> Starting:
 def _decide_gone(roster: Roster) -> Starting | None:
     """A node that went takes its unfinished workers along; two that lost each other cannot go on together."""
     gone = [
-        seat.agent for seat in roster.attempt.seats if not _is_finished(roster, seat) and not _is_there(roster, seat)
+        part.agent for part in roster.attempt.parts if not _is_finished(roster, part) and not _is_there(roster, part)
     ]
     if gone:
         reasons = {roster.nodes[name].reason for name in gone if name in roster.nodes}
         why = f" ({listed(sorted(reasons))})" if reasons else ""
         return Starting(reason=f"{listed(gone)} {'is' if len(gone) == 1 else 'are'} gone{why}", closes=True)
-    seated = {seat.agent for seat in roster.attempt.seats if not _is_finished(roster, seat)}
-    for name in sorted(seated & roster.nodes.keys()):
-        if cut := sorted(seated.intersection(roster.nodes[name].unreachable)):
+    taking_part = {part.agent for part in roster.attempt.parts if not _is_finished(roster, part)}
+    for name in sorted(taking_part & roster.nodes.keys()):
+        if cut := sorted(taking_part.intersection(roster.nodes[name].unreachable)):
             return Starting(reason=f"{name} cannot reach {listed(cut)}", closes=True)
     return None
 
@@ -179,13 +179,13 @@ def _decide_gone(roster: Roster) -> Starting | None:
 def _decide_newcomers(roster: Roster, now: float) -> Starting:
     """A node that comes later is worth a restart, but not in the first moments, nor after the first good end."""
     attempt = roster.attempt
-    has_ended = any(roster.workers[name].status == LEFT for name in _names(attempt.seats))
-    coming = _unseated(roster)
-    seated = {seat.agent for seat in attempt.seats}
+    has_ended = any(roster.workers[name].status == LEFT for name in _names(attempt.parts))
+    coming = _not_taking_part(roster)
+    taking_part = {part.agent for part in attempt.parts}
     reached = [
         node for node in coming
-        if not seated.intersection(node.unreachable)
-        and not any(node.agent in roster.nodes[name].unreachable for name in seated & roster.nodes.keys())
+        if not taking_part.intersection(node.unreachable)
+        and not any(node.agent in roster.nodes[name].unreachable for name in taking_part & roster.nodes.keys())
     ][: _room(roster)]  # fmt: skip
     if not reached or has_ended:
         return Starting(reason=attempt.reason)
@@ -199,15 +199,15 @@ def _decide_newcomers(roster: Roster, now: float) -> Starting:
 def _room(roster: Roster) -> int:
     """How many more nodes may take part."""
     limit = roster.policy.max_nodes
-    taken = sum(_is_there(roster, seat) for seat in roster.attempt.seats)
+    taken = sum(_is_there(roster, part) for part in roster.attempt.parts)
     return len(roster.nodes) if limit is None else max(0, limit - taken)
 
 
-def _unseated(roster: Roster) -> list[Node]:
+def _not_taking_part(roster: Roster) -> list[Node]:
     return [
         node
         for node in _candidates(roster)
-        if roster.attempt.seat(node.agent, node.incarnation) is None and _is_idle(roster, node)
+        if roster.attempt.part(node.agent, node.incarnation) is None and _is_idle(roster, node)
     ]
 
 
@@ -222,21 +222,21 @@ def unended(workers: Iterable[Worker], incarnation: str) -> Iterator[Worker]:
     return (each for each in workers if each.status not in GONE and each.request.startswith(f"{incarnation}/"))
 
 
-def _is_there(roster: Roster, seat: Seat) -> bool:
-    node = roster.nodes.get(seat.agent)
-    return node is not None and node.is_present and node.incarnation == seat.incarnation
+def _is_there(roster: Roster, part: NodePart) -> bool:
+    node = roster.nodes.get(part.agent)
+    return node is not None and node.is_present and node.incarnation == part.incarnation
 
 
-def _is_suspect(roster: Roster, seat: Seat) -> bool:
-    return _is_there(roster, seat) and roster.nodes[seat.agent].is_suspect
+def _is_suspect(roster: Roster, part: NodePart) -> bool:
+    return _is_there(roster, part) and roster.nodes[part.agent].is_suspect
 
 
-def _is_finished(roster: Roster, seat: Seat) -> bool:
-    return all(roster.workers[name].status == LEFT for name in seat.workers)
+def _is_finished(roster: Roster, part: NodePart) -> bool:
+    return all(roster.workers[name].status == LEFT for name in part.workers)
 
 
-def _names(seats: Iterable[Seat]) -> list[str]:
-    return [name for seat in seats for name in seat.workers]
+def _names(parts: Iterable[NodePart]) -> list[str]:
+    return [name for part in parts for name in part.workers]
 
 
 def why_idle(roster: Roster) -> str:

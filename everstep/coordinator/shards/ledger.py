@@ -437,7 +437,9 @@ class ShardLedger:
             {"size": each.size, "shuffle": each.shuffle, "seed": each.seed} for each in (checkpoint, self.spec)
         )
         if theirs != ours:
-            raise Refused(_differs(self.dataset, "the checkpoint", theirs, ours), status=CONFLICT)
+            raise Refused(
+                _differs(self.dataset, "the checkpoint", theirs, ours), status=CONFLICT, code="checkpoint-differs"
+            )
         bad = {
             each.start: Bad(
                 start=each.start,
@@ -452,7 +454,9 @@ class ShardLedger:
     def _range(self, pair: Sequence[int]) -> Range:
         if len(pair) != 2 or not 0 <= pair[0] < pair[1] <= self.total:
             raise Refused(
-                f"{list(pair)[:3]} is no range of the {self.total} positions of {self.dataset}", status=CONFLICT
+                f"{list(pair)[:3]} is not a range of the {self.total} positions of {self.dataset}",
+                status=CONFLICT,
+                code="range-invalid",
             )
         return pair[0], pair[1]
 
@@ -461,7 +465,7 @@ def check_same(dataset: str, wanted: wire.DatasetSpec, known: wire.DatasetSpec) 
     """A dataset has the numbers that it was first registered with."""
     if wanted != known:
         theirs, ours = ({name: getattr(each, name) for name in _NAMES} for each in (wanted, known))
-        raise Refused(_differs(dataset, "this worker's", theirs, ours), status=CONFLICT)
+        raise Refused(_differs(dataset, "this worker's", theirs, ours), status=CONFLICT, code="dataset-differs")
 
 
 _NAMES = tuple(wire.DatasetSpec.__dataclass_fields__)

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, insert, select,
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from everstep.coordinator.roster.facts import Attempt, Generation, Node, Roster, Seat, Worker
+from everstep.coordinator.roster.facts import Attempt, Generation, Node, NodePart, Roster, Worker
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.store.metric_rows import load_reports, save_reports
 from everstep.coordinator.store.migrate import bring_up_to_date
@@ -59,7 +59,7 @@ class Store:
                 bring_up_to_date(connection)
                 self._epoch = _take(connection)
         except SQLAlchemyError as error:
-            raise UsageError(f"cannot open the store: {_words(error)}", hint=SEE) from None
+            raise _not_opened(error) from None
 
     def _open(self, url: str) -> Engine:
         if "://" not in url:
@@ -93,17 +93,22 @@ class Store:
         try:
             self._lock_file = open(path, "w")  # noqa: SIM115
         except OSError as error:
-            raise UsageError(f"cannot open the store: {path}: {error.strerror}", hint=SEE) from None
+            raise UsageError(
+                f"cannot open the store: {path}: {error.strerror}", hint=SEE, code="store-path-unusable"
+            ) from None
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise UsageError(
-                    f"another coordinator uses this store ({path} is locked)", hint="stop it, or give another --store"
+                    f"another coordinator uses this store ({path} is locked)",
+                    hint="stop it, or give another --store",
+                    code="store-locked",
                 ) from None
             raise UsageError(
                 f"cannot lock the store: {path}: {error.strerror}",
                 hint="this file system has no locks: give a --store on a local disk, or postgresql://…",
+                code="store-not-lockable",
             ) from None
 
     def _hold_advisory_lock(self, engine: Engine) -> None:
@@ -116,9 +121,11 @@ class Store:
                 time.sleep(0.01)
             connection.commit()
         except SQLAlchemyError as error:
-            raise UsageError(f"cannot open the store: {_words(error)}", hint=SEE) from None
+            raise _not_opened(error) from None
         if not is_ours:
-            raise UsageError("another coordinator uses this database", hint="stop it, or give another --store")
+            raise UsageError(
+                "another coordinator uses this database", hint="stop it, or give another --store", code="store-in-use"
+            )
 
     def close(self) -> None:
         if self._lock_connection:
@@ -138,7 +145,7 @@ class Store:
                     raise _taken()
                 yield connection
         except SQLAlchemyError as error:
-            raise StoreError(f"the store did not keep a change: {_words(error)}") from None
+            raise StoreError(f"the store did not keep a change: {_words(error)}", code="store-not-written") from None
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
@@ -148,7 +155,7 @@ class Store:
                     raise _taken()
                 yield connection
         except SQLAlchemyError as error:
-            raise StoreError(f"the store cannot be read: {_words(error)}") from None
+            raise StoreError(f"the store cannot be read: {_words(error)}", code="store-not-read") from None
 
     def save(self, before: Roster | None, after: Roster) -> None:
         """Write what differs."""
@@ -231,8 +238,16 @@ def _take(connection: Connection) -> int:
     return epoch + 1
 
 
+def _not_opened(error: SQLAlchemyError) -> UsageError:
+    return UsageError(f"cannot open the store: {_words(error)}", hint=SEE, code="store-not-opened")
+
+
 def _taken() -> StoreTaken:
-    return StoreTaken("another coordinator has taken this store", hint="there must be one: stop the other, or this one")
+    return StoreTaken(
+        "another coordinator has taken this store",
+        hint="there must be one: stop the other, or this one",
+        code="store-taken",
+    )
 
 
 def _job_facts(roster: Roster) -> tuple[Any, ...]:
@@ -241,8 +256,8 @@ def _job_facts(roster: Roster) -> tuple[Any, ...]:
 
 def _attempt(text: str) -> Attempt:
     values = json.loads(text)
-    seats = tuple(Seat(**{**seat, "workers": tuple(seat["workers"])}) for seat in values.pop("seats"))
-    return Attempt(**values, seats=seats)
+    parts = tuple(NodePart(**{**part, "workers": tuple(part["workers"])}) for part in values.pop("parts"))
+    return Attempt(**values, parts=parts)
 
 
 def _save_closing(connection: Connection, job: str, generation: Generation) -> None:
@@ -280,7 +295,7 @@ def _load(connection: Connection, job: str) -> Roster | None:
     row = connection.execute(select(JOBS).where(JOBS.c.job == job)).mappings().one_or_none()
     if row is None:
         return None
-    found = connection.execute(select(WORKERS).where(WORKERS.c.job == job).order_by(WORKERS.c.slot)).mappings()
+    found = connection.execute(select(WORKERS).where(WORKERS.c.job == job).order_by(WORKERS.c.number)).mappings()
     workers = [Worker(**{name: value for name, value in each.items() if name != "job"}) for each in found]
     last = connection.scalar(
         select(GENERATIONS.c.number).where(GENERATIONS.c.job == job).order_by(GENERATIONS.c.number.desc()).limit(1)
@@ -297,7 +312,7 @@ def _load(connection: Connection, job: str) -> Roster | None:
         attempt=_attempt(row["attempt"]),
         num_restarts=row["num_restarts"],
         num_announced=sum(1 for each in workers if each.incarnation),
-        slots={(each.agent, each.request): each.worker for each in workers},
+        reserved={(each.agent, each.request): each.worker for each in workers},
     )
 
 
@@ -330,15 +345,15 @@ def restored(roster: Roster, now: float, grace_s: float) -> Roster:
         formed_at=now,
         closed_at=now + grace_s,
         lost_at={name: now for name, worker in roster.workers.items() if worker.status == "lost"},
-        nodes={seat.agent: _expected(seat, order) for order, seat in enumerate(roster.attempt.seats)},
+        nodes={part.agent: _expected(part, order) for order, part in enumerate(roster.attempt.parts)},
         nodes_at=now,
         attempt_at=now,
     )
 
 
-def _expected(seat: Seat, order: int) -> Node:
+def _expected(part: NodePart, order: int) -> Node:
     """A node that is to report again."""
-    return Node(agent=seat.agent, incarnation=seat.incarnation, order=order, num_workers=len(seat.workers), address="")
+    return Node(agent=part.agent, incarnation=part.incarnation, order=order, num_workers=len(part.workers), address="")
 
 
 def _words(error: SQLAlchemyError) -> str:

@@ -99,7 +99,7 @@ BAD = [
     ("long name that leaves", f"agents/{'a' * 257}/leave", wire.AgentLeave(incarnation="a", reason=""), 422),
     ("more workers than a node can have", "agents/a/report", replace(REPORT, num_workers=4097), 422),
     ("no such port", "workers/w0/announce", replace(ANNOUNCE, store_port=65536), 422),
-    ("slot without a request", "workers", without(SLOT, "request"), 422),
+    ("number without a request", "workers", without(SLOT, "request"), 422),
 ]  # fmt: skip
 
 

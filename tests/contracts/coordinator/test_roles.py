@@ -37,8 +37,8 @@ def as_(server, text):
 def test_each_role_does_its_own_part(guarded):
     with as_(guarded, "user:uuuu") as user, as_(guarded, "worker:wwww") as worker, as_(guarded, "rrrr") as reader:
         user.create_job(wire.JobSpec())
-        slot = worker.reserve(wire.ReserveWorker(agent="a", request="r"))
-        assert [each.worker for each in reader.view().workers] == [slot.worker]
+        number = worker.reserve(wire.ReserveWorker(agent="a", request="r"))
+        assert [each.worker for each in reader.view().workers] == [number.worker]
         assert worker.view() == user.view() == reader.view()
         user.stop(wire.Stop(reason="enough"))
         assert reader.view().reason == "enough"

@@ -99,9 +99,9 @@ def test_many_changes_cost_one_save():
         await asyncio.sleep(0)
         before = disk.num_saves
         disk.is_free.set()
-        slots = await reserving
+        reserved = await reserving
 
-        assert len({slot.worker for slot in slots}) == 100
+        assert len({number.worker for number in reserved}) == 100
         assert disk.num_saves - before <= 2
 
     with_a_job(story)

@@ -16,6 +16,7 @@ SLOW = 2.0  # so many times slower than the median is slow
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
+    code: str
     reason: str
     kept: frozenset[str]
     failed: Mapping[str, str] = field(default_factory=dict)  # agent → why
@@ -38,7 +39,7 @@ class Fit:
 def decide_fit(nodes: Sequence[Node], min_nodes: int) -> Fit:
     """Nodes that were not checked are taken as they are."""
     if all(node.fitness is None for node in nodes):
-        return Fit(reason="no node was checked", kept=frozenset(node.agent for node in nodes))
+        return Fit(reason="no node was checked", kept=frozenset(node.agent for node in nodes), code="none-checked")
     failed = {node.agent: node.fitness.failure for node in nodes if node.fitness and node.fitness.failure}
     useful = [node for node in nodes if node.agent not in failed]
     slow = dict(_slow(useful))
@@ -49,6 +50,7 @@ def decide_fit(nodes: Sequence[Node], min_nodes: int) -> Fit:
     kept = frozenset(node.agent for node in useful) - left.keys()
     names = listed([*failed, *left])
     return Fit(
+        code="some-left-out" if failed or left else "all-fit",
         reason=f"{names} left out" if failed or left else "all nodes are fit",
         kept=kept,
         failed=failed,

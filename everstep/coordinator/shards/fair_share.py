@@ -32,6 +32,7 @@ class Load:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FairShare:
     most: int  # samples; 0: it had better wait
+    code: str
     reason: str
 
 
@@ -44,10 +45,12 @@ def decide_share(own: Load, others: Iterable[Load], *, num_free: int, batch_size
     own_s = (own.num_held + batch_size) / own.per_s
     if own_s > all_s + len(team) * batch_size / per_s + LEAST_S:
         reason = f"all is done in {all_s:.2f} s; with one batch more this worker would take {own_s:.2f} s"
-        return FairShare(most=0, reason=reason)
+        return FairShare(most=0, reason=reason, code="others-are-sooner")
     wanted = max((all_s * own.per_s - own.num_held) / 2, LEAST_S * own.per_s)
     most = min(max(int(wanted) // batch_size, 1) * batch_size, shard_size)
-    return FairShare(most=most, reason=f"{num_free} samples are free, and all is done in {all_s:.2f} s")
+    return FairShare(
+        most=most, reason=f"{num_free} samples are free, and all is done in {all_s:.2f} s", code="share-of-rest"
+    )
 
 
 def is_plenty(own: Load, per_s_of_all: float, *, num_free: int, shard_size: int) -> bool:

@@ -1,6 +1,6 @@
-"""Whom we take for the coordinator: one whose certificate is signed by what EVERSTEP_CA names, else by the system's.
+"""Trust a coordinator whose certificate is signed by the one that EVERSTEP_CA names, else by one of the system's.
 
-What goes wrong between http and https is told as what it is, with the way out, never as a broken connection."""
+Mixing up http and https gives an error that says so, with the way out, not a broken connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _context(ca_file: str | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
-        why = "no certificate is in it" if isinstance(error, ssl.SSLError) else error.strerror
+        why = "it holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
         raise UsageError(
             f"{env.CA}={ca_file}: {why}",
             hint="name a PEM file with the certificate that signed the coordinator's",
@@ -42,13 +42,13 @@ def explain(error: BaseException, url: str) -> UsageError | None:
         found = found.__cause__ or found.__context__
     if isinstance(found, ssl.SSLCertVerificationError):
         return UsageError(
-            f"{url}: the coordinator's certificate is not to be trusted: {found.verify_message}",
+            f"{url}: the coordinator's certificate is not trusted: {found.verify_message}",
             hint=_way_out(found),
             code="certificate-not-trusted",
         )
     if found is not None and found.reason in _PLAIN:
         return UsageError(
-            f"{url}: what listens there speaks plain http",
+            f"{url}: the server there speaks plain http",
             hint=f"write http://{urlsplit(url).netloc}",
             code="https-to-plain-http",
         )
@@ -76,7 +76,7 @@ def explain_silence(url: str) -> UsageError | None:
             anything.wrap_socket(connection),
         ):
             return UsageError(
-                f"{url}: what listens there speaks https",
+                f"{url}: the server there speaks https",
                 hint=f"write https://{where.netloc}",
                 code="plain-http-to-https",
             )

@@ -1,6 +1,6 @@
 """One job at the edge: holds its roster, keeps what changes, wakes who waits.
 
-A change is made at once in memory, kept in the store together with what follows from it, and only then told: all
+A change is made at once in memory, kept in the store together with what follows from it, and only then reported: all
 replies are made from the roster as it was kept last. One task per job decides and keeps; calls only change and wait.
 Decisions are taken when something happened or a deadline has come, never by polling."""
 
@@ -75,7 +75,7 @@ class CoordinatedJob:
     ) -> None:
         self._now, self._was_away = now, was_away
         self.roster = roster  # as it is
-        self.kept = roster  # as it was kept last, and told
+        self.kept = roster  # as it was kept last, and reported
         self.signs = {
             name: Sign(alive_at=self._now() + grace_s, told_at=0.0)
             for name, worker in roster.workers.items()
@@ -118,7 +118,7 @@ class CoordinatedJob:
         return job_view(self.kept, self.signs, self.reason, is_brief=is_brief)
 
     def view_json(self, *, is_brief: bool = False) -> bytes:
-        """Made again only if what it tells has changed."""
+        """Made again only if its content has changed."""
         num_steps = 0 if is_brief else self._num_steps
         roster, reason, seen, view = self._views.get(is_brief, (None, "", 0, b""))
         if roster is not self.kept or (reason, seen) != (self.reason, num_steps):
@@ -163,8 +163,8 @@ class CoordinatedJob:
             self._has_changed.set()
 
     def hung_up(self, agent: str, report: wire.AgentReport) -> None:
-        """An agent closed its connection before it was answered: it ended, or calls again at once. Or it waited in vain
-        for a coordinator that was away; then its lease decides."""
+        """An agent closed its connection before it was answered: it ended, or calls again at once. Or the
+        coordinator was away and did not answer; then its lease decides."""
         if self._was_away():
             return
         now, node, sign = self._now(), self.roster.nodes.get(agent), self.node_signs.get(agent)
@@ -218,7 +218,7 @@ class CoordinatedJob:
                 longest_wait_s=message.longest_wait_s,
             )
         if message.seen == self._notice.seen:
-            # Not all for the same time: thousands that were told of something together would come back together.
+            # Not all for the same time: thousands that were answered together would call again together.
             hold_s = roster.policy.heartbeat_s * random.uniform(0.75, 1.0)
             await self._news.wait(min(hold_s, roster.policy.lease_s / 2))
         return self._watched_closed if self._notice.is_closed_for(message.generation) else self._watched_open
@@ -233,7 +233,7 @@ class CoordinatedJob:
                 reason = why_waiting(self.kept, name) or self.reason
                 return wire.to_json(wire.Arrived(is_formed=False, is_stopped=False, reason=reason))
             await self._forming.wait(deadline - self._now())
-            # A generation may have been formed and closed again before this worker could be told of it.
+            # A generation may have been formed and closed again before this worker could be answered.
             self._stand_ready(name, message, now)
         if self.kept.is_over:
             over = wire.Arrived(
@@ -260,7 +260,7 @@ class CoordinatedJob:
 
     async def lease(self, name: str, message: wire.LeaseRequest) -> bytes:
         worker = self.roster.worker(name)
-        if worker.incarnation:  # else it is a classic one, of which nobody knows more than that it was started
+        if worker.incarnation:  # else it is a classic one: known only to have been started
             worker = changes.known(self.roster, name, message.incarnation)
             self._prove_alive(name, self._now())
         elif worker.status != ALIVE:
@@ -270,7 +270,7 @@ class CoordinatedJob:
     # --- what the calls are made of ---
 
     def _caller(self, name: str, incarnation: str) -> Worker:
-        """Who calls. One that was released may not have heard of it yet: its last heartbeats are no offence."""
+        """The calling worker. A released one may not know it yet: its last heartbeats are accepted."""
         worker = self.roster.worker(name)
         if worker.status in (LEFT, SENT) and worker.incarnation == incarnation:
             return worker
@@ -308,7 +308,7 @@ class CoordinatedJob:
             reason = kept.reason if kept.is_over else kept.workers[name].reason
             return wire.Left(is_released=True, is_closed=False, reason=reason)
         if name in kept.recalled or changes.is_formed(kept, name, generation):
-            return wire.Left(is_released=False, is_closed=True, reason=f"needed once more: {self.reason}")
+            return wire.Left(is_released=False, is_closed=True, reason=f"needed again: {self.reason}")
         return None
 
     def _orders_for(self, agent: str, incarnation: str) -> wire.AgentOrders:
@@ -375,7 +375,7 @@ class CoordinatedJob:
             log.info("%s: %s", self.roster.job, reason)
 
     async def _save_stubbornly(self, roster: Roster) -> None:
-        """Nothing is decided on top of what could not be kept. Whoever waits is told to ask again."""
+        """Nothing is decided on top of what could not be kept. Waiting callers get an error and ask again."""
         while True:
             try:
                 return await self._save(self.kept, roster)

@@ -90,7 +90,7 @@ class Service:
             roster = await self._in_thread(lambda: self._store.load(name)) if ID.fullmatch(name) else None
             if roster is None:
                 return None
-            # Those who look for us pause so long between two tries; their time counts from when they can have found us.
+            # Clients pause this long between two tries: their time counts from when they can have reached us.
             grace_s = LONGEST_PAUSE_S + roster.policy.lease_s
             roster = restored(roster, self._clock.now(), grace_s)
             ledgers = await self._in_thread(lambda: self._store.load_ledgers(name))

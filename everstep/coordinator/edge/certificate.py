@@ -1,4 +1,4 @@
-"""The coordinator's certificate and key, read before anything is bound, with every problem told as what it is."""
+"""The coordinator's certificate and key, read before anything is bound, with a clear error for every problem."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ def server_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None
         if error.reason == "KEY_VALUES_MISMATCH":
             raise UsageError(
                 f"{key} is not the key of {cert}",
-                hint="the first certificate in it must be ours",
+                hint="the first certificate in the file must be the coordinator's",
                 code="tls-key-mismatch",
             ) from None
         raise UsageError(
-            f"{cert} and {key} are no certificate and key: {error.reason}", hint="PEM files", code="tls-files-invalid"
+            f"{cert} and {key} are not a certificate and its key: {error.reason}",
+            hint="give PEM files",
+            code="tls-files-invalid",
         ) from None
     return context
 
@@ -60,8 +62,8 @@ def _check_private(key: Path) -> None:
 
 def _refuse_encrypted(key: Path) -> str:
     raise UsageError(
-        f"key file {key} wants a passphrase",
-        hint=f"openssl pkey -in {key} -out PLAIN, with umask 077: nobody is asked",
+        f"key file {key} needs a passphrase",
+        hint=f"remove the passphrase: umask 077; openssl pkey -in {key} -out PLAIN",
         code="tls-key-encrypted",
     )
 
@@ -72,6 +74,6 @@ def is_loopback(address: str) -> bool:
 
 def plain_warning(url: str) -> str:
     return (
-        f"everstep: {url} is not only for this machine and has no TLS: whoever sees the network sees the tokens\n"
-        "  HINT: --tls-cert FILE --tls-key FILE, or a network that is yours alone"
+        f"everstep: {url} is open to other machines and has no TLS: anyone on the network can read the tokens\n"
+        "  HINT: --tls-cert FILE --tls-key FILE, or a private network"
     )

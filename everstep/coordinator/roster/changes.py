@@ -68,7 +68,7 @@ def close(roster: Roster, reason: str, now: float, *, must_probe: bool = False, 
     return replace(roster, generation=closed, closed_at=now)
 
 
-# --- told by agents ---
+# --- reported by agents ---
 
 
 def reserve(roster: Roster, request: ReserveWorker) -> tuple[Roster, str]:
@@ -126,7 +126,7 @@ def node_reported(roster: Roster, agent: str, report: AgentReport, now: float) -
 
 
 def suspect_node(roster: Roster, agent: str) -> Roster:
-    """Its connection broke. What follows is no failure of anybody's until it is known whether the node is gone."""
+    """Its connection broke. Until it is known whether the node is gone, no worker is blamed for what follows."""
     node = roster.nodes[agent]
     return replace(roster, nodes={**roster.nodes, agent: replace(node, is_suspect=True)}) if node.is_present else roster
 
@@ -194,7 +194,7 @@ def exited(roster: Roster, name: str, end: WorkerExit, now: float) -> Roster:
     return _drop(roster, gone, f"{name} {reason}", now)
 
 
-# --- told by workers ---
+# --- reported by workers ---
 
 
 def announce(roster: Roster, name: str, message: Announce, now: float) -> Roster:
@@ -333,7 +333,7 @@ def leave(roster: Roster, name: str, message: Leave) -> Roster:
 
 
 def lose(roster: Roster, name: str, reason: str, now: float, *, wants_stacks: bool = False) -> Roster:
-    """No proof that it is alive or gets on, and no proof that it is gone: its agent is told to kill it."""
+    """No proof that it is alive or makes progress, and none that it is gone: its agent must kill it."""
     worker = roster.workers[name]
     if worker.status != ALIVE:
         return roster
@@ -357,12 +357,12 @@ def release(roster: Roster, names: Iterable[str], reason: str, *, status: str = 
 
 
 def send_away(roster: Roster, names: Iterable[str], reason: str, now: float) -> Roster:
-    """All members go, and none has come to its end: whoever comes next begins another generation."""
+    """All members go, and none has finished: the next workers to come form another generation."""
     return close(release(roster, names, reason, status=SENT), reason, now)
 
 
 def recall(roster: Roster, names: Iterable[str], now: float) -> Roster:
-    """Leavers that hold the newest state are needed once more."""
+    """Leavers that hold the newest state are needed again."""
     names = list(names)
     return replace(
         roster, wishes=_without(roster.wishes, names), recalled={**roster.recalled, **dict.fromkeys(names, now)}

@@ -1,7 +1,7 @@
 """Decide who may leave, and when the job is over.
 
-Whoever leaves takes its copy of the state along. So a leaver is released only when everybody leaves, or when the
-generation that goes on without it has settled: each of its members holds the state itself.
+A worker that leaves takes its copy of the state along. So it is released only when all members leave, or when the
+generation that continues without it has settled: each of its members holds the state itself.
 Pure: facts in, a value with its reason out."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class End:
 
 def decide_leaving(roster: Roster) -> LeavingDecision:
     if not roster.wishes:
-        return LeavingDecision(reason="nobody wants to leave", code="no-one-leaves")
+        return LeavingDecision(reason="no worker wants to leave", code="no-one-leaves")
     if _all_wish(roster):
         released = tuple(roster.wishes)
         if _all_asked(roster):
@@ -62,7 +62,7 @@ def decide_end(roster: Roster) -> End:
         return End(reason=deadly, is_stopped=True, code="deadly-micro-batch")
     if _all_ended(roster):
         return End(reason="all workers ended in good order", is_finished=True, code="all-ended")
-    return End(reason="the job goes on", code="continues")
+    return End(reason="the job continues", code="continues")
 
 
 def _all_wish(roster: Roster) -> bool:

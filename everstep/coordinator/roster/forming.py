@@ -1,8 +1,8 @@
 """Decide when the next generation is formed, and by whom.
 
-Two promises. Never two histories: somebody of the last generation stands here, or all of it must have stopped. And
-the state is not dropped while anybody may still hold it: a generation goes on from the newest state that
-anyone settled in, and starts afresh only when all who held it are gone for certain. A fresh start is led by processes
+Two promises. Never two histories: a member of the last generation is present, or all of it must have stopped. And
+the state is not dropped while any worker may still hold it: a generation continues from the newest state that any
+worker settled in, and starts over only when all that held it are gone for certain. A fresh start is led by processes
 that were started after the loss: their scripts have loaded the newest checkpoint. All others may have loaded an older
 one, and are started again.
 Pure: facts and `now` in, a value with its reason out."""
@@ -27,7 +27,7 @@ class Forming:
     lost: tuple[str, ...] = ()  # did not arrive in time
     breaks: bool = False  # the generation was closed in good order, but not all come: tell them that it is over
     recalled: tuple[str, ...] = ()  # want to leave, but hold the newest state
-    is_state_lost: bool = False  # all who held it are gone: whoever is here must be started again
+    is_state_lost: bool = False  # all that held it are gone: workers that are present must be restarted
     formed: Generation | None = None
 
 
@@ -61,12 +61,12 @@ def _decide_first(roster: Roster, now: float) -> Forming:
 
 
 def _decide_missing(roster: Roster, signs: Mapping[str, Sign], now: float) -> Forming | None:
-    """Whoever is alive and belongs to the closed generation is waited for, but not for ever."""
+    """Wait for the live members of the closed generation, up to a deadline."""
     deadlines = _awaited(roster, signs)
     if not deadlines:
         return None
     if min(deadlines.values()) <= now and not roster.generation.is_broken:
-        # Members come by themselves after a closing in good order, so they were not told to. Before it costs a life:
+        # Members come by themselves after a closing in good order, without an order. Before a worker is declared lost:
         slow = by_seniority(roster, (name for name, deadline in deadlines.items() if deadline <= now))
         return Forming(
             reason=f"{listed(slow)} did not come with the others after the last step", breaks=True, code="breaks"
@@ -130,15 +130,15 @@ def _decide_next(roster: Roster, now: float) -> Forming:
         return _decide_holders(roster, newest, now) or Forming(reason=gone, is_state_lost=True, code="state-lost")
     if not roster.arrivals:
         return Forming(
-            reason=f"nobody is left of generation {generation.number}; waiting for workers", code="waits-for-workers"
+            reason=f"no worker is left of generation {generation.number}; waiting for workers", code="waits-for-workers"
         )
-    return _form(roster, alarm=f"NO LIVE WORKER HOLDS THE STATE of generation {newest}, starting afresh: ")
+    return _form(roster, alarm=f"NO LIVE WORKER HOLDS THE STATE of generation {newest}, starting over: ")
 
 
 def _newest(roster: Roster) -> int:
     """The generation whose state is the newest that can exist.
 
-    Nobody steps in a generation before all of its members hold the state. So if one of them stands here and never
+    No member steps in a generation before all of them hold the state. So if one of them is present and never
     did, what the others brought along is still the newest; so it is if all of them died before they did a step. Else
     it may have stepped, and they may be behind."""
     generation = roster.generation
@@ -158,7 +158,7 @@ def _decide_holders(roster: Roster, newest: int, now: float) -> Forming | None:
     missing = {each.worker: deadline for each in holders if each.status == ALIVE and each.worker not in roster.arrivals}
     if missing:
         return _wait_or_lose(roster, missing, now, "with the newest state")
-    # Any of the lost may hold it without our having heard of it. And if no member stands here, they may even be
+    # Any of the lost may hold it without having reported it. And if no member is present, they may even be
     # stepping on without us: since all of them are waited for, there are never two histories.
     lost = [each.worker for each in roster.workers.values() if each.status == LOST and not each.is_stale]
     return _wait_for_fence(roster, lost, now, f"may hold the state of generation {newest}, or be stepping on")
@@ -217,7 +217,7 @@ def _form(roster: Roster, *, alarm: str = "") -> Forming:
 
 
 def _within(roster: Roster, candidates: list[str], max_workers: int | None) -> list[str]:
-    """At most so many, by seniority: the most advanced first of all, then survivors, then newcomers."""
+    """At most `max_workers`, by seniority: the most advanced first of all, then survivors, then newcomers."""
     if max_workers is None or len(candidates) <= max_workers:
         return candidates
     arrivals = roster.arrivals
@@ -252,7 +252,7 @@ def _generation(
 
 
 def _min_nodes(roster: Roster) -> int:
-    """Of a range MIN:MAX, MIN. A plain number says how many to begin with: a job goes on with fewer."""
+    """Of a range MIN:MAX, MIN. A plain number says how many to begin with: a job continues with fewer."""
     least, most = roster.policy.min_nodes, roster.policy.max_nodes
     return least if most is not None and least < most else 1
 

@@ -41,7 +41,7 @@ from everstep.wire import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Notice:
-    """What everybody who watches is told, and the number by which one knows whether one has heard it."""
+    """The reply to all watching workers, and the number by which a worker knows whether it has seen it."""
 
     seen: int
     generation: int
@@ -111,7 +111,7 @@ class FormedReplies:
             store_port=generation.store_port,
             continues=generation.continues,
         )
-        # The reason contains names, never JSON of ours: an unescaped quote cannot occur inside a JSON text.
+        # The reason contains names, never JSON: an unescaped quote cannot occur inside a JSON text.
         self._before, self._after = to_json(template).split(b'"rank":0', 1)
 
     def of(self, worker: str) -> bytes:
@@ -119,7 +119,7 @@ class FormedReplies:
 
 
 def why_waiting(roster: Roster, name: str) -> str | None:
-    """Why one that stands ready is not in the open generation, if there is one."""
+    """Why a worker that is ready is not in the open generation, if there is one."""
     generation = roster.generation
     if name in generation.left_out or not generation.is_open:
         return generation.left_out.get(name)
@@ -129,7 +129,7 @@ def why_waiting(roster: Roster, name: str) -> str | None:
 
 
 class Orders:
-    """What agents are told of a roster. What is the same for all of them is found once."""
+    """The orders that a roster means for agents. What all of them have in common is computed once."""
 
     def __init__(self, roster: Roster, peers: Peers) -> None:
         self.roster, self._peers = roster, peers
@@ -204,7 +204,7 @@ def next_peers(roster: Roster, before: Peers) -> Peers:
 
 
 def job_view(roster: Roster, signs: Mapping[str, Sign], reason: str, *, is_brief: bool = False) -> JobView:
-    """A brief one tells of no worker: for those who look again and again."""
+    """A brief one leaves out the workers, for callers that poll."""
     return JobView(
         job=roster.job,
         generation=roster.generation.number,

@@ -2,7 +2,7 @@
 
 Workers that announce themselves form generations: only the dead among them are replaced, and a node that comes later
 joins the others. All others are classic: when one fails, or a node comes or goes, all are restarted
-together, on a fresh port, once every node has ended its own. A worker that ended well is no loss.
+together, on a fresh port, once every node has ended its own. A worker that ended well is not a loss.
 Pure: facts and `now` in, a value with its reason out."""
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _decide_next(roster: Roster, now: float) -> Starting:
     if len(_within_limit(roster, chosen)) < len(chosen):
         num = len(roster.workers) + sum(node.num_workers for node in chosen)
         return Starting(
-            reason=f"the job would have {num} workers, and may have {limits.MAX_WORKERS}",
+            reason=f"the job would have {num} workers, the limit is {limits.MAX_WORKERS}",
             stops=True,
             code="too-many-workers",
         )
@@ -147,7 +147,7 @@ def _wait_for_nodes(roster: Roster, candidates: Sequence[Node], chosen: Sequence
 
 
 def _decide_joining(roster: Roster) -> Starting:
-    """A node that comes while workers regroup disturbs nobody: its workers join like any others."""
+    """A node that comes while workers regroup disturbs no other: its workers join as usual."""
     room = _room(roster)
     coming = _within_limit(roster, _not_taking_part(roster)[:room])
     if not coming:
@@ -184,7 +184,7 @@ def end_attempt(roster: Roster, what: str) -> Starting:
 
 
 def _decide_gone(roster: Roster) -> Starting | None:
-    """A node that went takes its unfinished workers along; two that lost each other cannot go on together."""
+    """A node that went takes its unfinished workers along; two that lost each other cannot continue together."""
     gone = [
         part.agent for part in roster.attempt.parts if not _is_finished(roster, part) and not _is_there(roster, part)
     ]

@@ -15,7 +15,7 @@ ABSENT_S = 2.0  # after which a worker that holds nothing, and asks for nothing,
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerPace:
-    """How quickly one process gets through its samples, by its own word."""
+    """How quickly one process processes its samples, as it reports."""
 
     per_s: float  # samples
     asked_at: float  # when it last asked for more
@@ -54,11 +54,11 @@ def decide_share(own: Load, others: Iterable[Load], *, num_free: int, batch_size
 
 
 def is_plenty(own: Load, per_s_of_all: float, *, num_free: int, shard_size: int) -> bool:
-    """Whether a worker gets a whole shard whatever the others hold: quickly told, for it is the usual case."""
+    """Whether a worker gets a whole shard whatever the others hold: a quick test for the usual case."""
     return num_free * own.per_s >= (own.num_held + 2 * shard_size) * per_s_of_all
 
 
 def is_expected(pace: WorkerPace, num_leased: int, now: float) -> bool:
-    """Whether a process that was given so many samples will ask for more. One that does something else for long would
-    be waited for in vain."""
+    """Whether a process with this many leased samples will ask for more. One that does something else for long is not
+    counted on."""
     return now < pace.asked_at + max(ABSENT_S, 2 * num_leased / pace.per_s)

@@ -16,7 +16,7 @@ from everstep.coordinator.shards.fair_share import FairShare, Load, WorkerPace, 
 from everstep.ranges import Range, Ranges, size
 from everstep.wire import RefusedPart
 
-FEWEST_DURATIONS = 3  # before that nobody knows what is slow
+FEWEST_DURATIONS = 3  # fewer do not show what is slow
 
 Key = tuple[str, str]  # worker and incarnation: one process
 
@@ -75,7 +75,7 @@ class LeaseFacts:
     shard_size: int
     holders: Mapping[Key, Holder]
     pending: Mapping[Key, str]  # lost workers whose samples are not free yet, and why
-    deadlines: Mapping[Key, float]  # of workers whose life nobody else watches
+    deadlines: Mapping[Key, float]  # of workers that the roster does not watch
     durations_s: Collection[float]  # of the last leases
     straggler_factor: float
     paces: Mapping[Key, WorkerPace]  # of holders
@@ -86,8 +86,8 @@ class LeaseFacts:
 class Leasing:
     code: str
     reason: str
-    again: int | None = None  # this lease, once more …
-    most: int = 0  # … so many samples of it
+    again: int | None = None  # this lease, again …
+    most: int = 0  # … this many samples of it
     fresh: Range | None = None
     is_spared: bool = False  # something is free, but the others are through with it sooner
     silent: Key | None = None  # this worker's leases are void; decide again
@@ -163,9 +163,9 @@ def _decide_straggler(facts: LeaseFacts, now: float, next_look: float | None) ->
     since, key, lease = min(slow)
     if since + limit_s > now:
         return Leasing(code="waits", reason=reason, next_look=min(since + limit_s, next_look or since + limit_s))
-    why = f"{key[0]} holds lease {lease} since {now - since:.1f} s; usual are {usual_s:.1f} s"
+    why = f"{key[0]} has held lease {lease} for {now - since:.1f} s; {usual_s:.1f} s is usual"
     return Leasing(
-        reason=f"{why}: it is asked to give back what it has not begun", asked=(key, lease), code="straggler-asked"
+        reason=f"{why}: asked to give back what it has not begun", asked=(key, lease), code="straggler-asked"
     )
 
 

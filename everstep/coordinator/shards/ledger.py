@@ -195,7 +195,7 @@ class ShardLedger:
         self._put(replace(known, request=request, generation=generation, refused=tuple(refused)))
 
     def pace(self, key: Key, batch_s: float, now: float) -> None:
-        """This process asks for more, and so long it takes for a batch."""
+        """This process asks for more, and takes this long per batch."""
         self._forget_pace(key)
         self._paces[key] = WorkerPace(per_s=self.spec.batch_size / max(batch_s, QUICKEST_S), asked_at=now)
         self._per_s_of_all += self._paces[key].per_s
@@ -268,7 +268,7 @@ class ShardLedger:
         return [_explained(each, out) for each in leftovers]
 
     def grant_again(self, number: int, key: Key, request: int, now: float, most: int) -> None:
-        """Of samples that wait, so many, at most up to the end of their shard."""
+        """Of samples that wait, at most `most`, up to the end of their shard."""
         lease = self.waiting[number]
         stop = min(self._shard_stop(lease.start), lease.start + most)
         self._touched.waiting.add(number)
@@ -325,7 +325,7 @@ class ShardLedger:
         ]
 
     def restore(self, request: str, checkpoint: wire.ShardCheckpoint) -> None:
-        """From now on this is done and nothing else; nobody holds anything."""
+        """From now on this is done and nothing else; no process holds a lease."""
         done, bad = self._checked(checkpoint)
         self._touched.waiting.update(self.waiting)
         self._touched.bad.update(self.bad, bad)
@@ -484,7 +484,7 @@ def _leftovers(part: wire.LeasePart | wire.FailedPart, counted: Ranges) -> list[
 
 def _explained(leftover: Leftover, out: Sequence[tuple[int, int, str]]) -> wire.RefusedPart:
     part, start, stop = leftover
-    # Ranges that are out do not overlap: the last one that begins before `stop` tells.
+    # Ranges that are out do not overlap: the last one that begins before `stop` decides.
     at = bisect_left(out, (stop,)) - 1
     is_done = at < 0 or out[at][1] <= start
     why = "they are done already" if is_done else out[at][2]

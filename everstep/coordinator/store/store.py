@@ -1,9 +1,9 @@
 """Keep the rosters and the ledgers: SQLite by default (WAL, every commit flushed to the disk), PostgreSQL by URL.
 
 `save` writes in one transaction what differs between two rosters, so that many changes cost one flush. What is not
-kept here is said again by whoever knows it. One coordinator per store: a second one is turned away. Locks can be lost
-(a connection that broke, a file system that has none), so each start counts up the store's epoch, and each transaction
-looks at it: whoever finds another's number has lost the store and must stop.
+kept here is reported again by workers and agents. One coordinator per store: a second one is turned away. Locks can be
+lost (a broken connection, a file system without locks), so each start counts up the store's epoch, and each transaction
+checks it: a coordinator that finds another number has lost the store and must stop.
 Blocking; knows nothing of asyncio or HTTP."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOCK_S = 2.0  # the database may take a moment to notice that a coordinator was 
 
 
 class StoreError(TemporaryError):
-    """The store did not keep or give something; nothing was told to anybody."""
+    """The store did not keep or give something; no reply mentioned it."""
 
 
 class StoreTaken(PermanentError):
@@ -77,7 +77,7 @@ class Store:
         if not path or path == ":memory:":
             return create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
         self._hold_lock_file(f"{path}.lock")
-        if not os.path.exists(path):  # it holds addresses and names: nobody else's business
+        if not os.path.exists(path):  # it holds addresses and names, for its owner only
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         engine = create_engine(url, connect_args={"check_same_thread": False})
 
@@ -136,7 +136,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        """All of it or nothing, and only as long as the store is ours. The row stays locked until the end, so whoever
+        """All of it or nothing, and only while the store is ours. The row stays locked until the end, so a process that
         takes the store meanwhile waits for it."""
         try:
             with self._engine.begin() as connection:
@@ -245,7 +245,7 @@ def _not_opened(error: SQLAlchemyError) -> UsageError:
 def _taken() -> StoreTaken:
     return StoreTaken(
         "another coordinator has taken this store",
-        hint="there must be one: stop the other, or this one",
+        hint="run only one coordinator per store: stop one of them",
         code="store-taken",
     )
 
@@ -339,7 +339,7 @@ def _load_generation(connection: Connection, job: str, number: int) -> Generatio
 
 
 def restored(roster: Roster, now: float, grace_s: float) -> Roster:
-    """A roster as read from the store: everybody gets the full time again, from when they can have found us."""
+    """A roster as read from the store: all get the full time again, from when they can have reached us."""
     return replace(
         roster,
         formed_at=now,

@@ -118,7 +118,7 @@ def test_there_are_so_many_jobs_workers_nodes_and_datasets_and_no_more(tight):
     with job("one") as one, job("two") as two, job("three") as three:
         one.create_job(wire.JobSpec())
         two.create_job(wire.JobSpec())
-        with pytest.raises(Refused, match="409 2 jobs are not over, and 2 may be: stop some"):
+        with pytest.raises(Refused, match="409 2 jobs are open, the limit is 2: stop some"):
             three.create_job(wire.JobSpec())
         assert two.create_job(wire.JobSpec()).job == "two"  # is there already
         two.stop(wire.Stop(reason="to make room"))
@@ -127,20 +127,20 @@ def test_there_are_so_many_jobs_workers_nodes_and_datasets_and_no_more(tight):
         spec = wire.DatasetSpec(size=8, batch_size=1)
         one.register_dataset("train", spec)
         one.register_dataset("test", spec)
-        with pytest.raises(Refused, match="409 the job has 2 datasets, and may have 2"):
+        with pytest.raises(Refused, match="409 the job has 2 datasets, the limit is 2"):
             one.register_dataset("more", spec)
         assert one.register_dataset("test", spec).dataset == "test"  # is there already
 
         for number in range(3):
             one.reserve(wire.ReserveWorker(agent="a", request=str(number)))
-        with pytest.raises(Refused, match="409 the job has had 3 workers, and may have 3"):
+        with pytest.raises(Refused, match="409 the job has had 3 workers, the limit is 3"):
             one.reserve(wire.ReserveWorker(agent="a", request="one too many"))
         assert one.reserve(wire.ReserveWorker(agent="a", request="0")).worker == "w0"
 
         report = wire.AgentReport(incarnation="i", node="n", workers=[], wait_s=0.0)
         for name in ("a", "b", "b"):
             three.report(name, report)
-        with pytest.raises(Refused, match="409 the job has had 2 nodes, and may have 2"):
+        with pytest.raises(Refused, match="409 the job has had 2 nodes, the limit is 2"):
             three.report("c", report)
 
 

@@ -36,7 +36,7 @@ def test_more_than_twice_slower_than_the_median_is_left_out() -> None:
 def test_a_slow_network_counts_like_a_slow_device() -> None:
     fit = decide(2, a=speed(100, 1000), b=speed(10, 12), c=speed(100, 1000))
     assert fit.notes == [
-        "b is left out: 10 GFLOP/s, the median is 100 and 12 MB/s to its best neighbour, the median is 1000"
+        "b is left out: 10 GFLOP/s, the median is 100 and 12 MB/s to its best neighbor, the median is 1000"
     ]
 
 

@@ -157,7 +157,7 @@ def test_no_attempt_has_more_workers_than_a_job_may_have(monkeypatch) -> None:
     monkeypatch.setattr(limits, "MAX_WORKERS", 5)
     job = Nodes(min_nodes=2, max_nodes=3, last_call_s=0.0).report("n1", "n2", num_workers=3)
     assert job.roster.is_stopped
-    assert "the job would have 6 workers, and may have 5" in job.roster.reason
+    assert "the job would have 6 workers, the limit is 5" in job.roster.reason
 
 
 def test_a_node_that_is_silent_is_dropped_and_costs_no_restart() -> None:

@@ -47,7 +47,7 @@ from everstep.wire.tokens import READ_ONLY, USER, WORKER
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
     name: str  # of the client's method and of the handler
     method: str

@@ -31,8 +31,10 @@ class Routes:
     def __init__(self, operations: Iterable[Operation]) -> None:
         """By the number of segments in the path, then by which of them are fixed, then by these and the method."""
         self._tables: dict[int, dict[tuple[int, ...], dict[tuple[str, ...], Operation]]] = defaultdict(dict)
+        self._places: dict[Operation, list[tuple[str, int]]] = {}
         for each in operations:
             parts = each.path.split("/")
+            self._places[each] = [(name, parts.index(f"{{{name}}}")) for name in each.in_path]
             fixed = tuple(index for index, part in enumerate(parts) if not part.startswith("{"))
             key = (each.method, *(parts[index] for index in fixed))
             self._tables[len(parts)].setdefault(fixed, {})[key] = each
@@ -42,8 +44,7 @@ class Routes:
         parts = path.split("/")
         for fixed, table in self._tables[len(parts)].items() if len(parts) in self._tables else ():
             if found := table.get((method, *[parts[index] for index in fixed])):
-                values = [part for index, part in enumerate(parts) if index not in fixed]
-                return found, dict(zip(found.in_path, values, strict=True))
+                return found, {name: parts[index] for name, index in self._places[found]}
         return None
 
     def methods(self, path: str) -> list[str]:

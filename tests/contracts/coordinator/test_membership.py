@@ -179,7 +179,7 @@ def test_all_waiting_for_each_other_are_told_to_probe(play):
         phase_s += 0.1
 
     assert watched.must_probe
-    assert "wait for each other" in watched.reason
+    assert "waited for each other" in watched.reason
 
 
 def test_every_request_may_be_repeated(play):

@@ -51,7 +51,7 @@ class Worker:
 
     async def begin(self) -> None:
         self.connection: Connection = await self.town.connect()
-        request = wire.SlotRequest(agent=f"a{self.number // 8}", request=str(self.number))
+        request = wire.ReserveWorker(agent=f"a{self.number // 8}", request=str(self.number))
         answer = await self.connection.call(self.town.head("POST", "/workers"), request)
         self.name = json.loads(answer)["worker"]
         announce = wire.Announce(incarnation=self.name, pid=1, address="127.0.0.1", store_port=1, probe_port=2)

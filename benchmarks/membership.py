@@ -148,7 +148,7 @@ class Worker:
         self.generation = self.settled = self.seen = 0
 
     async def begin(self) -> None:
-        request = wire.SlotRequest(agent=f"a{self.number // 8}", request=str(self.number))
+        request = wire.ReserveWorker(agent=f"a{self.number // 8}", request=str(self.number))
         answer = await self.town.ask("POST", "/workers", request)
         await self.announce(json.loads(answer)["worker"])
 

@@ -1,7 +1,7 @@
-"""The one door to the coordinator: each route as a method, each message as a value.
+"""The one door to the coordinator: each call that `wire.operations` declares is a method, each message a value.
 
 One instance serves all threads of a process and keeps its connections. Every call may be made again
-(`retry.patiently`): the coordinator recognises repetitions. The token is sent and nowhere else shown.
+(`retry.patiently`): the coordinator recognizes repetitions. The token is sent, and never shown.
 Does not retry, and does not interpret the answers."""
 
 from __future__ import annotations
@@ -9,54 +9,20 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from http import HTTPStatus
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
 import httpcore  # noqa: F401  httpx would import it when the first client is made: better here than there
 
 from everstep import env
 from everstep.client.tls import explain, explain_silence, tls_context
 from everstep.errors import CoordinatorUnreachable, EverstepError, Refused, UsageError
-from everstep.wire import (
-    REALM,
-    AgentLeave,
-    AgentOrders,
-    AgentReport,
-    Announce,
-    Announced,
-    Arrive,
-    Arrived,
-    Broken,
-    Datasets,
-    DatasetSpec,
-    DatasetView,
-    GenerationView,
-    Health,
-    JobSpec,
-    JobView,
-    Leased,
-    LeaseRequest,
-    Leave,
-    Left,
-    MetricReport,
-    MetricReports,
-    MetricsView,
-    RestoreShards,
-    Settled,
-    ShardCheckpoint,
-    Slot,
-    SlotRequest,
-    Stop,
-    Watch,
-    Watched,
-    WorkerExit,
-    from_json,
-    to_json,
-)
-from everstep.wire.tokens import READ_ONLY, ROLES, USER, WORKER, choose, parse_tokens
+from everstep.wire import REALM, from_json, to_json
+from everstep.wire.operations import Operation, Operations
+from everstep.wire.tokens import ROLES, choose, parse_tokens
 
 if TYPE_CHECKING:
     import httpx
@@ -66,8 +32,6 @@ else:
     httpx = importlib.import_module("httpx")
     if had is None:
         del sys.modules["httpx._main"]
-
-T = TypeVar("T")
 
 CONNECT_S = 5.0
 ANSWER_S = 15.0  # far more than the coordinator ever holds a call
@@ -79,18 +43,18 @@ _HINTS = {
 }
 
 
-class Coordinator:
+class Coordinator(Operations):
     """One job's view of the coordinator."""
 
     def __init__(self, url: str, token: str, job: str, *, answer_s: float = ANSWER_S) -> None:
         self.url = url.rstrip("/")
         self.job = job
-        self._root = f"{self.url}/v1/jobs/{quote(job, safe='')}"
+        self._quoted_job = quote(job, safe="")
         self._headers = _headers(token)
         self._timeout = {"timeout": httpx.Timeout(answer_s, connect=CONNECT_S).as_dict()}
         self._is_closed = self._has_answered = False
-        # The transport alone: cookies, redirects and the like cost as much again as the call itself.
-        # Neither proxies nor certificates have a say on plain http, and looking for them takes longer than a call.
+        # The transport alone: cookies and redirects double the cost of a call.
+        # Plain http needs neither proxies nor certificates, and looking for them takes longer than a call.
         self._http = httpx.HTTPTransport(
             verify=tls_context() if self.url.startswith("https:") else False,
             trust_env=False,
@@ -113,110 +77,30 @@ class Coordinator:
         self._is_closed = True
         self._http.close()
 
-    # --- the job ---
-
-    def create_job(self, spec: JobSpec) -> JobView:
-        return self._ask("PUT", "", spec, JobView, role=USER)
-
-    def view(self, *, is_brief: bool = False) -> JobView:
-        """A brief one tells of no worker: for those who ask again and again."""
-        return self._ask("GET", "?is_brief=true" if is_brief else "", None, JobView, role=READ_ONLY)
-
-    def generation(self, number: int) -> GenerationView:
-        return self._ask("GET", f"/generations/{number}", None, GenerationView, role=READ_ONLY)
-
-    def stop(self, reason: str) -> None:
-        self._call("POST", "/stop", Stop(reason=reason), role=USER)
-
-    def check(self) -> Health:
-        """Whether a coordinator answers there and takes our token."""
-        return self._ask("GET", "/health", None, Health, role=READ_ONLY, root=f"{self.url}/v1")
-
-    def code(self, sha256: str) -> bytes:
-        """The tarball of that name, for nodes."""
-        return self._call("GET", f"/code/{sha256}", None, root=f"{self.url}/v1")
-
-    # --- agents ---
-
-    def reserve(self, request: SlotRequest) -> Slot:
-        return self._ask("POST", "/workers", request, Slot)
-
-    def report(self, agent: str, report: AgentReport) -> AgentOrders:
-        return self._ask("POST", f"/agents/{quote(agent, safe='')}/report", report, AgentOrders)
-
-    def agent_leaves(self, agent: str, message: AgentLeave) -> None:
-        self._call("POST", f"/agents/{quote(agent, safe='')}/leave", message)
-
-    def exited(self, worker: str, end: WorkerExit) -> None:
-        self._call("POST", _of(worker, "exited"), end)
-
-    # --- workers ---
-
-    def announce(self, worker: str, message: Announce) -> Announced:
-        return self._ask("POST", _of(worker, "announce"), message, Announced)
-
-    def watch(self, worker: str, message: Watch) -> Watched:
-        return self._ask("POST", _of(worker, "watch"), message, Watched)
-
-    def arrive(self, worker: str, message: Arrive) -> Arrived:
-        return self._ask("POST", _of(worker, "arrive"), message, Arrived)
-
-    def broken(self, worker: str, message: Broken) -> None:
-        self._call("POST", _of(worker, "broken"), message)
-
-    def settled(self, worker: str, message: Settled) -> None:
-        self._call("POST", _of(worker, "settled"), message)
-
-    def leave(self, worker: str, message: Leave) -> Left:
-        return self._ask("POST", _of(worker, "leave"), message, Left)
-
-    # --- shards ---
-
-    def register_dataset(self, dataset: str, spec: DatasetSpec) -> DatasetView:
-        """Make it known, or find it as it is; refused if it is known with other numbers."""
-        return self._ask("PUT", _of_dataset(dataset), spec, DatasetView)
-
-    def report_and_lease(self, worker: str, message: LeaseRequest) -> Leased:
-        return self._ask("POST", _of(worker, "lease"), message, Leased)
-
-    def datasets(self) -> Datasets:
-        return self._ask("GET", "/datasets", None, Datasets)
-
-    def shard_checkpoint(self, dataset: str) -> ShardCheckpoint:
-        return self._ask("GET", _of_dataset(dataset) + "/checkpoint", None, ShardCheckpoint)
-
-    def restore_shards(self, dataset: str, message: RestoreShards) -> DatasetView:
-        return self._ask("POST", _of_dataset(dataset) + "/restore", message, DatasetView)
-
-    # --- metrics ---
-
-    def report_metrics(self, reports: Sequence[MetricReport]) -> None:
-        """Durable when it returns. Of one kind and batch, the last word counts."""
-        self._call("POST", "/metrics", MetricReports(reports=list(reports)))
-
-    def metrics(self, since: int = 0, limit: int = 100) -> MetricsView:
-        """Those kept after `since` (a view's `last`), oldest first; the last ones if it is negative."""
-        return self._ask("GET", f"/metrics?since={since}&limit={limit}", None, MetricsView, role=READ_ONLY)
-
-    # --- the wire ---
-
-    def _ask(
-        self, method: str, path: str, message: Any, kind: type[T], *, role: str = WORKER, root: str | None = None
-    ) -> T:
-        body = self._call(method, path, message, role=role, root=root)
+    def perform(self, operation: Operation, values: Mapping[str, Any]) -> Any:
+        """Make a call that `Operations` declares."""
+        named = {name: quote(str(values[name]), safe="") for name in operation.in_path if name != "job"}
+        url = self.url + operation.path.format(job=self._quoted_job, **named)
+        if query := {name: _as_text(values[name]) for name in operation.in_query if name in values}:
+            url += "?" + urlencode(query)
+        message = values[operation.body] if operation.body else None
+        body = self._call(operation.method, url, message, operation.role)
+        kind = operation.reply
+        if kind is bytes or kind is type(None):
+            return body if kind is bytes else None
         try:
-            return from_json(kind, body)
+            return from_json(kind, body) if hasattr(kind, "__dataclass_fields__") else json.loads(body)
         except (ValueError, TypeError, AttributeError) as error:
             raise CoordinatorUnreachable(
-                f"{method} {root or self._root}{path}: the answer is not a {kind.__name__} ({error})",
+                f"{operation.method} {url}: the answer is not a {kind.__name__} ({error})",
                 hint="does this URL belong to an everstep coordinator of this version?",
+                code="reply-not-understood",
             ) from None
 
-    def _call(self, method: str, path: str, message: Any, *, role: str = WORKER, root: str | None = None) -> bytes:
-        url = (root or self._root) + path
+    def _call(self, method: str, url: str, message: Any, role: str) -> bytes:
         where = f"{method} {url}"
         if self._is_closed:
-            raise CoordinatorUnreachable(f"{where}: this client was closed")
+            raise CoordinatorUnreachable(f"{where}: this client was closed", code="client-closed")
         content = None if message is None else to_json(message)
         request = httpx.Request(method, url, headers=self._headers[role], content=content, extensions=self._timeout)
         try:
@@ -228,25 +112,29 @@ class Coordinator:
         self._has_answered = True
         if answer.status_code < 300:
             return body
-        text = f"{where}: {_words(answer.status_code, body)}"
+        detail, code = _refusal(answer.status_code, body)
+        text = f"{where}: {detail}"
         if answer.status_code == _TOO_MANY:
-            raise CoordinatorUnreachable(text, wait_s=_seconds(answer.headers.get("retry-after", "")))
+            wait_s = _seconds(answer.headers.get("retry-after", ""))
+            raise CoordinatorUnreachable(text, wait_s=wait_s, code=code)
         if 400 <= answer.status_code < 500:
-            raise Refused(text, status=answer.status_code, hint=_HINTS.get(answer.status_code))
-        raise CoordinatorUnreachable(text)
+            raise Refused(text, status=answer.status_code, hint=_HINTS.get(answer.status_code), code=code)
+        raise CoordinatorUnreachable(text, code=code)
 
     def _explain(self, error: httpx.TransportError, where: str) -> EverstepError:
-        """One that has answered before is the right one: whatever is wrong with it now may be put right."""
+        """A coordinator that has answered before is the right one: its problem may be temporary."""
         problem = explain(error, self.url)
         if problem is None and not self._has_answered and _is_hanging_up(error):
             problem = explain_silence(self.url)
         if problem is None:
-            return CoordinatorUnreachable(f"{where}: {type(error).__name__}: {error}")
-        return CoordinatorUnreachable(problem.message, hint=problem.hint) if self._has_answered else problem
+            return CoordinatorUnreachable(f"{where}: {type(error).__name__}: {error}", code="coordinator-silent")
+        if self._has_answered:
+            return CoordinatorUnreachable(problem.message, hint=problem.hint, code=problem.code)
+        return problem
 
 
 def is_foreign(url: str) -> bool:
-    """Whether what answers there is certainly no coordinator of ours. One that does not answer may be."""
+    """Whether something other than an everstep coordinator certainly answers there. No answer: it may be one."""
     transport = httpx.HTTPTransport(verify=tls_context() if url.startswith("https:") else False, trust_env=False)
     timeout = {"timeout": httpx.Timeout(CONNECT_S).as_dict()}
     try:
@@ -266,15 +154,15 @@ def _is_hanging_up(error: httpx.TransportError) -> bool:
 
 
 def _seconds(text: str) -> float:
-    """Of a Retry-After; a date, which we never send, counts as nothing said."""
+    """Of a Retry-After; a date, which the coordinator never sends, counts as none."""
     return float(text) if text.isascii() and text.isdigit() else 0.0
 
 
 def _headers(text: str) -> dict[str, httpx.Headers]:
-    """By the role that a call needs. Where we have no token for it, the coordinator says what is missing."""
+    """By the role that a call needs. Without a token for that role, the coordinator's reply names it."""
     tokens = parse_tokens(text)
     if not tokens:
-        raise UsageError("the token is empty", hint=f"see {env.TOKEN_FILE} and {env.TOKEN}")
+        raise UsageError("the token is empty", hint=f"see {env.TOKEN_FILE} and {env.TOKEN}", code="token-empty")
     chosen = {role: choose(tokens, role) or tokens[0] for role in ROLES}
     return {
         role: httpx.Headers({"authorization": f"Bearer {token.word}", "content-type": "application/json"})
@@ -282,18 +170,15 @@ def _headers(text: str) -> dict[str, httpx.Headers]:
     }
 
 
-def _of(worker: str, call: str) -> str:
-    return f"/workers/{quote(worker, safe='')}/{call}"
+def _as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _of_dataset(dataset: str) -> str:
-    return f"/datasets/{quote(dataset, safe='')}"
-
-
-def _words(status: int, body: bytes) -> str:
-    """What the coordinator said, else what the status means."""
+def _refusal(status: int, body: bytes) -> tuple[str, str]:
+    """The coordinator's sentence and code, else what the status means."""
     try:
-        return f"{status} {json.loads(body)['detail']}"
-    except (ValueError, KeyError, TypeError):
+        refusal = json.loads(body)
+        return f"{status} {refusal['detail']}", str(refusal.get("code", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
         names = {int(each): each.phrase for each in HTTPStatus}
-        return f"{status} {names.get(status, 'unknown status')}"
+        return f"{status} {names.get(status, 'unknown status')}", ""

@@ -1,6 +1,6 @@
-"""Whom we take for the coordinator: one whose certificate is signed by what EVERSTEP_CA names, else by the system's.
+"""Trust a coordinator whose certificate is signed by the one that EVERSTEP_CA names, else by one of the system's.
 
-What goes wrong between http and https is told as what it is, with the way out, never as a broken connection."""
+Mixing up http and https gives an error that says so, with the way out, not a broken connection."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ def _context(ca_file: str | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
-        why = "no certificate is in it" if isinstance(error, ssl.SSLError) else error.strerror
+        why = "it holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
         raise UsageError(
-            f"{env.CA}={ca_file}: {why}", hint="name a PEM file with the certificate that signed the coordinator's"
+            f"{env.CA}={ca_file}: {why}",
+            hint="name a PEM file with the certificate that signed the coordinator's",
+            code="ca-file-unusable",
         ) from None
 
 
@@ -40,10 +42,16 @@ def explain(error: BaseException, url: str) -> UsageError | None:
         found = found.__cause__ or found.__context__
     if isinstance(found, ssl.SSLCertVerificationError):
         return UsageError(
-            f"{url}: the coordinator's certificate is not to be trusted: {found.verify_message}", hint=_way_out(found)
+            f"{url}: the coordinator's certificate is not trusted: {found.verify_message}",
+            hint=_way_out(found),
+            code="certificate-not-trusted",
         )
     if found is not None and found.reason in _PLAIN:
-        return UsageError(f"{url}: what listens there speaks plain http", hint=f"write http://{urlsplit(url).netloc}")
+        return UsageError(
+            f"{url}: the server there speaks plain http",
+            hint=f"write http://{urlsplit(url).netloc}",
+            code="https-to-plain-http",
+        )
     return None
 
 
@@ -67,6 +75,10 @@ def explain_silence(url: str) -> UsageError | None:
             socket.create_connection((where.hostname, where.port or 80), _KNOCK_S) as connection,
             anything.wrap_socket(connection),
         ):
-            return UsageError(f"{url}: what listens there speaks https", hint=f"write https://{where.netloc}")
+            return UsageError(
+                f"{url}: the server there speaks https",
+                hint=f"write https://{where.netloc}",
+                code="plain-http-to-https",
+            )
     except OSError:
         return None

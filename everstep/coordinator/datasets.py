@@ -89,7 +89,11 @@ class JobDatasets:
 
     async def register(self, name: str, spec: wire.DatasetSpec) -> wire.DatasetView:
         if not ID.fullmatch(name):
-            raise Refused("a dataset's name is up to 128 letters, digits, dots, dashes and underscores", status=422)
+            raise Refused(
+                "a dataset's name is up to 128 letters, digits, dots, dashes and underscores",
+                status=422,
+                code="dataset-name-invalid",
+            )
         spec = replace(
             spec, minibatches_per_shard=spec.minibatches_per_shard or self._roster.policy.minibatches_per_shard
         )
@@ -169,23 +173,37 @@ class JobDatasets:
     def _ledger(self, name: str) -> ShardLedger:
         if found := self._ledgers.get(name):
             return found
-        raise Refused(f"job {self._roster.job} has no dataset {name[:80]}", status=UNKNOWN)
+        raise Refused(f"job {self._roster.job} has no dataset {name[:80]}", status=UNKNOWN, code="dataset-unknown")
 
     def _check(self, ledger: ShardLedger, key: Key, worker: Worker, message: wire.LeaseRequest) -> None:
-        """Refuse what comes too late or from nobody, before anything is changed."""
+        """Refuse calls that are late or from an unknown process, before anything is changed."""
         latest, known = self._roster.generation.number, ledger.holders.get(key)
         if message.generation > latest:
-            raise Refused(f"generation {message.generation} does not exist; the latest is {latest}", status=CONFLICT)
+            raise Refused(
+                f"generation {message.generation} does not exist; the latest is {latest}",
+                status=CONFLICT,
+                code="lease-generation-ahead",
+            )
         if known is not None and message.request < known.request:
-            raise Refused(f"request {message.request} comes after request {known.request}", status=CONFLICT)
+            raise Refused(
+                f"request {message.request} comes after request {known.request}",
+                status=CONFLICT,
+                code="lease-request-old",
+            )
         if known is not None and message.request == known.request:
             return
         if message.done and 0 < message.generation < ledger.settled:
             settled = ledger.settled
             why = f"generation {settled} has said what was committed before it"
-            raise Refused(f"generation {message.generation} is over: {why}", status=CONFLICT)
+            raise Refused(
+                f"generation {message.generation} is over: {why}", status=CONFLICT, code="lease-generation-over"
+            )
         if known is None and not worker.incarnation and any(name == key[0] for name, _ in ledger.holders):
-            raise Refused(f"{key[0]} is another process: one process of a worker takes samples", status=CONFLICT)
+            raise Refused(
+                f"{key[0]} is another process: one process of a worker takes samples",
+                status=CONFLICT,
+                code="lease-of-another-process",
+            )
 
     def _take_in(self, ledger: ShardLedger, key: Key, message: wire.LeaseRequest, now: float) -> None:
         if not _says_something(ledger.holders.get(key), message):
@@ -209,7 +227,7 @@ class JobDatasets:
     def _grant(self, name: str, key: Key, message: wire.LeaseRequest, now: float) -> str:
         """Give as many leases as are wanted and there are; why there are none, if so.
 
-        Nobody overtakes who waits, unless that one is spared."""
+        A call does not overtake waiting ones, unless those are spared."""
         if message.wants and self._lines[name]:
             self._serve(name)
         for _ in range(message.wants - _num_granted(self._ledgers[name], key, message.request)):
@@ -250,7 +268,7 @@ class JobDatasets:
         """Wait for something to be free, the end, a deadline, or a later call of the same process."""
         await self._kept()  # what was reported is safe, however long the rest takes
         if key not in self._ledgers[name].holders:
-            return "this process was given up meanwhile"
+            return "this process was declared lost meanwhile"
         loop = asyncio.get_running_loop()
         waiter = _Waiter(key, message.request, loop.create_future())
         self._lines[name].append(waiter)
@@ -344,7 +362,7 @@ class JobDatasets:
         self._deadlines[name].pop(key, None)
         self._touch(name)
         if freed:
-            log.info("%s: dataset %s: %d samples are leased again: %s", self._roster.job, name, size(freed), reason)
+            log.info("%s: dataset %s: %d samples will be leased again: %s", self._roster.job, name, size(freed), reason)
             emit("lease.freed", job=self._roster.job, worker=key[0], dataset=name, ranges=freed, reason=reason)
 
     def _tell_failure(self, ledger: ShardLedger, failed: wire.FailedPart) -> None:
@@ -383,7 +401,7 @@ class JobDatasets:
                 _wake(kept)
 
     async def _keep_stubbornly(self, rows: Sequence[Rows], waiting: Sequence[asyncio.Future[None]]) -> None:
-        """Whoever waits is told to ask again, and will be answered once this is kept."""
+        """Waiting callers get an error, ask again, and are answered once this is kept."""
         is_kept = not rows
         while not is_kept:
             try:
@@ -393,7 +411,7 @@ class JobDatasets:
                 log.error("%s: %s", self._roster.job, error)
                 for kept in waiting:
                     if not kept.done():
-                        kept.set_exception(StoreError(error.message))
+                        kept.set_exception(StoreError(error.message, code="store-failed"))
                 await asyncio.sleep(STORE_PAUSE_S)
 
 

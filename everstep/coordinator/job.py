@@ -1,6 +1,6 @@
 """One job at the edge: holds its roster, keeps what changes, wakes who waits.
 
-A change is made at once in memory, kept in the store together with what follows from it, and only then told: all
+A change is made at once in memory, kept in the store together with what follows from it, and only then reported: all
 replies are made from the roster as it was kept last. One task per job decides and keeps; calls only change and wait.
 Decisions are taken when something happened or a deadline has come, never by polling."""
 
@@ -34,10 +34,10 @@ from everstep.coordinator.roster.facts import (
 )
 from everstep.coordinator.roster.health import CUT_S
 from everstep.coordinator.roster.replies import (
+    FormedReplies,
     Notice,
     Orders,
     Peers,
-    Seats,
     job_view,
     next_peers,
     notice_of,
@@ -75,7 +75,7 @@ class CoordinatedJob:
     ) -> None:
         self._now, self._was_away = now, was_away
         self.roster = roster  # as it is
-        self.kept = roster  # as it was kept last, and told
+        self.kept = roster  # as it was kept last, and reported
         self.signs = {
             name: Sign(alive_at=self._now() + grace_s, told_at=0.0)
             for name, worker in roster.workers.items()
@@ -100,7 +100,7 @@ class CoordinatedJob:
         self._orders_of = Orders(roster, self._peers)
         self._views: dict[bool, tuple[Roster, str, int, bytes]] = {}  # by whether they are brief, and of which state
         self._num_steps = 0  # that were heard of
-        self._seats = Seats(roster.generation)
+        self._formed_replies = FormedReplies(roster.generation)
         self.shards = JobDatasets(roster, ledgers, keep, self.stop, grace_s=grace_s, now=now)
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(die_if_failed)
@@ -118,7 +118,7 @@ class CoordinatedJob:
         return job_view(self.kept, self.signs, self.reason, is_brief=is_brief)
 
     def view_json(self, *, is_brief: bool = False) -> bytes:
-        """Made again only if what it tells has changed."""
+        """Made again only if its content has changed."""
         num_steps = 0 if is_brief else self._num_steps
         roster, reason, seen, view = self._views.get(is_brief, (None, "", 0, b""))
         if roster is not self.kept or (reason, seen) != (self.reason, num_steps):
@@ -129,12 +129,12 @@ class CoordinatedJob:
     async def stop(self, reason: str) -> None:
         await self._keep(changes.stop(self.roster, reason))
 
-    async def reserve(self, request: wire.SlotRequest) -> wire.Slot:
+    async def reserve(self, request: wire.ReserveWorker) -> wire.ReservedWorker:
         roster, name = changes.reserve(self.roster, request)
         check_workers(len(roster.workers))
         is_restart = changes.counts(roster, request)
         await self._keep(roster)
-        return wire.Slot(worker=name, num_restarts=roster.num_restarts, is_restart=is_restart)
+        return wire.ReservedWorker(worker=name, num_restarts=roster.num_restarts, is_restart=is_restart)
 
     async def report(self, agent: str, report: wire.AgentReport) -> wire.AgentOrders:
         states = [(self.roster.worker(state.worker), state.is_running) for state in report.workers]
@@ -163,8 +163,8 @@ class CoordinatedJob:
             self._has_changed.set()
 
     def hung_up(self, agent: str, report: wire.AgentReport) -> None:
-        """An agent closed its connection before it was answered: it ended, or calls again at once. Or it waited in vain
-        for a coordinator that was away; then its lease decides."""
+        """An agent closed its connection before it was answered: it ended, or calls again at once. Or the
+        coordinator was away and did not answer; then its lease decides."""
         if self._was_away():
             return
         now, node, sign = self._now(), self.roster.nodes.get(agent), self.node_signs.get(agent)
@@ -200,7 +200,11 @@ class CoordinatedJob:
         worker = self._caller(name, message.incarnation)
         number = roster.generation.number
         if message.generation > number:
-            raise Refused(f"generation {message.generation} does not exist; the latest is {number}", status=CONFLICT)
+            raise Refused(
+                f"generation {message.generation} does not exist; the latest is {number}",
+                status=CONFLICT,
+                code="watch-generation-ahead",
+            )
         if worker.status == ALIVE:
             before = self.signs.get(name)
             self._num_steps += before is None or before.step != message.step
@@ -214,7 +218,7 @@ class CoordinatedJob:
                 longest_wait_s=message.longest_wait_s,
             )
         if message.seen == self._notice.seen:
-            # Not all for the same time: thousands that were told of something together would come back together.
+            # Not all for the same time: thousands that were answered together would call again together.
             hold_s = roster.policy.heartbeat_s * random.uniform(0.75, 1.0)
             await self._news.wait(min(hold_s, roster.policy.lease_s / 2))
         return self._watched_closed if self._notice.is_closed_for(message.generation) else self._watched_open
@@ -224,19 +228,19 @@ class CoordinatedJob:
         self._stand_ready(name, message, now)
         self._prove_alive(name, now)
         deadline = now + self._hold_s()
-        while not (self.kept.is_over or self._has_seat(name, message.generation)):
+        while not (self.kept.is_over or self._is_placed(name, message.generation)):
             if self._now() >= deadline:
                 reason = why_waiting(self.kept, name) or self.reason
                 return wire.to_json(wire.Arrived(is_formed=False, is_stopped=False, reason=reason))
             await self._forming.wait(deadline - self._now())
-            # A generation may have been formed and closed again before this worker could be told of it.
+            # A generation may have been formed and closed again before this worker could be answered.
             self._stand_ready(name, message, now)
         if self.kept.is_over:
             over = wire.Arrived(
                 is_formed=False, is_stopped=True, is_finished=self.kept.is_finished, reason=self.kept.reason
             )
             return wire.to_json(over)
-        return self._seats.of(name)
+        return self._formed_replies.of(name)
 
     async def broken(self, name: str, message: wire.Broken) -> None:
         await self._keep(changes.broken(self.roster, name, message, self._now()))
@@ -256,17 +260,17 @@ class CoordinatedJob:
 
     async def lease(self, name: str, message: wire.LeaseRequest) -> bytes:
         worker = self.roster.worker(name)
-        if worker.incarnation:  # else it is a classic one, of which nobody knows more than that it was started
+        if worker.incarnation:  # else it is a classic one: known only to have been started
             worker = changes.known(self.roster, name, message.incarnation)
             self._prove_alive(name, self._now())
         elif worker.status != ALIVE:
-            raise Refused(f"{name} is {worker.status}: {worker.reason}", status=CONFLICT)
+            raise Refused(f"{name} is {worker.status}: {worker.reason}", status=CONFLICT, code="lease-worker-gone")
         return await self.shards.lease(worker, message)
 
     # --- what the calls are made of ---
 
     def _caller(self, name: str, incarnation: str) -> Worker:
-        """Who calls. One that was released may not have heard of it yet: its last heartbeats are no offence."""
+        """The calling worker. A released one may not know it yet: its last heartbeats are accepted."""
         worker = self.roster.worker(name)
         if worker.status in (LEFT, SENT) and worker.incarnation == incarnation:
             return worker
@@ -294,7 +298,7 @@ class CoordinatedJob:
         """A call is proof of life only when it comes in, so it is never held for long."""
         return min(LONGEST_HOLD_S, self.roster.policy.lease_s / 3)
 
-    def _has_seat(self, name: str, after: int) -> bool:
+    def _is_placed(self, name: str, after: int) -> bool:
         """Whether a generation that was kept, and is still open, has a place for this worker."""
         return self.kept.generation is self.roster.generation and changes.is_formed(self.kept, name, after)
 
@@ -304,7 +308,7 @@ class CoordinatedJob:
             reason = kept.reason if kept.is_over else kept.workers[name].reason
             return wire.Left(is_released=True, is_closed=False, reason=reason)
         if name in kept.recalled or changes.is_formed(kept, name, generation):
-            return wire.Left(is_released=False, is_closed=True, reason=f"needed once more: {self.reason}")
+            return wire.Left(is_released=False, is_closed=True, reason=f"needed again: {self.reason}")
         return None
 
     def _orders_for(self, agent: str, incarnation: str) -> wire.AgentOrders:
@@ -371,7 +375,7 @@ class CoordinatedJob:
             log.info("%s: %s", self.roster.job, reason)
 
     async def _save_stubbornly(self, roster: Roster) -> None:
-        """Nothing is decided on top of what could not be kept. Whoever waits is told to ask again."""
+        """Nothing is decided on top of what could not be kept. Waiting callers get an error and ask again."""
         while True:
             try:
                 return await self._save(self.kept, roster)
@@ -379,7 +383,7 @@ class CoordinatedJob:
                 log.error("%s: %s", self.roster.job, error)
                 for _, future in self._until_kept:
                     if not future.done():
-                        future.set_exception(StoreError(error.message))
+                        future.set_exception(StoreError(error.message, code="store-failed"))
                 self._until_kept.clear()
                 await asyncio.sleep(STORE_PAUSE_S)
 
@@ -388,7 +392,7 @@ class CoordinatedJob:
         for worker in list(roster.workers.values())[len(before.workers) :]:  # none is ever taken out
             self._workers_of[worker.agent].append(worker.worker)
         if roster.generation is not before.generation:
-            self._seats = Seats(roster.generation)
+            self._formed_replies = FormedReplies(roster.generation)
             self._forming.ring()
         if roster.is_over and not before.is_over:
             self._forming.ring()
@@ -452,5 +456,5 @@ def _emit_generation(job: str, generation: Generation) -> None:
 
 def _emit_attempt(job: str, attempt: Attempt) -> None:
     what = "attempt.closed" if attempt.is_closed else "attempt.began"
-    agents = [seat.agent for seat in attempt.seats]
+    agents = [part.agent for part in attempt.parts]
     emit(what, job=job, attempt=attempt.number, agents=agents, size=attempt.size, reason=attempt.reason)

@@ -47,11 +47,15 @@ class Service:
     async def job(self, name: str) -> CoordinatedJob:
         if found := self._jobs.get(name) or await self._load(name):
             return found
-        raise Refused(f"there is no job {name}", status=UNKNOWN)
+        raise Refused(f"there is no job {name}", status=UNKNOWN, code="job-unknown")
 
     async def create(self, name: str, spec: wire.JobSpec) -> CoordinatedJob:
         if not ID.fullmatch(name):
-            raise Refused("a job's id is up to 128 letters, digits, dots, dashes and underscores", status=422)
+            raise Refused(
+                "a job's id is up to 128 letters, digits, dots, dashes and underscores",
+                status=422,
+                code="job-name-invalid",
+            )
         if found := self._jobs.get(name) or await self._load(name):
             return found
         async with self._opening:
@@ -68,7 +72,7 @@ class Service:
         if 0 < number < latest.number:
             found = await self._in_thread(lambda: self._store.generation(name, number))
         if found is None or number == 0:
-            raise Refused(f"job {name} has no generation {number}", status=UNKNOWN)
+            raise Refused(f"job {name} has no generation {number}", status=UNKNOWN, code="generation-unknown")
         return generation_view(found)
 
     async def keep_metrics(self, name: str, reports: Sequence[wire.MetricReport]) -> None:
@@ -86,7 +90,7 @@ class Service:
             roster = await self._in_thread(lambda: self._store.load(name)) if ID.fullmatch(name) else None
             if roster is None:
                 return None
-            # Those who look for us pause so long between two tries; their time counts from when they can have found us.
+            # Clients pause this long between two tries: their time counts from when they can have reached us.
             grace_s = LONGEST_PAUSE_S + roster.policy.lease_s
             roster = restored(roster, self._clock.now(), grace_s)
             ledgers = await self._in_thread(lambda: self._store.load_ledgers(name))

@@ -1,4 +1,4 @@
-"""Tasks without which the coordinator must not go on."""
+"""Tasks without which the coordinator must not continue."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from everstep.platforms.base import OVER, State
 from everstep.platforms.fleet import Fleet, NoFleet, ReturningNodes, keep
 from everstep.storage import private_file
 from everstep.waiting import wait_until
-from everstep.wire import JobSpec, JobView
+from everstep.wire import JobSpec, JobView, Stop
 
 _TURN_S = 0.2
 _LEAVE_S = 30.0  # after the job's end, for nodes to learn of it and leave
@@ -130,7 +130,7 @@ def _look(coordinator: Coordinator) -> JobView | None:
 
 
 def _stop(coordinator: Coordinator, reason: str) -> JobView:
-    coordinator.stop(reason)
+    coordinator.stop(Stop(reason=reason))
     return coordinator.view(is_brief=True)
 
 

@@ -45,7 +45,16 @@ from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
 from everstep.launcher.worker_files import open_log
 from everstep.process import RUNNING, STOPPED, Exit, Orphans, ending_code
-from everstep.wire import AgentOrders, AgentReport, AttemptOrder, JobView, KillOrder, Slot, WorkerExit, WorkerState
+from everstep.wire import (
+    AgentOrders,
+    AgentReport,
+    AttemptOrder,
+    JobView,
+    KillOrder,
+    ReservedWorker,
+    WorkerExit,
+    WorkerState,
+)
 
 log = logging.getLogger("everstep")
 
@@ -213,7 +222,7 @@ class Agent:
         self._awaited[request] = place
         self._loop.after(delay_s, lambda: self._reporter.ask_replacement(request, place.worker))
 
-    def _replace(self, request: str, reserved: Slot | None) -> None:
+    def _replace(self, request: str, reserved: ReservedWorker | None) -> None:
         place = self._awaited.pop(request, None)
         self._is_ending = self._is_ending or reserved is None  # the job was over before we heard of it
         if place is None or reserved is None or self._is_ending:

@@ -19,7 +19,7 @@ from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, JobFinished, JobStopped
 from everstep.launcher.probe import Probe
 from everstep.launcher.reporting import AgentReporter
-from everstep.wire import AgentOrders, AgentReport, AttemptOrder, WorkerExit
+from everstep.wire import AgentOrders, AgentReport, AttemptOrder, Stop, WorkerExit
 
 log = logging.getLogger("everstep")
 
@@ -112,7 +112,7 @@ class ExternalNode:
         """End the job for all nodes."""
         try:
             with self._connect() as coordinator:
-                coordinator.stop(reason)
+                coordinator.stop(Stop(reason=reason))
         except EverstepError as error:
             log.warning("could not report the end of the job to the coordinator: %s", error.message)
 

@@ -23,7 +23,7 @@ from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.errors import Abandoned, EverstepError, Refused, TemporaryError
 from everstep.retry import patiently
-from everstep.wire import AgentLeave, AgentOrders, AgentReport, JobView, Peer, Slot, SlotRequest, WorkerExit
+from everstep.wire import AgentLeave, AgentOrders, AgentReport, JobView, Peer, ReservedWorker, ReserveWorker, WorkerExit
 
 log = logging.getLogger("everstep")
 
@@ -48,7 +48,7 @@ class AgentReporter:
         heartbeat_s: float,
         look: Callable[[], AgentReport],
         on_orders: Callable[[AgentOrders], None],
-        on_reserved: Callable[[str, Slot | None], None],
+        on_reserved: Callable[[str, ReservedWorker | None], None],
         on_failure: Callable[[EverstepError], None],
         say: Callable[[str], None],
         wants_view: Callable[[], bool] = lambda: False,
@@ -168,7 +168,7 @@ class AgentReporter:
                     return
                 request, replaces = self._requests.popleft()
             try:
-                wanted = SlotRequest(agent=self._agent, request=request, replaces=replaces)
+                wanted = ReserveWorker(agent=self._agent, request=request, replaces=replaces)
                 reserved = self._ask(partial(coordinator.reserve, wanted))
             except Refused as refusal:
                 if refusal.status != _IS_OVER:

@@ -30,7 +30,7 @@ from everstep.errors import EverstepError, TemporaryError
 from everstep.pytorch.progress import BatchProgress
 from everstep.retry import decide_pause
 from everstep.storage import private_file
-from everstep.wire import MetricReport
+from everstep.wire import MetricReport, MetricReports
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ class JobMetrics:
         attempt = 0
         while not self._has_given_up.is_set():
             try:
-                self._coordinator.report_metrics(reports)
+                self._coordinator.report_metrics(MetricReports(reports=list(reports)))
                 return
             except TemporaryError as failure:
                 if not self._has_given_up.is_set() and not self._is_said:

@@ -29,7 +29,7 @@ from everstep.retry import patiently
 from everstep.testing.network import Network
 from everstep.testing.tape import Event, Tape, is_match
 from everstep.waiting import wait_until
-from everstep.wire import JobSpec, JobView, Policy
+from everstep.wire import JobSpec, JobView, Policy, Stop
 
 T = TypeVar("T")
 
@@ -269,7 +269,7 @@ class Cluster:
 
     def stop(self, reason: str) -> None:
         """Have the coordinator stop the job."""
-        self._ask(lambda coordinator: coordinator.stop(reason))
+        self._ask(lambda coordinator: coordinator.stop(Stop(reason=reason)))
 
     def _ask(self, question: Callable[[Coordinator], T]) -> T:
         def ask() -> T:

@@ -12,4 +12,4 @@ from everstep.wire.metrics import *
 from everstep.wire.policy import *
 from everstep.wire.shards import *
 
-REALM = "everstep"  # a coordinator names it with a 401, which tells it from other programs
+REALM = "everstep"  # a coordinator names it with a 401, which distinguishes it from other programs

@@ -3,50 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from everstep.wire.bounds import Amount, Bounds, Count, CountOrNone, Name, Port, Whole
+
+MAX_WORKERS_PER_NODE = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerState:
     """What an agent sees of one of its workers from outside."""
 
-    worker: str
+    worker: Name
     is_running: bool  # False: stopped (SIGSTOP, debugger); a running process is alive even if its threads are busy
-    step: int = 0
+    step: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitness:
     """What a node's check found before the start. None: not measured."""
 
-    gflops: float | None = None  # of its slowest device
-    mb_per_s: float | None = None  # of its best way to another node
-    failure: str = ""  # why it is no use at all
+    gflops: Amount | None = None  # of its slowest device
+    mb_per_s: Amount | None = None  # of its best link to another node
+    failure: str = ""  # why it cannot be used at all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentReport:
-    """POST …/agents/{agent}/report: heartbeat and long-poll in one; held until there are orders, at most wait_s."""
-
-    incarnation: str
-    node: str
+    incarnation: Name
+    node: Name
     workers: list[WorkerState]
-    wait_s: float = 1.0
-    num_workers: int = 0  # how many it would start; 0: it takes part in no attempt
-    address: str = ""  # where other nodes reach it …
-    probe_port: int = 0  # … and can try whether they do
-    node_rank: int = -1  # wished by the user; -1: in order of coming
-    free_port: int = 0  # rank 0 of the next attempt could listen here
-    unreachable: list[str] = field(default_factory=list)  # agents of the attempt that it cannot reach
-    silent_s: float = 0.0  # since any of its workers printed or did anything
-    peers_seen: int = 0  # the number of the peers that it was told last
+    wait_s: Amount = 1.0
+    num_workers: Annotated[int, Bounds(ge=0, le=MAX_WORKERS_PER_NODE)] = 0  # to start; 0: takes part in no attempt
+    address: Name = ""  # where other nodes reach it …
+    probe_port: Port = 0  # … and can test whether they do
+    node_rank: CountOrNone = -1  # requested by the user; -1: in order of arrival
+    free_port: Port = 0  # rank 0 of the next attempt could listen here
+    unreachable: list[Name] = field(default_factory=list)  # agents of the attempt that it cannot reach
+    silent_s: Amount = 0.0  # since any of its workers printed or did anything
+    peers_seen: Count = 0  # the number of the list of peers that it received last
     fitness: Fitness | None = None  # None: it was not checked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentLeave:
-    """POST …/agents/{agent}/leave: it ends in good order, with all its workers."""
-
-    incarnation: str
+    incarnation: Name
     reason: str
 
 
@@ -54,7 +55,7 @@ class AgentLeave:
 class KillOrder:
     worker: str
     reason: str
-    wants_stacks: bool = False  # take stack traces first: it is alive but not getting on
+    wants_stacks: bool = False  # take stack traces first: it is alive but makes no progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,36 +92,34 @@ class AgentOrders:
     reason: str  # why it was stopped; empty after a good end
     attempt: int = -1  # the latest; workers of earlier ones must end
     is_attempt_closed: bool = False  # its own workers must end too
-    wants_stacks: bool = False  # … after showing where they are: they hang
+    wants_stacks: bool = False  # … after their stacks were dumped: they hang
     start: list[AttemptOrder] = field(default_factory=list)  # this node's part of it, if it has one
-    past: list[str] = field(default_factory=list)  # its workers of attempts that are over, as far as they may still be
+    past: list[str] = field(default_factory=list)  # its workers of earlier attempts that may still run
     is_regrouping: bool = False  # the workers form generations: only the dead are replaced
     why: str = ""  # why the attempt ended, or why this node has no part in it
-    peers_seen: int = 0  # the number of the attempt's peers; 0: it has no part …
-    peers: list[Peer] = field(default_factory=list)  # … and they themselves, unless the report named that number
+    peers_seen: int = 0  # the number of the attempt's list of peers; 0: it has no part …
+    peers: list[Peer] = field(default_factory=list)  # … and the list itself, unless the report named that number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SlotRequest:
-    """POST …/workers: reserve a worker id. The same request id gets the same worker id."""
+class ReserveWorker:
+    """The same request id gets the same worker id."""
 
-    agent: str
-    request: str
-    replaces: str = ""  # a worker that ended: counts as a restart, unless the coordinator had it ended
+    agent: Name
+    request: Name
+    replaces: Name = ""  # a worker that ended: counts as a restart, unless the coordinator ordered its end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Slot:
-    worker: str  # "w0", "w1", …: never given twice in a job; empty: no restart is left
+class ReservedWorker:
+    worker: str  # "w0", "w1", …: never used twice in a job; empty: no restart is left
     num_restarts: int = 0  # of the whole job so far
     is_restart: bool = False  # it counts as one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerExit:
-    """POST …/workers/{worker}/exited, by its agent: the process is gone for certain."""
-
-    exit_code: int  # negative: ended by that signal
-    step: int = 0
-    micro_batch: int = -1  # the micro-batch it was computing; -1: none
-    was_asked: bool = False  # by its agent: it would have gone on
+    exit_code: Whole  # negative: ended by that signal
+    step: Count = 0
+    micro_batch: CountOrNone = -1  # the micro-batch it was computing; -1: none
+    was_asked: bool = False  # by its agent: it would have continued

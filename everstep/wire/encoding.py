@@ -1,4 +1,4 @@
-"""Messages to JSON and back, for the clients. The coordinator validates what it reads more strictly (`edge`)."""
+"""Messages to JSON and back, for clients. The coordinator's edge validates what it reads more strictly."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 def to_json(message: Any) -> bytes:
     return _ENCODER.encode(message).encode()
 
 
-def from_json(kind: type[T], body: bytes | dict[str, Any]) -> T:
+def from_json(kind: type[_T], body: bytes | dict[str, Any]) -> _T:
     """Build `kind` from a reply, ignoring fields that a newer coordinator may have added."""
     values = body if isinstance(body, dict) else json.loads(body)
     known, nested = _shape(kind)  # type: ignore[arg-type]
@@ -32,7 +32,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def _as_dict(message: Any) -> dict[str, Any]:
-    """Of one level, without copies: `asdict` took longer than all else that a reply needs."""
+    """One level, without copies: `asdict` took longer than the rest of a reply."""
     return {name: getattr(message, name) for name in _names(type(message))}  # type: ignore[arg-type]
 
 

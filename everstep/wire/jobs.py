@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from everstep.wire.policy import Policy
+from everstep.wire.policy import Policy, policy_problems
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobSpec:
-    """PUT /v1/jobs/{job}: create it, or find it as it is."""
-
     name: str = ""
     policy: Policy = field(default_factory=Policy)
+
+    def problems(self) -> Iterator[str]:
+        yield from policy_problems(self.policy)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stop:
-    """POST …/stop: end the job for this reason; everybody is told."""
-
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
-    """GET /v1/health: it is up."""
-
     now: float = 0.0  # the coordinator's time of day, for comparing clocks
 
 
@@ -54,7 +52,7 @@ class NodeView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobView:
-    """GET /v1/jobs/{job}: what people, the command line and tests look at."""
+    """The job as people, the command line and tests see it."""
 
     job: str
     generation: int

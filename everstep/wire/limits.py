@@ -1,4 +1,4 @@
-"""How many of each there may be: far more than anybody needs, few enough that no loop gone wrong fills the memory."""
+"""How many of each there may be: far more than needed, few enough that a runaway loop does not fill the memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from everstep.errors import CONFLICT, Refused
 
 MAX_JOBS = 10_000  # that are not over
 MAX_WORKERS = 1_000_000  # of a job, with all that it ever had
-MAX_NODES = 10_000  # of a job, likewise
+MAX_NODES = 10_000  # of a job, with all that it ever had
 MAX_DATASETS = 10_000  # of a job
 MAX_REPORTS = 1_000_000  # of a job's metrics
 
@@ -14,30 +14,46 @@ MAX_REPORTS = 1_000_000  # of a job's metrics
 def check_jobs(num_open: int) -> None:
     """Before one more is created."""
     if num_open >= MAX_JOBS:
-        raise Refused(f"{num_open} jobs are not over, and {MAX_JOBS} may be: stop some of them", status=CONFLICT)
+        raise Refused(
+            f"{num_open} jobs are open, the limit is {MAX_JOBS}: stop some of them",
+            status=CONFLICT,
+            code="too-many-jobs",
+        )
 
 
 def check_workers(num_workers: int) -> None:
     if num_workers > MAX_WORKERS:
-        raise Refused(f"the job has had {num_workers - 1} workers, and may have {MAX_WORKERS}", status=CONFLICT)
+        raise Refused(
+            f"the job has had {num_workers - 1} workers, the limit is {MAX_WORKERS}",
+            status=CONFLICT,
+            code="too-many-workers",
+        )
 
 
 def check_nodes(num_nodes: int, num_workers: int) -> None:
     """With one that comes, and its workers."""
     if num_nodes > MAX_NODES:
-        raise Refused(f"the job has had {num_nodes - 1} nodes, and may have {MAX_NODES}", status=CONFLICT)
+        raise Refused(
+            f"the job has had {num_nodes - 1} nodes, the limit is {MAX_NODES}", status=CONFLICT, code="too-many-nodes"
+        )
     check_workers(num_workers)
 
 
 def check_datasets(num_datasets: int) -> None:
     """With one that is new."""
     if num_datasets > MAX_DATASETS:
-        raise Refused(f"the job has {num_datasets - 1} datasets, and may have {MAX_DATASETS}", status=CONFLICT)
+        raise Refused(
+            f"the job has {num_datasets - 1} datasets, the limit is {MAX_DATASETS}",
+            status=CONFLICT,
+            code="too-many-datasets",
+        )
 
 
 def check_reports(num_reports: int) -> None:
     """With those that are new."""
     if num_reports > MAX_REPORTS:
         raise Refused(
-            f"with these, the job has reported metrics {num_reports} times, and may {MAX_REPORTS}", status=CONFLICT
+            f"with these, the job has reported metrics {num_reports} times, the limit is {MAX_REPORTS}",
+            status=CONFLICT,
+            code="too-many-reports",
         )

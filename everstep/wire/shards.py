@@ -5,66 +5,76 @@ The workers know which record that is (everstep.data's Permutation); the coordin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from everstep.wire.bounds import MAX_INT, Amount, Bounds, Count, Name, OneOf, Positive, Whole
 
 STOP, SKIP = "stop", "skip"
+MOST_LEASES = 64  # that one call may ask for …
+_PARTS = Bounds(max_length=8192)  # … and parts of a kind that it may bring
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DatasetSpec:
-    """PUT …/datasets/{dataset}: register it, or find it as it is; with other numbers it is refused."""
-
-    size: int  # samples
-    batch_size: int
-    epochs: int = 1
+    size: Positive  # samples
+    batch_size: Positive
+    epochs: Positive = 1
     shuffle: bool = False
-    seed: int = 0
-    minibatches_per_shard: int | None = None  # None: the policy's
+    seed: Count = 0
+    minibatches_per_shard: Positive | None = None  # None: the policy's
     is_overlapping: bool = False  # an epoch may begin while samples of the one before are still leased
-    on_bad_shard: str = STOP  # or SKIP: a shard that failed too often is left out, and listed
+    on_bad_shard: Annotated[str, OneOf(STOP, SKIP)] = STOP  # SKIP: leave out a shard that failed too often, list it
+
+    def problems(self) -> Iterator[str]:
+        if self.size * self.epochs > MAX_INT:
+            yield f"size={self.size} times epochs={self.epochs} is more than 2^53"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeasePart:
     """Positions start to start + count of a lease."""
 
-    lease: int
-    start: int
-    count: int
+    lease: Count
+    start: Count
+    count: Positive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailedPart:
     """A part that could not be processed, such as a file that cannot be read. Counts against its shard."""
 
-    lease: int
-    start: int
-    count: int
+    lease: Count
+    start: Count
+    count: Positive
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseRequest:
-    """POST …/workers/{worker}/lease: report what is done, give back what is not needed, ask for more; renews too.
+    """Repeated with the same number, it has no second effect. Also renews the worker's leases."""
 
-    Held while nothing is free but others hold leases. Repeated with the same number, it has no second effect."""
-
-    incarnation: str
+    incarnation: Name
     dataset: str
-    request: int  # 1, 2, …: counts this process's requests about this dataset
-    generation: int = 0  # in whose steps the leases are used; 0: not in steps that workers take together
-    settles: bool = False  # with this call, all that was used in steps committed before that generation is reported
-    done: list[LeasePart] = field(default_factory=list)  # used in steps that all hold; also of workers that are gone
-    returned: list[LeasePart] = field(default_factory=list)  # not used, and will not be
-    failed: list[FailedPart] = field(default_factory=list)
-    wants: int = 1  # so many more leases
-    batch_s: float = 0.0  # so long a batch takes here; 0: not known yet
-    wait_s: float = 1.0
+    request: Positive  # 1, 2, …: counts this process's requests about this dataset
+    generation: Count = 0  # in whose steps the leases are used; 0: not in steps that workers take together
+    settles: bool = False  # this call completes the reports of all steps committed before that generation
+    done: Annotated[list[LeasePart], _PARTS] = field(default_factory=list)  # used in committed steps, by any worker
+    returned: Annotated[list[LeasePart], _PARTS] = field(default_factory=list)  # not used, and will not be
+    failed: Annotated[list[FailedPart], _PARTS] = field(default_factory=list)
+    wants: Annotated[int, Bounds(ge=0, le=MOST_LEASES)] = 1  # additional leases
+    batch_s: Amount = 0.0  # time per batch on this worker; 0: not known yet
+    wait_s: Amount = 1.0
+
+    def problems(self) -> Iterator[str]:
+        if self.settles and not self.generation:
+            yield "settles=true needs a generation"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
-    lease: int  # never given twice in a dataset
+    lease: int  # never used twice in a dataset
     epoch: int
     start: int  # positions
     stop: int
@@ -84,11 +94,11 @@ class RefusedPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leased:
-    leases: list[Lease]  # all that this worker holds now; what is not among them is not its own any more
+    leases: list[Lease]  # all that this worker holds now; any other lease is no longer its own
     refused: list[RefusedPart]
-    give_back: list[int]  # leases of which others need what has not been begun: return it
+    give_back: list[int]  # leases whose remaining samples others need: return the rest
     is_end: bool  # all samples of all epochs are done
-    reason: str  # why fewer leases were given than wanted; else empty
+    reason: str  # why fewer leases were granted than wanted; else empty
     is_stopped: bool = False  # the job is over
 
 
@@ -96,10 +106,10 @@ class Leased:
 class BadShard:
     """A shard that failed."""
 
-    start: int  # position
-    failures: int
+    start: Count  # position
+    failures: Count
     reason: str  # of the last time
-    skipped: list[list[int]]  # [start, stop] of what will never be done
+    skipped: list[list[Whole]]  # [start, stop] of what will never be done
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,25 +134,21 @@ class DatasetView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Datasets:
-    """GET …/datasets."""
-
     datasets: list[DatasetView]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardCheckpoint:
-    """GET …/datasets/{dataset}/checkpoint: what is done, to be saved together with the model."""
+    """What is done, to be saved together with the model."""
 
-    size: int
+    size: Positive
     shuffle: bool
-    seed: int
-    done: list[list[int]]  # [start, stop] of positions, sorted and merged
+    seed: Count
+    done: list[list[Whole]]  # [start, stop] of positions, sorted and merged
     bad_shards: list[BadShard] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RestoreShards:
-    """POST …/datasets/{dataset}/restore: from now on this is done and nothing else. All leases are void."""
-
-    request: str  # random: the same again has no second effect
+    request: Name  # random: the same again has no second effect
     checkpoint: ShardCheckpoint

@@ -1,12 +1,12 @@
-"""Tokens and what they are good for: a word each, with the role that it has written before it.
+"""Tokens and what they allow: a word each, with its role in front of it.
 
     worker:IyRqR…           what workers and agents call
     user:9fXw2…             create jobs, stop them, look
     read-only:Zk01b…        look
     5vUuE…                  all of it
 
-One per line in a file, or with spaces between them in a variable; a line that begins with # is none. Several of a role
-are all good, so that one can be replaced while the other is in use. Pure; no text of a token is ever in an error."""
+One per line in a file, or with spaces between them in a variable; a line that begins with # is a comment. Several
+of a role are all valid, so that one can be replaced while the other is in use. Pure; no error ever shows a token."""
 
 from __future__ import annotations
 
@@ -50,12 +50,17 @@ def _parse(text: str) -> Token:
         role, word = ALL, text
     if role not in _GRANTS:
         raise UsageError(
-            f"what stands before the colon of a token is none of {', '.join(_GRANTS)}",
+            f"unknown token role; expected {', '.join(_GRANTS)}",
             hint=f"one token per line, such as {WORKER}:TOKEN; {ALL}:TOKEN for one that has a colon itself",
+            code="token-role-unknown",
         )
     if not word or not word.isascii() or not word.isprintable():
-        # Here, because whoever finds it later would quote the token.
-        raise UsageError("the token has characters that HTTP cannot carry", hint="it is one line of ASCII letters")
+        # Here, because a later error would quote the token.
+        raise UsageError(
+            "the token has characters that HTTP cannot carry",
+            hint="a token is one line of printable ASCII",
+            code="token-not-printable",
+        )
     return Token(role=role, word=word)
 
 

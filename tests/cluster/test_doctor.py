@@ -107,7 +107,7 @@ def test_the_host_with_the_slow_cable_is_left_out_of_the_run(tmp_path: Path) -> 
     (first_out, first_err), (slow_out, slow_err), (third_out, third_err) = told
     assert sorted([first_out, third_out]) == ["[w0] out of 0: an apple\n", "[w1] out of 0: an apple\n"], told
     assert slow_out == ""
-    assert "MB/s to its best neighbour, the median is" in slow_err.split("left out, a spare from now on: ")[1]
+    assert "MB/s to its best neighbor, the median is" in slow_err.split("left out, a spare from now on: ")[1]
     assert " is left out: " in first_err
     assert " is left out: " in third_err
 

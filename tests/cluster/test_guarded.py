@@ -88,7 +88,7 @@ def test_without_the_authority_the_way_out_is_told(standing: Standing, tmp_path:
     done = everstep("run", *standing.options, SCRIPTS / "puppet.py", 3, folder=tmp_path, **PLAINLY)
 
     assert done.returncode == 2
-    assert "the coordinator's certificate is not to be trusted" in done.stderr
+    assert "the coordinator's certificate is not trusted" in done.stderr
     assert "HINT: EVERSTEP_CA or --ca-file must name the certificate that signed it" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -1,33 +1,33 @@
-"""A connection that is not waited for without end: a request must come in whole within `REQUEST_S` of its first byte.
+"""A connection with a deadline: a request must arrive completely within `REQUEST_S` of its first byte.
 
-Who was served here last may ask to hear of its end (`WHEN_LOST` in a scope): that of an agent is news.
+A handler may ask to be called when the connection ends (`WHEN_LOST` in a scope): the end of an agent's is news.
 
-One timer per connection looks twice in that time whether the same request is still on its way: requests that come in at
-once, which all do, pay nothing for it. A head without end is refused while it comes in; how many bytes a body may have
-is seen to by `bodies`."""
+One timer per connection checks twice in that time whether the same request is still arriving, so requests that arrive
+at once, as usual, pay nothing for it. An endless head is refused while it arrives; `bodies` limits the body."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from everstep.coordinator.edge.replies import encode_error
+
 REQUEST_S = 20.0
 MAX_HEAD_BYTES = 1 << 16
 
-WHEN_LOST = "everstep.when_lost"  # in a scope: called with what to do if the connection ends before its next request
+WHEN_LOST = "everstep.when_lost"  # in a scope: takes what to call if the connection ends before its next request
 
-_NOTHING = object()  # is on its way
+_NOTHING = object()  # is arriving
 
 
 class HttpConnection(HttpToolsProtocol):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._seen: object = _NOTHING  # what was on its way at the last look
+        self._seen: object = _NOTHING  # what was arriving at the last check
         self._num_head_bytes = 0
         self._when_lost: Callable[[], None] | None = None
 
@@ -56,30 +56,30 @@ class HttpConnection(HttpToolsProtocol):
             return
         self._num_head_bytes += len(data)
         if self._num_head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(431, f"the head is longer than {MAX_HEAD_BYTES} bytes")
+            self._refuse(431, f"the head is longer than {MAX_HEAD_BYTES} bytes", "head-too-long")
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, msg)
+        self._refuse(400, msg, "request-malformed")
 
-    def _on_its_way(self) -> object:
-        """A request of which something is missing; also of a new connection: whoever connects has something to say."""
+    def _arriving(self) -> object:
+        """An incomplete request; a new connection counts as one, since its caller must have something to send."""
         if self.cycle is None or self.cycle.scope is not self.scope:
             return self.scope
         return self.scope if self.cycle.more_body and not self.cycle.response_complete else _NOTHING
 
     def _look(self) -> None:
-        coming = self._on_its_way()
-        is_late = coming is not _NOTHING and coming is self._seen
-        self._seen = coming
+        arriving = self._arriving()
+        is_late = arriving is not _NOTHING and arriving is self._seen
+        self._seen = arriving
         if not is_late:
             self._timer = self.loop.call_later(REQUEST_S / 2, self._look)
         elif not self.transport.is_closing():
-            self._refuse(408, f"the request did not come in whole within {REQUEST_S:.0f} s")
+            self._refuse(408, f"the request did not arrive completely within {REQUEST_S:.0f} s", "request-too-slow")
 
-    def _refuse(self, status: int, detail: str) -> None:
-        """Hang up, with a word of why unless an answer is under way."""
+    def _refuse(self, status: int, detail: str, code: str) -> None:
+        """Hang up, after sending the reason unless an answer is being sent."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            content = json.dumps({"detail": detail}).encode()
+            content = encode_error(detail, code)
             head = (
                 f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
                 f"content-length: {len(content)}\r\nconnection: close\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Serve the coordinator: bind, open the store, say where it is, answer until told to end.
+"""Serve the coordinator: bind, open the store, print its URL, answer until SIGTERM.
 
 May be killed at any moment; started again on the same store and port, everything is as before."""
 
@@ -25,8 +25,8 @@ from everstep.errors import UsageError
 from everstep.storage import private_file
 
 BACKLOG = 4096  # thousands of workers may connect at the same moment
-SWITCH_S = 0.0005  # the store's thread waits so long for its turn while calls come in, not ten times as long
-RESERVED_FILES = 128  # of those that may be open: for the store, logs and whoever is told to come back later
+SWITCH_S = 0.0005  # the store's thread waits this long for its turn while calls arrive, not ten times as long
+RESERVED_FILES = 128  # of those that may be open: for the store, logs and callers that are turned away with 503
 KEEP_ALIVE_S = 120  # longer than any client keeps an idle connection: the client closes first, and no call is lost
 
 
@@ -77,13 +77,15 @@ def serve(
 
 
 def read_or_create_token(path: Path) -> str:
-    """The token in this file; made up, for its owner alone, if there is no such file."""
+    """The token in this file; if the file does not exist, create it with a random token, readable by its owner only."""
     try:
         descriptor = private_file.descriptor(path, os.O_WRONLY | os.O_EXCL)
     except FileExistsError:
         if token := env.read_token(path):
             return token
-        raise UsageError(f"token file {path} is empty", hint="remove it: a new one will be made") from None
+        raise UsageError(
+            f"token file {path} is empty", hint="remove it: the coordinator creates a new one", code="token-file-empty"
+        ) from None
     token = secrets.token_urlsafe(32)
     with os.fdopen(descriptor, "w") as file:
         file.write(token + "\n")
@@ -99,7 +101,9 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise UsageError(
-            f"cannot listen on {host}:{port}: {error.strerror}", hint="--port 0 takes a free one"
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            hint="--port 0 takes a free one",
+            code="address-unavailable",
         ) from None
     listener.listen(BACKLOG)
     return listener
@@ -120,7 +124,7 @@ def _say_ready(url: str, ready_fd: int | None, ready_file: str | Path | None) ->
 
 
 def _tell(line: str, stream: TextIO) -> None:
-    """To its log, which may be on a full disk: no reason not to serve."""
+    """To its log. A full disk must not keep it from serving."""
     with contextlib.suppress(OSError):
         print(line, file=stream, flush=True)
 
@@ -133,11 +137,11 @@ def _raise_file_limit() -> None:
 
 
 def _max_connections() -> int:
-    """Above this, calls are answered 503, which is worth another try; files of our own must stay possible."""
+    """Above this, calls are answered 503, which is worth another try; the coordinator needs some files itself."""
     return max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_FILES)
 
 
 def _calm_garbage_collector() -> None:
-    """Our values have no cycles. Looking through all of them at every turn cost a third of the time."""
+    """Rosters and ledgers have no cycles; scanning all of them at every collection took a third of the time."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)

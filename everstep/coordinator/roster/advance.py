@@ -53,22 +53,22 @@ def _start(roster: Roster, starting: Starting, now: float) -> Roster:
         roster = changes.stop(roster, starting.reason)
     if starting.begins_on:
         roster = changes.begin_attempt(roster, starting.begins_on, starting.reason, now)
-    for node in starting.seated:
-        roster = changes.seat_node(roster, node)
+    for node in starting.joining:
+        roster = changes.add_node(roster, node)
     return roster
 
 
 def examine(
     roster: Roster, signs: Mapping[str, Sign], node_signs: Mapping[str, NodeSign], now: float
 ) -> tuple[Roster, float | None]:
-    """What follows from what did not happen: who is lost, hangs, or waits in vain. Also the next look."""
+    """What follows from what did not happen: which workers are lost, hang, or stall. Also the next look."""
     nodes = decide_nodes(roster, node_signs, now)
     for name, why in nodes.lost.items():
         roster = changes.node_away(roster, name, why, now)
         if node_signs[name].is_cut and not roster.is_over:  # its process is gone, and its workers with it
             for worker in [each for each in roster.workers.values() if each.agent == name and each.incarnation]:
                 roster = changes.lose(roster, worker.worker, f"its agent {name} is gone", now)
-    if roster.is_over:  # whoever hosts us waits until all nodes have heard of it
+    if roster.is_over:  # the coordinator's host waits until all nodes know
         return roster, nodes.next_look
     silence = decide_silence(roster, node_signs, now)
     if silence.is_silent:

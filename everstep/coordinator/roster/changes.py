@@ -20,14 +20,14 @@ from everstep.coordinator.roster.facts import (
     Attempt,
     Generation,
     Node,
+    NodePart,
     Roster,
-    Seat,
     Wish,
     Worker,
 )
 from everstep.errors import CONFLICT, Refused
 from everstep.process import Exit
-from everstep.wire import AgentReport, Announce, Arrive, Broken, Leave, Policy, Settled, SlotRequest, WorkerExit
+from everstep.wire import AgentReport, Announce, Arrive, Broken, Leave, Policy, ReserveWorker, Settled, WorkerExit
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -68,13 +68,13 @@ def close(roster: Roster, reason: str, now: float, *, must_probe: bool = False, 
     return replace(roster, generation=closed, closed_at=now)
 
 
-# --- told by agents ---
+# --- reported by agents ---
 
 
-def reserve(roster: Roster, request: SlotRequest) -> tuple[Roster, str]:
+def reserve(roster: Roster, request: ReserveWorker) -> tuple[Roster, str]:
     """A new worker's id; an empty one if it would be a restart and none is left."""
     key = (request.agent, request.request)
-    if known := roster.slots.get(key):
+    if known := roster.reserved.get(key):
         return roster, known
     _refuse_if_over(roster)
     is_restart = counts(roster, request)
@@ -84,7 +84,7 @@ def reserve(roster: Roster, request: SlotRequest) -> tuple[Roster, str]:
     return replace(roster, num_restarts=roster.num_restarts + is_restart), name
 
 
-def counts(roster: Roster, request: SlotRequest) -> bool:
+def counts(roster: Roster, request: ReserveWorker) -> bool:
     """Whether it asks for a restart: one that the loss of the state asks for is none."""
     ended = roster.workers.get(request.replaces)
     return bool(request.replaces) and not (ended and ended.is_stale)
@@ -93,11 +93,11 @@ def counts(roster: Roster, request: SlotRequest) -> bool:
 def _add_workers(roster: Roster, agent: str, requests: Sequence[str]) -> tuple[Roster, tuple[str, ...]]:
     first, attempt = len(roster.workers), roster.attempt.number
     workers = [
-        Worker(worker=f"w{first + n}", slot=first + n, agent=agent, request=request, attempt=attempt)
+        Worker(worker=f"w{first + n}", number=first + n, agent=agent, request=request, attempt=attempt)
         for n, request in enumerate(requests)
     ]
-    slots = {**roster.slots, **{(agent, each.request): each.worker for each in workers}}
-    return replace(_with(roster, *workers), slots=slots), tuple(each.worker for each in workers)
+    reserved = {**roster.reserved, **{(agent, each.request): each.worker for each in workers}}
+    return replace(_with(roster, *workers), reserved=reserved), tuple(each.worker for each in workers)
 
 
 def node_reported(roster: Roster, agent: str, report: AgentReport, now: float) -> Roster:
@@ -126,7 +126,7 @@ def node_reported(roster: Roster, agent: str, report: AgentReport, now: float) -
 
 
 def suspect_node(roster: Roster, agent: str) -> Roster:
-    """Its connection broke. What follows is no failure of anybody's until it is known whether the node is gone."""
+    """Its connection broke. Until it is known whether the node is gone, no worker is blamed for what follows."""
     node = roster.nodes[agent]
     return replace(roster, nodes={**roster.nodes, agent: replace(node, is_suspect=True)}) if node.is_present else roster
 
@@ -152,7 +152,7 @@ def begin_attempt(roster: Roster, nodes: Sequence[Node], reason: str, now: float
     )
     roster = replace(roster, attempt=attempt, attempt_at=now)
     for node in nodes:
-        roster = seat_node(roster, node)
+        roster = add_node(roster, node)
     return roster
 
 
@@ -165,13 +165,13 @@ def _max_workers(policy: Policy, nodes: Sequence[Node]) -> int:
     return min(largest, policy.max_workers or largest)
 
 
-def seat_node(roster: Roster, node: Node) -> Roster:
+def add_node(roster: Roster, node: Node) -> Roster:
     """A node takes part in the open attempt, with the next ranks."""
     attempt = roster.attempt
     requests = [f"{node.incarnation}/{attempt.number}/{local_rank}" for local_rank in range(node.num_workers)]
     roster, names = _add_workers(roster, node.agent, requests)
-    seat = Seat(agent=node.agent, incarnation=node.incarnation, workers=names, first_rank=attempt.size)
-    return replace(roster, attempt=replace(attempt, seats=(*attempt.seats, seat)))
+    part = NodePart(agent=node.agent, incarnation=node.incarnation, workers=names, first_rank=attempt.size)
+    return replace(roster, attempt=replace(attempt, parts=(*attempt.parts, part)))
 
 
 def close_attempt(roster: Roster, reason: str, *, is_restart: bool, wants_stacks: bool = False) -> Roster:
@@ -194,7 +194,7 @@ def exited(roster: Roster, name: str, end: WorkerExit, now: float) -> Roster:
     return _drop(roster, gone, f"{name} {reason}", now)
 
 
-# --- told by workers ---
+# --- reported by workers ---
 
 
 def announce(roster: Roster, name: str, message: Announce, now: float) -> Roster:
@@ -204,9 +204,11 @@ def announce(roster: Roster, name: str, message: Announce, now: float) -> Roster
     if worker.incarnation in ("", message.incarnation):
         _refuse_if_stale(worker)
     if worker.attempt < roster.attempt.number or (roster.attempt.is_closed and not roster.is_regrouping):
-        raise Refused(f"{name} belongs to an attempt that is over: {roster.attempt.reason}", status=CONFLICT)
+        raise Refused(
+            f"{name} belongs to an attempt that is over: {roster.attempt.reason}", status=CONFLICT, code="attempt-over"
+        )
     if not message.incarnation:
-        raise Refused("an incarnation must not be empty", status=422)
+        raise Refused("an incarnation must not be empty", status=422, code="incarnation-empty")
     if worker.incarnation != message.incarnation:
         roster = _begin_process(roster, worker, now)
     up = replace(
@@ -291,8 +293,7 @@ def broken(roster: Roster, name: str, message: Broken, now: float) -> Roster:
         return stop(roster, f"{name}: {message.reason}")
     if message.generation < roster.generation.number or roster.generation.is_broken:
         return roster
-    if not roster.is_member(name):
-        raise Refused(f"{name} is no member of generation {message.generation}", status=CONFLICT)
+    _refuse_if_no_member(roster, name)
     return close(roster, f"{name}: {message.reason}", now, must_probe=message.must_probe)
 
 
@@ -301,8 +302,7 @@ def settled(roster: Roster, name: str, message: Settled) -> Roster:
     _refuse_if_newer(roster, message.generation)
     if message.generation < roster.generation.number or message.generation == 0:
         return roster  # late: its arrival said the same
-    if not roster.is_member(name):
-        raise Refused(f"{name} is no member of generation {message.generation}", status=CONFLICT)
+    _refuse_if_no_member(roster, name)
     up = replace(worker, settled=message.generation, held=message.generation, step=max(worker.step, message.step))
     return roster if up == worker else _with(roster, up)
 
@@ -333,7 +333,7 @@ def leave(roster: Roster, name: str, message: Leave) -> Roster:
 
 
 def lose(roster: Roster, name: str, reason: str, now: float, *, wants_stacks: bool = False) -> Roster:
-    """No proof that it is alive or gets on, and no proof that it is gone: its agent is told to kill it."""
+    """No proof that it is alive or makes progress, and none that it is gone: its agent must kill it."""
     worker = roster.workers[name]
     if worker.status != ALIVE:
         return roster
@@ -357,12 +357,12 @@ def release(roster: Roster, names: Iterable[str], reason: str, *, status: str = 
 
 
 def send_away(roster: Roster, names: Iterable[str], reason: str, now: float) -> Roster:
-    """All members go, and none has come to its end: whoever comes next begins another generation."""
+    """All members go, and none has finished: the next workers to come form another generation."""
     return close(release(roster, names, reason, status=SENT), reason, now)
 
 
 def recall(roster: Roster, names: Iterable[str], now: float) -> Roster:
-    """Leavers that hold the newest state are needed once more."""
+    """Leavers that hold the newest state are needed again."""
     names = list(names)
     return replace(
         roster, wishes=_without(roster.wishes, names), recalled={**roster.recalled, **dict.fromkeys(names, now)}
@@ -373,7 +373,9 @@ def known(roster: Roster, name: str, incarnation: str) -> Worker:
     """The worker, if this is its present process and it is not known to be gone."""
     worker = roster.worker(name)
     if worker.incarnation != incarnation:
-        raise Refused(f"{name} is another process now, or has not announced itself", status=CONFLICT)
+        raise Refused(
+            f"{name} is another process now, or has not announced itself", status=CONFLICT, code="incarnation-unknown"
+        )
     _refuse_if_gone(worker)
     _refuse_if_stale(worker)
     return worker
@@ -417,12 +419,18 @@ def _without(mapping: Mapping[K, V], keys: Iterable[K]) -> Mapping[K, V]:
 
 def _refuse_if_over(roster: Roster) -> None:
     if roster.is_over:
-        raise Refused(f"job {roster.job} is over: {roster.reason}", status=CONFLICT)
+        raise Refused(f"job {roster.job} is over: {roster.reason}", status=CONFLICT, code="job-over")
+
+
+def _refuse_if_no_member(roster: Roster, name: str) -> None:
+    if not roster.is_member(name):
+        text = f"{name} is not a member of generation {roster.generation.number}"
+        raise Refused(text, status=CONFLICT, code="worker-not-a-member")
 
 
 def _refuse_if_gone(worker: Worker) -> None:
     if worker.status in GONE:
-        raise Refused(f"{worker.worker} is {worker.status}: {worker.reason}", status=CONFLICT)
+        raise Refused(f"{worker.worker} is {worker.status}: {worker.reason}", status=CONFLICT, code="worker-gone")
 
 
 def _refuse_if_stale(worker: Worker) -> None:
@@ -431,11 +439,14 @@ def _refuse_if_stale(worker: Worker) -> None:
             f"{worker.worker} was started before all who held the state were lost: what it loaded may be old",
             status=CONFLICT,
             hint="start it again, so that its script loads the newest checkpoint",
+            code="worker-stale",
         )
 
 
 def _refuse_if_newer(roster: Roster, generation: int) -> None:
     if generation > roster.generation.number:
         raise Refused(
-            f"generation {generation} does not exist; the latest is {roster.generation.number}", status=CONFLICT
+            f"generation {generation} does not exist; the latest is {roster.generation.number}",
+            status=CONFLICT,
+            code="generation-ahead",
         )

@@ -1,7 +1,7 @@
 """Decide who may leave, and when the job is over.
 
-Whoever leaves takes its copy of the state along. So a leaver is released only when everybody leaves, or when the
-generation that goes on without it has settled: each of its members holds the state itself.
+A worker that leaves takes its copy of the state along. So it is released only when all members leave, or when the
+generation that continues without it has settled: each of its members holds the state itself.
 Pure: facts in, a value with its reason out."""
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from everstep.coordinator.roster.facts import DEAD, LEFT, Roster, by_seniority, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeavingDecision:
+    code: str
     reason: str
     released: tuple[str, ...] = ()
     are_sent: bool = False  # all members go because they were asked to: the job is not over
@@ -21,6 +22,7 @@ class LeavingDecision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class End:
+    code: str
     reason: str
     is_finished: bool = False
     is_stopped: bool = False
@@ -28,36 +30,39 @@ class End:
 
 def decide_leaving(roster: Roster) -> LeavingDecision:
     if not roster.wishes:
-        return LeavingDecision(reason="nobody wants to leave")
+        return LeavingDecision(reason="no worker wants to leave", code="no-one-leaves")
     if _all_wish(roster):
         released = tuple(roster.wishes)
         if _all_asked(roster):
-            return LeavingDecision(reason="all members were asked to go", released=released, are_sent=True)
-        return LeavingDecision(reason="all members leave together", released=released)
+            return LeavingDecision(
+                reason="all members were asked to go", released=released, are_sent=True, code="all-asked-to-leave"
+            )
+        return LeavingDecision(reason="all members leave together", released=released, code="all-leave")
     outside = [name for name in roster.wishes if not (roster.generation.is_open and roster.is_member(name))]
     if _is_settled(roster):
         return LeavingDecision(
             reason=f"released: generation {roster.generation.number} holds the state without it",
             released=tuple(outside),
+            code="others-hold-the-state",
         )
     empty_handed = [name for name in outside if _holds_nothing(roster, name)]
-    return LeavingDecision(reason="released: it holds no state", released=tuple(empty_handed))
+    return LeavingDecision(reason="released: it holds no state", released=tuple(empty_handed), code="holds-no-state")
 
 
 def decide_end(roster: Roster) -> End:
     """The job ends well when all leave together or have ended, badly when one micro-batch kills worker after worker.
     If all were asked to go it is not over: others may come."""
     if roster.is_over:
-        return End(reason=roster.reason)
+        return End(reason=roster.reason, code="already-over")
     if _all_wish(roster) and not _all_asked(roster):
         members = roster.generation.ranks
         step = max(wish.step for wish in roster.wishes.values())
-        return End(reason=f"all {len(members)} members left together at step {step}", is_finished=True)
+        return End(reason=f"all {len(members)} members left together at step {step}", is_finished=True, code="all-left")
     if deadly := _deadly_micro_batch(roster):
-        return End(reason=deadly, is_stopped=True)
+        return End(reason=deadly, is_stopped=True, code="deadly-micro-batch")
     if _all_ended(roster):
-        return End(reason="all workers ended in good order", is_finished=True)
-    return End(reason="the job goes on")
+        return End(reason="all workers ended in good order", is_finished=True, code="all-ended")
+    return End(reason="the job continues", code="continues")
 
 
 def _all_wish(roster: Roster) -> bool:
@@ -97,6 +102,6 @@ def _deadly_micro_batch(roster: Roster) -> str | None:
 
 def _all_ended(roster: Roster) -> bool:
     """Whether all members of the latest generation ended well; without generations, all workers of the attempt."""
-    started = [name for seat in roster.attempt.seats for name in seat.workers] if roster.attempt.is_open else []
-    concerned = roster.generation.ranks or started or ([] if roster.attempt.seats else roster.workers)
+    started = [name for part in roster.attempt.parts for name in part.workers] if roster.attempt.is_open else []
+    concerned = roster.generation.ranks or started or ([] if roster.attempt.parts else roster.workers)
     return bool(concerned) and all(roster.workers[name].status == LEFT for name in concerned)

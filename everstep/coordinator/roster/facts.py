@@ -1,8 +1,8 @@
-"""The facts about one job, as frozen values: its nodes, its workers, its latest attempt and generation, who stands
-ready, who wants to leave.
+"""The facts about one job, as frozen values: its nodes, its workers, its latest attempt and generation,
+arrivals, and wishes to leave.
 
 Statuses, generations and the job's end are kept in the store. Arrivals, wishes and all moments in time are not:
-after a restart everybody says them again, and everybody gets the full time again.
+after a restart all workers and agents report them again, and get the full time again.
 Knows nothing of clocks, HTTP or storage."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHA256 = r"[0-9a-f]{64}"  # as a name of code
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Worker:
     worker: str
-    slot: int
+    number: int
     agent: str
     request: str
     status: str = ALIVE
@@ -42,7 +42,7 @@ class Worker:
     held: int = 0  # the highest it ever said: a worker that was interrupted inside an update holds nothing any more
     step: int = 0
     micro_batch: int = -1  # the micro-batch it died in
-    wants_stacks: bool = False  # it was alive but not getting on: take stack traces before killing it
+    wants_stacks: bool = False  # it was alive but made no progress: take stack traces before killing it
     attempt: int = -1  # the start of all workers that it belongs to
     died_as: int = -1  # its rank in the generation that it was lost from
     is_stale: bool = False  # its process was there before the state was lost: what it loaded may be old
@@ -69,7 +69,7 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seat:
+class NodePart:
     """One node's part in an attempt."""
 
     agent: str
@@ -80,10 +80,10 @@ class Seat:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """A start of all workers together. Number -1 stands for "none yet"."""
+    """A start of all workers together. Number -1: none yet."""
 
     number: int = -1
-    seats: tuple[Seat, ...] = ()  # by node rank
+    parts: tuple[NodePart, ...] = ()  # by node rank
     master_address: str = ""
     master_port: int = 0
     max_workers: int = 0  # the most that the job may ever have; the same in all its attempts
@@ -97,26 +97,26 @@ class Attempt:
 
     @property
     def size(self) -> int:
-        return sum(len(seat.workers) for seat in self.seats)
+        return sum(len(part.workers) for part in self.parts)
 
-    def seat(self, agent: str, incarnation: str) -> Seat | None:
-        return next((seat for seat in self.seats if (seat.agent, seat.incarnation) == (agent, incarnation)), None)
+    def part(self, agent: str, incarnation: str) -> NodePart | None:
+        return next((part for part in self.parts if (part.agent, part.incarnation) == (agent, incarnation)), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generation:
-    """A frozen membership. Number 0 stands for "none yet"."""
+    """A frozen membership. Number 0: none yet."""
 
     number: int = 0
     members: tuple[Member, ...] = ()  # by rank
     store_port: int = 0  # rank 0's
-    continues: int = 0  # whoever leads must have settled in this generation or a later one
+    continues: int = 0  # the leader must have settled in this generation or a later one
     max_workers: int | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)  # not reached by all others: who, and the sentence
     is_closed: bool = False
-    is_broken: bool = False  # closed by a loss: whoever still waits for peers waits in vain
+    is_broken: bool = False  # closed by a loss: members that wait for peers must stop waiting
     must_probe: bool = False
-    is_lost: bool = False  # nobody holds its state any more, for certain: only fresh processes may begin anew
+    is_lost: bool = False  # no process holds its state, for certain: only fresh processes may start over
     reason: str = "no generation was formed yet"
     ranks: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
 
@@ -130,7 +130,7 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arrival:
-    """One worker stands ready for the next generation."""
+    """One worker is ready for the next generation."""
 
     since: float
     settled: int
@@ -146,7 +146,7 @@ class Wish:
     generation: int
     step: int
     reason: str
-    is_asked: bool = False  # it would have gone on
+    is_asked: bool = False  # it would have continued
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,12 +192,12 @@ class Roster:
     # --- said again after a restart ---
     arrivals: Mapping[str, Arrival] = field(default_factory=dict)
     wishes: Mapping[str, Wish] = field(default_factory=dict)
-    recalled: Mapping[str, float] = field(default_factory=dict)  # leavers that are needed once more, and since when
+    recalled: Mapping[str, float] = field(default_factory=dict)  # leavers that are needed again, and since when
     lost_at: Mapping[str, float] = field(default_factory=dict)
     formed_at: float = 0.0
     closed_at: float = 0.0
     num_announced: int = 0
-    slots: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (agent, request) → worker
+    reserved: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (agent, request) → worker
 
     @property
     def is_over(self) -> bool:
@@ -207,7 +207,7 @@ class Roster:
         try:
             return self.workers[name]
         except KeyError:
-            raise Refused(f"job {self.job} has no worker {name}", status=UNKNOWN) from None
+            raise Refused(f"job {self.job} has no worker {name}", status=UNKNOWN, code="worker-unknown") from None
 
     def is_member(self, name: str) -> bool:
         """Whether this very process is in the latest generation, open or closed."""
@@ -247,7 +247,7 @@ def listed(names: Iterable[str], limit: int = 5) -> str:
     """Names for a sentence: "w0, w1 and 7 more"."""
     names = list(names)
     if len(names) <= limit:
-        return ", ".join(names) or "nobody"
+        return ", ".join(names) or "no one"
     return f"{', '.join(names[:limit])} and {len(names) - limit} more"
 
 

@@ -1,7 +1,7 @@
-"""Decide which of the nodes that were checked take part: all wait for the slowest, so much slower ones are left out.
+"""Decide which of the checked nodes take part: all wait for the slowest, so much slower nodes are left out.
 
-Never so many that too few remain; only one that failed outright is of no use at all. Who is left out stays as a spare:
-when others go, it is decided again. Pure: facts in, a value with its reason out."""
+Slow nodes are kept if too few would remain; only a failed one is never used. A node that is left out stays as a spare:
+it is decided again when others go. Pure: facts in, a value with its reason out."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 from everstep.coordinator.roster.facts import Node, listed
 
-SLOW = 2.0  # so many times slower than the median is slow
+SLOW = 2.0  # a node is slow if the median is this many times faster
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
+    code: str
     reason: str
     kept: frozenset[str]
     failed: Mapping[str, str] = field(default_factory=dict)  # agent → why
@@ -38,7 +39,7 @@ class Fit:
 def decide_fit(nodes: Sequence[Node], min_nodes: int) -> Fit:
     """Nodes that were not checked are taken as they are."""
     if all(node.fitness is None for node in nodes):
-        return Fit(reason="no node was checked", kept=frozenset(node.agent for node in nodes))
+        return Fit(reason="no node was checked", kept=frozenset(node.agent for node in nodes), code="none-checked")
     failed = {node.agent: node.fitness.failure for node in nodes if node.fitness and node.fitness.failure}
     useful = [node for node in nodes if node.agent not in failed]
     slow = dict(_slow(useful))
@@ -49,6 +50,7 @@ def decide_fit(nodes: Sequence[Node], min_nodes: int) -> Fit:
     kept = frozenset(node.agent for node in useful) - left.keys()
     names = listed([*failed, *left])
     return Fit(
+        code="some-left-out" if failed or left else "all-fit",
         reason=f"{names} left out" if failed or left else "all nodes are fit",
         kept=kept,
         failed=failed,
@@ -65,7 +67,7 @@ def _slow(nodes: Sequence[Node]) -> Iterator[tuple[str, tuple[float, str]]]:
     }
     for node in nodes:
         worse = []
-        for values, what in ((gflops, "GFLOP/s"), (mb_per_s, "MB/s to its best neighbour")):
+        for values, what in ((gflops, "GFLOP/s"), (mb_per_s, "MB/s to its best neighbor")):
             if node.agent in values:
                 median, own = statistics.median(values.values()), values[node.agent]
                 ratio = median / own if own > 0 else float("inf")

@@ -1,8 +1,8 @@
 """Decide when the next generation is formed, and by whom.
 
-Two promises. Never two histories: somebody of the last generation stands here, or all of it must have stopped. And
-the state is not dropped while anybody may still hold it: a generation goes on from the newest state that
-anyone settled in, and starts afresh only when all who held it are gone for certain. A fresh start is led by processes
+Two promises. Never two histories: a member of the last generation is present, or all of it must have stopped. And
+the state is not dropped while any worker may still hold it: a generation continues from the newest state that any
+worker settled in, and starts over only when all that held it are gone for certain. A fresh start is led by processes
 that were started after the loss: their scripts have loaded the newest checkpoint. All others may have loaded an older
 one, and are started again.
 Pure: facts and `now` in, a value with its reason out."""
@@ -21,21 +21,22 @@ LAST_CALL_S = 20.0  # a worker that stops by itself may be in the middle of a ca
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forming:
+    code: str
     reason: str
     next_look: float | None = None  # when to decide again if nothing happens before
     lost: tuple[str, ...] = ()  # did not arrive in time
     breaks: bool = False  # the generation was closed in good order, but not all come: tell them that it is over
     recalled: tuple[str, ...] = ()  # want to leave, but hold the newest state
-    is_state_lost: bool = False  # all who held it are gone: whoever is here must be started again
+    is_state_lost: bool = False  # all that held it are gone: workers that are present must be restarted
     formed: Generation | None = None
 
 
 def decide_generation(roster: Roster, signs: Mapping[str, Sign], now: float) -> Forming:
     generation = roster.generation
     if roster.is_over:
-        return Forming(reason=f"the job is over: {roster.reason}")
+        return Forming(reason=f"the job is over: {roster.reason}", code="over")
     if generation.is_open:
-        return Forming(reason=generation.reason)
+        return Forming(reason=generation.reason, code="open")
     if generation.number == 0:
         return _decide_first(roster, now)
     return _decide_missing(roster, signs, now) or _decide_recall(roster) or _decide_next(roster, now)
@@ -44,13 +45,14 @@ def decide_generation(roster: Roster, signs: Mapping[str, Sign], now: float) -> 
 def _decide_first(roster: Roster, now: float) -> Forming:
     policy, num_arrived = roster.policy, len(roster.arrivals)
     if not num_arrived:
-        return Forming(reason="no worker has arrived yet")
+        return Forming(reason="no worker has arrived yet", code="none-arrived")
     start_workers = min(policy.start_workers, _max_workers(roster) or policy.start_workers)
     deadline = min(arrival.since for arrival in roster.arrivals.values()) + policy.start_s
     if num_arrived < start_workers and now < deadline:
         return Forming(
             reason=f"{num_arrived} of {start_workers} workers arrived; waiting at most {policy.start_s:.1f} s for more",
             next_look=deadline,
+            code="waits-for-start",
         )
     return _form(roster)
 
@@ -59,14 +61,16 @@ def _decide_first(roster: Roster, now: float) -> Forming:
 
 
 def _decide_missing(roster: Roster, signs: Mapping[str, Sign], now: float) -> Forming | None:
-    """Whoever is alive and belongs to the closed generation is waited for, but not for ever."""
+    """Wait for the live members of the closed generation, up to a deadline."""
     deadlines = _awaited(roster, signs)
     if not deadlines:
         return None
     if min(deadlines.values()) <= now and not roster.generation.is_broken:
-        # Members come by themselves after a closing in good order, so they were not told to. Before it costs a life:
+        # Members come by themselves after a closing in good order, without an order. Before a worker is declared lost:
         slow = by_seniority(roster, (name for name, deadline in deadlines.items() if deadline <= now))
-        return Forming(reason=f"{listed(slow)} did not come with the others after the last step", breaks=True)
+        return Forming(
+            reason=f"{listed(slow)} did not come with the others after the last step", breaks=True, code="breaks"
+        )
     return _wait_or_lose(roster, deadlines, now, "for the next generation")
 
 
@@ -92,11 +96,12 @@ def _busy_until(roster: Roster, sign: Sign | None) -> float:
 def _wait_or_lose(roster: Roster, deadlines: Mapping[str, float], now: float, what: str) -> Forming:
     late = tuple(by_seniority(roster, (name for name, deadline in deadlines.items() if deadline <= now)))
     if late:
-        return Forming(reason=f"{listed(late)} did not arrive in time {what}", lost=late)
+        return Forming(reason=f"{listed(late)} did not arrive in time {what}", lost=late, code="late")
     missing = by_seniority(roster, deadlines)
     return Forming(
         reason=f"{len(roster.arrivals)} arrived; waiting for {listed(missing)} {what}",
         next_look=min(deadlines.values()),
+        code="waits-for-members",
     )
 
 
@@ -110,7 +115,9 @@ def _decide_recall(roster: Roster) -> Forming | None:
     if not ahead:
         return None
     return Forming(
-        reason=f"{listed(by_seniority(roster, ahead))} wants to leave but holds the newest state", recalled=ahead
+        reason=f"{listed(by_seniority(roster, ahead))} wants to leave but holds the newest state",
+        recalled=ahead,
+        code="recalls",
     )
 
 
@@ -120,16 +127,18 @@ def _decide_next(roster: Roster, now: float) -> Forming:
         return _form(roster)
     if not generation.is_lost:
         gone = f"started before all who held the state of generation {newest} were lost"
-        return _decide_holders(roster, newest, now) or Forming(reason=gone, is_state_lost=True)
+        return _decide_holders(roster, newest, now) or Forming(reason=gone, is_state_lost=True, code="state-lost")
     if not roster.arrivals:
-        return Forming(reason=f"nobody is left of generation {generation.number}; waiting for workers")
-    return _form(roster, alarm=f"NO LIVE WORKER HOLDS THE STATE of generation {newest}, starting afresh: ")
+        return Forming(
+            reason=f"no worker is left of generation {generation.number}; waiting for workers", code="waits-for-workers"
+        )
+    return _form(roster, alarm=f"NO LIVE WORKER HOLDS THE STATE of generation {newest}, starting over: ")
 
 
 def _newest(roster: Roster) -> int:
     """The generation whose state is the newest that can exist.
 
-    Nobody steps in a generation before all of its members hold the state. So if one of them stands here and never
+    No member steps in a generation before all of them hold the state. So if one of them is present and never
     did, what the others brought along is still the newest; so it is if all of them died before they did a step. Else
     it may have stepped, and they may be behind."""
     generation = roster.generation
@@ -149,7 +158,7 @@ def _decide_holders(roster: Roster, newest: int, now: float) -> Forming | None:
     missing = {each.worker: deadline for each in holders if each.status == ALIVE and each.worker not in roster.arrivals}
     if missing:
         return _wait_or_lose(roster, missing, now, "with the newest state")
-    # Any of the lost may hold it without our having heard of it. And if no member stands here, they may even be
+    # Any of the lost may hold it without having reported it. And if no member is present, they may even be
     # stepping on without us: since all of them are waited for, there are never two histories.
     lost = [each.worker for each in roster.workers.values() if each.status == LOST and not each.is_stale]
     return _wait_for_fence(roster, lost, now, f"may hold the state of generation {newest}, or be stepping on")
@@ -166,6 +175,7 @@ def _wait_for_fence(roster: Roster, lost: list[str], now: float, what: str) -> F
         reason=f"{listed(by_seniority(roster, unfenced))} cannot be heard and {what}; "
         f"waiting for its death or {fence_s:.1f} s",
         next_look=max(deadlines.values()),
+        code="waits-for-fence",
     )
 
 
@@ -186,12 +196,16 @@ def _form(roster: Roster, *, alarm: str = "") -> Forming:
     chosen = _within(roster, [name for name in candidates if name in mutual], max_workers)
     if len(chosen) < roster.policy.min_workers:
         return Forming(
-            reason=f"{len(chosen)} workers can form a generation; waiting for at least {roster.policy.min_workers}"
+            reason=f"{len(chosen)} workers can form a generation; waiting for at least {roster.policy.min_workers}",
+            code="too-few-workers",
         )
     num_nodes, min_nodes = len({roster.workers[name].agent for name in chosen}), _min_nodes(roster)
     if num_nodes < min_nodes:
         nodes = f"{num_nodes} node{'s' * (num_nodes != 1)}"
-        return Forming(reason=f"workers of {nodes} can form a generation; waiting for at least {min_nodes} nodes")
+        return Forming(
+            reason=f"workers of {nodes} can form a generation; waiting for at least {min_nodes} nodes",
+            code="too-few-nodes",
+        )
     left_out = {
         name: f"{name} cannot reach, or be reached by, all of generation {roster.generation.number + 1}"
         for name in candidates
@@ -199,11 +213,11 @@ def _form(roster: Roster, *, alarm: str = "") -> Forming:
     }
     continues = max(arrivals[name].settled for name in chosen)
     generation = _generation(roster, chosen, continues, max_workers, left_out, alarm)
-    return Forming(reason=generation.reason, formed=generation)
+    return Forming(reason=generation.reason, formed=generation, code="formed")
 
 
 def _within(roster: Roster, candidates: list[str], max_workers: int | None) -> list[str]:
-    """At most so many, by seniority: the most advanced first of all, then survivors, then newcomers."""
+    """At most `max_workers`, by seniority: the most advanced first of all, then survivors, then newcomers."""
     if max_workers is None or len(candidates) <= max_workers:
         return candidates
     arrivals = roster.arrivals
@@ -238,7 +252,7 @@ def _generation(
 
 
 def _min_nodes(roster: Roster) -> int:
-    """Of a range MIN:MAX, MIN. A plain number says how many to begin with: a job goes on with fewer."""
+    """Of a range MIN:MAX, MIN. A plain number says how many to begin with: a job continues with fewer."""
     least, most = roster.policy.min_nodes, roster.policy.max_nodes
     return least if most is not None and least < most else 1
 

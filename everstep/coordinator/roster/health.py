@@ -1,8 +1,8 @@
 """Decide who is lost, who hangs, and whether a whole generation stalls.
 
-Alive is not the same as getting on. Life has a short lease, proved by any call of the worker or by its agent.
+A live worker may make no progress. Life has a short lease, proved by any call of the worker or by its agent.
 Progress is judged by what the workers say of their phases, against times learned from the job itself, so that a
-compilation or a long validation kills nobody. What was said too long ago is no evidence of anything.
+compilation or a long validation kills no worker. Old reports prove nothing.
 Pure: facts and `now` in, a value with its reason out."""
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 from everstep.coordinator.roster.facts import ALIVE, LEFT, NodeSign, Roster, Sign, listed
 from everstep.wire import COMPUTING, WAITING
 
-HANG_STEPS = 10  # a worker hangs when a micro-batch takes so many of its longest steps …
-STALL_WAITS = 5  # … and a generation stalls when all wait for so many of the longest waits
+HANG_STEPS = 10  # a worker hangs when a micro-batch takes this many of its longest steps …
+STALL_WAITS = 5  # … and a generation stalls when all wait for this many of the longest waits
 FIRST_STEP_STALLS = 6  # before the first step nothing is known yet: groups are formed, kernels compiled
 CUT_S = 0.5  # an agent whose connection was closed has this long to open another
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HealthDecision:
+    code: str
     reason: str
     next_look: float | None = None
     lost: Mapping[str, str]  # worker → why
@@ -28,6 +29,7 @@ class HealthDecision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Silence:
+    code: str
     reason: str
     next_look: float | None = None
     is_silent: bool = False
@@ -35,6 +37,7 @@ class Silence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hang:
+    code: str
     reason: str
     next_look: float | None = None
     worker: str | None = None
@@ -42,6 +45,7 @@ class Hang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
+    code: str
     reason: str
     next_look: float | None = None
     is_stalled: bool = False
@@ -60,7 +64,7 @@ def decide_health(roster: Roster, signs: Mapping[str, Sign], now: float) -> Heal
         elif next_look is None or deadline < next_look:
             next_look = deadline
     reason = f"{listed(silent)} gave no proof of life for {lease_s:.1f} s" if silent else "all are alive"
-    return HealthDecision(reason=reason, lost=silent, next_look=next_look)
+    return HealthDecision(code="some-lost" if silent else "all-alive", reason=reason, lost=silent, next_look=next_look)
 
 
 def decide_nodes(roster: Roster, signs: Mapping[str, NodeSign], now: float) -> HealthDecision:
@@ -76,7 +80,10 @@ def decide_nodes(roster: Roster, signs: Mapping[str, NodeSign], now: float) -> H
         elif next_look is None or deadline < next_look:
             next_look = deadline
     return HealthDecision(
-        reason=f"{listed(gone)} gone" if gone else "all nodes are there", lost=gone, next_look=next_look
+        code="some-gone" if gone else "all-present",
+        reason=f"{listed(gone)} gone" if gone else "all nodes are present",
+        lost=gone,
+        next_look=next_look,
     )
 
 
@@ -84,21 +91,25 @@ def decide_silence(roster: Roster, signs: Mapping[str, NodeSign], now: float) ->
     """Classic workers tell nothing of their steps: they hang when none of them printed or did anything for long."""
     silence_s, attempt = roster.policy.silence_s, roster.attempt
     if silence_s is None or not attempt.is_open or roster.is_regrouping:
-        return Silence(reason="nobody listens")
-    unfinished = [s for s in attempt.seats if any(roster.workers[name].status != LEFT for name in s.workers)]
-    if not unfinished or any(seat.agent not in signs for seat in unfinished):
-        return Silence(reason="not all nodes have been heard", next_look=now + silence_s)
-    since = max(roster.attempt_at, *(signs[seat.agent].silent_since for seat in unfinished))
+        return Silence(reason="silence is not watched", code="not-watched")
+    unfinished = [s for s in attempt.parts if any(roster.workers[name].status != LEFT for name in s.workers)]
+    if not unfinished or any(part.agent not in signs for part in unfinished):
+        return Silence(reason="not all nodes have been heard", next_look=now + silence_s, code="not-all-heard")
+    since = max(roster.attempt_at, *(signs[part.agent].silent_since for part in unfinished))
     if since + silence_s > now:
-        return Silence(reason="workers speak", next_look=since + silence_s)
-    return Silence(reason=f"no worker printed or did anything for {now - since:.1f} s", is_silent=True)
+        return Silence(reason="workers are active", next_look=since + silence_s, code="not-silent")
+    return Silence(reason=f"no worker printed or did anything for {now - since:.1f} s", is_silent=True, code="silent")
 
 
 def decide_hang(roster: Roster, signs: Mapping[str, Sign], now: float) -> Hang:
     """One computes far longer than it ever did, and all others wait for it."""
     heard = _heard(roster, signs, now)
     if heard is None:
-        return Hang(reason="not all members have been heard", next_look=_later(roster, now, roster.policy.hang_s))
+        return Hang(
+            reason="not all members have been heard",
+            next_look=_later(roster, now, roster.policy.hang_s),
+            code="not-all-heard",
+        )
     computing = [name for name, sign in heard.items() if sign.phase == COMPUTING]
     num_waiting = sum(1 for sign in heard.values() if sign.phase == WAITING)
     if len(computing) == 1 and num_waiting == len(heard) - 1:
@@ -106,25 +117,40 @@ def decide_hang(roster: Roster, signs: Mapping[str, Sign], now: float) -> Hang:
         threshold_s = max(roster.policy.hang_s, HANG_STEPS * sign.longest_step_s)
         if sign.phase_since + threshold_s <= now:
             return Hang(
-                reason=f"{name} computes since {now - sign.phase_since:.1f} s (its longest step took "
+                reason=f"{name} has computed for {now - sign.phase_since:.1f} s (its longest step took "
                 f"{sign.longest_step_s:.1f} s) while {num_waiting} others wait",
                 worker=name,
+                code="hangs",
             )
-        return Hang(reason="the others wait for one that computes", next_look=sign.phase_since + threshold_s)
-    # Nobody can hang sooner than this, whatever is heard next.
+        return Hang(
+            reason="the others wait for one that computes",
+            next_look=sign.phase_since + threshold_s,
+            code="waits-for-one",
+        )
+    # No worker can hang sooner than this, whatever is heard next.
     earliest = min(sign.phase_since if sign.phase == COMPUTING else sign.told_at for sign in heard.values())
-    return Hang(reason="nobody hangs", next_look=max(earliest + roster.policy.hang_s, now + roster.policy.heartbeat_s))
+    return Hang(
+        reason="no worker hangs",
+        next_look=max(earliest + roster.policy.hang_s, now + roster.policy.heartbeat_s),
+        code="none-hangs",
+    )
 
 
 def decide_stall(roster: Roster, signs: Mapping[str, Sign], now: float) -> Stall:
-    """All wait for each other: nobody is dead, yet something between them is cut."""
+    """All wait for each other: none is dead, yet a link between them is cut."""
     heard = _heard(roster, signs, now)
     if heard is None:
-        return Stall(reason="not all members have been heard", next_look=_later(roster, now, roster.policy.stall_s))
+        return Stall(
+            reason="not all members have been heard",
+            next_look=_later(roster, now, roster.policy.stall_s),
+            code="not-all-heard",
+        )
     stall_s = roster.policy.stall_s
     if not all(sign.phase == WAITING for sign in heard.values()):
         latest = max(sign.phase_since if sign.phase == WAITING else sign.told_at for sign in heard.values())
-        return Stall(reason="not all wait", next_look=max(latest + stall_s, now + roster.policy.heartbeat_s))
+        return Stall(
+            reason="not all wait", next_look=max(latest + stall_s, now + roster.policy.heartbeat_s), code="not-all-wait"
+        )
     if min(sign.step for sign in heard.values()) > 0:
         threshold_s = max(stall_s, STALL_WAITS * max(sign.longest_wait_s for sign in heard.values()))
     else:
@@ -132,15 +158,16 @@ def decide_stall(roster: Roster, signs: Mapping[str, Sign], now: float) -> Stall
     since = max(sign.phase_since for sign in heard.values())
     if since + threshold_s > now:
         # Not later than a stall time from now: the threshold shrinks after the first step.
-        return Stall(reason="all wait", next_look=min(since + threshold_s, now + stall_s))
+        return Stall(reason="all wait", next_look=min(since + threshold_s, now + stall_s), code="all-wait")
     return Stall(
-        reason=f"all {len(heard)} members wait for each other since {now - since:.1f} s: something between them is cut",
+        reason=f"all {len(heard)} members have waited for each other for {now - since:.1f} s: a link is cut",
         is_stalled=True,
+        code="stalled",
     )
 
 
 def _later(roster: Roster, now: float, patience_s: float) -> float | None:
-    """Whatever is heard next, nothing can last for so long sooner than this."""
+    """The earliest time at which anything can have lasted that long, whatever is reported next."""
     if not roster.generation.is_open:
         return None
     return max(roster.formed_at + patience_s, now + roster.policy.heartbeat_s)

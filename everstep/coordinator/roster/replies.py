@@ -17,8 +17,8 @@ from everstep.coordinator.roster.facts import (
     WAITING_TO_JOIN,
     Generation,
     Node,
+    NodePart,
     Roster,
-    Seat,
     Sign,
     Worker,
     num_newcomers,
@@ -41,7 +41,7 @@ from everstep.wire import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Notice:
-    """What everybody who watches is told, and the number by which one knows whether one has heard it."""
+    """The reply to all watching workers, and the number by which a worker knows whether it has seen it."""
 
     seen: int
     generation: int
@@ -94,7 +94,7 @@ def notice_of(roster: Roster, seen: int) -> Notice:
     )
 
 
-class Seats:
+class FormedReplies:
     """The answer to each member of a generation: the same bytes but for the rank."""
 
     def __init__(self, generation: Generation) -> None:
@@ -111,7 +111,7 @@ class Seats:
             store_port=generation.store_port,
             continues=generation.continues,
         )
-        # The reason contains names, never JSON of ours: an unescaped quote cannot occur inside a JSON text.
+        # The reason contains names, never JSON: an unescaped quote cannot occur inside a JSON text.
         self._before, self._after = to_json(template).split(b'"rank":0', 1)
 
     def of(self, worker: str) -> bytes:
@@ -119,7 +119,7 @@ class Seats:
 
 
 def why_waiting(roster: Roster, name: str) -> str | None:
-    """Why one that stands ready is not in the open generation, if there is one."""
+    """Why a worker that is ready is not in the open generation, if there is one."""
     generation = roster.generation
     if name in generation.left_out or not generation.is_open:
         return generation.left_out.get(name)
@@ -129,25 +129,25 @@ def why_waiting(roster: Roster, name: str) -> str | None:
 
 
 class Orders:
-    """What agents are told of a roster. What is the same for all of them is found once."""
+    """The orders that a roster means for agents. What all of them have in common is computed once."""
 
     def __init__(self, roster: Roster, peers: Peers) -> None:
         self.roster, self._peers = roster, peers
-        self._seats = {(each.agent, each.incarnation): (rank, each) for rank, each in enumerate(roster.attempt.seats)}
+        self._parts = {(each.agent, each.incarnation): (rank, each) for rank, each in enumerate(roster.attempt.parts)}
         self._size, self._fit = roster.attempt.size, fit_nodes(roster)
         self._is_regrouping = roster.is_regrouping
 
     def of(self, agent: str, incarnation: str, workers: Iterable[Worker]) -> AgentOrders:
         """All but the peers themselves."""
         roster, attempt = self.roster, self.roster.attempt
-        seat, workers = self._seats.get((agent, incarnation)), list(workers)
+        part, workers = self._parts.get((agent, incarnation)), list(workers)
         kill = [
             KillOrder(worker=each.worker, reason=each.reason, wants_stacks=each.wants_stacks)
             for each in workers
             if each.status == LOST
         ]
         unended_ = unended(workers, incarnation)
-        has_part = seat is not None and attempt.is_open
+        has_part = part is not None and attempt.is_open
         return AgentOrders(
             kill=kill,
             is_ended=roster.is_over,
@@ -155,7 +155,7 @@ class Orders:
             attempt=attempt.number,
             is_attempt_closed=attempt.is_closed,
             wants_stacks=attempt.wants_stacks,
-            start=[self._attempt_order(*seat)] if seat is not None and has_part and not roster.is_over else [],
+            start=[self._attempt_order(*part)] if part is not None and has_part and not roster.is_over else [],
             past=[each.worker for each in unended_ if attempt.is_closed or each.attempt < attempt.number],
             is_regrouping=self._is_regrouping,
             why=attempt.reason if has_part or attempt.is_closed else self._why_idle(agent),
@@ -170,14 +170,14 @@ class Orders:
     def _why_all_idle(self) -> str:
         return why_idle(self.roster)
 
-    def _attempt_order(self, node_rank: int, seat: Seat) -> AttemptOrder:
+    def _attempt_order(self, node_rank: int, part: NodePart) -> AttemptOrder:
         roster, attempt = self.roster, self.roster.attempt
         return AttemptOrder(
             number=attempt.number,
-            workers=list(seat.workers),
+            workers=list(part.workers),
             node_rank=node_rank,
-            num_nodes=len(attempt.seats),
-            first_rank=seat.first_rank,
+            num_nodes=len(attempt.parts),
+            first_rank=part.first_rank,
             size=self._size,
             master_address=attempt.master_address,
             master_port=attempt.master_port,
@@ -197,14 +197,14 @@ class Peers:
 
 
 def next_peers(roster: Roster, before: Peers) -> Peers:
-    nodes = [roster.nodes[each.agent] for each in roster.attempt.seats if each.agent in roster.nodes]
+    nodes = [roster.nodes[each.agent] for each in roster.attempt.parts if each.agent in roster.nodes]
     found = [Peer(agent=node.agent, address=node.address, probe_port=node.probe_port) for node in nodes]
     found = [peer for peer in found if peer.probe_port]
     return before if found == before.all else Peers(seen=before.seen + 1, all=found)
 
 
 def job_view(roster: Roster, signs: Mapping[str, Sign], reason: str, *, is_brief: bool = False) -> JobView:
-    """A brief one tells of no worker: for those who look again and again."""
+    """A brief one leaves out the workers, for callers that poll."""
     return JobView(
         job=roster.job,
         generation=roster.generation.number,
@@ -220,13 +220,13 @@ def job_view(roster: Roster, signs: Mapping[str, Sign], reason: str, *, is_brief
 
 
 def _node_view(roster: Roster, node: Node) -> NodeView:
-    seat = roster.attempt.seat(node.agent, node.incarnation)
+    part = roster.attempt.part(node.agent, node.incarnation)
     return NodeView(
         agent=node.agent,
         address=node.address,
         num_workers=node.num_workers,
         is_present=node.is_present,
-        node_rank=roster.attempt.seats.index(seat) if seat else -1,
+        node_rank=roster.attempt.parts.index(part) if part else -1,
         reason=node.reason,
     )
 

@@ -1,8 +1,8 @@
 """Decide when all workers are started together, and on which nodes: the first time, and again for classic scripts.
 
 Workers that announce themselves form generations: only the dead among them are replaced, and a node that comes later
-is seated beside the others. All others are classic: when one fails, or a node comes or goes, all are restarted
-together, on a fresh port, once every node has ended its own. A worker that ended well is no loss.
+joins the others. All others are classic: when one fails, or a node comes or goes, all are restarted
+together, on a fresh port, once every node has ended its own. A worker that ended well is not a loss.
 Pure: facts and `now` in, a value with its reason out."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from everstep.coordinator.roster.facts import DEAD, GONE, LEFT, Node, Roster, Seat, Worker, listed
+from everstep.coordinator.roster.facts import DEAD, GONE, LEFT, Node, NodePart, Roster, Worker, listed
 from everstep.coordinator.roster.fitness import Fit, decide_fit
 from everstep.coordinator.roster.reachability import largest_mutual
 from everstep.wire import limits
@@ -19,10 +19,11 @@ from everstep.wire import limits
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Starting:
+    code: str
     reason: str
     next_look: float | None = None  # when to decide again if nothing happens before
     begins_on: tuple[Node, ...] = ()  # the next attempt begins, on these nodes
-    seated: tuple[Node, ...] = ()  # these join the attempt that there is
+    joining: tuple[Node, ...] = ()  # these join the attempt that there is
     closes: bool = False  # the attempt is over, for `reason` …
     is_restart: bool = False  # … which counts
     stops: bool = False  # the job is over, for `reason`
@@ -31,11 +32,11 @@ class Starting:
 def decide_attempt(roster: Roster, now: float) -> Starting:
     attempt = roster.attempt
     if roster.is_over:
-        return Starting(reason=f"the job is over: {roster.reason}")
+        return Starting(reason=f"the job is over: {roster.reason}", code="over")
     if not attempt.is_open:
         return _decide_next(roster, now)
     if roster.is_regrouping:
-        return _decide_seats(roster)
+        return _decide_joining(roster)
     return _decide_gone(roster) or _decide_failure(roster) or _decide_newcomers(roster, now)
 
 
@@ -52,23 +53,32 @@ def _decide_next(roster: Roster, now: float) -> Starting:
         return _wait_for_nodes(roster, candidates, chosen, now)
     busy = [node.agent for node in chosen if not _is_idle(roster, node)]
     if busy:
-        return Starting(reason=f"{listed(busy)} still end{'s' * (len(busy) == 1)} the workers of the last attempt")
+        return Starting(
+            reason=f"{listed(busy)} still end{'s' * (len(busy) == 1)} the workers of the last attempt",
+            code="waits-for-last-attempt",
+        )
     is_first = roster.attempt.number < 0
     if is_first and len(chosen) < policy.start_nodes and now < (deadline := roster.nodes_at + policy.start_s):
-        return Starting(reason=f"{len(chosen)} of {policy.start_nodes} nodes are there", next_look=deadline)
+        return Starting(
+            reason=f"{len(chosen)} of {policy.start_nodes} nodes are there", next_look=deadline, code="waits-for-start"
+        )
     last_call = roster.nodes_at + policy.last_call_s
     num_here = len(chosen) + len(fit_nodes(roster).left_out)  # these have come too: they are not waited for
     if (policy.max_nodes is None or num_here < policy.max_nodes) and now < last_call:
-        return Starting(reason=f"{len(chosen)} nodes are there; more may come", next_look=last_call)
+        return Starting(reason=f"{len(chosen)} nodes are there; more may come", next_look=last_call, code="last-call")
     chosen = sorted(chosen[: policy.max_nodes], key=_place)
     if len(_within_limit(roster, chosen)) < len(chosen):
         num = len(roster.workers) + sum(node.num_workers for node in chosen)
-        return Starting(reason=f"the job would have {num} workers, and may have {limits.MAX_WORKERS}", stops=True)
+        return Starting(
+            reason=f"the job would have {num} workers, the limit is {limits.MAX_WORKERS}",
+            stops=True,
+            code="too-many-workers",
+        )
     why = f" after: {roster.attempt.reason}" if roster.attempt.number >= 0 else ""
     size = sum(node.num_workers for node in chosen)
     nodes = f"{len(chosen)} node{'s' * (len(chosen) != 1)}"
     reason = f"attempt {roster.attempt.number + 1} with {size} workers on {nodes}{why}"
-    return Starting(reason=reason, begins_on=tuple(chosen))
+    return Starting(reason=reason, begins_on=tuple(chosen), code="begins")
 
 
 def _within_limit(roster: Roster, nodes: Sequence[Node]) -> list[Node]:
@@ -80,10 +90,10 @@ def _within_limit(roster: Roster, nodes: Sequence[Node]) -> list[Node]:
 
 def _candidates(roster: Roster) -> list[Node]:
     """Fit nodes that are there and have workers to start: those of the last attempt first, then in order of coming."""
-    seated = {(seat.agent, seat.incarnation) for seat in roster.attempt.seats}
+    taking_part = {(part.agent, part.incarnation) for part in roster.attempt.parts}
     kept = fit_nodes(roster).kept
     candidates = [node for node in _present(roster) if node.agent in kept]
-    return sorted(candidates, key=lambda node: ((node.agent, node.incarnation) not in seated, node.order))
+    return sorted(candidates, key=lambda node: ((node.agent, node.incarnation) not in taking_part, node.order))
 
 
 def _present(roster: Roster) -> list[Node]:
@@ -100,9 +110,15 @@ def _decide_unfit(roster: Roster, now: float) -> Starting | None:
     if len(fit.kept) + len(fit.failed) < policy.min_nodes or not fit.failed:
         return None
     if now < (last_call := roster.nodes_at + policy.last_call_s):
-        return Starting(reason=f"{listed(fit.failed)} failed; more nodes may come", next_look=last_call)
+        return Starting(
+            reason=f"{listed(fit.failed)} failed; more nodes may come",
+            next_look=last_call,
+            code="last-call-after-failures",
+        )
     failed = "; ".join(f"{agent}: {why}" for agent, why in fit.failed.items())
-    return Starting(reason=f"{len(fit.kept)} of at least {policy.min_nodes} nodes are fit; {failed}", stops=True)
+    return Starting(
+        reason=f"{len(fit.kept)} of at least {policy.min_nodes} nodes are fit; {failed}", stops=True, code="too-few-fit"
+    )
 
 
 def _place(node: Node) -> tuple[bool, int, int]:
@@ -119,35 +135,40 @@ def _reaching_each_other(roster: Roster, candidates: Sequence[Node]) -> list[Nod
 def _wait_for_nodes(roster: Roster, candidates: Sequence[Node], chosen: Sequence[Node], now: float) -> Starting:
     policy, deadline = roster.policy, roster.nodes_at + roster.policy.join_s
     if not candidates and roster.attempt.number < 0:
-        return Starting(reason="no node is there yet")
+        return Starting(reason="no node is there yet", code="none-present")
     cut = "" if len(chosen) == len(candidates) else f" ({len(candidates) - len(chosen)} more cannot be reached by all)"
     what = f"{len(chosen)} of at least {policy.min_nodes} nodes are there{cut}"
     if now >= deadline:
-        return Starting(reason=f"{what}, and none came for {policy.join_s:.0f} s", stops=True)
-    return Starting(reason=what, next_look=deadline)
+        return Starting(reason=f"{what}, and none came for {policy.join_s:.0f} s", stops=True, code="none-came")
+    return Starting(reason=what, next_look=deadline, code="waits-for-nodes")
 
 
 # --- while one is under way ---
 
 
-def _decide_seats(roster: Roster) -> Starting:
-    """A node that comes while workers regroup disturbs nobody: its workers join like any others."""
+def _decide_joining(roster: Roster) -> Starting:
+    """A node that comes while workers regroup disturbs no other: its workers join as usual."""
     room = _room(roster)
-    coming = _within_limit(roster, _unseated(roster)[:room])
+    coming = _within_limit(roster, _not_taking_part(roster)[:room])
     if not coming:
-        return Starting(reason=roster.attempt.reason)
+        return Starting(reason=roster.attempt.reason, code="open")
     names = listed(node.agent for node in coming)
-    return Starting(reason=f"{names} came and start{'s' * (len(coming) == 1)} workers", seated=tuple(coming))
+    return Starting(
+        reason=f"{names} came and start{'s' * (len(coming) == 1)} workers", joining=tuple(coming), code="joins"
+    )
 
 
 def _decide_failure(roster: Roster) -> Starting | None:
-    failed = [roster.workers[name] for name in _names(roster.attempt.seats) if roster.workers[name].status == DEAD]
+    failed = [roster.workers[name] for name in _names(roster.attempt.parts) if roster.workers[name].status == DEAD]
     if not failed:
         return None
     first = failed[0]
-    suspects = [seat.agent for seat in roster.attempt.seats if _is_suspect(roster, seat)]
+    suspects = [part.agent for part in roster.attempt.parts if _is_suspect(roster, part)]
     if suspects:  # a node that goes takes others' workers along, which is not their failure
-        return Starting(reason=f"{first.worker} {first.reason}; whether {listed(suspects)} is gone is not known yet")
+        return Starting(
+            reason=f"{first.worker} {first.reason}; whether {listed(suspects)} is gone is not known yet",
+            code="failure-suspect",
+        )
     return end_attempt(roster, f"{first.worker} on {first.agent} {first.reason}")
 
 
@@ -156,58 +177,64 @@ def end_attempt(roster: Roster, what: str) -> Starting:
     used, allowed = roster.num_restarts, roster.policy.max_restarts
     if used >= allowed:
         left = f"all {allowed} restarts are used" if allowed else "no restart is allowed (--max-restarts)"
-        return Starting(reason=f"{what}; {left}", stops=True)
-    return Starting(reason=f"{what}; all are restarted, {used + 1} of {allowed}", closes=True, is_restart=True)
+        return Starting(reason=f"{what}; {left}", stops=True, code="no-restart-left")
+    return Starting(
+        reason=f"{what}; all are restarted, {used + 1} of {allowed}", closes=True, is_restart=True, code="restarts"
+    )
 
 
 def _decide_gone(roster: Roster) -> Starting | None:
-    """A node that went takes its unfinished workers along; two that lost each other cannot go on together."""
+    """A node that went takes its unfinished workers along; two that lost each other cannot continue together."""
     gone = [
-        seat.agent for seat in roster.attempt.seats if not _is_finished(roster, seat) and not _is_there(roster, seat)
+        part.agent for part in roster.attempt.parts if not _is_finished(roster, part) and not _is_there(roster, part)
     ]
     if gone:
         reasons = {roster.nodes[name].reason for name in gone if name in roster.nodes}
         why = f" ({listed(sorted(reasons))})" if reasons else ""
-        return Starting(reason=f"{listed(gone)} {'is' if len(gone) == 1 else 'are'} gone{why}", closes=True)
-    seated = {seat.agent for seat in roster.attempt.seats if not _is_finished(roster, seat)}
-    for name in sorted(seated & roster.nodes.keys()):
-        if cut := sorted(seated.intersection(roster.nodes[name].unreachable)):
-            return Starting(reason=f"{name} cannot reach {listed(cut)}", closes=True)
+        return Starting(
+            reason=f"{listed(gone)} {'is' if len(gone) == 1 else 'are'} gone{why}", closes=True, code="node-gone"
+        )
+    taking_part = {part.agent for part in roster.attempt.parts if not _is_finished(roster, part)}
+    for name in sorted(taking_part & roster.nodes.keys()):
+        if cut := sorted(taking_part.intersection(roster.nodes[name].unreachable)):
+            return Starting(reason=f"{name} cannot reach {listed(cut)}", closes=True, code="node-cut")
     return None
 
 
 def _decide_newcomers(roster: Roster, now: float) -> Starting:
     """A node that comes later is worth a restart, but not in the first moments, nor after the first good end."""
     attempt = roster.attempt
-    has_ended = any(roster.workers[name].status == LEFT for name in _names(attempt.seats))
-    coming = _unseated(roster)
-    seated = {seat.agent for seat in attempt.seats}
+    has_ended = any(roster.workers[name].status == LEFT for name in _names(attempt.parts))
+    coming = _not_taking_part(roster)
+    taking_part = {part.agent for part in attempt.parts}
     reached = [
         node for node in coming
-        if not seated.intersection(node.unreachable)
-        and not any(node.agent in roster.nodes[name].unreachable for name in seated & roster.nodes.keys())
+        if not taking_part.intersection(node.unreachable)
+        and not any(node.agent in roster.nodes[name].unreachable for name in taking_part & roster.nodes.keys())
     ][: _room(roster)]  # fmt: skip
     if not reached or has_ended:
-        return Starting(reason=attempt.reason)
+        return Starting(reason=attempt.reason, code="open")
     at = max(roster.attempt_at + roster.policy.undecided_s, roster.nodes_at + roster.policy.last_call_s)
     names = listed(node.agent for node in reached)
     if now < at:
-        return Starting(reason=f"{names} came; whether workers regroup is not known yet", next_look=at)
-    return Starting(reason=f"{names} came", closes=True)
+        return Starting(
+            reason=f"{names} came; whether workers regroup is not known yet", next_look=at, code="newcomers-undecided"
+        )
+    return Starting(reason=f"{names} came", closes=True, code="newcomers")
 
 
 def _room(roster: Roster) -> int:
     """How many more nodes may take part."""
     limit = roster.policy.max_nodes
-    taken = sum(_is_there(roster, seat) for seat in roster.attempt.seats)
+    taken = sum(_is_there(roster, part) for part in roster.attempt.parts)
     return len(roster.nodes) if limit is None else max(0, limit - taken)
 
 
-def _unseated(roster: Roster) -> list[Node]:
+def _not_taking_part(roster: Roster) -> list[Node]:
     return [
         node
         for node in _candidates(roster)
-        if roster.attempt.seat(node.agent, node.incarnation) is None and _is_idle(roster, node)
+        if roster.attempt.part(node.agent, node.incarnation) is None and _is_idle(roster, node)
     ]
 
 
@@ -222,21 +249,21 @@ def unended(workers: Iterable[Worker], incarnation: str) -> Iterator[Worker]:
     return (each for each in workers if each.status not in GONE and each.request.startswith(f"{incarnation}/"))
 
 
-def _is_there(roster: Roster, seat: Seat) -> bool:
-    node = roster.nodes.get(seat.agent)
-    return node is not None and node.is_present and node.incarnation == seat.incarnation
+def _is_there(roster: Roster, part: NodePart) -> bool:
+    node = roster.nodes.get(part.agent)
+    return node is not None and node.is_present and node.incarnation == part.incarnation
 
 
-def _is_suspect(roster: Roster, seat: Seat) -> bool:
-    return _is_there(roster, seat) and roster.nodes[seat.agent].is_suspect
+def _is_suspect(roster: Roster, part: NodePart) -> bool:
+    return _is_there(roster, part) and roster.nodes[part.agent].is_suspect
 
 
-def _is_finished(roster: Roster, seat: Seat) -> bool:
-    return all(roster.workers[name].status == LEFT for name in seat.workers)
+def _is_finished(roster: Roster, part: NodePart) -> bool:
+    return all(roster.workers[name].status == LEFT for name in part.workers)
 
 
-def _names(seats: Iterable[Seat]) -> list[str]:
-    return [name for seat in seats for name in seat.workers]
+def _names(parts: Iterable[NodePart]) -> list[str]:
+    return [name for part in parts for name in part.workers]
 
 
 def why_idle(roster: Roster) -> str:

@@ -15,7 +15,7 @@ ABSENT_S = 2.0  # after which a worker that holds nothing, and asks for nothing,
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerPace:
-    """How quickly one process gets through its samples, by its own word."""
+    """How quickly one process processes its samples, as it reports."""
 
     per_s: float  # samples
     asked_at: float  # when it last asked for more
@@ -32,6 +32,7 @@ class Load:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FairShare:
     most: int  # samples; 0: it had better wait
+    code: str
     reason: str
 
 
@@ -44,18 +45,20 @@ def decide_share(own: Load, others: Iterable[Load], *, num_free: int, batch_size
     own_s = (own.num_held + batch_size) / own.per_s
     if own_s > all_s + len(team) * batch_size / per_s + LEAST_S:
         reason = f"all is done in {all_s:.2f} s; with one batch more this worker would take {own_s:.2f} s"
-        return FairShare(most=0, reason=reason)
+        return FairShare(most=0, reason=reason, code="others-are-sooner")
     wanted = max((all_s * own.per_s - own.num_held) / 2, LEAST_S * own.per_s)
     most = min(max(int(wanted) // batch_size, 1) * batch_size, shard_size)
-    return FairShare(most=most, reason=f"{num_free} samples are free, and all is done in {all_s:.2f} s")
+    return FairShare(
+        most=most, reason=f"{num_free} samples are free, and all is done in {all_s:.2f} s", code="share-of-rest"
+    )
 
 
 def is_plenty(own: Load, per_s_of_all: float, *, num_free: int, shard_size: int) -> bool:
-    """Whether a worker gets a whole shard whatever the others hold: quickly told, for it is the usual case."""
+    """Whether a worker gets a whole shard whatever the others hold: a quick test for the usual case."""
     return num_free * own.per_s >= (own.num_held + 2 * shard_size) * per_s_of_all
 
 
 def is_expected(pace: WorkerPace, num_leased: int, now: float) -> bool:
-    """Whether a process that was given so many samples will ask for more. One that does something else for long would
-    be waited for in vain."""
+    """Whether a process with this many leased samples will ask for more. One that does something else for long is not
+    counted on."""
     return now < pace.asked_at + max(ABSENT_S, 2 * num_leased / pace.per_s)

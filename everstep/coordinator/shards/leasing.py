@@ -16,7 +16,7 @@ from everstep.coordinator.shards.fair_share import FairShare, Load, WorkerPace, 
 from everstep.ranges import Range, Ranges, size
 from everstep.wire import RefusedPart
 
-FEWEST_DURATIONS = 3  # before that nobody knows what is slow
+FEWEST_DURATIONS = 3  # fewer do not show what is slow
 
 Key = tuple[str, str]  # worker and incarnation: one process
 
@@ -75,7 +75,7 @@ class LeaseFacts:
     shard_size: int
     holders: Mapping[Key, Holder]
     pending: Mapping[Key, str]  # lost workers whose samples are not free yet, and why
-    deadlines: Mapping[Key, float]  # of workers whose life nobody else watches
+    deadlines: Mapping[Key, float]  # of workers that the roster does not watch
     durations_s: Collection[float]  # of the last leases
     straggler_factor: float
     paces: Mapping[Key, WorkerPace]  # of holders
@@ -84,9 +84,10 @@ class LeaseFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leasing:
+    code: str
     reason: str
-    again: int | None = None  # this lease, once more …
-    most: int = 0  # … so many samples of it
+    again: int | None = None  # this lease, again …
+    most: int = 0  # … this many samples of it
     fresh: Range | None = None
     is_spared: bool = False  # something is free, but the others are through with it sooner
     silent: Key | None = None  # this worker's leases are void; decide again
@@ -97,6 +98,7 @@ class Leasing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Release:
+    code: str
     reason: str
     is_gone: bool = False  # it will never use its samples
     is_released: bool = False  # … and all that it used was reported: others may have the rest
@@ -106,32 +108,34 @@ def decide_lease(facts: LeaseFacts, now: float) -> Leasing:
     if facts.again is not None or (facts.fresh is not None and facts.num_before == 0):
         return _decide_free(facts, _share(facts, now))
     if facts.fresh is None and facts.num_out == 0:
-        return Leasing(reason="all samples of all epochs are done", is_end=True)
+        return Leasing(reason="all samples of all epochs are done", is_end=True, code="end")
     deadlines = {key: at for key, at in facts.deadlines.items() if key != facts.asker and _holds(facts, key)}
     silent = [key for key, at in deadlines.items() if at <= now]
     if silent:
-        return Leasing(reason=f"{silent[0][0]} gave no sign of life for too long", silent=silent[0])
+        return Leasing(
+            reason=f"{silent[0][0]} gave no sign of life for too long", silent=silent[0], code="holder-silent"
+        )
     return _decide_straggler(facts, now, min(deadlines.values(), default=None))
 
 
 def _decide_free(facts: LeaseFacts, share: FairShare) -> Leasing:
     if not share.most:
-        return Leasing(reason=share.reason, is_spared=True)
+        return Leasing(reason=share.reason, is_spared=True, code="others-are-sooner")
     if facts.again is not None:
         reason = "samples of a lost or returned lease go first"
-        return Leasing(reason=reason, again=facts.again.lease, most=share.most)
+        return Leasing(reason=reason, again=facts.again.lease, most=share.most, code="again")
     assert facts.fresh is not None
     start, stop = facts.fresh
-    return Leasing(reason="the next shard", fresh=(start, min(stop, start + share.most)))
+    return Leasing(reason="the next shard", fresh=(start, min(stop, start + share.most)), code="fresh")
 
 
 def _share(facts: LeaseFacts, now: float) -> FairShare:
     pace, whole = facts.paces.get(facts.asker), facts.shard_size
     if pace is None:
-        return FairShare(most=whole, reason="its pace is not known")
+        return FairShare(most=whole, reason="its pace is not known", code="pace-unknown")
     own = Load(per_s=pace.per_s, num_held=facts.holders[facts.asker].num_held)
     if is_plenty(own, facts.per_s_of_all, num_free=facts.num_free, shard_size=whole):
-        return FairShare(most=whole, reason="there is plenty")
+        return FairShare(most=whole, reason="there is plenty", code="plenty")
     others = [
         Load(per_s=pace.per_s, num_held=facts.holders[key].num_held)
         for key, pace in facts.paces.items()
@@ -144,7 +148,7 @@ def _share(facts: LeaseFacts, now: float) -> FairShare:
 def _decide_straggler(facts: LeaseFacts, now: float, next_look: float | None) -> Leasing:
     reason = _why_waiting(facts)
     if len(facts.durations_s) < FEWEST_DURATIONS:
-        return Leasing(reason=reason, next_look=next_look)
+        return Leasing(code="waits", reason=reason, next_look=next_look)
     usual_s = statistics.median(facts.durations_s)
     limit_s = facts.straggler_factor * usual_s
     slow = [
@@ -155,12 +159,14 @@ def _decide_straggler(facts: LeaseFacts, now: float, next_look: float | None) ->
         if not (lease.is_asked or lease.is_takeover)
     ]
     if not slow:
-        return Leasing(reason=reason, next_look=next_look)
+        return Leasing(code="waits", reason=reason, next_look=next_look)
     since, key, lease = min(slow)
     if since + limit_s > now:
-        return Leasing(reason=reason, next_look=min(since + limit_s, next_look or since + limit_s))
-    why = f"{key[0]} holds lease {lease} since {now - since:.1f} s; usual are {usual_s:.1f} s"
-    return Leasing(reason=f"{why}: it is asked to give back what it has not begun", asked=(key, lease))
+        return Leasing(code="waits", reason=reason, next_look=min(since + limit_s, next_look or since + limit_s))
+    why = f"{key[0]} has held lease {lease} for {now - since:.1f} s; {usual_s:.1f} s is usual"
+    return Leasing(
+        reason=f"{why}: asked to give back what it has not begun", asked=(key, lease), code="straggler-asked"
+    )
 
 
 def _holds(facts: LeaseFacts, key: Key) -> bool:
@@ -182,13 +188,17 @@ def decide_release(holder: Holder, roster: Roster, settled: int) -> Release:
     has done so (`settled`). Samples that are not used in steps are free at once."""
     why = _why_gone(holder, roster)
     if why is None:
-        return Release(reason=f"{holder.worker} is alive")
+        return Release(reason=f"{holder.worker} is alive", code="alive")
     if holder.generation == 0:
-        return Release(reason=why, is_gone=True, is_released=True)
+        return Release(code="released", reason=why, is_gone=True, is_released=True)
     needed = roster.generation.number + _was_member(holder, roster)
     if settled >= needed:
-        return Release(reason=why, is_gone=True, is_released=True)
-    return Release(reason=f"{why}; generation {needed} is to say what was committed of its samples", is_gone=True)
+        return Release(code="released", reason=why, is_gone=True, is_released=True)
+    return Release(
+        reason=f"{why}; generation {needed} is to say what was committed of its samples",
+        is_gone=True,
+        code="waits-for-settling",
+    )
 
 
 def _why_gone(holder: Holder, roster: Roster) -> str | None:

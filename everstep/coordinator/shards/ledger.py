@@ -195,7 +195,7 @@ class ShardLedger:
         self._put(replace(known, request=request, generation=generation, refused=tuple(refused)))
 
     def pace(self, key: Key, batch_s: float, now: float) -> None:
-        """This process asks for more, and so long it takes for a batch."""
+        """This process asks for more, and takes this long per batch."""
         self._forget_pace(key)
         self._paces[key] = WorkerPace(per_s=self.spec.batch_size / max(batch_s, QUICKEST_S), asked_at=now)
         self._per_s_of_all += self._paces[key].per_s
@@ -268,7 +268,7 @@ class ShardLedger:
         return [_explained(each, out) for each in leftovers]
 
     def grant_again(self, number: int, key: Key, request: int, now: float, most: int) -> None:
-        """Of samples that wait, so many, at most up to the end of their shard."""
+        """Of samples that wait, at most `most`, up to the end of their shard."""
         lease = self.waiting[number]
         stop = min(self._shard_stop(lease.start), lease.start + most)
         self._touched.waiting.add(number)
@@ -325,7 +325,7 @@ class ShardLedger:
         ]
 
     def restore(self, request: str, checkpoint: wire.ShardCheckpoint) -> None:
-        """From now on this is done and nothing else; nobody holds anything."""
+        """From now on this is done and nothing else; no process holds a lease."""
         done, bad = self._checked(checkpoint)
         self._touched.waiting.update(self.waiting)
         self._touched.bad.update(self.bad, bad)
@@ -437,7 +437,9 @@ class ShardLedger:
             {"size": each.size, "shuffle": each.shuffle, "seed": each.seed} for each in (checkpoint, self.spec)
         )
         if theirs != ours:
-            raise Refused(_differs(self.dataset, "the checkpoint", theirs, ours), status=CONFLICT)
+            raise Refused(
+                _differs(self.dataset, "the checkpoint", theirs, ours), status=CONFLICT, code="checkpoint-differs"
+            )
         bad = {
             each.start: Bad(
                 start=each.start,
@@ -452,7 +454,9 @@ class ShardLedger:
     def _range(self, pair: Sequence[int]) -> Range:
         if len(pair) != 2 or not 0 <= pair[0] < pair[1] <= self.total:
             raise Refused(
-                f"{list(pair)[:3]} is no range of the {self.total} positions of {self.dataset}", status=CONFLICT
+                f"{list(pair)[:3]} is not a range of the {self.total} positions of {self.dataset}",
+                status=CONFLICT,
+                code="range-invalid",
             )
         return pair[0], pair[1]
 
@@ -461,7 +465,7 @@ def check_same(dataset: str, wanted: wire.DatasetSpec, known: wire.DatasetSpec) 
     """A dataset has the numbers that it was first registered with."""
     if wanted != known:
         theirs, ours = ({name: getattr(each, name) for name in _NAMES} for each in (wanted, known))
-        raise Refused(_differs(dataset, "this worker's", theirs, ours), status=CONFLICT)
+        raise Refused(_differs(dataset, "this worker's", theirs, ours), status=CONFLICT, code="dataset-differs")
 
 
 _NAMES = tuple(wire.DatasetSpec.__dataclass_fields__)
@@ -480,7 +484,7 @@ def _leftovers(part: wire.LeasePart | wire.FailedPart, counted: Ranges) -> list[
 
 def _explained(leftover: Leftover, out: Sequence[tuple[int, int, str]]) -> wire.RefusedPart:
     part, start, stop = leftover
-    # Ranges that are out do not overlap: the last one that begins before `stop` tells.
+    # Ranges that are out do not overlap: the last one that begins before `stop` decides.
     at = bisect_left(out, (stop,)) - 1
     is_done = at < 0 or out[at][1] <= start
     why = "they are done already" if is_done else out[at][2]

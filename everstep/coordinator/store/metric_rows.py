@@ -1,7 +1,7 @@
 """Reports of metrics as rows of the store and back. Blocking; part of a transaction that `store` opens and closes.
 
-Of one kind and batch there is one row: the last word. It is numbered anew when it is replaced, so that whoever asks
-for what came after a number hears of it."""
+Of one kind and batch there is one row: the last word. It gets a new number when it is replaced, so that callers that
+ask for later numbers see it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def save_reports(connection: Connection, job: str, reports: Sequence[MetricRepor
 
 
 def load_reports(connection: Connection, job: str, since: int, limit: int) -> MetricsView:
-    """Those numbered after `since`; if it is negative, so many of the last."""
+    """Those numbered after `since`; a negative one asks for that many of the last."""
     ours, number = METRICS.c.job == job, METRICS.c.number
     if since < 0:
         since = connection.scalar(select(number).where(ours).order_by(number.desc()).offset(-since).limit(1)) or 0

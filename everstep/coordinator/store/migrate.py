@@ -1,8 +1,8 @@
 """Bring a database to the newest revision before anything else is done with it.
 
-An empty one gets all tables at once. An older one is migrated, in one transaction, by whoever holds the store's lock.
-A newer one is refused: what it holds cannot be understood here. alembic is imported only where something is migrated,
-since most starts of a coordinator are on a new or an up-to-date store, and somebody waits for them."""
+An empty one gets all tables at once. An older one is migrated, in one transaction, by the holder of the store's lock.
+A newer one is refused: this version cannot understand what it holds. alembic is imported only to migrate: most starts
+of a coordinator are on a new or an up-to-date store, and should be quick."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from sqlalchemy import Column, Connection, MetaData, String, Table, insert, inspect, select
 
-from everstep.coordinator.store.tables import JOBS, TABLES
+from everstep.coordinator.store.tables import TABLES
 from everstep.errors import UsageError
 
-NEWEST, UNNUMBERED = "0004", "0001"  # databases were not numbered at first
+NEWEST = "0001"
 
 _VERSION = Table("everstep_version", MetaData(), Column("version_num", String(32), primary_key=True))
 _SCRIPTS = Path(__file__).parent / "migrations"
@@ -22,21 +22,12 @@ _SCRIPTS = Path(__file__).parent / "migrations"
 def bring_up_to_date(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN IMMEDIATE")  # else each statement would be a transaction of its own
-    found = _revision(connection)
-    if found is None:
+    if not inspect(connection).has_table(_VERSION.name):
         TABLES.create_all(connection)
         _VERSION.create(connection)
         connection.execute(insert(_VERSION).values(version_num=NEWEST))
-    elif found != NEWEST:
-        _migrate(connection, found)
-
-
-def _revision(connection: Connection) -> str | None:
-    """None: there is nothing of ours in it."""
-    look = inspect(connection)
-    if look.has_table(_VERSION.name):
-        return connection.scalar(select(_VERSION.c.version_num))
-    return UNNUMBERED if look.has_table(JOBS.name) else None
+    elif (found := connection.scalar(select(_VERSION.c.version_num))) != NEWEST:
+        _migrate(connection, str(found))
 
 
 def _migrate(connection: Connection, found: str) -> None:
@@ -48,11 +39,11 @@ def _migrate(connection: Connection, found: str) -> None:
     known = [each.revision for each in scripts.walk_revisions()]
     if found not in known:
         raise UsageError(
-            f"the store is of revision {found}; the newest that this version of everstep knows is {NEWEST}",
+            f"the store has revision {found}; the newest that this version of everstep knows is {NEWEST}",
             hint="use the version of everstep that wrote it or a later one, or give another --store",
+            code="store-revision-unknown",
         )
     context = MigrationContext.configure(connection, opts={"version_table": _VERSION.name})
-    context.stamp(scripts, found)
     for script in reversed(list(scripts.iterate_revisions(NEWEST, found))):
         with Operations.context(context):
             script.module.upgrade()

@@ -1,9 +1,9 @@
 """Keep the rosters and the ledgers: SQLite by default (WAL, every commit flushed to the disk), PostgreSQL by URL.
 
 `save` writes in one transaction what differs between two rosters, so that many changes cost one flush. What is not
-kept here is said again by whoever knows it. One coordinator per store: a second one is turned away. Locks can be lost
-(a connection that broke, a file system that has none), so each start counts up the store's epoch, and each transaction
-looks at it: whoever finds another's number has lost the store and must stop.
+kept here is reported again by workers and agents. One coordinator per store: a second one is turned away. Locks can be
+lost (a broken connection, a file system without locks), so each start counts up the store's epoch, and each transaction
+checks it: a coordinator that finds another number has lost the store and must stop.
 Blocking; knows nothing of asyncio or HTTP."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, insert, select,
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from everstep.coordinator.roster.facts import Attempt, Generation, Node, Roster, Seat, Worker
+from everstep.coordinator.roster.facts import Attempt, Generation, Node, NodePart, Roster, Worker
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.store.metric_rows import load_reports, save_reports
 from everstep.coordinator.store.migrate import bring_up_to_date
@@ -41,7 +41,7 @@ LOCK_S = 2.0  # the database may take a moment to notice that a coordinator was 
 
 
 class StoreError(TemporaryError):
-    """The store did not keep or give something; nothing was told to anybody."""
+    """The store did not keep or give something; no reply mentioned it."""
 
 
 class StoreTaken(PermanentError):
@@ -60,7 +60,7 @@ class Store:
                 bring_up_to_date(connection)
                 self._epoch = _take(connection)
         except SQLAlchemyError as error:
-            raise UsageError(f"cannot open the store: {_words(error)}", hint=SEE) from None
+            raise _not_opened(error) from None
 
     def _open(self, url: str) -> Engine:
         if "://" not in url:
@@ -78,7 +78,7 @@ class Store:
         if not path or path == ":memory:":
             return create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
         self._hold_lock_file(f"{path}.lock")
-        if not os.path.exists(path):  # it holds addresses and names: nobody else's business
+        if not os.path.exists(path):  # it holds addresses and names, for its owner only
             os.close(private_file.descriptor(path, os.O_WRONLY))
         engine = create_engine(url, connect_args={"check_same_thread": False})
 
@@ -94,17 +94,22 @@ class Store:
         try:
             self._lock_file = open(path, "w")  # noqa: SIM115
         except OSError as error:
-            raise UsageError(f"cannot open the store: {path}: {error.strerror}", hint=SEE) from None
+            raise UsageError(
+                f"cannot open the store: {path}: {error.strerror}", hint=SEE, code="store-path-unusable"
+            ) from None
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise UsageError(
-                    f"another coordinator uses this store ({path} is locked)", hint="stop it, or give another --store"
+                    f"another coordinator uses this store ({path} is locked)",
+                    hint="stop it, or give another --store",
+                    code="store-locked",
                 ) from None
             raise UsageError(
                 f"cannot lock the store: {path}: {error.strerror}",
                 hint="this file system has no locks: give a --store on a local disk, or postgresql://…",
+                code="store-not-lockable",
             ) from None
 
     def _hold_advisory_lock(self, engine: Engine) -> None:
@@ -114,9 +119,11 @@ class Store:
             is_ours = wait_until(lambda: connection.scalar(lock), LOCK_S, "the lock of the database", pause_s=0.01)
             connection.commit()
         except SQLAlchemyError as error:
-            raise UsageError(f"cannot open the store: {_words(error)}", hint=SEE) from None
+            raise _not_opened(error) from None
         if not is_ours:
-            raise UsageError("another coordinator uses this database", hint="stop it, or give another --store")
+            raise UsageError(
+                "another coordinator uses this database", hint="stop it, or give another --store", code="store-in-use"
+            )
 
     def close(self) -> None:
         if self._lock_connection:
@@ -127,7 +134,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        """All of it or nothing, and only as long as the store is ours. The row stays locked until the end, so whoever
+        """All of it or nothing, and only while the store is ours. The row stays locked until the end, so a process that
         takes the store meanwhile waits for it."""
         try:
             with self._engine.begin() as connection:
@@ -136,7 +143,7 @@ class Store:
                     raise _taken()
                 yield connection
         except SQLAlchemyError as error:
-            raise StoreError(f"the store did not keep a change: {_words(error)}") from None
+            raise StoreError(f"the store did not keep a change: {_words(error)}", code="store-not-written") from None
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
@@ -146,7 +153,7 @@ class Store:
                     raise _taken()
                 yield connection
         except SQLAlchemyError as error:
-            raise StoreError(f"the store cannot be read: {_words(error)}") from None
+            raise StoreError(f"the store cannot be read: {_words(error)}", code="store-not-read") from None
 
     def save(self, before: Roster | None, after: Roster) -> None:
         """Write what differs."""
@@ -229,8 +236,16 @@ def _take(connection: Connection) -> int:
     return epoch + 1
 
 
+def _not_opened(error: SQLAlchemyError) -> UsageError:
+    return UsageError(f"cannot open the store: {_words(error)}", hint=SEE, code="store-not-opened")
+
+
 def _taken() -> StoreTaken:
-    return StoreTaken("another coordinator has taken this store", hint="there must be one: stop the other, or this one")
+    return StoreTaken(
+        "another coordinator has taken this store",
+        hint="run only one coordinator per store: stop one of them",
+        code="store-taken",
+    )
 
 
 def _job_facts(roster: Roster) -> tuple[Any, ...]:
@@ -239,8 +254,8 @@ def _job_facts(roster: Roster) -> tuple[Any, ...]:
 
 def _attempt(text: str) -> Attempt:
     values = json.loads(text)
-    seats = tuple(Seat(**{**seat, "workers": tuple(seat["workers"])}) for seat in values.pop("seats"))
-    return Attempt(**values, seats=seats)
+    parts = tuple(NodePart(**{**part, "workers": tuple(part["workers"])}) for part in values.pop("parts"))
+    return Attempt(**values, parts=parts)
 
 
 def _save_closing(connection: Connection, job: str, generation: Generation) -> None:
@@ -278,7 +293,7 @@ def _load(connection: Connection, job: str) -> Roster | None:
     row = connection.execute(select(JOBS).where(JOBS.c.job == job)).mappings().one_or_none()
     if row is None:
         return None
-    found = connection.execute(select(WORKERS).where(WORKERS.c.job == job).order_by(WORKERS.c.slot)).mappings()
+    found = connection.execute(select(WORKERS).where(WORKERS.c.job == job).order_by(WORKERS.c.number)).mappings()
     workers = [Worker(**{name: value for name, value in each.items() if name != "job"}) for each in found]
     last = connection.scalar(
         select(GENERATIONS.c.number).where(GENERATIONS.c.job == job).order_by(GENERATIONS.c.number.desc()).limit(1)
@@ -295,7 +310,7 @@ def _load(connection: Connection, job: str) -> Roster | None:
         attempt=_attempt(row["attempt"]),
         num_restarts=row["num_restarts"],
         num_announced=sum(1 for each in workers if each.incarnation),
-        slots={(each.agent, each.request): each.worker for each in workers},
+        reserved={(each.agent, each.request): each.worker for each in workers},
     )
 
 
@@ -322,21 +337,21 @@ def _load_generation(connection: Connection, job: str, number: int) -> Generatio
 
 
 def restored(roster: Roster, now: float, grace_s: float) -> Roster:
-    """A roster as read from the store: everybody gets the full time again, from when they can have found us."""
+    """A roster as read from the store: all get the full time again, from when they can have reached us."""
     return replace(
         roster,
         formed_at=now,
         closed_at=now + grace_s,
         lost_at={name: now for name, worker in roster.workers.items() if worker.status == "lost"},
-        nodes={seat.agent: _expected(seat, order) for order, seat in enumerate(roster.attempt.seats)},
+        nodes={part.agent: _expected(part, order) for order, part in enumerate(roster.attempt.parts)},
         nodes_at=now,
         attempt_at=now,
     )
 
 
-def _expected(seat: Seat, order: int) -> Node:
+def _expected(part: NodePart, order: int) -> Node:
     """A node that is to report again."""
-    return Node(agent=seat.agent, incarnation=seat.incarnation, order=order, num_workers=len(seat.workers), address="")
+    return Node(agent=part.agent, incarnation=part.incarnation, order=order, num_workers=len(part.workers), address="")
 
 
 def _words(error: SQLAlchemyError) -> str:

@@ -1,7 +1,7 @@
 """Write many rows with few statements: insert those that are new, replace the others.
 
-Row by row, each would be a call into the driver, which lets go of the interpreter and waits for its turn again: with an
-event loop busy beside it, that cost a second for two hundred rows. The statements are plain text, made once: to look up
+Row by row, each would be a call into the driver, which releases the interpreter and waits for its turn again: beside a
+busy event loop, that cost a second for two hundred rows. The statements are plain text, made once: to look up
 one of a thousand parameters again, SQLAlchemy would need longer than the database for the rows."""
 
 from __future__ import annotations

@@ -95,9 +95,10 @@ class KubernetesPlatform:
 
 def _stop(url: str, token: str, job_id: str) -> None:
     from everstep.client.calls import Coordinator
+    from everstep.wire import Stop
 
     with Coordinator(url, token, job_id, answer_s=_ANSWER_S) as coordinator:
-        coordinator.stop("cancelled")
+        coordinator.stop(Stop(reason="cancelled"))
 
 
 def _await_end(cluster: Namespace, names: ObjectNames) -> None:

@@ -93,7 +93,7 @@ class Puppet:
 
     def __init__(self, coordinator: Coordinator, request: str = "") -> None:
         self._coordinator = coordinator
-        self.name = coordinator.reserve(wire.SlotRequest(agent="a0", request=request or uuid.uuid4().hex)).worker
+        self.name = coordinator.reserve(wire.ReserveWorker(agent="a0", request=request or uuid.uuid4().hex)).worker
         self.incarnation = uuid.uuid4().hex
         self.generation = self.settled_in = self.step = self.seen = 0
 

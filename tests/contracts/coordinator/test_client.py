@@ -121,7 +121,9 @@ def test_messages_survive_the_wire():
         job="j", generation=1, is_closed=False, is_stopped=False, is_finished=False, reason="…", workers=[worker, other]
     )
     assert wire.from_json(wire.JobView, wire.to_json(view)) == view
-    assert wire.from_json(wire.Slot, b'{"worker": "w0", "added_later": 1}') == wire.Slot(worker="w0")
+    assert wire.from_json(wire.ReservedWorker, b'{"worker": "w0", "added_later": 1}') == wire.ReservedWorker(
+        worker="w0"
+    )
     spec = wire.JobSpec(policy=wire.Policy(max_workers=3))
     assert wire.from_json(wire.JobSpec, wire.to_json(spec)) == spec
 
@@ -156,7 +158,7 @@ def test_each_call_sends_the_token_that_may_do_no_more_than_it_needs(refuser):
         for call in (
             coordinator.view,
             lambda: coordinator.create_job(wire.JobSpec()),
-            lambda: coordinator.reserve(wire.SlotRequest(agent="a", request="r")),
+            lambda: coordinator.reserve(wire.ReserveWorker(agent="a", request="r")),
         ):
             with pytest.raises(Refused):
                 call()

@@ -146,7 +146,7 @@ def test_a_stop_reaches_everybody(play):
     w0.watch()
     with ThreadPoolExecutor(1) as thread:
         watching = thread.submit(w0.watch)
-        job.coordinator.stop("enough")
+        job.coordinator.stop(wire.Stop(reason="enough"))
         assert watching.result().is_stopped
     assert w1.arrive() == wire.Arrived(is_formed=False, is_stopped=True, reason="enough")
     assert w1.leave().is_released
@@ -179,13 +179,13 @@ def test_all_waiting_for_each_other_are_told_to_probe(play):
         phase_s += 0.1
 
     assert watched.must_probe
-    assert "wait for each other" in watched.reason
+    assert "waited for each other" in watched.reason
 
 
 def test_every_request_may_be_repeated(play):
     job = play(start_workers=2, micro_batch_deaths=2)
-    request = wire.SlotRequest(agent="a0", request="one")
-    assert job.coordinator.reserve(request) == job.coordinator.reserve(request) == wire.Slot(worker="w0")
+    request = wire.ReserveWorker(agent="a0", request="one")
+    assert job.coordinator.reserve(request) == job.coordinator.reserve(request) == wire.ReservedWorker(worker="w0")
     w1, w2, w3 = job.puppets(3)
     assert w1.announce() == w1.announce()
     job.together(w1.arrive, w2.arrive)

@@ -40,8 +40,8 @@ def batches_of(coordinator):
 
 def test_what_is_reported_is_kept_in_order(play):
     coordinator = play().coordinator
-    coordinator.report_metrics([TRAINING, VALIDATION])
-    coordinator.report_metrics([replace(TRAINING, batches=200)])
+    coordinator.report_metrics(wire.MetricReports(reports=[TRAINING, VALIDATION]))
+    coordinator.report_metrics(wire.MetricReports(reports=[replace(TRAINING, batches=200)]))
 
     first = coordinator.metrics(limit=2)
     assert first.reports == [TRAINING, VALIDATION]
@@ -54,10 +54,10 @@ def test_what_is_reported_is_kept_in_order(play):
 
 def test_of_one_kind_and_batch_the_last_word_counts_and_is_heard(play):
     coordinator = play().coordinator
-    coordinator.report_metrics([TRAINING, VALIDATION])
+    coordinator.report_metrics(wire.MetricReports(reports=[TRAINING, VALIDATION]))
     last = coordinator.metrics().last
     better = replace(TRAINING, metrics={"loss": 0.25})
-    coordinator.report_metrics([TRAINING, better])  # also of one call
+    coordinator.report_metrics(wire.MetricReports(reports=[TRAINING, better]))  # also of one call
 
     assert coordinator.metrics().reports == [VALIDATION, better]
     assert coordinator.metrics(since=last).reports == [better]
@@ -66,14 +66,14 @@ def test_of_one_kind_and_batch_the_last_word_counts_and_is_heard(play):
 
 def test_jobs_do_not_see_each_others(play):
     one, other = play().coordinator, play().coordinator
-    one.report_metrics([TRAINING])
+    one.report_metrics(wire.MetricReports(reports=[TRAINING]))
     assert other.metrics() == wire.MetricsView(reports=[], last=0)
 
 
 def test_a_killed_coordinator_still_has_them(tmp_path, server_class, play):
     server = server_class(tmp_path, str(tmp_path / "db"))
     coordinator = play(server).coordinator
-    coordinator.report_metrics([TRAINING])
+    coordinator.report_metrics(wire.MetricReports(reports=[TRAINING]))
     server.kill()
     server.start()
     assert coordinator.metrics().reports == [TRAINING]
@@ -83,8 +83,8 @@ def test_a_killed_coordinator_still_has_them(tmp_path, server_class, play):
 def test_postgres_keeps_them_too(tmp_path, server_class, postgres_url, play):
     server = server_class(tmp_path, postgres_url)
     coordinator = play(server).coordinator
-    coordinator.report_metrics([TRAINING, VALIDATION])
-    coordinator.report_metrics([TRAINING, TRAINING])
+    coordinator.report_metrics(wire.MetricReports(reports=[TRAINING, VALIDATION]))
+    coordinator.report_metrics(wire.MetricReports(reports=[TRAINING, TRAINING]))
     assert coordinator.metrics().reports == [VALIDATION, TRAINING]
     server.stop()
 
@@ -95,11 +95,11 @@ def test_workers_report_and_readers_read(tmp_path, server_class):
     server = server_class(tmp_path, str(tmp_path / "db"))
     user, worker, reader = (Coordinator(server.url, text, "roles") for text in ("user:uuuu", "worker:wwww", "rrrr"))
     user.create_job(wire.JobSpec())
-    worker.report_metrics([TRAINING])
+    worker.report_metrics(wire.MetricReports(reports=[TRAINING]))
     assert reader.metrics().reports == worker.metrics().reports == user.metrics().reports == [TRAINING]
     for each in (user, reader):
         with pytest.raises(Refused, match="403"):
-            each.report_metrics([TRAINING])
+            each.report_metrics(wire.MetricReports(reports=[TRAINING]))
     server.stop()
 
 
@@ -112,22 +112,22 @@ def body(**changes):
     [
         (body(metrics={"loss": float("nan")}), "nan is not finite"),
         (body(metrics={"norms": [1.0, float("inf")]}), "inf is not finite"),
-        (body(batches=-1), "batches is -1"),
+        (body(batches=-1), "batches: Input should be greater than or equal to 0"),
         (body(batches=1.5), "batches"),
         (body(metrics=[1.0]), "metrics"),
         (body(metrics={"n": 2**60}), "61 bits are too many"),
         (body(metrics={"a" * 300: 1.0}), "300 characters"),
-        (body(kind="k" * 300), "kind has 300 characters"),
+        (body(kind="k" * 300), "kind: String should have at most 256 characters"),
         (body(facts={"text": "x" * 70_000}), "bytes, more than 65536"),
         (body(facts={"deep": [[[[[[[[[1]]]]]]]]]}), "nested more than 8 deep"),
         (body(surprise=1), "surprise"),
-        (json.dumps({"reports": [asdict(TRAINING)] * 1001}).encode(), "1001 reports are more than 1000"),
+        (json.dumps({"reports": [asdict(TRAINING)] * 1001}).encode(), "at most 1000 items"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(play, content, said):
     coordinator = play().coordinator
     answer = httpx.post(
-        f"{coordinator._root}/metrics",
+        f"{coordinator.url}/v1/jobs/{coordinator.job}/metrics",
         content=content,
         headers={"authorization": f"Bearer {play().server.token}"},
         trust_env=False,
@@ -140,7 +140,7 @@ def test_what_cannot_be_kept_is_refused(play, content, said):
 
 def test_a_job_that_is_not_there_has_none(server):
     with Coordinator(server.url, server.token, "nowhere") as nowhere:
-        for call in (lambda: nowhere.report_metrics([TRAINING]), nowhere.metrics):
+        for call in (lambda: nowhere.report_metrics(wire.MetricReports(reports=[TRAINING])), nowhere.metrics):
             with pytest.raises(Refused, match="404 there is no job nowhere"):
                 call()
 
@@ -149,9 +149,9 @@ def test_there_are_so_many_reports_and_no_more(tmp_path, server_class, play):
     before = "import everstep.wire.limits as limits\nlimits.MAX_REPORTS = 2\n"
     server = server_class(tmp_path, str(tmp_path / "db"), before=before)
     coordinator = play(server).coordinator
-    coordinator.report_metrics([TRAINING, VALIDATION])
-    with pytest.raises(Refused, match="409 with these, the job has reported metrics 3 times, and may 2"):
-        coordinator.report_metrics([replace(TRAINING, batches=101)])
+    coordinator.report_metrics(wire.MetricReports(reports=[TRAINING, VALIDATION]))
+    with pytest.raises(Refused, match="metrics 3 times, the limit is 2"):
+        coordinator.report_metrics(wire.MetricReports(reports=[replace(TRAINING, batches=101)]))
     server.stop()
 
 
@@ -160,7 +160,9 @@ def test_there_are_so_many_reports_and_no_more(tmp_path, server_class, play):
 
 def test_status_says_the_newest_of_each(play):
     one = play()
-    one.coordinator.report_metrics([TRAINING, VALIDATION, replace(TRAINING, batches=200, metrics={"loss": 0.25})])
+    one.coordinator.report_metrics(
+        wire.MetricReports(reports=[TRAINING, VALIDATION, replace(TRAINING, batches=200, metrics={"loss": 0.25})])
+    )
     done = subprocess.run(
         [sys.executable, "-m", "everstep", "status", "--coordinator", one.server.url, "--job", one.coordinator.job,
          "--token-file", one.server.token_file],

@@ -12,9 +12,8 @@ import pytest
 
 from everstep import wire
 from everstep.client.calls import Coordinator
-from everstep.coordinator.edge.hot_calls import CALLS, REPORT
-from everstep.coordinator.edge.openapi import OPERATIONS, document
-from everstep.coordinator.edge.routes import router
+from everstep.coordinator.edge.openapi import document
+from everstep.wire.operations import OPERATIONS
 
 CHECKS = (
     "not_a_server_error",
@@ -38,7 +37,7 @@ def played(tmp_path, server_class):
     server = server_class(tmp_path, str(tmp_path / "db"))
     with Coordinator(server.url, server.token, "known") as coordinator:
         coordinator.create_job(wire.JobSpec(policy=QUICK))
-        coordinator.reserve(wire.SlotRequest(agent="a", request="r"))
+        coordinator.reserve(wire.ReserveWorker(agent="a", request="r"))
         announce = wire.Announce(incarnation="i", pid=1, address="127.0.0.1", store_port=1, probe_port=2)
         coordinator.announce("w0", announce)
     yield server
@@ -79,11 +78,8 @@ def test_the_document_is_served_to_who_may_look(played):
 
 
 def test_every_call_is_in_it():
-    listed = {(each.method, each.path) for each in OPERATIONS}
-    routes = {(method, route.path) for route in router.routes for method in route.methods}
-    whose = {call: "agents/{agent}" if call == REPORT else "workers/{worker}" for call in CALLS}
-    calls = {("POST", f"/v1/jobs/{{job}}/{whose[call]}/{call}") for call in CALLS}
-    assert listed == routes | calls
+    listed = {(method.upper(), path) for path, calls in document()["paths"].items() for method in calls}
+    assert listed == {(each.method, each.path) for each in OPERATIONS}
 
 
 def test_each_refusal_is_declared():

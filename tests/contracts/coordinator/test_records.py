@@ -59,7 +59,7 @@ class Worker:
 
     def __init__(self, server, coordinator, **options):
         numbers = {"batch_size": 4, "num_minibatches_per_shard": 2, "dataset_name": "train", "pause_s": 0.01}
-        name = coordinator.reserve(wire.SlotRequest(agent="a0", request=os.urandom(8).hex())).worker
+        name = coordinator.reserve(wire.ReserveWorker(agent="a0", request=os.urandom(8).hex())).worker
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sys.path),

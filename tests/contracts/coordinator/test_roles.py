@@ -12,9 +12,9 @@ import pytest
 
 from everstep import wire
 from everstep.client.calls import Coordinator
-from everstep.coordinator.edge.access import needed_role
 from everstep.errors import CoordinatorUnreachable, Refused, UsageError
 from everstep.retry import patiently
+from everstep.wire.operations import OPERATIONS
 from everstep.wire.tokens import ALL, READ_ONLY, ROLES, USER, WORKER, choose, new_tokens, only_for_workers, parse_tokens
 
 TOKENS = "# three people\nworker:wwww\nuser:uuuu\nread-only:rrrr\n"
@@ -37,10 +37,10 @@ def as_(server, text):
 def test_each_role_does_its_own_part(guarded):
     with as_(guarded, "user:uuuu") as user, as_(guarded, "worker:wwww") as worker, as_(guarded, "rrrr") as reader:
         user.create_job(wire.JobSpec())
-        slot = worker.reserve(wire.SlotRequest(agent="a", request="r"))
-        assert [each.worker for each in reader.view().workers] == [slot.worker]
+        number = worker.reserve(wire.ReserveWorker(agent="a", request="r"))
+        assert [each.worker for each in reader.view().workers] == [number.worker]
         assert worker.view() == user.view() == reader.view()
-        user.stop("enough")
+        user.stop(wire.Stop(reason="enough"))
         assert reader.view().reason == "enough"
 
 
@@ -48,8 +48,8 @@ def test_each_role_does_its_own_part(guarded):
     ("text", "has", "call", "needs"),
     [
         ("worker:wwww", WORKER, lambda c: c.create_job(wire.JobSpec()), USER),
-        ("worker:wwww", WORKER, lambda c: c.stop("no"), USER),
-        ("user:uuuu", USER, lambda c: c.reserve(wire.SlotRequest(agent="a", request="r")), WORKER),
+        ("worker:wwww", WORKER, lambda c: c.stop(wire.Stop(reason="no")), USER),
+        ("user:uuuu", USER, lambda c: c.reserve(wire.ReserveWorker(agent="a", request="r")), WORKER),
         ("user:uuuu", USER, lambda c: c.exited("w0", wire.WorkerExit(exit_code=0)), WORKER),
         ("read-only:rrrr", READ_ONLY, lambda c: c.create_job(wire.JobSpec()), USER),
         ("read-only:rrrr", READ_ONLY, lambda c: c.exited("w0", wire.WorkerExit(exit_code=0)), WORKER),
@@ -60,6 +60,7 @@ def test_another_role_is_refused_and_told_which_is_needed(guarded, text, has, ca
         call(coordinator)
 
     assert refused.value.status == 403
+    assert refused.value.code == "role-insufficient"
     assert f"403 the token's role is {has}, and this needs {needs}" in refused.value.message
     assert "one token of each role" in refused.value.hint
     assert text.partition(":")[2] not in str(refused.value)
@@ -96,21 +97,10 @@ def test_tokens_are_not_shown_by_accident():
     assert "wwww" not in repr(parse_tokens(TOKENS))
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "role"),
-    [
-        ("GET", "/v1/jobs/j", READ_ONLY),
-        ("GET", "/nowhere", READ_ONLY),
-        ("PUT", "/v1/jobs/j", USER),
-        ("POST", "/v1/jobs/j/stop", USER),
-        ("POST", "/v1/jobs/j/workers", WORKER),
-        ("POST", "/v1/jobs/j/workers/stop/leave", WORKER),
-        ("PUT", "/v1/jobs/j/anything/else", WORKER),
-        ("DELETE", "/", WORKER),
-    ],
-)
-def test_what_a_call_needs(method, path, role):
-    assert needed_role(method, path) == role
+def test_users_create_and_stop_jobs_readers_look_and_workers_do_the_rest():
+    by_role = {role: {each.name for each in OPERATIONS if each.role == role} for role in ROLES}
+    assert by_role[USER] == {"create_job", "stop"}
+    assert by_role[READ_ONLY] == {each.name for each in OPERATIONS if each.method == "GET"} - {"code"}
 
 
 def test_serve_makes_one_of_each_role_for_its_owner_alone(tmp_path):
@@ -151,7 +141,7 @@ def test_strangers_are_slowed_down_and_nobody_else(pestered):
 
         assert num_answered >= 100
         assert (last.status_code, last.headers["retry-after"]) == (429, "1")
-        assert last.json() == {"detail": "too many calls without a valid token"}
+        assert last.json()["code"] == "too-many-calls"
         assert friend.check().now > 0
 
 

@@ -258,7 +258,7 @@ def test_a_new_process_of_a_worker_starts_with_nothing(readers):
 
 def test_a_classic_worker_takes_samples_without_announcing_itself(readers):
     job, _ = readers(1, policy={"shard_lease_s": 0.2})
-    names = [job.coordinator.reserve(wire.SlotRequest(agent="a0", request=f"classic{n}")).worker for n in range(2)]
+    names = [job.coordinator.reserve(wire.ReserveWorker(agent="a0", request=f"classic{n}")).worker for n in range(2)]
 
     def ask(name, process, request, **more):
         message = wire.LeaseRequest(incarnation=process, dataset="train", request=request, **more)

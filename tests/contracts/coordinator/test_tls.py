@@ -72,7 +72,7 @@ def test_a_certificate_of_somebody_unknown_is_refused(authority, serving, tmp_pa
     monkeypatch.delenv(env.CA, raising=False)
 
     told = check(url)
-    assert "certificate is not to be trusted: unable to get local issuer certificate" in told.message
+    assert "certificate is not trusted: unable to get local issuer certificate" in told.message
     assert "EVERSTEP_CA or --ca-file must name the certificate that signed it; now it is not set" in told.hint
 
     monkeypatch.setenv(env.CA, str(Authority(tmp_path).certificate))  # another one's
@@ -94,14 +94,14 @@ def test_a_certificate_of_another_host_is_refused(authority, trusting, serving):
 def test_plain_http_to_a_port_with_tls(authority, serving):
     url = serving(authority.issue("plain")).url.replace("https", "http")
     told = check(url)
-    assert told.message == f"{url}: what listens there speaks https"
+    assert told.message == f"{url}: the server there speaks https"
     assert told.hint == f"write {url.replace('http', 'https')}"
 
 
 def test_https_to_a_port_without_tls(server, trusting):
     url = server.url.replace("http", "https")
     told = check(url)
-    assert told.message == f"{url}: what listens there speaks plain http"
+    assert told.message == f"{url}: the server there speaks plain http"
     assert told.hint == f"write {server.url}"
 
 
@@ -164,13 +164,13 @@ def test_files_that_do_not_go_together_are_refused(authority, tmp_path):
         server_context(tmp_path / "nowhere", key)
     with pytest.raises(UsageError, match="TLS needs a certificate and its key"):
         server_context(certificate, None)
-    with pytest.raises(UsageError, match="are no certificate and key"):
+    with pytest.raises(UsageError, match="are not a certificate and its key"):
         server_context(key, key)
     locked = tmp_path / "locked.key"
     command = ["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:word", "-out", locked]
     subprocess.run(command, check=True)
     locked.chmod(0o600)
-    with pytest.raises(UsageError, match="wants a passphrase"):
+    with pytest.raises(UsageError, match="needs a passphrase"):
         server_context(certificate, locked)
 
 
@@ -206,7 +206,7 @@ def serve_briefly(tmp_path, *options):
 
 def test_one_without_tls_that_others_can_reach_says_so_once(tmp_path):
     url, told = serve_briefly(tmp_path, "--host", "0.0.0.0")
-    assert told.count(f"{url} is not only for this machine and has no TLS") == 1
+    assert told.count(f"{url} is open to other machines and has no TLS") == 1
     assert "HINT: --tls-cert FILE --tls-key FILE" in told
 
 

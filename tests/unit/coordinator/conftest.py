@@ -16,8 +16,8 @@ from everstep.wire import (
     Broken,
     Leave,
     Policy,
+    ReserveWorker,
     Settled,
-    SlotRequest,
     WorkerExit,
 )
 
@@ -49,7 +49,7 @@ class Stage:
         return names
 
     def reserve(self, *, replaces: str = "", agent: str = "a0") -> str:
-        request = SlotRequest(agent=agent, request=str(len(self.roster.workers)), replaces=replaces)
+        request = ReserveWorker(agent=agent, request=str(len(self.roster.workers)), replaces=replaces)
         self.roster, name = changes.reserve(self.roster, request)
         return name
 

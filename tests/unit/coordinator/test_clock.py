@@ -60,13 +60,13 @@ async def coordinator(tmp_path, wall):
 
 
 async def train(job):
-    await job.reserve(wire.SlotRequest(agent="a", request="r"))
+    await job.reserve(wire.ReserveWorker(agent="a", request="r"))
     await job.announce("w0", wire.Announce(incarnation="i", pid=1, address="h", store_port=1, probe_port=2))
     await job.arrive("w0", wire.Arrive(incarnation="i", generation=0, settled=0, step=0, max_workers=None))
 
 
 async def status(job):
-    await job.reserve(wire.SlotRequest(agent="a", request=os.urandom(8).hex()))  # so that all that is due is decided
+    await job.reserve(wire.ReserveWorker(agent="a", request=os.urandom(8).hex()))  # so that all that is due is decided
     return job.view().workers[0].status
 
 

@@ -37,7 +37,7 @@ def test_a_member_that_finds_that_they_do_not_fit_together_stops_the_job(trio):
 
 def test_one_that_is_no_member_cannot_stop_the_job(trio):
     (newcomer,) = trio.add(1)
-    with pytest.raises(Refused, match="no member"):
+    with pytest.raises(Refused, match="not a member"):
         trio.break_(newcomer, is_fatal=True)
 
     assert not trio.roster.is_over

@@ -36,7 +36,7 @@ def test_more_than_twice_slower_than_the_median_is_left_out() -> None:
 def test_a_slow_network_counts_like_a_slow_device() -> None:
     fit = decide(2, a=speed(100, 1000), b=speed(10, 12), c=speed(100, 1000))
     assert fit.notes == [
-        "b is left out: 10 GFLOP/s, the median is 100 and 12 MB/s to its best neighbour, the median is 1000"
+        "b is left out: 10 GFLOP/s, the median is 100 and 12 MB/s to its best neighbor, the median is 1000"
     ]
 
 
@@ -70,15 +70,15 @@ class Job:
         self.roster, _, _ = advance(self.roster, {}, self.now)
 
     @property
-    def seated(self) -> set[str]:
-        return {seat.agent for seat in self.roster.attempt.seats}
+    def taking_part(self) -> set[str]:
+        return {part.agent for part in self.roster.attempt.parts}
 
 
 def test_a_slow_node_is_left_out_of_the_attempt_and_all_are_told() -> None:
     job = Job(min_nodes=2, max_nodes=3)
     for agent, gflops in {"a": 100, "b": 100, "c": 10}.items():
         job.report(agent, speed(gflops))
-    assert job.seated == {"a", "b"}, "at once: all who were to come have come"
+    assert job.taking_part == {"a", "b"}, "at once: all who were to come have come"
     orders = Orders(job.roster, Peers(seen=0, all=[]))
     (start,) = orders.of("a", "i", []).start
     assert start.notes == ["c is left out: 10 GFLOP/s, the median is 100"]
@@ -95,7 +95,7 @@ def test_a_slow_spare_comes_in_when_too_few_are_left() -> None:
     assert job.roster.attempt.is_closed
     job.roster = changes.exited(job.roster, "w0", WorkerExit(exit_code=-15), job.now)
     job.advance(1.0)
-    assert job.seated == {"a", "c"}
+    assert job.taking_part == {"a", "c"}
 
 
 def test_too_many_failures_stop_the_job_and_are_named() -> None:

@@ -42,7 +42,7 @@ def test_one_that_computes_for_ever_while_the_others_wait_hangs(pair):
 
     assert pair.status("w1") == "lost"
     assert pair.roster.workers["w1"].wants_stacks
-    assert "computes since 60.0 s" in pair.generation.reason
+    assert "has computed for 60.0 s" in pair.generation.reason
 
 
 def test_a_worker_with_long_steps_gets_ten_of_them(pair):
@@ -74,7 +74,7 @@ def test_all_waiting_for_each_other_is_a_cut_network(pair):
 
     assert pair.generation.is_closed
     assert pair.generation.must_probe
-    assert "all 2 members wait for each other since 5.0 s" in pair.generation.reason
+    assert "all 2 members have waited for each other for 5.0 s" in pair.generation.reason
 
 
 def test_a_stall_is_judged_by_the_longest_wait_so_far(pair):

@@ -53,7 +53,7 @@ def arrival(name):
 
 
 async def begin(job, name="w0"):
-    await job.reserve(wire.SlotRequest(agent="a", request=name))
+    await job.reserve(wire.ReserveWorker(agent="a", request=name))
     await job.announce(name, announcement(name))
 
 
@@ -80,11 +80,11 @@ def test_a_full_disk_is_an_answer_and_asking_again_helps_once_there_is_room():
         await begin(job)
         disk.is_full = True
         with pytest.raises(StoreError, match="the disk is full"):
-            await job.reserve(wire.SlotRequest(agent="a", request="another"))
+            await job.reserve(wire.ReserveWorker(agent="a", request="another"))
         assert len(job.view().workers) == 1
 
         disk.is_full = False
-        assert (await job.reserve(wire.SlotRequest(agent="a", request="another"))).worker == "w1"
+        assert (await job.reserve(wire.ReserveWorker(agent="a", request="another"))).worker == "w1"
         assert len(job.view().workers) == 2
 
     with_a_job(story)
@@ -94,14 +94,14 @@ def test_many_changes_cost_one_save():
     async def story(job, disk):
         await begin(job)
         disk.is_free.clear()
-        requests = [job.reserve(wire.SlotRequest(agent="a", request=str(number))) for number in range(100)]
+        requests = [job.reserve(wire.ReserveWorker(agent="a", request=str(number))) for number in range(100)]
         reserving = asyncio.gather(*requests)
         await asyncio.sleep(0)
         before = disk.num_saves
         disk.is_free.set()
-        slots = await reserving
+        reserved = await reserving
 
-        assert len({slot.worker for slot in slots}) == 100
+        assert len({number.worker for number in reserved}) == 100
         assert disk.num_saves - before <= 2
 
     with_a_job(story)
@@ -143,7 +143,7 @@ def test_a_generation_that_was_closed_before_it_was_told_does_not_strand_its_mem
 def test_it_ends_also_when_something_changes_at_that_moment(num_turns):
     async def story(job, disk):
         await begin(job)
-        reserving = asyncio.create_task(job.reserve(wire.SlotRequest(agent="a", request="at the last moment")))
+        reserving = asyncio.create_task(job.reserve(wire.ReserveWorker(agent="a", request="at the last moment")))
         for _ in range(num_turns):
             await asyncio.sleep(0)
         await job.close()

@@ -55,7 +55,7 @@ def test_a_slow_worker_is_asked_when_nothing_else_is_left():
     early, late = decide_lease(slow, now=3.9), decide_lease(slow, now=4.0)
     assert (early.asked, early.next_look) == (None, 4.0)
     assert late.asked == (W1, 1)
-    assert "w1 holds lease 1 since 4.0 s; usual are 1.0 s" in late.reason
+    assert "w1 has held lease 1 for 4.0 s; 1.0 s is usual" in late.reason
     assert decide_lease(replace(slow, fresh=(50, 60)), now=9.0).asked is None
 
 

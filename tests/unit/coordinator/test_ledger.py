@@ -251,6 +251,6 @@ def test_a_checkpoint_of_another_order_is_refused_and_nothing_changes():
     take(ledger, WORKERS[0])
     with pytest.raises(Refused, match="with seed=0; the checkpoint says seed=1"):
         ledger.restore("r", wire.ShardCheckpoint(size=10, shuffle=False, seed=1, done=[]))
-    with pytest.raises(Refused, match=r"\[8, 11\] is no range of the 10 positions of d"):
+    with pytest.raises(Refused, match=r"\[8, 11\] is not a range of the 10 positions of d"):
         ledger.restore("r", wire.ShardCheckpoint(size=10, shuffle=False, seed=0, done=[[8, 11]]))
     assert ledger.num_out == 4

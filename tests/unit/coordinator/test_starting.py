@@ -49,42 +49,42 @@ class Nodes:
 
     def end_attempt(self) -> Nodes:
         """Every node ends its workers, as it is told."""
-        return self.exit(*(name for seat in self.roster.attempt.seats for name in seat.workers), code=-15)
+        return self.exit(*(name for part in self.roster.attempt.parts for name in part.workers), code=-15)
 
     def orders(self, agent: str, *workers: str) -> AgentOrders:
         orders = Orders(self.roster, next_peers(self.roster, Peers(seen=0, all=[])))
         return orders.of(agent, f"{agent}-1", [self.roster.workers[name] for name in workers])
 
     @property
-    def seats(self) -> dict[str, tuple[str, ...]]:
-        return {seat.agent: seat.workers for seat in self.roster.attempt.seats}
+    def parts(self) -> dict[str, tuple[str, ...]]:
+        return {part.agent: part.workers for part in self.roster.attempt.parts}
 
 
 def test_one_node_starts_at_once() -> None:
     job = Nodes(max_nodes=1).report("n1")
-    assert job.seats == {"n1": ("w0", "w1")}
+    assert job.parts == {"n1": ("w0", "w1")}
     assert (job.roster.attempt.number, job.roster.attempt.master_port) == (0, 4000)
 
 
 def test_the_start_waits_for_the_fewest_nodes_and_a_last_call() -> None:
     job = Nodes(min_nodes=2, max_nodes=4).report("n1")
-    assert not job.seats
+    assert not job.parts
     assert "1 of at least 2 nodes" in job.reason
     job.report("n2")
-    assert not job.seats
+    assert not job.parts
     assert job.next_look == pytest.approx(job.now + 1.0)
     job.advance(1.0)
-    assert job.seats == {"n1": ("w0", "w1"), "n2": ("w2", "w3")}
+    assert job.parts == {"n1": ("w0", "w1"), "n2": ("w2", "w3")}
 
 
 def test_the_most_nodes_need_no_last_call() -> None:
-    assert Nodes(min_nodes=2, max_nodes=2).report("n1").report("n2").seats.keys() == {"n1", "n2"}
+    assert Nodes(min_nodes=2, max_nodes=2).report("n1").report("n2").parts.keys() == {"n1", "n2"}
 
 
 def test_wished_ranks_are_given() -> None:
     job = Nodes(min_nodes=2, max_nodes=2).report("n1", node_rank=1).report("n2", node_rank=0)
-    assert [seat.agent for seat in job.roster.attempt.seats] == ["n2", "n1"]
-    assert [seat.first_rank for seat in job.roster.attempt.seats] == [0, 2]
+    assert [part.agent for part in job.roster.attempt.parts] == ["n2", "n1"]
+    assert [part.first_rank for part in job.roster.attempt.parts] == [0, 2]
     assert job.roster.attempt.master_address == "10.0.0.2"
 
 
@@ -103,7 +103,7 @@ def test_a_failed_worker_restarts_all_when_every_node_has_ended_its_own() -> Non
     job.exit("w2", code=-15)
     assert job.roster.attempt.is_open
     assert job.roster.attempt.number == 1
-    assert job.seats == {"n1": ("w4", "w5"), "n2": ("w6", "w7")}
+    assert job.parts == {"n1": ("w4", "w5"), "n2": ("w6", "w7")}
 
 
 def test_without_a_restart_left_the_job_stops() -> None:
@@ -127,7 +127,7 @@ def test_a_failure_after_a_good_end_restarts_all() -> None:
 
 def test_a_node_that_never_heard_of_its_part_is_asked_for_it_and_holds_up_nobody() -> None:
     job = Nodes(min_nodes=2, max_nodes=2, lease_s=3).report("n1").report("n2")
-    assert job.seats == {"n1": ("w0", "w1"), "n2": ("w2", "w3")}
+    assert job.parts == {"n1": ("w0", "w1"), "n2": ("w2", "w3")}
     job.silence(2).report("n1").silence(2)  # n2 stood still from before it was told until after it was all over
     assert job.roster.attempt.is_closed
     job.exit("w0", "w1", code=-15).report("n1", "n2")
@@ -157,19 +157,19 @@ def test_no_attempt_has_more_workers_than_a_job_may_have(monkeypatch) -> None:
     monkeypatch.setattr(limits, "MAX_WORKERS", 5)
     job = Nodes(min_nodes=2, max_nodes=3, last_call_s=0.0).report("n1", "n2", num_workers=3)
     assert job.roster.is_stopped
-    assert "the job would have 6 workers, and may have 5" in job.roster.reason
+    assert "the job would have 6 workers, the limit is 5" in job.roster.reason
 
 
 def test_a_node_that_is_silent_is_dropped_and_costs_no_restart() -> None:
     job = Nodes(start_nodes=2, max_nodes=2, last_call_s=0.0).report("n1", "n2")
-    assert job.seats.keys() == {"n1", "n2"}
+    assert job.parts.keys() == {"n1", "n2"}
     job.now += 3.5
     job.signs["n1"] = NodeSign(alive_at=job.now)
     job.silence(0.0)
     assert job.roster.attempt.is_closed
     assert "n2 is gone (no report for" in job.roster.attempt.reason
-    job.exit(*job.seats["n1"], code=-15)
-    assert job.seats.keys() == {"n1"}
+    job.exit(*job.parts["n1"], code=-15)
+    assert job.parts.keys() == {"n1"}
     assert job.roster.num_restarts == 0
 
 
@@ -194,12 +194,12 @@ def test_a_node_that_is_lost_after_the_end_is_waited_for_no_longer() -> None:
 def test_a_late_node_restarts_classic_workers_after_a_while() -> None:
     job = Nodes(min_nodes=1, max_nodes=2, last_call_s=0.0).report("n1")
     job.report("n2")
-    assert job.seats.keys() == {"n1"}
+    assert job.parts.keys() == {"n1"}
     assert job.next_look == pytest.approx(105.0)
     job.advance(5.0)
     assert job.roster.attempt.is_closed
     job.end_attempt()
-    assert job.seats.keys() == {"n1", "n2"}
+    assert job.parts.keys() == {"n1", "n2"}
 
 
 def test_a_late_node_is_seated_beside_regrouping_workers() -> None:
@@ -207,10 +207,10 @@ def test_a_late_node_is_seated_beside_regrouping_workers() -> None:
     announce = Announce(incarnation="i", pid=1, address="10.0.0.1", store_port=1, probe_port=1)
     job.roster = changes.announce(job.roster, "w0", announce, job.now)
     job.report("n2")
-    assert job.seats == {"n1": ("w0", "w1"), "n2": ("w2", "w3")}
-    assert job.roster.attempt.seats[1].first_rank == 2
+    assert job.parts == {"n1": ("w0", "w1"), "n2": ("w2", "w3")}
+    assert job.roster.attempt.parts[1].first_rank == 2
     job.report("n3")
-    assert "n3" not in job.seats
+    assert "n3" not in job.parts
 
 
 def test_a_regrouping_workers_death_restarts_nobody() -> None:
@@ -222,17 +222,17 @@ def test_a_regrouping_workers_death_restarts_nobody() -> None:
 
 def test_a_late_node_does_not_disturb_workers_that_have_begun_to_end() -> None:
     job = Nodes(min_nodes=1, max_nodes=2, last_call_s=0.0).report("n1").exit("w0")
-    assert job.report("n2").advance(60).seats.keys() == {"n1"}
+    assert job.report("n2").advance(60).parts.keys() == {"n1"}
 
 
 def test_two_nodes_that_cannot_reach_each_other_do_not_go_on_together() -> None:
     job = Nodes(min_nodes=2, max_nodes=3).report("n1", "n2", "n3")
-    assert job.seats.keys() == {"n1", "n2", "n3"}
+    assert job.parts.keys() == {"n1", "n2", "n3"}
     job.report("n3", unreachable=["n2"])
     assert job.roster.attempt.reason == "n3 cannot reach n2"
     job.end_attempt()
     job.advance(1.0)
-    assert job.seats.keys() == {"n1", "n2"}
+    assert job.parts.keys() == {"n1", "n2"}
     job.advance(60)
     assert job.roster.attempt.is_open  # n3 would come, but not as long as it is cut off from n2
     job.report("n3").advance(60)

@@ -40,7 +40,7 @@ def kept(stage, tmp_path):
 
 def facts(roster):
     """All but what everybody says again."""
-    return (roster.workers, roster.generation, roster.policy, roster.slots, roster.num_announced,
+    return (roster.workers, roster.generation, roster.policy, roster.reserved, roster.num_announced,
             roster.is_stopped, roster.is_finished, roster.reason)  # fmt: skip
 
 

@@ -36,7 +36,7 @@ class Listener:
 
     def reserve(self, request):
         self.slots.put((request.replaces, self.exits.qsize()))
-        return wire.Slot(worker="w9")
+        return wire.ReservedWorker(worker="w9")
 
     def check(self):
         return wire.Health()

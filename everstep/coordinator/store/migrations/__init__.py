@@ -1,1 +1,1 @@
-"""How the tables came to be, revision by revision; run by `schema`, with alembic."""
+"""How the tables changed, revision by revision; run by `store.migrate`, with alembic."""

@@ -1,1 +1,1 @@
-"""One file per revision. Each says what it says for ever: it names its columns itself."""
+"""One file per revision. A released revision never changes: it names its columns itself."""

@@ -1,0 +1,152 @@
+"""What answers each operation: the function of the same name, with the same parameters. Call one function, reply.
+
+`call.job` is the job that the path names. A reply is a message, JSON as bytes, or a response of Starlette's."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import FileResponse
+
+from everstep import wire
+from everstep.coordinator.edge.bodies import Receive, Scope
+from everstep.coordinator.edge.connection import WHEN_LOST
+from everstep.coordinator.edge.openapi import document
+from everstep.coordinator.job import CoordinatedJob
+from everstep.coordinator.roster.facts import SHA256
+from everstep.coordinator.service import Service
+from everstep.errors import UNKNOWN, Refused
+
+
+@dataclass(kw_only=True, slots=True)
+class HttpCall:
+    """One request, as its handler sees it."""
+
+    service: Service
+    code: Path | None
+    job_name: str
+    found: CoordinatedJob | None
+    scope: Scope
+    receive: Receive
+
+    @property
+    def job(self) -> CoordinatedJob:
+        assert self.found is not None
+        return self.found
+
+
+async def check(_call: HttpCall) -> wire.Health:
+    return wire.Health(now=time.time())
+
+
+async def openapi(_call: HttpCall) -> dict[str, Any]:
+    return document()
+
+
+async def code(call: HttpCall, digest: str) -> FileResponse:
+    path = call.code / f"code-{digest}.tar.gz" if call.code is not None and re.fullmatch(SHA256, digest) else None
+    if path is None or not path.is_file():
+        raise Refused(f"there is no code {digest[:64]}", status=UNKNOWN, code="code-unknown")
+    return FileResponse(path, media_type="application/gzip")
+
+
+async def create_job(call: HttpCall, spec: wire.JobSpec) -> bytes:
+    return (await call.service.create(call.job_name, spec)).view_json()
+
+
+async def view(call: HttpCall, *, is_brief: bool = False) -> bytes:
+    return call.job.view_json(is_brief=is_brief)
+
+
+async def stop(call: HttpCall, message: wire.Stop) -> None:
+    await call.job.stop(message.reason)
+
+
+async def generation(call: HttpCall, number: int) -> wire.GenerationView:
+    return await call.service.generation(call.job_name, number)
+
+
+async def reserve(call: HttpCall, message: wire.ReserveWorker) -> wire.ReservedWorker:
+    return await call.job.reserve(message)
+
+
+async def report(call: HttpCall, agent: str, message: wire.AgentReport) -> wire.AgentOrders:
+    """While an agent waits for orders, its end is seen at once: the kernel closes its connection."""
+    orders = asyncio.ensure_future(call.job.report(agent, message))
+    hanging_up = asyncio.ensure_future(call.receive())
+    try:
+        await asyncio.wait({orders, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
+        if not orders.done():
+            call.job.hung_up(agent, message)
+        reply = await orders
+    finally:
+        hanging_up.cancel()
+        orders.cancel()
+    if WHEN_LOST in call.scope:
+        call.scope[WHEN_LOST](lambda: call.job.may_be_gone(agent, message))
+    return reply
+
+
+async def agent_leaves(call: HttpCall, agent: str, message: wire.AgentLeave) -> None:
+    await call.job.agent_leaves(agent, message)
+
+
+async def exited(call: HttpCall, worker: str, message: wire.WorkerExit) -> None:
+    await call.job.exited(worker, message)
+
+
+async def announce(call: HttpCall, worker: str, message: wire.Announce) -> wire.Announced:
+    return await call.job.announce(worker, message)
+
+
+async def watch(call: HttpCall, worker: str, message: wire.Watch) -> bytes:
+    return await call.job.watch(worker, message)
+
+
+async def arrive(call: HttpCall, worker: str, message: wire.Arrive) -> bytes:
+    return await call.job.arrive(worker, message)
+
+
+async def broken(call: HttpCall, worker: str, message: wire.Broken) -> None:
+    await call.job.broken(worker, message)
+
+
+async def settled(call: HttpCall, worker: str, message: wire.Settled) -> None:
+    await call.job.settled(worker, message)
+
+
+async def leave(call: HttpCall, worker: str, message: wire.Leave) -> wire.Left:
+    return await call.job.leave(worker, message)
+
+
+async def report_and_lease(call: HttpCall, worker: str, message: wire.LeaseRequest) -> bytes:
+    return await call.job.lease(worker, message)
+
+
+async def datasets(call: HttpCall) -> wire.Datasets:
+    return await call.job.shards.views()
+
+
+async def register_dataset(call: HttpCall, dataset: str, spec: wire.DatasetSpec) -> wire.DatasetView:
+    return await call.job.shards.register(dataset, spec)
+
+
+async def shard_checkpoint(call: HttpCall, dataset: str) -> wire.ShardCheckpoint:
+    return await call.job.shards.checkpoint(dataset)
+
+
+async def restore_shards(call: HttpCall, dataset: str, message: wire.RestoreShards) -> wire.DatasetView:
+    return await call.job.shards.restore(dataset, message)
+
+
+async def report_metrics(call: HttpCall, message: wire.MetricReports) -> None:
+    await call.service.keep_metrics(call.job_name, message.reports)
+
+
+async def metrics(call: HttpCall, since: int = 0, limit: int = 100) -> wire.MetricsView:
+    return await call.service.metrics(call.job_name, since, limit)

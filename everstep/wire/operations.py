@@ -1,0 +1,250 @@
+# mypy: disable-error-code="empty-body"
+"""Each HTTP call to the coordinator, declared once: a method of `Operations` that says what goes in and what comes out.
+
+Parameters that the path names go there, those with a default go into the query, and the one that remains is the body.
+The client inherits these methods. Routing, roles, validation, OpenAPI and the table in docs/protocol.md are made from
+them. The coordinator answers with the function of the same name in `everstep.coordinator.edge.handlers`.
+
+To add a call, add a method here and its handler there."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
+
+from everstep.wire.agents import AgentLeave, AgentOrders, AgentReport, ReservedWorker, ReserveWorker, WorkerExit
+from everstep.wire.bounds import MAX_INT, Bounds, Count, PathName
+from everstep.wire.jobs import Health, JobSpec, JobView, Stop
+from everstep.wire.membership import (
+    Announce,
+    Announced,
+    Arrive,
+    Arrived,
+    Broken,
+    GenerationView,
+    Leave,
+    Left,
+    Settled,
+    Watch,
+    Watched,
+)
+from everstep.wire.metrics import MOST_REPORTS, MetricReports, MetricsView
+from everstep.wire.shards import (
+    Datasets,
+    DatasetSpec,
+    DatasetView,
+    Leased,
+    LeaseRequest,
+    RestoreShards,
+    ShardCheckpoint,
+)
+from everstep.wire.tokens import READ_ONLY, USER, WORKER
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Operation:
+    name: str  # of the client's method and of the handler
+    method: str
+    path: str
+    role: str
+    summary: str
+    parameters: tuple[str, ...]
+    signature: Callable[..., Any]
+
+    @functools.cached_property
+    def in_path(self) -> tuple[str, ...]:
+        """`job`, which a client knows by itself, and parameters."""
+        return tuple(re.findall(r"\{(\w+)\}", self.path))
+
+    @functools.cached_property
+    def in_query(self) -> Mapping[str, Any]:
+        """Names and defaults."""
+        return {
+            name: parameter.default
+            for name, parameter in inspect.signature(self.signature).parameters.items()
+            if parameter.default is not inspect.Parameter.empty
+        }
+
+    @functools.cached_property
+    def body(self) -> str | None:
+        rest = [name for name in self.parameters if name not in self.in_path and name not in self.in_query]
+        assert len(rest) <= 1, f"{self.name}: only one of {rest} can be the body"
+        return rest[0] if rest else None
+
+    @functools.cached_property
+    def types(self) -> Mapping[str, Any]:
+        """Of the parameters, and of the reply as `return`. Evaluated late: workers use few of them."""
+        return get_type_hints(self.signature, include_extras=True)
+
+    @property
+    def request(self) -> Any:
+        return self.types[self.body] if self.body else None
+
+    @functools.cached_property
+    def reply(self) -> Any:
+        """A message, `bytes` of a file, `dict` for a document, or NoneType for an empty object."""
+        return self.types["return"]
+
+
+def operation(method: str, path: str, role: str) -> Callable[[_F], _F]:
+    def declare(signature: _F) -> _F:
+        code = signature.__code__
+        parameters = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        declared = Operation(
+            name=signature.__name__,
+            method=method,
+            path=path,
+            role=role,
+            summary=(signature.__doc__ or "").partition("\n")[0],
+            parameters=parameters,
+            signature=signature,
+        )
+
+        @functools.wraps(signature)
+        def call(client: Operations, *values: Any, **named: Any) -> Any:
+            signature(client, *values, **named)  # raises the usual TypeError if they do not fit
+            return client.perform(declared, dict(zip(parameters, values, strict=False)) | named)
+
+        call.operation = declared  # type: ignore[attr-defined]
+        return call  # type: ignore[return-value]
+
+    return declare
+
+
+_JOB = "/v1/jobs/{job}"
+_AGENT = f"{_JOB}/agents/{{agent}}"
+_WORKER = f"{_JOB}/workers/{{worker}}"
+_DATASET = f"{_JOB}/datasets/{{dataset}}"
+
+
+class Operations:
+    """All there is to call. *Held*: answered as soon as something changes, after about a second at the latest."""
+
+    def perform(self, operation: Operation, values: Mapping[str, Any]) -> Any:
+        raise NotImplementedError  # by the client
+
+    @operation("GET", "/v1/health", READ_ONLY)
+    def check(self) -> Health:
+        """Is the coordinator up, does it accept the token, and what time is it there?"""
+
+    @operation("GET", "/v1/openapi.json", READ_ONLY)
+    def openapi(self) -> dict[str, Any]:
+        """The whole protocol as OpenAPI 3.1, for tools; the tests hold the service to it."""
+
+    @operation("GET", "/v1/code/{digest}", WORKER)
+    def code(self, digest: PathName) -> bytes:
+        """Node: the tarball of a submitted job's code, by its SHA-256."""
+
+    @operation("PUT", _JOB, USER)
+    def create_job(self, spec: JobSpec) -> JobView:
+        """Create the job, or find it as it is."""
+
+    @operation("GET", _JOB, READ_ONLY)
+    def view(self, *, is_brief: bool = False) -> JobView:
+        """The job and its workers; `is_brief` leaves out the workers, for callers that poll."""
+
+    @operation("POST", f"{_JOB}/stop", USER)
+    def stop(self, message: Stop) -> None:
+        """End the job for this reason."""
+
+    @operation("GET", f"{_JOB}/generations/{{number}}", READ_ONLY)
+    def generation(self, number: Count) -> GenerationView:
+        """The members of a generation, and where to reach them."""
+
+    @operation("POST", f"{_JOB}/workers", WORKER)
+    def reserve(self, message: ReserveWorker) -> ReservedWorker:
+        """Agent: reserve a worker id; no id is used twice."""
+
+    @operation("POST", f"{_AGENT}/report", WORKER)
+    def report(self, agent: PathName, message: AgentReport) -> AgentOrders:
+        """Agent: the state of a node and its workers; replies which attempt to start or end, whom to kill. Held."""
+
+    @operation("POST", f"{_AGENT}/leave", WORKER)
+    def agent_leaves(self, agent: PathName, message: AgentLeave) -> None:
+        """Agent: the node leaves in good order, with all its workers."""
+
+    @operation("POST", f"{_WORKER}/exited", WORKER)
+    def exited(self, worker: PathName, message: WorkerExit) -> None:
+        """Agent: the process is gone for certain, with this exit code, in this micro-batch."""
+
+    @operation("POST", f"{_WORKER}/announce", WORKER)
+    def announce(self, worker: PathName, message: Announce) -> Announced:
+        """Worker: the process is up, can be reached here, and will form or join a generation."""
+
+    @operation("POST", f"{_WORKER}/watch", WORKER)
+    def watch(self, worker: PathName, message: Watch) -> Watched:
+        """Worker: heartbeat; replies what changed. Held."""
+
+    @operation("POST", f"{_WORKER}/arrive", WORKER)
+    def arrive(self, worker: PathName, message: Arrive) -> Arrived:
+        """Worker: ready for the next generation. Held until it is formed."""
+
+    @operation("POST", f"{_WORKER}/broken", WORKER)
+    def broken(self, worker: PathName, message: Broken) -> None:
+        """Worker: a collective failed, the generation closes; with `is_fatal` (members only) the job stops."""
+
+    @operation("POST", f"{_WORKER}/settled", WORKER)
+    def settled(self, worker: PathName, message: Settled) -> None:
+        """Worker: it holds the state of this generation."""
+
+    @operation("POST", f"{_WORKER}/leave", WORKER)
+    def leave(self, worker: PathName, message: Leave) -> Left:
+        """Worker: wants to end after its committed step. Held until it is released."""
+
+    @operation("POST", f"{_WORKER}/lease", WORKER)
+    def report_and_lease(self, worker: PathName, message: LeaseRequest) -> Leased:
+        """Worker: samples done, returned and failed; replies with leases for more. Held while others hold all."""
+
+    @operation("GET", f"{_JOB}/datasets", READ_ONLY)
+    def datasets(self) -> Datasets:
+        """The progress of each dataset, by epoch, and the shards that failed."""
+
+    @operation("PUT", _DATASET, WORKER)
+    def register_dataset(self, dataset: PathName, spec: DatasetSpec) -> DatasetView:
+        """Worker: register the dataset, or find it as it is; 409 if it was registered with other numbers."""
+
+    @operation("GET", f"{_DATASET}/checkpoint", READ_ONLY)
+    def shard_checkpoint(self, dataset: PathName) -> ShardCheckpoint:
+        """Worker: what is done, to be saved with the model."""
+
+    @operation("POST", f"{_DATASET}/restore", WORKER)
+    def restore_shards(self, dataset: PathName, message: RestoreShards) -> DatasetView:
+        """Worker: from now on this is done and nothing else; all leases are void."""
+
+    @operation("POST", f"{_JOB}/metrics", WORKER)
+    def report_metrics(self, message: MetricReports) -> None:
+        """Worker: results of a fit, durable before the reply; a later report of the same kind and batch replaces it."""
+
+    @operation("GET", f"{_JOB}/metrics", READ_ONLY)
+    def metrics(
+        self,
+        since: Annotated[int, Bounds(ge=-MOST_REPORTS, le=MAX_INT)] = 0,
+        limit: Annotated[int, Bounds(ge=1, le=MOST_REPORTS)] = 100,
+    ) -> MetricsView:
+        """Reports kept after `since` (a view's `last`), oldest first; a negative `since` asks for the newest ones."""
+
+
+def declared(operations: type[Operations]) -> tuple[Operation, ...]:
+    return tuple(each.operation for each in vars(operations).values() if hasattr(each, "operation"))
+
+
+OPERATIONS = declared(Operations)
+
+
+def markdown(operations: Iterable[Operation] = OPERATIONS) -> str:
+    """The table of docs/protocol.md."""
+    rows = [f"| `{each.method} {each.path}` | {_arrow(each)} | {each.role} | {each.summary} |" for each in operations]
+    return "\n".join(["| call | message → reply | role | what for |", "| --- | --- | --- | --- |", *rows])
+
+
+def _arrow(each: Operation) -> str:
+    sent = [f"`{each.request.__name__}`"] if each.request else [f"`?{name}=`" for name in each.in_query]
+    kind = get_origin(each.reply) or each.reply
+    reply = {bytes: "gzip", dict: "JSON", type(None): ""}.get(kind, f"`{kind.__name__}`")
+    return " ".join([*sent, *(["→", reply] if reply else [])])

@@ -210,6 +210,7 @@ def test_a_hostile_archive_writes_nothing(tmp_path: Path, entries: list[tarfile.
         (archive(entry("a"), num_bytes=1000)[:-30], "code-archive-broken"),
         (archive(entry("a"), num_bytes=2 << 20), "code-archive-too-large"),
     ],
+    ids=["text", "cut off", "too large"],
 )
 def test_an_archive_that_cannot_be_unpacked_is_refused(tmp_path: Path, data: bytes, code: str) -> None:
     with pytest.raises(PermanentError) as refused:

@@ -187,7 +187,7 @@ def start_detached(
 
 
 def reap_detached(pid: int) -> None:
-    """Release the pid of such a process, which is about to end, while we are still its parent."""
+    """Release the pid of a detached process that is about to end, while we are still its parent."""
     try:
         os.waitpid(pid, 0)
     except ChildProcessError:

@@ -252,7 +252,7 @@ class Usage:
         self._reported = max(self._reported, step)
 
     def through(self, step: int) -> list[LeasePart]:
-        """What is to be reported of the steps through this one."""
+        """The parts still to report, of the steps through this one."""
         return [part for number, parts in self._steps.items() if self._reported < number <= step for part in parts]
 
     def note(self, *, is_end: bool) -> UsageNote:

@@ -53,7 +53,7 @@ class Position:
 
     @property
     def first_unfinished(self) -> int:
-        """The epoch to go on with: the one just trained, if something is still to be done after it."""
+        """The epoch to continue with: the one just trained, if something is still to be done after it."""
         is_left = self.samples == 0 and any(done < self.epoch - 1 for done in self._done_after.values())
         return self.epoch - 1 if is_left else self.epoch
 

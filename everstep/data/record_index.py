@@ -143,7 +143,7 @@ class RecordIndexService:
         return self._leases is not None and self._leases.is_end
 
     def close(self) -> None:
-        """Report what is to be reported, give back what is not used, end."""
+        """Send the pending reports, give back unused samples, end."""
         if not self._is_owner or self._is_closed:
             return
         self._is_closed = True

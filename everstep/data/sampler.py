@@ -129,7 +129,7 @@ class ElasticDistributedSampler(DistributedSampler[int]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where this state was saved, by whatever number of workers. An empty state is a fresh start.
+        """Continue where this state was saved, by any number of workers. An empty state is a fresh start.
 
         DLRover's state is read too: its number of completed samples is the position. The order of a shuffled epoch is
         not DLRover's, so its last epoch is exact only without shuffling; from the next one on nothing differs."""

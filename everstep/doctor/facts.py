@@ -79,7 +79,7 @@ class Facts:
     max_files: int
     max_files_hard: int
     port: Port | None = None  # if an endpoint was named
-    clock_s: float | None = None  # how far the coordinator's clock is ahead of ours
+    clock_s: float | None = None  # how far the coordinator's clock is ahead of this machine's
     coordinator_problem: str = ""
     coordinator_hint: str = ""  # the way out, if the problem has one of its own
 
@@ -136,7 +136,8 @@ def _lines(file: IO[bytes]) -> list[str]:
 
 
 def measure_clock(coordinator: Coordinator, num_asks: int = 5) -> float:
-    """How far its clock is ahead of ours, by the fastest of some answers; at most half that answer's time wrong."""
+    """How far its clock is ahead of this machine's, by the fastest of some answers; at most half that answer's time
+    wrong."""
     best_s, ahead_s = float("inf"), 0.0
     for _ in range(num_asks):
         began = time.time()

@@ -5,8 +5,8 @@ a step go to neighbors directly.) A message is matched by (peer, tag), never by 
 an operation must stay as it is until its work has ended or the group is still. A group is never reused: each
 generation forms its own.
 
-When a connection breaks, gloo ends all operations but those in mid-message: waiting for one of these would take for
-ever, and nothing wakes it. So waiting is done in threads that can be left behind, and `still` makes sure that gloo
+When a connection breaks, gloo ends all operations but those in mid-message: waiting for one of these would never
+end, and nothing wakes it. So waiting is done in threads that can be left behind, and `still` makes sure that gloo
 touches no memory any more."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Add up the leaves that this worker computes: `exact` in the fixed tree, `fast` as they come.
+"""Add up the leaves that this worker computes: `exact` in the fixed tree, `fast` in order of arrival.
 
 A leaf is written into a buffer, or added straight onto its left sibling; then sums are carried upwards, like a
-binary counter, so that at most log2(leaves) buffers live at a time. What is held stays valid when a peer dies,
+binary counter, so that at most log2(leaves) buffers live at a time. The sums stay valid when a peer dies,
 because collectives only read it. A leaf that breaks off half-way spoils the sums it was added to: those are dropped
 and their leaves computed again."""
 
@@ -46,7 +46,7 @@ class Fold(Protocol):
     def clear(self) -> None: ...
     def make_spare(self) -> None: ...
     def rename(self, leaves: Sequence[int]) -> None:
-        """What is held is called otherwise from now on."""
+        """Rename the held leaves."""
 
     def tree(self, plan: Plan) -> tuple[int, list[list[TreeNode]]]:
         """The number of leaves of the tree over all workers, and the nodes that each rank brings to it."""

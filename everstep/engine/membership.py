@@ -5,7 +5,7 @@ watcher holds a long-poll at the coordinator (which is also the heartbeat) and b
 generation; the regrouper arrives for the next one and forms its group in a thread that can be abandoned. The script's
 thread takes the new group when it comes to a point where it may: `next_group`.
 
-What is closed is decided by the coordinator; an exception here is only a reason to ask."""
+The coordinator decides what is closed; an exception here is only a reason to ask."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The engine of this process: made at its first use, ended with the script.
 
-A script that comes to its end leaves in good order: the others go on, or all end together. One that dies of an
+A script that comes to its end leaves in good order: the others continue, or all end together. One that dies of an
 exception just breaks its connections, and the others learn it from its agent. Wrong use of us stops the job: what is
 wrong in one worker's script is wrong in all."""
 

@@ -1,8 +1,8 @@
 """What travels with every step besides gradients: the header at its start, the pulse at its end.
 
 The header says at which step a worker is, of which data, and how much each micro-batch weighs. The pulse carries every
-decision that all workers must take together; all see the same pulses at the same step, so `decide_pulse` gives all the
-same answer. Fixed size, no pickle. Pure."""
+decision that all workers must take together; all see the same pulses at the same step, so `decide_pulse` gives each of
+them the same answer. Fixed size, no pickle. Pure."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ DRAIN_S = 0.1  # what of a broken group has not ended by then never will
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """What is to be summed, by whom."""
+    """The parts of a sum, and who adds them."""
 
     group: Group
     layout: BucketLayout

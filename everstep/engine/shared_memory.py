@@ -1,8 +1,9 @@
 """Memory that workers on the same machine read from each other: its contents need not travel.
 
-A block is an anonymous file of the worker; a neighbor opens it through /proc, read-only. Who may read what when is the
-reduction's business: it sends a token, by which the order of things is the same as if the bytes had been sent. Whether
-two workers are neighbors is tried out when their group is formed; where it does not work, bytes are sent."""
+A block is an anonymous file of the worker; a neighbor opens it through /proc, read-only. The
+reduction decides who may read when: it sends a token, by which the order of things is the same as if the bytes had
+been sent. Whether two workers are neighbors is tried out when their group is formed; where it does not work, bytes are
+sent."""
 
 from __future__ import annotations
 

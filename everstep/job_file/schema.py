@@ -250,7 +250,7 @@ class Checkpoint(Section):
 
 
 def _declared(section: str) -> type[Section]:
-    """A section with the keys that Policy declares for it. What is not given stays unset."""
+    """A section with the keys that Policy declares for it. Missing keys stay unset."""
     keys: dict[str, Any] = {}
     for name, each in settings_of(Policy).items():
         kind, _ = types_of(Policy)[name]

@@ -73,7 +73,7 @@ def run_coordinate(options: CoordinateOptions, say: Callable[[str], None]) -> in
         if comes_back:
             status_file.write(folder, "pending", "its nodes were asked to leave; it continues when they are back")
         return 128 + signal.SIGTERM
-    state: State = "succeeded" if view.is_finished else "cancelled" if was_asked else "failed"
+    state: State = "succeeded" if view.is_finished else "canceled" if was_asked else "failed"
     status_file.write(folder, state, view.reason)
     (folder / "secrets.json").unlink(missing_ok=True)
     say(f"{state}: {view.reason}")
@@ -100,7 +100,7 @@ def _attend(
             view = coordinator.view(is_brief=True)
             if _is_over(view):
                 return view, False
-            return view if fleet.lives_on else _stop(coordinator, "cancelled"), True
+            return view if fleet.lives_on else _stop(coordinator, "canceled"), True
         if leave_at is not None and time.time() > leave_at + order.grace_s:
             return _stop(coordinator, f"the time limit of {order.time_limit_s:.0f} s is reached"), False
         is_late = leave_at is not None and time.time() > leave_at

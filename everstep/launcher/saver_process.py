@@ -43,7 +43,7 @@ class SaverProcess:
 
     @property
     def path(self) -> Path | None:
-        """Where workers find it; None if there can be no saver."""
+        """Where workers find it; None if no saver can be started."""
         return self._path if self._listener is not None else None
 
     @property

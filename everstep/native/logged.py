@@ -1,7 +1,7 @@
 """What a script logs of each micro-batch (`trainer.log`), as means over all: the same for any number of workers.
 
-What is logged before `backward()` goes to all others with the step itself, so nothing is lost with a worker; what is
-logged later goes with the next step. Added up in the order of steps and micro-batches: the same bits everywhere."""
+Values logged before `backward()` go to all others with the step itself, so nothing is lost with a worker; values
+logged later go with the next step. Added up in the order of steps and micro-batches: the same bits everywhere."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _value(name: str, value: Any) -> Any:
     if hasattr(value, "detach"):
         value = value.detach()
         if value.numel() == 1:
-            return value.clone()  # the script may go on to change it
+            return value.clone()  # the script may change it later
     elif isinstance(value, int | float) or (hasattr(value, "__float__") and not isinstance(value, str)):
         return float(value)
     shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else f" {value!r:.40}"

@@ -1,7 +1,8 @@
 """Import all that a first training step needs, and prove that the process may be forked.
 
 Much of torch is imported only by the first step. What that is differs from release to release, so it is learned: a
-throw-away fork does a step of torch's DistributedDataParallel and one of ours, and reports what it has imported."""
+throw-away fork does a step of torch's DistributedDataParallel and a step of Everstep, and reports what it has
+imported."""
 
 from __future__ import annotations
 

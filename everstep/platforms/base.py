@@ -14,8 +14,8 @@ from everstep.job_file.schema import Job
 from everstep.platforms.job_records import JobRecord
 from everstep.storage.code_archive import Code
 
-State = Literal["pending", "running", "suspended", "succeeded", "failed", "cancelled", "unknown"]
-OVER: tuple[State, ...] = ("succeeded", "failed", "cancelled")
+State = Literal["pending", "running", "suspended", "succeeded", "failed", "canceled", "unknown"]
+OVER: tuple[State, ...] = ("succeeded", "failed", "canceled")
 Say = Callable[[str], None]
 
 

@@ -139,7 +139,7 @@ class QueuePlatform(ABC):
         if inside_allocation.is_inside(record):
             return inside_allocation.status(record, folder)
         jobs = [] if folder.told()[0] in OVER else self.look(record)
-        return decide_status(folder.told(), jobs, main=self.main(record), is_cancelled=folder.is_cancelled)
+        return decide_status(folder.told(), jobs, main=self.main(record), is_canceled=folder.is_canceled)
 
     def logs(self, record: JobRecord, *, follow: bool) -> Iterator[LogLine]:
         folder = ClusterFolder(Path(record.folder))
@@ -205,7 +205,7 @@ def await_gone(look: Callable[[], list[Queued]], *, by: str, within_s: float) ->
         )
 
 
-def decide_status(told: tuple[State, str], jobs: list[Queued], *, main: str, is_cancelled: bool) -> JobStatus:
+def decide_status(told: tuple[State, str], jobs: list[Queued], *, main: str, is_canceled: bool) -> JobStatus:
     """From the coordinator's last report and the scheduler's jobs; `main` is the coordinator's job name.
     The scheduler forgets finished jobs, and a coordinator may end before it can report."""
     live = [each for each in jobs if each.is_live]
@@ -213,9 +213,9 @@ def decide_status(told: tuple[State, str], jobs: list[Queued], *, main: str, is_
     state, reason = told
     if state in OVER:
         return JobStatus(state=state, reason=reason)
-    if is_cancelled:
+    if is_canceled:
         waiting = f"; {len(live)} of its jobs are about to end" if live else ""
-        return JobStatus(state="running" if live else "cancelled", reason=f"cancelled{waiting}", nodes=nodes)
+        return JobStatus(state="running" if live else "canceled", reason=f"canceled{waiting}", nodes=nodes)
     current = next((each for each in live if each.name == main), None)
     if current is not None:
         why = reason if current.state == "running" else f"{current.id} is {current.native}: {current.reason}"
@@ -226,4 +226,4 @@ def decide_status(told: tuple[State, str], jobs: list[Queued], *, main: str, is_
     last = ended[-1]
     how = f"{last.id} is {last.native}" + (f" ({last.reason})" if last.reason else "")
     # Its exit code is the job's, and a shared file system may be slow to show what it wrote.
-    return JobStatus(state=last.state if last.state in ("succeeded", "cancelled") else "failed", reason=how)
+    return JobStatus(state=last.state if last.state in ("succeeded", "canceled") else "failed", reason=how)

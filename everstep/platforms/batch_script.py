@@ -6,7 +6,7 @@ from __future__ import annotations
 WAITING = """\
 say() { echo "everstep: $*" >&2; }
 fail() { say "$1"; printf '{"state": "failed", "reason": "%s"}\\n' "$1" > "$folder/status.json"; exit 1; }
-is_over() { grep -qE '"state": "(succeeded|failed|cancelled)"' "$folder/status.json" 2> /dev/null; }
+is_over() { grep -qE '"state": "(succeeded|failed|canceled)"' "$folder/status.json" 2> /dev/null; }
 exit_code() { local code; while :; do wait "$1"; code=$?; kill -0 "$1" 2> /dev/null || return "$code"; done; }"""
 
 # Of $coordinator and $nodes: whichever ends first. Afterwards the job is not over, and $code is that of the nodes.

@@ -64,11 +64,11 @@ class ClusterFolder:
 
     @property
     def is_cancelled(self) -> bool:
-        return (self.path / "cancelled").exists()
+        return (self.path / "canceled").exists()
 
     def mark_cancelled(self) -> None:
         """Before the job is ended, so that no part of it is requeued."""
-        private_file.write(self.path / "cancelled", b"")
+        private_file.write(self.path / "canceled", b"")
 
     def told(self) -> tuple[State, str]:
         """The last report of the coordinator or of the script around it."""

@@ -34,7 +34,7 @@ _STATES: dict[str, State] = {
     "restarting": "pending",
     "running": "running",
     "paused": "suspended",
-    "removing": "cancelled",
+    "removing": "canceled",
 }
 
 
@@ -109,7 +109,7 @@ class ComposePlatform:
             project.run("stop", written.COORDINATOR, timeout_s=patience_s)
         project.run("down", "--volumes", "--remove-orphans", timeout_s=patience_s)
         if (state := _told(Path(record.folder))[0]) not in OVER:  # its coordinator ended before it could report
-            status_file.write(Path(record.folder), "cancelled", f"cancelled while {state}")
+            status_file.write(Path(record.folder), "canceled", f"canceled while {state}")
         for name in (written.SECRETS, written.WORKER_TOKEN, "token"):
             (Path(record.folder) / name).unlink(missing_ok=True)
 

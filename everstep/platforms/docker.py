@@ -169,7 +169,8 @@ class Look:
 
 
 def logs(look: Callable[[], Look], *, follow: bool) -> Iterator[LogLine]:
-    """All lines from the beginning; with `follow` as they come, also of containers that come or start again later."""
+    """All lines from the beginning; with `follow` as they are printed, also of containers that come or start again
+    later."""
     followed: dict[str, str] = {}  # by a container's id: the start that was read from
     with selectors.DefaultSelector() as selector:
         try:
@@ -190,7 +191,7 @@ def logs(look: Callable[[], Look], *, follow: bool) -> Iterator[LogLine]:
 
 
 def _read(selector: selectors.BaseSelector, *, for_s: float) -> Iterator[LogLine]:
-    """What comes in this time. Who is still there after the job's end has nothing to say."""
+    """Lines that arrive within this time. A container that outlives the job has nothing to add."""
     deadline = time.monotonic() + for_s
     while (left_s := deadline - time.monotonic()) > 0 and (selector.get_map() or for_s == _TURN_S):
         for key, _ in selector.select(left_s):

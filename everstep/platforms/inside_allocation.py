@@ -1,6 +1,6 @@
 """A job inside an existing allocation (salloc, qsub -I): its batch script, run here in the background.
 
-It ends with the allocation; cancelling it keeps the allocation."""
+It ends with the allocation; canceling it keeps the allocation."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def status(record: JobRecord, folder: ClusterFolder) -> JobStatus:
         return JobStatus(state="unknown", reason=f"{reason}; it runs on {host}; ask there")
     if state in OVER or is_alive:
         return JobStatus(state="running" if state in ("unknown", "pending") else state, reason=reason)
-    if folder.is_cancelled:
-        return JobStatus(state="cancelled", reason="cancelled")
+    if folder.is_canceled:
+        return JobStatus(state="canceled", reason="canceled")
     return JobStatus(state="failed", reason=f"its script (pid {record.natives['pid']}) is gone; last report: {reason}")
 
 

@@ -57,7 +57,7 @@ rm -f "$folder/coordinator.url"  # that of an earlier run
 coordinator=$!
 @LAUNCH@
 @ENDING@
-[ -z "$left" ] && [ ! -e "$folder/cancelled" ] || exit 143  # deleted, or preempted: then PBS starts it again
+[ -z "$left" ] && [ ! -e "$folder/canceled" ] || exit 143  # deleted, or preempted: then PBS starts it again
 [ -z "$deadline" ] || [ "$(date +%s)" -lt $((deadline - @GRACE@)) ] ||
   fail "its walltime was up; submit it again to continue from its checkpoint"
 fail "all nodes ended before the job did, with exit code $code"

@@ -16,7 +16,7 @@ _STATES: dict[State, tuple[str, ...]] = {
     "running": ("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"),
     "suspended": ("SUSPENDED", "STOPPED"),
     "succeeded": ("COMPLETED",),
-    "cancelled": ("CANCELLED", "REVOKED"),
+    "canceled": ("CANCELLED", "REVOKED"),
     "failed": ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED"),
 }  # fmt: skip
 _BY_NATIVE = {native: state for state, natives in _STATES.items() for native in natives}

@@ -34,7 +34,7 @@ look() { for _ in 1 2 3 4 5; do squeue -h -j "$this" -o "$1" && return; sleep 5 
 ends_at=$(look %e)
 ends_at=$(date -d "${ends_at:-unknown}" +%s 2> /dev/null || echo 9999999999)
 come_back() {
-  [ ! -e "$folder/cancelled" ] && [ "$(look %T)" = RUNNING ] || exit 1
+  [ ! -e "$folder/canceled" ] && [ "$(look %T)" = RUNNING ] || exit 1
   if [ $(($(date +%s) + @LEAD@)) -ge "$ends_at" ]; then
     count=$(($(cat "$folder/$name.requeues" 2> /dev/null || echo 0) + 1))
     [ "$count" -le @MOST@ ] || fail "its time was up $count times; it is requeued @MOST@ times at most (time_requeues)"
@@ -46,7 +46,7 @@ come_back() {
 }
 """
 _NOT_COMING_BACK = """
-come_back() { [ -e "$folder/cancelled" ] || fail "its nodes were asked to go (@WHY@)"; exit 1; }
+come_back() { [ -e "$folder/canceled" ] || fail "its nodes were asked to go (@WHY@)"; exit 1; }
 """
 
 _LEAVING = """

@@ -1,6 +1,6 @@
 """The loop of a trial: micro-batches, batches, and what is due between them.
 
-All workers run it. What is due after a batch is decided from the progress, which is the same on all of them, so all
+All workers run it. The progress decides what is due after a batch. It is the same on all of them, so all
 report, validate and save at the same step. A worker that was overtaken drops what it was doing, and continues with the
 others."""
 

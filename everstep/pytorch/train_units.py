@@ -1,7 +1,7 @@
 """Lengths and periods of training: in batches, epochs, records or seconds. Pure.
 
-A number is a period ("every n"), a collection is a schedule ("at these counts"). What is due is decided from the
-progress before and after a batch, which is the same on all workers."""
+A number is a period ("every n"), a collection is a schedule ("at these counts"). The progress before
+and after a batch, which is the same on all workers, decides what is due."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_what_squeue_says() -> None:
 
 @pytest.mark.parametrize(
     ("native", "state"),
-    [("CANCELLED by 1000", "cancelled"), ("COMPLETED+", "succeeded"), ("OUT_OF_MEMORY", "failed"), ("NEW", "unknown")],
+    [("CANCELLED by 1000", "canceled"), ("COMPLETED+", "succeeded"), ("OUT_OF_MEMORY", "failed"), ("NEW", "unknown")],
 )
 def test_what_sacct_says(native: str, state: str) -> None:
     (found,) = parse_sacct(f"12|mnist|{native}|n1|1:0|\n")
@@ -153,7 +153,7 @@ def queued(native: str, state: str, *, name: str = "job", reason: str = "") -> Q
 
 
 @pytest.mark.parametrize(
-    ("told", "jobs", "is_cancelled", "state", "reason"),
+    ("told", "jobs", "is_canceled", "state", "reason"),
     [
         ("running", [queued("RUNNING", "running")], False, "running", "said"),
         ("unknown", [queued("PENDING", "pending", reason="Priority")], False, "pending", "12 is PENDING: Priority"),
@@ -161,14 +161,14 @@ def queued(native: str, state: str, *, name: str = "job", reason: str = "") -> Q
         ("pending", [queued("PENDING", "pending", reason="BeginTime")], False, "pending", "12 is PENDING: BeginTime"),
         ("running", [queued("TIMEOUT", "failed")], False, "failed", "12 is TIMEOUT"),
         ("running", [queued("COMPLETED", "succeeded")], False, "succeeded", "12 is COMPLETED"),
-        ("running", [queued("CANCELLED", "cancelled")], False, "cancelled", "12 is CANCELLED"),
+        ("running", [queued("CANCELLED", "canceled")], False, "canceled", "12 is CANCELLED"),
         ("running", [], False, "failed", "the queue no longer knows the job; its last report: said"),
-        ("running", [], True, "cancelled", "cancelled"),
-        ("running", [queued("RUNNING", "running")], True, "running", "cancelled; 1 of its jobs are about to end"),
+        ("running", [], True, "canceled", "canceled"),
+        ("running", [queued("RUNNING", "running")], True, "running", "canceled; 1 of its jobs are about to end"),
     ],
 )
-def test_what_becomes_of_a_job(told: str, jobs: list[Queued], is_cancelled: bool, state: str, reason: str) -> None:
-    status = decide_status((told, "said"), jobs, main="job", is_cancelled=is_cancelled)  # type: ignore[arg-type]
+def test_what_becomes_of_a_job(told: str, jobs: list[Queued], is_canceled: bool, state: str, reason: str) -> None:
+    status = decide_status((told, "said"), jobs, main="job", is_canceled=is_canceled)  # type: ignore[arg-type]
     assert (status.state, status.reason) == (state, reason)
 
 

@@ -85,7 +85,7 @@ def reserve(roster: Roster, request: ReserveWorker) -> tuple[Roster, str]:
 
 
 def counts(roster: Roster, request: ReserveWorker) -> bool:
-    """Whether it asks for a restart: one that the loss of the state asks for is none."""
+    """Whether it asks for a restart: one caused by the loss of the state does not count."""
     ended = roster.workers.get(request.replaces)
     return bool(request.replaces) and not (ended and ended.is_stale)
 
@@ -342,8 +342,8 @@ def lose(roster: Roster, name: str, reason: str, now: float, *, wants_stacks: bo
 
 
 def lose_state(roster: Roster, reason: str, now: float) -> Roster:
-    """All who held the state are gone for certain. Whoever is here now may have loaded what was saved long before; it
-    ends, and is started again so that its script loads the newest. What is started from now on is fresh."""
+    """All holders of the state are gone for certain. A worker that is here now may have loaded an old checkpoint: it
+    ends, and is started again so that its script loads the newest. Workers started from now on count as fresh."""
     roster = replace(roster, generation=replace(roster.generation, is_lost=True))
     for worker in [each for each in roster.workers.values() if each.status not in GONE]:
         roster = lose(_with(roster, replace(worker, is_stale=True)), worker.worker, reason, now)

@@ -254,7 +254,7 @@ def listed(names: Iterable[str], limit: int = 5) -> str:
 def num_newcomers(roster: Roster) -> int:
     """How many stand ready and would be let in if the open generation stopped at its next step boundary.
 
-    Who was left out because others cannot reach it does not count: it would be left out again, step after step."""
+    A worker that was left out because others cannot reach it does not count: it would be left out at every step."""
     generation = roster.generation
     if not generation.is_open or roster.is_over:
         return 0

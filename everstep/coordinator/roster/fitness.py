@@ -1,4 +1,4 @@
-"""Decide which of the checked nodes take part: all wait for the slowest, so much slower nodes are left out.
+"""Decide which of the checked nodes take part: all wait for the slowest, hence nodes that are much slower are left out.
 
 Slow nodes are kept if too few would remain; only a failed one is never used. A node that is left out stays as a spare:
 it is decided again when others go. Pure: facts in, a value with its reason out."""

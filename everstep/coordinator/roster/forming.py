@@ -25,7 +25,7 @@ class Forming:
     reason: str
     next_look: float | None = None  # when to decide again if nothing happens before
     lost: tuple[str, ...] = ()  # did not arrive in time
-    breaks: bool = False  # the generation was closed in good order, but not all come: tell them that it is over
+    breaks: bool = False  # the generation was closed in good order, but not all come: it is broken for all
     recalled: tuple[str, ...] = ()  # want to leave, but hold the newest state
     is_state_lost: bool = False  # all that held it are gone: workers that are present must be restarted
     formed: Generation | None = None
@@ -152,7 +152,8 @@ def _newest(roster: Roster) -> int:
 
 
 def _decide_holders(roster: Roster, newest: int, now: float) -> Forming | None:
-    """Nobody here holds the state: wait for who may, the living until they miss their time, the lost until fenced."""
+    """No worker here holds the state: wait for those that may, the living until their deadline, the lost until
+    fenced."""
     holders = [each for each in roster.workers.values() if each.settled >= newest]
     deadline = roster.closed_at + roster.policy.arrive_s
     missing = {each.worker: deadline for each in holders if each.status == ALIVE and each.worker not in roster.arrivals}

@@ -205,7 +205,7 @@ class ShardLedger:
             self._per_s_of_all -= known.per_s
 
     def report(self, part: wire.LeasePart, by: Key, now: float, *, may_speak_for_others: bool) -> list[Leftover]:
-        """Done. What does not count is left over, to be explained when all has been worked in."""
+        """Done. Parts that do not count are left over, and explained after all others are applied."""
         owner = self._holder_of.get(part.lease)
         if owner is None or (owner != by and not may_speak_for_others):
             return [Leftover(part, part.start, part.start + part.count)]

@@ -1,9 +1,9 @@
 """Keep the rosters and the ledgers: SQLite by default (WAL, every commit flushed to the disk), PostgreSQL by URL.
 
-`save` writes in one transaction what differs between two rosters, so that many changes cost one flush. What is not
-kept here is reported again by workers and agents. One coordinator per store: a second one is turned away. Locks can be
-lost (a broken connection, a file system without locks), so each start counts up the store's epoch, and each transaction
-checks it: a coordinator that finds another number has lost the store and must stop.
+`save` writes in one transaction what differs between two rosters, so that many changes cost one flush. Workers and
+agents report again the facts that are not kept here. One coordinator per store: a second one is turned away. Locks can
+be lost (a broken connection, a file system without locks), so each start counts up the store's epoch, and each
+transaction checks it: a coordinator that finds another number has lost the store and must stop.
 Blocking; knows nothing of asyncio or HTTP."""
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def job_status(
 ) -> JobStatus:
     """`job`: the coordinator's Job. Its pods, in order of their creation."""
     if job is None:
-        return JobStatus(state="cancelled", reason="it is no longer in the cluster")
+        return JobStatus(state="canceled", reason="it is no longer in the cluster")
     state, reason = _state(job, coordinators)
     pods = [*coordinators[-1:], *workers]
     return JobStatus(state=state, reason=reason, nodes=tuple(node_status(each, now=now) for each in pods))

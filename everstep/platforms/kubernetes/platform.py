@@ -98,7 +98,7 @@ def _stop(url: str, token: str, job_id: str) -> None:
     from everstep.wire import Stop
 
     with Coordinator(url, token, job_id, answer_s=_ANSWER_S) as coordinator:
-        coordinator.stop(Stop(reason="cancelled"))
+        coordinator.stop(Stop(reason="canceled"))
 
 
 def _await_end(cluster: Namespace, names: ObjectNames) -> None:

@@ -1,6 +1,6 @@
 """Data Science jobs of Oracle Cloud Infrastructure: one Job, and a job run for each node (or one for all of them).
 
-What is submitted is what ADS submits, so that its images take it; ours find the order of the job beside it.
+Submits what ADS submits, so that its images accept it; our images find the order of the job beside it.
 Nothing here needs the SDK before something is sent."""
 
 from everstep.platforms.oci.platform import OciPlatform

@@ -18,8 +18,8 @@ _STATES: dict[str, State] = {
     "SUCCEEDED": "succeeded",
     "FAILED": "failed",
     "NEEDS_ATTENTION": "failed",
-    "CANCELED": "cancelled",
-    "DELETED": "cancelled",
+    "CANCELED": "canceled",
+    "DELETED": "canceled",
 }
 OVER = ("SUCCEEDED", "FAILED", "NEEDS_ATTENTION", "CANCELED", "DELETED")
 

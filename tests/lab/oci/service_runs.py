@@ -86,7 +86,7 @@ class JobRun:
         self._folder, self._image = folder / self.id, image
         self.processes: list[subprocess.Popen[bytes]] = []
         self.token, self.public_key, self._key_pem = _principal(self.id)
-        self._cancelled = threading.Event()
+        self._canceled = threading.Event()
         self._lock = threading.Lock()  # a run is canceled, or has ended
         self.thread = threading.Thread(target=self._live, name=self.id, daemon=True)
         self.thread.start()
@@ -125,7 +125,7 @@ class JobRun:
             if self.state not in ("ACCEPTED", "IN_PROGRESS"):
                 return False
             self.state = "CANCELING"
-            self._cancelled.set()
+            self._canceled.set()
             return True
 
     def view(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class JobRun:
     # --- its life ---
 
     def _live(self) -> None:
-        if not self._cancelled.wait(self.settings.accept_s) and self._begin():
+        if not self._canceled.wait(self.settings.accept_s) and self._begin():
             self._start()
         self._attend()
         with self._lock:
@@ -154,14 +154,14 @@ class JobRun:
 
     def _begin(self) -> bool:
         with self._lock:
-            if self._cancelled.is_set():
+            if self._canceled.is_set():
                 return False
             self.started, self.state = now_text(), "IN_PROGRESS"
             return True
 
     def _end(self, codes: list[int]) -> None:
         self.finished = now_text()
-        if self._cancelled.is_set():
+        if self._canceled.is_set():
             self.details, self.state = "Job run was canceled.", "CANCELED"
             return
         num_needed = len(codes) if (group := self._group()) is None else group["minimumSuccessReplicas"]
@@ -199,9 +199,9 @@ class JobRun:
     def _attend(self) -> None:
         told_at: float | None = None
         while any(process.poll() is None for process in self.processes) or (
-            self._cancelled.is_set() and self.settings.cancel_hangs
+            self._canceled.is_set() and self.settings.cancel_hangs
         ):
-            if self._cancelled.is_set() and told_at is None:
+            if self._canceled.is_set() and told_at is None:
                 told_at = time.monotonic()
                 self.signal(signal.SIGTERM)
             if told_at is not None and time.monotonic() > told_at + self.settings.kill_after_s:

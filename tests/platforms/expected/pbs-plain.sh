@@ -13,7 +13,7 @@ export EVERSTEP_ORDER='{"job":"mnist-1115-101500-ab12","name":"mnist","script":"
 export EVERSTEP_TOKEN_FILE=/shared/mnist/runs/mnist-1115-101500-ab12/token
 say() { echo "everstep: $*" >&2; }
 fail() { say "$1"; printf '{"state": "failed", "reason": "%s"}\n' "$1" > "$folder/status.json"; exit 1; }
-is_over() { grep -qE '"state": "(succeeded|failed|cancelled)"' "$folder/status.json" 2> /dev/null; }
+is_over() { grep -qE '"state": "(succeeded|failed|canceled)"' "$folder/status.json" 2> /dev/null; }
 exit_code() { local code; while :; do wait "$1"; code=$?; kill -0 "$1" 2> /dev/null || return "$code"; done; }
 exec >> "$folder/job.log" 2>&1
 deadline=
@@ -34,7 +34,7 @@ exit_code "$nodes"; code=$?
 kill -TERM "$coordinator"
 exit_code "$coordinator"; verdict=$?
 ! is_over || exit "$verdict"
-[ -z "$left" ] && [ ! -e "$folder/cancelled" ] || exit 143  # deleted, or preempted: then PBS starts it again
+[ -z "$left" ] && [ ! -e "$folder/canceled" ] || exit 143  # deleted, or preempted: then PBS starts it again
 [ -z "$deadline" ] || [ "$(date +%s)" -lt $((deadline - 65)) ] ||
   fail "its walltime was up; submit it again to continue from its checkpoint"
 fail "all nodes ended before the job did, with exit code $code"

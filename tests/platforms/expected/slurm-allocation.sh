@@ -18,9 +18,9 @@ export EVERSTEP_TOKEN_FILE=/shared/mnist/runs/mnist-1115-101500-ab12/token
 this=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} this=${this:-$SLURM_JOB_ID}
 say() { echo "everstep: $*" >&2; }
 fail() { say "$1"; printf '{"state": "failed", "reason": "%s"}\n' "$1" > "$folder/status.json"; exit 1; }
-is_over() { grep -qE '"state": "(succeeded|failed|cancelled)"' "$folder/status.json" 2> /dev/null; }
+is_over() { grep -qE '"state": "(succeeded|failed|canceled)"' "$folder/status.json" 2> /dev/null; }
 exit_code() { local code; while :; do wait "$1"; code=$?; kill -0 "$1" 2> /dev/null || return "$code"; done; }
-come_back() { [ -e "$folder/cancelled" ] || fail "its nodes were asked to go (inside an allocation)"; exit 1; }
+come_back() { [ -e "$folder/canceled" ] || fail "its nodes were asked to go (inside an allocation)"; exit 1; }
 left=""
 leave() {
   [ -z "$left" ] || return 0

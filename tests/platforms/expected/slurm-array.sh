@@ -24,13 +24,13 @@ export EVERSTEP_SECRETS_FILE=/shared/mnist/runs/mnist-1115-101500-ab12/secrets.j
 this=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} this=${this:-$SLURM_JOB_ID}
 say() { echo "everstep: $*" >&2; }
 fail() { say "$1"; printf '{"state": "failed", "reason": "%s"}\n' "$1" > "$folder/status.json"; exit 1; }
-is_over() { grep -qE '"state": "(succeeded|failed|cancelled)"' "$folder/status.json" 2> /dev/null; }
+is_over() { grep -qE '"state": "(succeeded|failed|canceled)"' "$folder/status.json" 2> /dev/null; }
 exit_code() { local code; while :; do wait "$1"; code=$?; kill -0 "$1" 2> /dev/null || return "$code"; done; }
 look() { for _ in 1 2 3 4 5; do squeue -h -j "$this" -o "$1" && return; sleep 5 & wait $!; done; }
 ends_at=$(look %e)
 ends_at=$(date -d "${ends_at:-unknown}" +%s 2> /dev/null || echo 9999999999)
 come_back() {
-  [ ! -e "$folder/cancelled" ] && [ "$(look %T)" = RUNNING ] || exit 1
+  [ ! -e "$folder/canceled" ] && [ "$(look %T)" = RUNNING ] || exit 1
   if [ $(($(date +%s) + 240)) -ge "$ends_at" ]; then
     count=$(($(cat "$folder/$name.requeues" 2> /dev/null || echo 0) + 1))
     [ "$count" -le 3 ] || fail "its time was up $count times; it is requeued 3 times at most (time_requeues)"
@@ -87,13 +87,13 @@ export EVERSTEP_SECRETS_FILE=/shared/mnist/runs/mnist-1115-101500-ab12/secrets.j
 this=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} this=${this:-$SLURM_JOB_ID}
 say() { echo "everstep: $*" >&2; }
 fail() { say "$1"; printf '{"state": "failed", "reason": "%s"}\n' "$1" > "$folder/status.json"; exit 1; }
-is_over() { grep -qE '"state": "(succeeded|failed|cancelled)"' "$folder/status.json" 2> /dev/null; }
+is_over() { grep -qE '"state": "(succeeded|failed|canceled)"' "$folder/status.json" 2> /dev/null; }
 exit_code() { local code; while :; do wait "$1"; code=$?; kill -0 "$1" 2> /dev/null || return "$code"; done; }
 look() { for _ in 1 2 3 4 5; do squeue -h -j "$this" -o "$1" && return; sleep 5 & wait $!; done; }
 ends_at=$(look %e)
 ends_at=$(date -d "${ends_at:-unknown}" +%s 2> /dev/null || echo 9999999999)
 come_back() {
-  [ ! -e "$folder/cancelled" ] && [ "$(look %T)" = RUNNING ] || exit 1
+  [ ! -e "$folder/canceled" ] && [ "$(look %T)" = RUNNING ] || exit 1
   if [ $(($(date +%s) + 240)) -ge "$ends_at" ]; then
     count=$(($(cat "$folder/$name.requeues" 2> /dev/null || echo 0) + 1))
     [ "$count" -le 3 ] || fail "its time was up $count times; it is requeued 3 times at most (time_requeues)"

@@ -84,7 +84,7 @@ def test_an_indexed_job_needs_no_rights(lab: Lab, shell: Shell) -> None:
 
 def test_a_running_job_is_asked_through_the_clusters_api(lab: Lab, shell: Shell) -> None:
     script = (shell.folder / "train.py").read_text().replace("optimizer.step()", "optimizer.step(); time.sleep(0.5)")
-    script = script.replace("torch.randn(640, 8)", "torch.randn(64_000, 8)")  # for hours: it is cancelled
+    script = script.replace("torch.randn(640, 8)", "torch.randn(64_000, 8)")  # for hours: it is canceled
     assert "64_000" in script
     (shell.folder / "train.py").write_text(f"import time\n{script}")
     shell.type("run", "-f", "job.yaml", *changes(lab, store="node"))

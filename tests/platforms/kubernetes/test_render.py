@@ -209,7 +209,7 @@ def test_a_jobs_state_is_its_coordinators(status: Any, pods: list[Any], state: s
 
 
 def test_a_job_that_is_not_there_was_cancelled() -> None:
-    assert job_status(None, [], [], now=NOW).state == "cancelled"
+    assert job_status(None, [], [], now=NOW).state == "canceled"
 
 
 NOW = 1_800_000_000.0

@@ -67,7 +67,7 @@ def test_the_first_node_is_told_to_go_and_the_job_is_over(start: Start, tmp_path
 
     assert first.exit_code() == 1
     assert second.exit_code() != 0
-    assert "cancelled" in said(tmp_path)
+    assert "canceled" in said(tmp_path)
 
 
 def test_the_only_node_fails_before_it_joins_and_the_job_is_over(start: Start, tmp_path: Path) -> None:

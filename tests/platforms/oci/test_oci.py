@@ -144,7 +144,7 @@ def test_a_run_that_is_slow_to_begin_and_slow_to_end_is_waited_for(terminal: Ter
         assert cancel.process.wait(0) is None  # it waits
         lab.change(cancel_hangs=False)
         cancel.finish()
-    assert '"cancelled"' in terminal.type("list", "--json")
+    assert '"canceled"' in terminal.type("list", "--json")
 
 
 def test_records_that_come_late_and_twice_are_shown_once(terminal: Terminal, lab: OciLab) -> None:

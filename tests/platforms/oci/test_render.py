@@ -116,7 +116,7 @@ def test_the_names_tell_the_ranks() -> None:
         (("IN_PROGRESS", "FAILED", "IN_PROGRESS"), "running", "2 of 2 runs in progress"),
         (("SUCCEEDED", "IN_PROGRESS"), "succeeded", "not over yet: worker-0"),
         (("FAILED", "SUCCEEDED"), "failed", "main: FAILED"),
-        (("CANCELED", "CANCELED"), "cancelled", "main: CANCELED"),
+        (("CANCELED", "CANCELED"), "canceled", "main: CANCELED"),
         ((), "unknown", "no run of rank 0"),
     ],
 )
@@ -134,7 +134,7 @@ def test_growing_replaces_lost_runs_by_new_ranks_and_shrinking_spares_rank_0() -
         decide_scale(runs("FAILED", "IN_PROGRESS"), 2)
 
 
-def test_the_coordinators_run_is_cancelled_first_and_a_run_that_does_not_end_is_named() -> None:
+def test_the_coordinators_run_is_canceled_first_and_a_run_that_does_not_end_is_named() -> None:
     now = runs("IN_PROGRESS", "CANCELING", "ACCEPTED")
     orders = decide_end(now, asked={"run2"}, waited_s=1.0, patience_s=10.0)
     assert [run.rank for run in orders.cancel] == [0]

@@ -56,7 +56,7 @@ class TestPbs(AnotherOfTheFamily):
 
         job.type("cancel", job.id)
 
-        assert '"cancelled"' in job.type("list", "--json")
+        assert '"canceled"' in job.type("list", "--json")
         assert place.leftovers(job.id) == []
         until(lambda: not processes_of(job.id), lambda: f"left behind: {processes_of(job.id)}")
 

@@ -21,7 +21,7 @@ from everstep import env
 from everstep.client.tls import explain, explain_silence, tls_context
 from everstep.errors import CoordinatorUnreachable, EverstepError, Refused, UsageError
 from everstep.wire import REALM, from_json, to_json
-from everstep.wire.operations import Operation, Operations
+from everstep.wire.operations import HEALTH, Operation, Operations
 from everstep.wire.tokens import ROLES, choose, parse_tokens
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def is_foreign(url: str) -> bool:
     timeout = {"timeout": httpx.Timeout(CONNECT_S).as_dict()}
     try:
         with transport:
-            answer = transport.handle_request(httpx.Request("GET", f"{url}/v1/health", extensions=timeout))
+            answer = transport.handle_request(httpx.Request("GET", url + HEALTH, extensions=timeout))
             answer.close()
     except (httpx.RemoteProtocolError, httpx.ReadError):
         return explain_silence(url) is None  # neither http nor https

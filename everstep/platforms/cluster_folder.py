@@ -63,10 +63,10 @@ class ClusterFolder:
             private_file.write(folder / name, text.encode())
 
     @property
-    def is_cancelled(self) -> bool:
+    def is_canceled(self) -> bool:
         return (self.path / "canceled").exists()
 
-    def mark_cancelled(self) -> None:
+    def mark_canceled(self) -> None:
         """Before the job is ended, so that no part of it is requeued."""
         private_file.write(self.path / "canceled", b"")
 

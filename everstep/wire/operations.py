@@ -117,6 +117,7 @@ def operation(method: str, path: str, role: str) -> Callable[[_F], _F]:
     return declare
 
 
+HEALTH = "/v1/health"
 _JOB = "/v1/jobs/{job}"
 _AGENT = f"{_JOB}/agents/{{agent}}"
 _WORKER = f"{_JOB}/workers/{{worker}}"
@@ -129,7 +130,7 @@ class Operations:
     def perform(self, operation: Operation, values: Mapping[str, Any]) -> Any:
         raise NotImplementedError  # by the client
 
-    @operation("GET", "/v1/health", READ_ONLY)
+    @operation("GET", HEALTH, READ_ONLY)
     def check(self) -> Health:
         """Is the coordinator up, does it accept the token, and what time is it there?"""
 

@@ -90,7 +90,7 @@ class PlatformContract:
 
 
 class FamilyContract(PlatformContract):
-    def test_nodes_come_and_go_until_it_is_cancelled(self, submit: Any, place: Place) -> None:
+    def test_nodes_come_and_go_until_it_is_canceled(self, submit: Any, place: Place) -> None:
         if not place.scales:
             pytest.skip("this platform's jobs have a fixed size")
         job = submit(entrypoint=["train.py", "--steps", "100000", "--pace", "0.05"], nodes="1:2")

@@ -7,5 +7,9 @@ import pytest
 from everstep.errors import EverstepError
 
 
-def refused(code: str, kind: type[EverstepError] = EverstepError) -> pytest.RaisesExc[EverstepError]:
-    return pytest.raises(kind, check=lambda error: error.code == code)
+def refused(
+    code: str | tuple[str, ...], kind: type[EverstepError] = EverstepError, *, match: str | None = None
+) -> pytest.RaisesExc[EverstepError]:
+    """`code`: or one of these."""
+    codes = (code,) if isinstance(code, str) else code
+    return pytest.raises(kind, match=match, check=lambda error: error.code in codes)

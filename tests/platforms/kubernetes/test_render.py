@@ -208,7 +208,7 @@ def test_a_jobs_state_is_its_coordinators(status: Any, pods: list[Any], state: s
     assert (found.state, found.reason) == (state, reason)
 
 
-def test_a_job_that_is_not_there_was_cancelled() -> None:
+def test_a_job_that_is_not_there_was_canceled() -> None:
     assert job_status(None, [], [], now=NOW).state == "canceled"
 
 

@@ -48,7 +48,7 @@ class TestPbs(AnotherOfTheFamily):
     def place(self, pbs: Lab) -> PbsPlace:
         return PbsPlace(pbs)
 
-    def test_it_cannot_be_scaled_and_is_cancelled(self, submit: Any, place: PbsPlace) -> None:
+    def test_it_cannot_be_scaled_and_is_canceled(self, submit: Any, place: PbsPlace) -> None:
         job = submit(entrypoint=["train.py", "--steps", "100000"], nodes="1:2")
         job.wait_said(r"trains with")
         job.type("scale", job.id, "--nodes", "2", is_good=False)

@@ -15,7 +15,7 @@ from everstep import env
 from everstep.checkpoint import index
 from everstep.core.cluster_info import ClusterInfo, experiment_config, get_cluster_info
 from everstep.errors import UsageError
-from lab.codes import has_code
+from lab.refused import refused
 
 
 @pytest.fixture
@@ -80,13 +80,13 @@ def test_the_job_names_itself(job: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_a_broken_file_is_named(job: Path, monkeypatch: pytest.MonkeyPatch, text: str, code: str) -> None:
     give(monkeypatch, job / "experiment.json", text)
-    with pytest.raises(UsageError, check=has_code(code)):
+    with refused(code, UsageError):
         _ = info().trial
 
 
 def test_a_missing_file_is_named(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(env.EXPERIMENT, str(job / "none.json"))
-    with pytest.raises(UsageError, check=has_code("experiment-unreadable")):
+    with refused("experiment-unreadable", UsageError):
         experiment_config()
 
 

@@ -14,7 +14,7 @@ import pytest
 import everstep
 from everstep.core.distributed import DistributedContext
 from everstep.errors import UsageError
-from lab.codes import has_code
+from lab.refused import refused
 
 ROOT = Path(everstep.__file__).parents[1]
 
@@ -87,12 +87,12 @@ def test_numbers_that_json_has_not_arrive() -> None:
 
 @pytest.mark.parametrize("name", ["from_horovod", "from_deepspeed", "from_tf_config"])
 def test_other_backends_are_an_error_with_a_way_out(name: str) -> None:
-    with pytest.raises(UsageError, check=has_code("backend-not-supported")):
+    with refused("backend-not-supported", UsageError):
         getattr(DistributedContext, name)("hvd", chief_ip="localhost")
 
 
 def test_without_torchs_group_the_error_says_how_to_make_one() -> None:
-    with pytest.raises(UsageError, check=has_code("no-process-group")):
+    with refused("no-process-group", UsageError):
         everstep.core.DistributedContext.from_torch_distributed(chief_ip="localhost")
 
 

@@ -18,7 +18,7 @@ import pytest
 import everstep
 from everstep.core.import_path import import_from_path
 from everstep.errors import UsageError
-from lab.codes import has_code
+from lab.refused import refused
 
 
 @pytest.fixture(autouse=True)
@@ -290,5 +290,5 @@ def test_the_folder_stays_as_it_is(make: Callable[..., Path]) -> None:
 
 
 def test_a_path_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, check=has_code("import-path-not-a-folder")), import_from_path(tmp_path / "none"):
+    with refused("import-path-not-a-folder", UsageError), import_from_path(tmp_path / "none"):
         pass

@@ -78,7 +78,7 @@ def users(banned: tuple[str, ...]) -> Iterator[tuple[str, set[str]]]:
 
 @cache
 def used_by_file() -> dict[str, set[str]]:
-    paths = PACKAGE.rglob("*.py")
+    paths = [path for path in PACKAGE.rglob("*.py") if PACKAGE / "templates" not in path.parents]
     return {str(path.relative_to(PACKAGE)): used(ast.parse(path.read_text())) for path in paths}
 
 

@@ -83,7 +83,7 @@ def test_a_class_name_with_two_meanings_is_found_with_or_without_an_underscore(r
         "asked for behind the script's back",
         "It waits in vain.",
         "Neighbours share their memory.",
-        "The job was canceled.",
+        "The job was cancelled.",
     ],
 )
 def test_a_sentence_that_needs_translating_is_found(root: Path, sentence: str) -> None:

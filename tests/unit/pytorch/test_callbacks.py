@@ -9,8 +9,8 @@ import pytest
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, Epoch, PyTorchCallback
 from everstep.pytorch.callbacks import EarlyStopping
-from lab.codes import has_code
 from lab.one_weight import OneWeight, fit, reported, trainer
+from lab.refused import refused
 
 
 def test_each_batch_is_told_with_its_epoch_and_metrics() -> None:
@@ -74,7 +74,7 @@ def test_what_are_no_callbacks_is_refused(callbacks: Any) -> None:
         def build_callbacks(self) -> Any:
             return callbacks
 
-    with pytest.raises(UsageError, check=has_code("callbacks-not-a-dict", "not-a-callback")):
+    with refused(("callbacks-not-a-dict", "not-a-callback"), UsageError):
         fit(Wrong)
 
 
@@ -101,7 +101,7 @@ def test_a_stop_can_be_taken_back_in_the_same_batch() -> None:
         trial.context.set_stop_requested(False)
 
     assert len(fit(options={"in_batch": waver}).weights) == 8
-    with trainer() as (trial, _), pytest.raises(UsageError, check=has_code("stop-requested-not-a-bool")):
+    with trainer() as (trial, _), refused("stop-requested-not-a-bool", UsageError):
         trial.context.set_stop_requested("yes")  # type: ignore[arg-type]
 
 
@@ -169,7 +169,7 @@ def test_early_stopping_in_the_other_direction_takes_nan_for_no_better() -> None
 def test_early_stopping_of_a_metric_that_is_not_there() -> None:
     with pytest.raises(UsageError, match="(?s)EarlyStopping watches 'accuracy'.*validation_loss"):
         fit(Stopping, options={"early": {"metric": "accuracy"}})
-    with pytest.raises(UsageError, check=has_code("patience-not-positive")):
+    with refused("patience-not-positive", UsageError):
         fit(Stopping, options={"early": {"metric": "validation_loss", "patience": 0}})
 
 

@@ -16,8 +16,8 @@ from torch.optim.lr_scheduler import ExponentialLR
 import everstep
 from everstep.errors import CheckpointBroken, EverstepError, NoCheckpoint, StateMismatch, UsageError
 from everstep.pytorch import Batch, Epoch, LRScheduler
-from lab.codes import has_code
 from lab.one_weight import OneWeight, Target, Weight, fit, reported, trainer, training_losses
+from lab.refused import refused
 
 KEPT = {"checkpoints": "kept"}
 
@@ -147,9 +147,9 @@ def test_an_earlier_checkpoint_by_its_uuid_goes_before_the_newest() -> None:
 
 
 def test_a_checkpoint_that_nobody_knows() -> None:
-    with pytest.raises(NoCheckpoint, match="no checkpoint 00000000"):
+    with refused("checkpoint-uuid-unknown", NoCheckpoint):
         fit(latest_checkpoint="00000000-0000-0000-0000-000000000000")
-    with pytest.raises(UsageError, match="no uuid"):
+    with refused("checkpoint-uuid-invalid", UsageError):
         fit(latest_checkpoint="../../etc/passwd")
 
 
@@ -194,7 +194,7 @@ def test_another_model_than_was_saved_is_an_error_that_says_where(kind: type[One
 def test_a_checkpoint_that_is_no_trials_is_refused() -> None:
     with everstep.Checkpointer("kept") as checkpointer:
         checkpointer.save(3, {"model": Weight()}, wait=True)
-    with pytest.raises(EverstepError, check=has_code("checkpoint-not-by-a-trainer")):
+    with refused("checkpoint-not-by-a-trainer", EverstepError):
         fit(context=KEPT)
 
 
@@ -317,12 +317,12 @@ def test_a_place_of_the_script_is_taken_as_it_is_and_refused_to_other_hyperparam
 
 
 def test_a_storage_that_is_none_is_refused() -> None:
-    with pytest.raises(UsageError, check=has_code("checkpoint-storage-unknown")):
+    with refused("checkpoint-storage-unknown", UsageError):
         fit(context={"exp_conf": {"checkpoint_storage": {"type": "tape"}}})
 
 
 def test_a_metric_that_is_not_reported_is_told_at_the_first_validation() -> None:
-    with pytest.raises(UsageError, check=has_code("searcher-metric-missing")):
+    with refused("searcher-metric-missing", UsageError):
         fit(
             context=searching("acc"),
             options={"evaluate": lambda w, batch: {"accuracy": 0.5, "loss": 1.0}},

@@ -12,8 +12,8 @@ from torch.utils import data
 from everstep import pytorch
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, Epoch
-from lab.codes import has_code
 from lab.one_weight import SIZE, OneWeight, Target, Weight, fit, trainer, training_losses
+from lab.refused import refused
 
 
 def test_the_weight_and_loss_of_each_batch_are_those_of_the_closed_form() -> None:
@@ -56,9 +56,9 @@ def test_what_is_no_metric_is_refused_by_name() -> None:
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
             super().train_batch(batch, epoch_idx, batch_idx)
 
-    with pytest.raises(UsageError, check=has_code("train-batch-result-unknown")):
+    with refused("train-batch-result-unknown", UsageError):
         fit(Nothing)
-    with pytest.raises(UsageError, check=has_code("metric-not-a-number")):
+    with refused("metric-not-a-number", UsageError):
         fit(options={"more": lambda trial: {"word": "good"}})
 
 
@@ -170,7 +170,7 @@ def test_zeroing_gradients_by_hand_does_not_go_with_aggregation() -> None:
             self.optimizer.zero_grad()
 
     assert fit(ByHand).weights == [2.0**-n for n in range(8)]
-    with pytest.raises(UsageError, check=has_code("auto-zero-with-aggregation")):
+    with refused("auto-zero-with-aggregation", UsageError):
         fit(ByHand, context={"aggregation_frequency": 2, "checkpoints": "other"})
 
 
@@ -269,7 +269,7 @@ def test_an_optimizer_or_scaler_that_was_not_wrapped_is_refused() -> None:
             self.context.backward(loss)
             self.context.step_optimizer(torch.optim.SGD(self.model.parameters(), lr=1))
 
-    with pytest.raises(UsageError, check=has_code("optimizer-not-wrapped")):
+    with refused("optimizer-not-wrapped", UsageError):
         fit(Stranger)
-    with trainer() as (trial, _), pytest.raises(UsageError, check=has_code("step-before-training")):
+    with trainer() as (trial, _), refused("step-before-training", UsageError):
         trial.context.step_optimizer(trial.optimizer)

@@ -15,8 +15,8 @@ from everstep import pytorch
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, PyTorchTrial, Trainer
 from everstep.pytorch.batches import ToDevice, batch_length
-from lab.codes import has_code
 from lab.one_weight import OneWeight, Weight, fit, trainer
+from lab.refused import refused
 
 GETTERS = ("current_train_batch", "current_train_epoch", "is_epoch_start", "is_epoch_end", "get_initial_batch")
 
@@ -82,7 +82,7 @@ def test_hyperparameters_of_the_experiments_configuration() -> None:
 def test_a_global_batch_that_does_not_split_names_those_that_do(size: int, micro_batches: int, near: str) -> None:
     with (
         pytorch.init(hparams={"global_batch_size": size}, micro_batches=micro_batches) as context,
-        pytest.raises(UsageError, match=near, check=has_code("global-batch-does-not-divide")),
+        refused("global-batch-does-not-divide", UsageError, match=near),
     ):
         context.get_per_slot_batch_size()
 
@@ -120,7 +120,7 @@ def test_wrapping_gives_back_the_same_object() -> None:
     ],
 )
 def test_what_cannot_be_wrapped_is_refused_by_name(wrap: Any, code: str) -> None:
-    with pytorch.init() as context, pytest.raises(UsageError, check=has_code(code)):
+    with pytorch.init() as context, refused(code, UsageError):
         wrap(context)
 
 
@@ -128,7 +128,7 @@ def test_wrapping_after_training_has_begun_is_refused() -> None:
     def late(trial: OneWeight, batch: int) -> None:
         trial.context.wrap_model(Weight())
 
-    with pytest.raises(UsageError, check=has_code("wrapped-after-training-began")):
+    with refused("wrapped-after-training-began", UsageError):
         fit(options={"in_batch": late})
 
 
@@ -141,9 +141,9 @@ def test_a_trial_without_a_model_or_an_optimizer_is_named() -> None:
         def __init__(self, context: Any) -> None:
             context.wrap_model(Weight())
 
-    with pytest.raises(UsageError, check=has_code("nothing-wrapped")):
+    with refused("nothing-wrapped", UsageError):
         fit(NoModel)
-    with pytest.raises(UsageError, check=has_code("nothing-wrapped")):
+    with refused("nothing-wrapped", UsageError):
         fit(NoOptimizer)
 
 
@@ -152,11 +152,11 @@ def test_what_is_no_trial_or_context_is_refused() -> None:
         pass
 
     with pytorch.init() as context:
-        with pytest.raises(UsageError, check=has_code("not-a-trial")):
+        with refused("not-a-trial", UsageError):
             Trainer(3, context)  # type: ignore[arg-type]
-        with pytest.raises(UsageError, check=has_code("trial-method-missing")):
+        with refused("trial-method-missing", UsageError):
             Trainer(Half(context), context)
-        with pytest.raises(UsageError, check=has_code("not-a-context")):
+        with refused("not-a-context", UsageError):
             Trainer(OneWeight(context), None)  # type: ignore[arg-type]
 
 
@@ -226,5 +226,5 @@ def test_the_length_of_a_batch(batch: Any, length: int) -> None:
 
 @pytest.mark.parametrize("batch", [torch.tensor(3), [], {}, (), 3, None, object()])
 def test_a_batch_without_a_length_says_what_to_override(batch: Any) -> None:
-    with pytest.raises(UsageError, check=has_code("batch-length-unknown", "batch-is-a-single-number")):
+    with refused(("batch-length-unknown", "batch-is-a-single-number"), UsageError):
         batch_length(batch)

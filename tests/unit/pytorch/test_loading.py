@@ -14,8 +14,8 @@ import everstep
 from everstep.errors import UsageError
 from everstep.experimental import client
 from everstep.pytorch import Batch, CheckpointLoadContext, load_trial_from_checkpoint_path
-from lab.codes import has_code
 from lab.one_weight import OneWeight, fit
+from lab.refused import refused
 
 SCRIPT = """
 import torch
@@ -123,7 +123,7 @@ def test_a_trial_of_the_script_itself_is_loaded_again(fresh_folder: Path, monkey
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, check=has_code("not-a-checkpoint-folder")):
+    with refused("not-a-checkpoint-folder", UsageError):
         load_trial_from_checkpoint_path(str(tmp_path))
 
 
@@ -131,7 +131,7 @@ def test_a_context_for_loading_trains_nothing() -> None:
     trial = OneWeight(CheckpointLoadContext(hparams={"a": 1}, exp_conf={"name": "n"}))
     assert trial.w == 1.0
     assert trial.context.get_hparams() == {"a": 1}
-    with pytest.raises(UsageError, check=has_code("step-before-training")):
+    with refused("step-before-training", UsageError):
         trial.context.step_optimizer(trial.optimizer)
 
 
@@ -157,6 +157,6 @@ def test_a_trial_of_a_notebook_is_loaded_with_its_class(monkeypatch: pytest.Monk
     path = client.get_checkpoint(told[-1]).download()
 
     assert load_trial_from_checkpoint_path(path, trial_class=InNotebook).w == 0.25
-    with pytest.raises(UsageError, check=has_code("trial-code-not-saved")) as refused:
+    with refused("trial-code-not-saved", UsageError) as error:
         load_trial_from_checkpoint_path(path)
-    assert "trial_class=" in str(refused.value)
+    assert "trial_class=" in str(error.value)

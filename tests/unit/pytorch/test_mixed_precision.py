@@ -11,8 +11,8 @@ from torch.amp import GradScaler
 
 from everstep.errors import StateMismatch, UsageError
 from everstep.pytorch import Batch
-from lab.codes import has_code
 from lab.one_weight import OneWeight, fit
+from lab.refused import refused
 
 FIRST = 2.0**4
 
@@ -127,7 +127,7 @@ def test_the_scale_goes_on_from_a_checkpoint(kind: type[Scaled], aggregation: in
 
 def test_a_checkpoint_with_a_scaler_does_not_fit_a_trial_without_one() -> None:
     fit(Scaled, context={"checkpoints": "kept"}, max_length=Batch(2))
-    with pytest.raises(StateMismatch, check=has_code("checkpoint-scaler-differs")):
+    with refused("checkpoint-scaler-differs", StateMismatch):
         fit(context={"checkpoints": "kept"})
 
 
@@ -155,7 +155,7 @@ def test_two_ways_of_scaling_are_one_too_many() -> None:
         def make_scaler(self) -> GradScaler:
             return GradScaler("cpu")
 
-    with pytest.raises(UsageError, check=has_code("amp-and-a-scaler")):
+    with refused("amp-and-a-scaler", UsageError):
         fit(Both)
-    with pytest.raises(UsageError, check=has_code("scaler-not-wrapped")):
+    with refused("scaler-not-wrapped", UsageError):
         fit(Unknown)

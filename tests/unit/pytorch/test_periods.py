@@ -8,8 +8,8 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, Epoch, Record, Seconds
-from lab.codes import has_code
 from lab.one_weight import OneWeight, fit, reported, trainer, training_losses
+from lab.refused import refused
 
 EPOCH = 8  # batches: 16 samples in micro-batches of 2, one micro-batch per batch
 
@@ -190,9 +190,9 @@ def test_the_length_of_the_experiments_configuration() -> None:
     assert trained(3) == trained({"batches": 3}) == 3
     assert trained({"epochs": 2}) == 2 * EPOCH
     assert trained({"records": 10}, hyperparameters={"global_batch_size": 2}) == 5
-    with pytest.raises(UsageError, check=has_code("searcher-max-length-without-batch-size")):
+    with refused("searcher-max-length-without-batch-size", UsageError):
         trained({"records": 10})
-    with pytest.raises(UsageError, check=has_code("searcher-max-length-unknown")):
+    with refused("searcher-max-length-unknown", UsageError):
         trained({"steps": 10})
 
 
@@ -218,20 +218,20 @@ def test_what_fit_is_given_goes_before_the_configuration() -> None:
 )
 def test_a_wrong_option_is_named_with_what_would_be_right(arguments: dict[str, Any], code: str) -> None:
     (name,) = arguments
-    with pytest.raises(UsageError, match=name, check=has_code(code)):
+    with refused(code, UsageError, match=name):
         fit(**{"max_length": Batch(1), **arguments})
 
 
 @pytest.mark.parametrize("unit", [Batch, Epoch, Record])
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "10", [2, 0], [1.5], None])
 def test_a_count_is_a_whole_number_of_one_or_more(unit: Any, value: Any) -> None:
-    with pytest.raises(UsageError, check=has_code("train-unit-not-positive")):
+    with refused("train-unit-not-positive", UsageError):
         unit(value)
 
 
 @pytest.mark.parametrize("value", [0, -1, True, float("nan"), "soon", [0.0]])
 def test_a_time_is_above_zero(value: Any) -> None:
-    with pytest.raises(UsageError, check=has_code("seconds-not-positive")):
+    with refused("seconds-not-positive", UsageError):
         Seconds(value)
 
 

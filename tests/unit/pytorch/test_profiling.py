@@ -6,7 +6,6 @@ import json
 import queue
 from dataclasses import replace
 
-import pytest
 import torch
 from torch.profiler import schedule
 
@@ -14,7 +13,7 @@ from everstep.errors import UsageError
 from everstep.pytorch.profiling import Profiler, ProfilerSettings, SystemSampler, profiler_arguments
 from everstep.pytorch.reporting import Reporter
 from everstep.pytorch.train_units import Batch
-from lab.codes import has_code
+from lab.refused import refused
 
 
 def profiled(folder, settings, num_batches):
@@ -59,9 +58,9 @@ def test_arguments_of_torchs_profiler_are_passed_on(tmp_path):
 
 
 def test_a_profile_of_no_batch_is_refused():
-    with pytest.raises(UsageError, check=has_code("no-batch-to-profile")):
+    with refused("no-batch-to-profile", UsageError):
         ProfilerSettings(is_enabled=True, begin_on_batch=5, end_after_batch=4)
-    with pytest.raises(UsageError, check=has_code("profiler-arguments-without-names")):
+    with refused("profiler-arguments-without-names", UsageError):
         profiler_arguments("cpu", "cuda")
 
 

@@ -17,7 +17,7 @@ from everstep.errors import UsageError
 from everstep.pytorch.progress import BatchProgress
 from everstep.pytorch.run_folder import KnownRun, choose_folder, decide_run, digest_of, mark_finished, plain_name
 from everstep.pytorch.train_units import Batch, Epoch, Record, Seconds, TrainUnit
-from lab.codes import has_code
+from lab.refused import refused
 
 
 def number(base: Path, length: TrainUnit, **more: object) -> int:
@@ -107,7 +107,7 @@ def test_the_mark_tells_how_far_the_run_came(tmp_path: Path) -> None:
 def test_a_mark_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
     number(tmp_path, Batch(100))
     (tmp_path / "net-abc123" / "1" / "run.json").write_text(text)
-    with pytest.raises(UsageError, check=has_code("run-record-unreadable")):
+    with refused("run-record-unreadable", UsageError):
         number(tmp_path, Batch(100))
 
 
@@ -207,7 +207,7 @@ def test_names_become_names_of_folders(name: str, plain: str) -> None:
 
 
 def test_a_name_of_signs_alone_is_refused() -> None:
-    with pytest.raises(UsageError, check=has_code("run-name-unusable")):
+    with refused("run-name-unusable", UsageError):
         plain_name("../..")
 
 

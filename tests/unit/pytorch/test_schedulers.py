@@ -10,8 +10,8 @@ from torch.optim.lr_scheduler import ExponentialLR, LambdaLR, ReduceLROnPlateau
 
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, LRScheduler, PyTorchCallback
-from lab.codes import has_code
 from lab.one_weight import OneWeight, fit
+from lab.refused import refused
 
 Mode = LRScheduler.StepMode
 
@@ -110,13 +110,13 @@ def test_a_plateau_needs_to_be_stepped_by_hand() -> None:
 
 @pytest.mark.parametrize("mode", ["STEP_EVERY_BATCH", "every batch", 2, None])
 def test_an_unknown_step_mode_is_an_error_that_lists_the_valid_ones(mode: Any) -> None:
-    with pytest.raises(UsageError, check=has_code("step-mode-unknown")):
+    with refused("step-mode-unknown", UsageError):
         fit(Scheduled, options={"mode": mode})
 
 
 @pytest.mark.parametrize("frequency", [0, -1, True, 1.5, None])
 def test_a_frequency_is_a_whole_number_of_one_or_more(frequency: Any) -> None:
-    with pytest.raises(UsageError, check=has_code("scheduler-frequency-not-positive")):
+    with refused("scheduler-frequency-not-positive", UsageError):
         fit(Scheduled, options={"mode": Mode.STEP_EVERY_BATCH, "frequency": frequency})
 
 

@@ -11,8 +11,8 @@ from torch.utils import data
 
 from everstep.errors import UsageError
 from everstep.pytorch import Batch, MetricReducer, PyTorchTrial, Reducer
-from lab.codes import has_code
 from lab.one_weight import Ones, OneWeight, fit, reported
+from lab.refused import refused
 
 
 def validated(trial: OneWeight) -> list[dict[str, Any]]:
@@ -61,7 +61,7 @@ def test_a_reducer_for_each_metric() -> None:
 
 @pytest.mark.parametrize("reducer", [{"other": Reducer.MIN}, {}, "AVG", {"index": "MIN"}, None])
 def test_reducers_that_do_not_name_the_metrics_are_refused(reducer: Any) -> None:
-    with pytest.raises(UsageError, check=has_code("evaluation-reducer-unknown", "evaluation-reducer-names-differ")):
+    with refused(("evaluation-reducer-unknown", "evaluation-reducer-names-differ"), UsageError):
         fit(max_length=Batch(1), options={"evaluate": indices, "reducer": reducer})
 
 
@@ -97,9 +97,9 @@ def test_exactly_one_way_to_evaluate_must_be_defined() -> None:
         def evaluate_full_dataset(self, data_loader: Any) -> dict[str, Any]:
             return {}
 
-    with pytest.raises(UsageError, check=has_code("trial-needs-one-evaluation")):
+    with refused("trial-needs-one-evaluation", UsageError):
         fit(Neither)
-    with pytest.raises(UsageError, check=has_code("trial-needs-one-evaluation")):
+    with refused("trial-needs-one-evaluation", UsageError):
         fit(Both)
 
 
@@ -115,18 +115,18 @@ def test_metrics_must_be_the_same_in_every_batch() -> None:
     def fickle(_: Tensor, batch: dict[str, Tensor]) -> dict[str, Any]:
         return {f"metric{int(batch['index'][0])}": 1.0}
 
-    with pytest.raises(UsageError, check=has_code("validation-metrics-differ")):
+    with refused("validation-metrics-differ", UsageError):
         fit(max_length=Batch(1), options={"evaluate": fickle})
 
 
 @pytest.mark.parametrize("result", [None, 3.0, [1.0], {"word": "good"}])
 def test_what_is_no_metric_is_refused(result: Any) -> None:
-    with pytest.raises(UsageError, check=has_code("evaluation-result-not-a-dict", "metric-not-a-number")):
+    with refused(("evaluation-result-not-a-dict", "metric-not-a-number"), UsageError):
         fit(max_length=Batch(1), options={"evaluate": lambda *_: result})
 
 
 def test_a_validation_without_a_batch_is_an_error() -> None:
-    with pytest.raises(UsageError, check=has_code("validation-without-batches")):
+    with refused("validation-without-batches", UsageError):
         fit(max_length=Batch(1), options={"validation_size": 0, "loader": data.DataLoader})
 
 
@@ -314,13 +314,13 @@ def test_a_reducer_may_be_for_training_or_validation_alone() -> None:
 
 
 def test_a_name_and_a_dict_do_not_go_together_nor_neither_of_them() -> None:
-    with pytest.raises(UsageError, check=has_code("reducer-without-a-name")):
+    with refused("reducer-without-a-name", UsageError):
         fit(Reduced, options={"wrapped": [(len,)]})
-    with pytest.raises(UsageError, check=has_code("named-reducer-returned-a-dict")):
+    with refused("named-reducer-returned-a-dict", UsageError):
         fit(Reduced, options={"wrapped": [(Last(), "last")]}, context={"checkpoints": "other"})
 
 
 @pytest.mark.parametrize("arguments", [(3,), ("mean",), (len, 7)])
 def test_what_is_no_reducer_is_refused(arguments: tuple[Any, ...]) -> None:
-    with pytest.raises(UsageError, check=has_code("not-a-reducer", "reducer-name-not-a-string")):
+    with refused(("not-a-reducer", "reducer-name-not-a-string"), UsageError):
         fit(Reduced, options={"wrapped": [arguments]})

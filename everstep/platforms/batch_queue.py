@@ -155,7 +155,7 @@ class QueuePlatform(ABC):
 
     def cancel(self, record: JobRecord, say: Say) -> None:
         if not self.status(record).is_over:
-            ClusterFolder(Path(record.folder)).mark_cancelled()
+            ClusterFolder(Path(record.folder)).mark_canceled()
         if inside_allocation.is_inside(record):
             inside_allocation.cancel(record, say)
             return

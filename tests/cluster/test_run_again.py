@@ -66,7 +66,7 @@ def test_a_killed_host_goes_on_with_the_same_line(meeting: Meeting, tmp_path: Pa
     (token,) = [path.read_text() for path in meeting.folders[0].glob("runs/*/token")]
 
     os.kill(host.process.pid, signal.SIGKILL)
-    guest.wait_said("the coordinator does not answer, asking on")
+    guest.wait_said("the coordinator does not answer; retrying")
     assert f"{job}: killed; run the same command to continue" in meeting.status(0)
     host = meeting.run(0)
     host.wait_said(f"job {job} was not over: continuing it")

@@ -44,7 +44,7 @@ def read_order(given: str | None) -> NodeOrder:
         raise UsageError(
             f"{given}: {error.strerror}",
             hint=f"--order, or {env.ORDER}: the order or its file",
-            code="order-unreadable",
+            code="order-file-unreadable",
         ) from None
 
 

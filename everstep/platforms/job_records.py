@@ -89,7 +89,7 @@ def find(wanted: str) -> JobRecord:
     raise UsageError(
         f"no job {wanted} was submitted by you on this machine",
         hint="`everstep list` shows your jobs",
-        code="job-unknown",
+        code="job-record-missing",
     )
 
 

@@ -111,7 +111,7 @@ def test_an_id_that_is_none_or_several_is_an_error(home: Path) -> None:
     job_records.save(record(12))
     with refused("job-id-ambiguous"):
         job_records.find("trai")
-    with refused("job-unknown"):
+    with refused("job-record-missing"):
         job_records.find("other")
 
 

@@ -26,7 +26,9 @@ def create_job(url: str, token: Path, job: str, *, name: str, policy: Policy) ->
     with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
         view = coordinator.create_job(JobSpec(name=name, policy=policy))
     if view.is_finished or view.is_stopped:
-        raise UsageError(f"job {job} is over: {view.reason}", hint="give another --job or --rdzv-id", code="job-has-ended")
+        raise UsageError(
+            f"job {job} is over: {view.reason}", hint="give another --job or --rdzv-id", code="job-has-ended"
+        )
 
 
 def job_id(options: MultiNodeOptions) -> str:

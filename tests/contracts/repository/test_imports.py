@@ -24,8 +24,6 @@ WITH_TORCH = {
     "checkpoint",
     "core",
     "experimental",
-    "launch",
-    "ring",
     "templates",  # no modules of ours
     "torchrun",
 }
@@ -37,6 +35,8 @@ def control_modules() -> list[str]:
     names = []
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts == ("doctor", "measuring_worker"):  # it measures with torch, in a process of its own
+            continue
         is_control = parts[0] not in WITH_TORCH or (parts[0] == "checkpoint" and parts[-1] in CHECKPOINT_WITHOUT_TORCH)
         if is_control and parts[-1] != "__main__":
             names.append(".".join(("everstep", *(part for part in parts if part != "__init__"))))

@@ -105,14 +105,15 @@ def hide_our_frames() -> None:
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    import traceback  # only now: every command imports this module
-
-    frames = traceback.extract_tb(trace)
-    while frames and (frames[-1].filename.startswith(_OURS) or "site-packages" in frames[-1].filename):
-        frames.pop()
     is_chained = error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__)
-    if not isinstance(error, UsageError) or is_chained or not frames:
-        sys.__excepthook__(kind, error, trace)
-        return
-    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
-    sys.stderr.write("".join([*lines, *traceback.format_exception_only(error)]))
+    if isinstance(error, UsageError) and not is_chained:
+        import traceback  # only now: every command imports this module
+
+        frames = traceback.extract_tb(trace)
+        while frames and (frames[-1].filename.startswith(_OURS) or "site-packages" in frames[-1].filename):
+            frames.pop()
+        if frames:
+            lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
+            sys.stderr.write("".join([*lines, *traceback.format_exception_only(error)]))
+            return
+    sys.__excepthook__(kind, error, trace)

@@ -37,6 +37,13 @@ class Meeting:
         self.typed.append(Command(*words, folder=self.folders[number], others=self.typed, **self._env))
         return self.typed[-1]
 
+    def run_both(self) -> tuple[Command, Command]:
+        """Host and guest, once each has a worker. Either may have w0: the first node to arrive gets it."""
+        host, guest = self.run(0), self.run(1)
+        host.wait_said(r"w\d started")
+        guest.wait_said(r"w\d started")
+        return host, guest
+
     def status(self, number: int) -> str:
         done = everstep("status", folder=self.folders[number], **self._env)
         assert done.returncode == 0, done.stderr
@@ -58,9 +65,7 @@ def meeting(tmp_path: Path) -> Iterator[Meeting]:
 
 
 def test_a_killed_host_goes_on_with_the_same_line(meeting: Meeting, tmp_path: Path) -> None:
-    host, guest = meeting.run(0), meeting.run(1)
-    host.wait_said(r"w\d started")  # whoever came first has w0
-    guest.wait_said(r"w\d started")
+    host, guest = meeting.run_both()
     job = meeting.told(0)["job"]
     assert (meeting.told(1)["job"], meeting.told(1)["state"]) == (job, "running")
     (token,) = [path.read_text() for path in meeting.folders[0].glob("runs/*/token")]
@@ -83,9 +88,7 @@ def test_a_killed_host_goes_on_with_the_same_line(meeting: Meeting, tmp_path: Pa
 
 
 def test_who_interrupts_the_host_is_told_how_the_others_go_on(meeting: Meeting) -> None:
-    host, guest = meeting.run(0), meeting.run(1)
-    host.wait_said(r"w\d started")  # whoever came first has w0
-    guest.wait_said(r"w\d started")
+    host, guest = meeting.run_both()
     host.signal(signal.SIGTERM)
     said = host.finish(is_good=False)
     assert "type the same line here again, or press Ctrl-C there" in said

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -164,11 +165,11 @@ def _job(file: Path | None) -> Job:
 
 
 def _run(words: Sequence[str]) -> None:
+    if shutil.which(words[0]) is None:
+        raise UsageError(f"there is no {words[0]} command here", hint="install Docker", code="docker-missing")
     say(shlex.join(words))
     with Child.start(words, env=env.everything(), output=sys.stderr.fileno()) as child:
         ended = child.wait()
-    if ended is not None and ended.code == 127:
-        raise UsageError("there is no docker command here", hint="install Docker", code="docker-missing")
     if ended is None or not ended.is_good:
         raise PermanentError(
             f"{' '.join(words[:2])} failed: {ended}", hint="its output is above", code="docker-build-failed"

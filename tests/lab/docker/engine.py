@@ -56,9 +56,14 @@ def make_python_base(env: Mapping[str, str]) -> str:
     is needed to install it."""
     with tempfile.TemporaryFile() as file:
         with tarfile.open(fileobj=file, mode="w") as tar:
-            _add(tar, "Dockerfile", f"FROM {BASE}\nCOPY python /opt/python\nENV PATH=/opt/python/bin:{_PATH}\n")
-            tar.add(sys.base_prefix, "python", filter=_without_packages)
-            site = f"python/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+            python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+            where = f"ENV PATH=/opt/python/bin:{_PATH} LD_LIBRARY_PATH=/opt/python/lib"
+            _add(tar, "Dockerfile", f"FROM {BASE}\nCOPY python /opt/python\n{where}\n")
+            prefix = Path(sys.base_prefix)
+            for path in (prefix / "bin" / "python3", prefix / "bin" / python, *prefix.glob("lib/libpython*.so*")):
+                tar.add(path, f"python/{path.relative_to(prefix)}")
+            tar.add(prefix / "lib" / python, f"python/lib/{python}", filter=_without_packages)
+            site = f"python/lib/{python}/site-packages"
             for each in needed(distribution("pip"), *_dependencies("everstep", {"torch"})):
                 for path in each.files or ():
                     if path.parts[0] != ".." and (found := Path(str(each.locate_file(path)))).is_file():

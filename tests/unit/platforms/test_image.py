@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from everstep.cli.project import BuildOptions, build_image
-from everstep.errors import PermanentError
+from everstep.errors import PermanentError, UsageError
 from everstep.job_file.schema import Job
 from everstep.platforms.image import image_name, plan_build
 from lab.docker.engine import _answers
+from lab.refused import refused
 
 
 def job(**keys: object) -> Job:
@@ -64,6 +65,22 @@ def test_the_image_is_built_then_pushed(
         build_image(asked)
         assert capfd.readouterr().out == "r.example/a:1\n"
     assert (tmp_path / "told").read_text() == "build --force-rm\npush r.example/a:1\n"
+
+
+def test_a_command_of_the_image_that_is_missing_is_not_taken_for_a_missing_docker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker ends with the exit code of the command that failed: 127 where that was not found."""
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\nexit 127\n")
+    docker.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with refused("docker-build-failed", PermanentError, match="127"):
+        build_image(BuildOptions(image="a"))
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with refused("docker-missing", UsageError):
+        build_image(BuildOptions(image="a"))
 
 
 def test_without_docker_its_tests_are_skipped_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

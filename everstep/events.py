@@ -171,7 +171,3 @@ def _descriptor() -> int | None:
     if _file is None or _file[:2] != (path, os.getpid()):
         _file = (path, os.getpid(), private_file.descriptor(path, os.O_WRONLY | os.O_APPEND))
     return _file[2]
-
-
-if __name__ == "__main__":
-    print(markdown(), end="")

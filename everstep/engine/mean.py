@@ -1,5 +1,4 @@
-"""The one division of a step: the sum over all micro-batches by their weight, with the same bits wherever it is
-done."""
+"""The mean of a sum: a division with the same bits on every device. A step's sum is divided once, by its weight."""
 
 from __future__ import annotations
 

@@ -277,27 +277,33 @@ class ShardsSection(_declared("shards")):  # type: ignore[misc]
     """Leased data. The same names and defaults as in docs/configuration.md."""
 
 
+_AS_DETERMINED = Field(description="As in Determined; accepted, and not used yet.")
+
+
 class Searcher(Section):
     """Which hyperparameters are tried, by Determined's names. `single` is one run with those that are given."""
 
-    name: Literal["single", "random", "grid", "async_halving", "adaptive_asha"] = "single"
-    metric: Text | None = None
-    smaller_is_better: bool = True
+    name: Annotated[
+        Literal["single", "random", "grid", "async_halving", "adaptive_asha"],
+        Field(description="The method; only single is run yet."),
+    ] = "single"
+    metric: Annotated[Text | None, Field(description="Decides which checkpoint is best.")] = None
+    smaller_is_better: Annotated[bool, Field(description="Of the metric.")] = True
     max_length: Annotated[
         Count | dict[Literal["batches", "records", "epochs"], Count] | None,
-        Field(description="How long a trial trains: {batches: 937}."),
+        Field(description="How long a trial trains: {batches: 937}, records or epochs."),
     ] = None
-    max_trials: Count | None = None
-    max_concurrent_trials: Annotated[int | None, Field(ge=0)] = None
-    max_time: Count | None = None
-    time_metric: Text | None = None
-    mode: Literal["standard", "aggressive", "conservative"] | None = None
-    divisor: Annotated[float | None, Field(gt=1)] = None
-    max_rungs: Count | None = None
-    num_rungs: Count | None = None
-    bracket_rungs: tuple[int, ...] = ()
-    source_trial_id: int | None = None
-    source_checkpoint_uuid: Text | None = None
+    max_trials: Annotated[Count | None, _AS_DETERMINED] = None
+    max_concurrent_trials: Annotated[int | None, Field(ge=0), _AS_DETERMINED] = None
+    max_time: Annotated[Count | None, _AS_DETERMINED] = None
+    time_metric: Annotated[Text | None, _AS_DETERMINED] = None
+    mode: Annotated[Literal["standard", "aggressive", "conservative"] | None, _AS_DETERMINED] = None
+    divisor: Annotated[float | None, Field(gt=1), _AS_DETERMINED] = None
+    max_rungs: Annotated[Count | None, _AS_DETERMINED] = None
+    num_rungs: Annotated[Count | None, _AS_DETERMINED] = None
+    bracket_rungs: Annotated[tuple[int, ...], _AS_DETERMINED] = ()
+    source_trial_id: Annotated[int | None, _AS_DETERMINED] = None
+    source_checkpoint_uuid: Annotated[Text | None, _AS_DETERMINED] = None
 
 
 # --- the job --------------------------------------------------------------------------------------

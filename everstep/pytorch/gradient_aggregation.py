@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from everstep.engine.mean import divide
 from everstep.errors import StateMismatch
 
 
@@ -42,7 +43,9 @@ class AggregatedGradients:
             parts = [each for each in (self._sums.get(index), parameter.grad) if each is not None]
             if parts:
                 total = parts[0] + parts[1] if len(parts) > 1 else parts[0].clone()
-                parameter.grad = total.div_(self.num_batches + 1) if self._is_mean else total
+                if self._is_mean:
+                    divide(total, self.num_batches + 1)
+                parameter.grad = total
 
     def clear(self) -> None:
         self._sums, self.num_batches = {}, 0

@@ -16,7 +16,6 @@ import pytest
 
 import everstep
 from everstep.cli.main import app
-from everstep.wire.operations import markdown
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted(
@@ -209,10 +208,3 @@ def test_each_argument_of_the_trainer_is_documented() -> None:
         (row,) = re.findall(rf"^\| `{name}` \| (.*?) ?\|", CONFIGURATION, re.MULTILINE)
         if parameter.default not in (inspect.Parameter.empty, None):
             assert row == f"`{parameter.default!r}`", name
-
-
-# --- protocol.md ---
-
-
-def test_the_table_of_calls_is_the_declared_one() -> None:
-    assert markdown() in (ROOT / "docs" / "protocol.md").read_text(), "put everstep.wire.operations.markdown() into it"

@@ -12,7 +12,7 @@ import pytest
 from everstep import env
 from everstep.settings import setting, settings_of
 from everstep.wire import Policy
-from tools.configuration_tables import PAGE, with_tables
+from tools.docs_tables import PAGES, with_tables
 
 ROOT = Path(__file__).parents[3]
 
@@ -69,14 +69,15 @@ def test_it_is_validated() -> None:
 
 def test_it_is_in_the_docs() -> None:
     shown = in_a_world_with_one_more(
-        "from tools.configuration_tables import PAGE, with_tables\nprint(with_tables(PAGE.read_text(), Policy))"
+        "from tools.docs_tables import DOCS, with_tables\nprint(with_tables(DOCS / 'configuration.md', Policy))"
     )
     row = "| `patience_s` | `--patience-s` | `health.patience_s` | `7.5` | Wait this long for nothing in particular |"
     assert row in shown.splitlines()
 
 
-def test_the_page_has_the_declarations_of_now() -> None:
-    assert PAGE.read_text() == with_tables(PAGE.read_text()), "run: python tools/configuration_tables.py"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_page_has_the_declarations_of_now(page: Path) -> None:
+    assert page.read_text() == with_tables(page), "run: python tools/docs_tables.py"
 
 
 def test_each_setting_of_a_job_is_declared_with_its_text() -> None:

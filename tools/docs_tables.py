@@ -1,0 +1,113 @@
+"""Write the tables of the docs that come from declarations: `python tools/docs_tables.py`.
+
+Each table is between the comments `<!-- NAME: … -->` and `<!-- end of NAME -->`; the rest of a page stays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from everstep import env, events
+from everstep.job_file.fields import Section, blocks_in
+from everstep.job_file.quantity import format_seconds
+from everstep.job_file.schema import Job
+from everstep.settings import settings_of
+from everstep.wire import Policy
+from everstep.wire import operations as calls
+
+DOCS = Path(__file__).parents[1] / "docs"
+_BY = "written by tools/docs_tables.py"
+
+Rows = Callable[[Any], Iterator[str]]
+
+
+def policy_rows(kind: Any) -> Iterator[str]:
+    yield "| field | option | job file | default | meaning |"
+    yield "| --- | --- | --- | --- | --- |"
+    declared = settings_of(kind)
+    for each in fields(kind):
+        setting = declared[each.name]
+        key = f"`{setting.section}.{each.name}`" if setting.section else ""
+        meaning = ". ".join(filter(None, [setting.text, setting.details]))
+        yield f"| `{each.name}` | `{setting.option_of(each.name)}` | {key} | `{each.default}` | {meaning} |"
+
+
+def variable_rows(_: Any) -> Iterator[str]:
+    yield "| variable | default | meaning |"
+    yield "| --- | --- | --- |"
+    for each in env.VARIABLES.values():
+        yield f"| `{each.name}` | {each.default} | {each.meaning} |"
+
+
+def key_rows(_: Any) -> Iterator[str]:
+    yield from _job_rows(lambda key: not key.startswith("platform."))
+
+
+def platform_rows(_: Any) -> Iterator[str]:
+    yield from _job_rows(lambda key: key.startswith("platform."))
+
+
+def _job_rows(is_wanted: Callable[[str], bool]) -> Iterator[str]:
+    yield "| key | default | meaning |"
+    yield "| --- | --- | --- |"
+    for key, default, meaning in job_keys(Job):
+        if is_wanted(key):
+            yield f"| `{key}` | {default} | {meaning} |".replace("|  |", "| |")
+
+
+def job_keys(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, str, str]]:
+    """Each key of the job file, its default and its meaning."""
+    for name, field in model.model_fields.items():
+        blocks = list(blocks_in(field.annotation))
+        meaning = field.description or ("Options, as below." if blocks else "")
+        yield path + name, _shown(field.get_default(call_default_factory=True)), meaning
+        for block in blocks:
+            yield from job_keys(block, f"{path}{name}.")
+
+
+def _shown(default: object) -> str:
+    if default is PydanticUndefined:
+        return "required"
+    if isinstance(default, Section):
+        return ""
+    if default in (None, "", (), {}):
+        return "none"
+    text = format_seconds(default) if isinstance(default, float) else default
+    return f"`{str(text).lower() if isinstance(text, bool) else text}`"
+
+
+def operation_rows(_: Any) -> Iterator[str]:
+    yield from calls.markdown().splitlines()
+
+
+def event_rows(_: Any) -> Iterator[str]:
+    yield from events.markdown().splitlines()
+
+
+PAGES: dict[Path, dict[str, Rows]] = {
+    DOCS / "configuration.md": {"policy": policy_rows, "variables": variable_rows},
+    DOCS / "job_file.md": {"keys": key_rows, "platforms": platform_rows},
+    DOCS / "protocol.md": {"operations": operation_rows},
+    DOCS / "testing.md": {"events": event_rows},
+}
+
+
+def with_tables(path: Path, kind: Any = Policy) -> str:
+    """The page with its tables as the declarations are now."""
+    page = path.read_text()
+    for name, rows in PAGES[path].items():
+        table = "\n".join([f"<!-- {name}: {_BY} -->", *rows(kind), f"<!-- end of {name} -->"])
+        (old,) = re.findall(rf"<!-- {name}: .*?<!-- end of {name} -->", page, flags=re.DOTALL)
+        page = page.replace(old, table)
+    return page
+
+
+if __name__ == "__main__":
+    for each in PAGES:
+        each.write_text(with_tables(each))

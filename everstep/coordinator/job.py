@@ -258,7 +258,7 @@ class CoordinatedJob:
             await self._leaving.wait(deadline - self._now())
         return left or wire.Left(is_released=False, is_closed=False, reason=self.reason)
 
-    async def lease(self, name: str, message: wire.LeaseRequest) -> bytes:
+    async def report_and_lease(self, name: str, message: wire.LeaseRequest) -> bytes:
         worker = self.roster.worker(name)
         if worker.incarnation:  # else it is a classic one: known only to have been started
             worker = changes.known(self.roster, name, message.incarnation)

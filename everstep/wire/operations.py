@@ -3,7 +3,8 @@
 
 Parameters that the path names go there, those with a default go into the query, and the one that remains is the body.
 The client inherits these methods. Routing, roles, validation, OpenAPI and the table in docs/protocol.md are made from
-them. The coordinator answers with the function of the same name in `everstep.coordinator.edge.handlers`.
+them. The coordinator answers with the function of the same name in `everstep.coordinator.edge.handlers`, or else with
+the method of `everstep.coordinator.job.CoordinatedJob`.
 
 To add a call, add a method here and its handler there."""
 
@@ -82,7 +83,7 @@ class Operation:
         """Of the parameters, and of the reply as `return`. Evaluated late: workers use few of them."""
         return get_type_hints(self.signature, include_extras=True)
 
-    @property
+    @functools.cached_property
     def request(self) -> Any:
         return self.types[self.body] if self.body else None
 

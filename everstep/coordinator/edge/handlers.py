@@ -74,7 +74,7 @@ async def report(call: HttpCall, agent: str, message: wire.AgentReport) -> wire.
     try:
         await asyncio.wait({orders, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
         if not orders.done():
-            call.job.hung_up(agent, message)
+            call.job.may_be_gone(agent, message, is_cut=True)
         reply = await orders
     finally:
         hanging_up.cancel()

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 DECLARATION = '''
     @operation("POST", f"{_JOB}/weather/{{place}}", USER)
-    def forecast(self, place: PathName, message: Stop, days: Count = 3) -> Health:
+    def forecast(self, place: PathName, message: wire.Stop, days: Count = 3) -> wire.Health:
         """Tomorrow's weather."""
 
 '''

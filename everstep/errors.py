@@ -57,7 +57,7 @@ class Refused(PermanentError):
     """The coordinator said no (4xx) and changed nothing."""
 
     def __init__(
-        self, message: str, *, status: int, hint: str | None = None, wait_s: float = 0.0, code: str = ""
+        self, message: str, *, status: int = CONFLICT, hint: str | None = None, wait_s: float = 0.0, code: str = ""
     ) -> None:
         super().__init__(message, hint=hint, code=code)
         self.status = status

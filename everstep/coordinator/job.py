@@ -17,7 +17,7 @@ from dataclasses import replace
 from everstep import wire
 from everstep.coordinator.clock import Now
 from everstep.coordinator.datasets import JobDatasets, Keep
-from everstep.coordinator.roster import changes
+from everstep.coordinator.roster import changes, replies
 from everstep.coordinator.roster.advance import advance, examine
 from everstep.coordinator.roster.facts import (
     ALIVE,
@@ -33,21 +33,11 @@ from everstep.coordinator.roster.facts import (
     has_same_facts,
 )
 from everstep.coordinator.roster.health import CUT_S
-from everstep.coordinator.roster.replies import (
-    FormedReplies,
-    Notice,
-    Orders,
-    Peers,
-    job_view,
-    next_peers,
-    notice_of,
-    why_waiting,
-)
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.store.store import StoreError
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.coordinator.waiters import Bell
-from everstep.errors import CONFLICT, Refused
+from everstep.errors import Refused
 from everstep.events import emit
 from everstep.wire.limits import check_nodes, check_workers
 
@@ -95,12 +85,12 @@ class CoordinatedJob:
             self._workers_of[worker.agent].append(worker.worker)
         self._told_orders: dict[str, tuple[str, wire.AgentOrders]] = {}
         # Starts from the time of day: a number from before a restart must not be mistaken for one of now.
-        self._tell(notice_of(roster, seen=time.time_ns() // 1000))
-        self._peers = next_peers(roster, Peers(seen=self._notice.seen, all=[]))
-        self._orders_of = Orders(roster, self._peers)
+        self._tell(replies.notice_of(roster, seen=time.time_ns() // 1000))
+        self._peers = replies.next_peers(roster, replies.Peers(seen=self._notice.watched.seen, all=[]))
+        self._orders_of = replies.Orders(roster, self._peers)
         self._views: dict[bool, tuple[Roster, str, int, bytes]] = {}  # by whether they are brief, and of which state
         self._num_steps = 0  # that were heard of
-        self._formed_replies = FormedReplies(roster.generation)
+        self._formed_replies = replies.FormedReplies(roster.generation)
         self.shards = JobDatasets(roster, ledgers, keep, self.stop, grace_s=grace_s, now=now)
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(die_if_failed)
@@ -115,7 +105,7 @@ class CoordinatedJob:
     # --- the calls of people and agents ---
 
     def view(self, *, is_brief: bool = False) -> wire.JobView:
-        return job_view(self.kept, self.signs, self.reason, is_brief=is_brief)
+        return replies.job_view(self.kept, self.signs, self.reason, is_brief=is_brief)
 
     def view_json(self, *, is_brief: bool = False) -> bytes:
         """Made again only if its content has changed."""
@@ -155,24 +145,19 @@ class CoordinatedJob:
         is_news = orders.peers_seen and orders.peers_seen != report.peers_seen
         return replace(orders, peers=self._peers.all) if is_news else orders
 
-    def may_be_gone(self, agent: str, report: wire.AgentReport) -> None:
-        """An agent's connection ended between two of its reports: it ended, or opens another for the next one."""
+    def may_be_gone(self, agent: str, report: wire.AgentReport, *, is_cut: bool = False) -> None:
+        """An agent's connection ended between two of its reports: it ended, or opens another for the next one. Or it
+        was cut before the agent was answered: it ended, or calls again at once. If the coordinator was away and did
+        not answer, the agent's lease decides."""
         node = self.roster.nodes.get(agent)
-        if node is not None and node.incarnation == report.incarnation and not self._was_away():
-            self._change(changes.suspect_node(self.roster, agent))
-            self._has_changed.set()
-
-    def hung_up(self, agent: str, report: wire.AgentReport) -> None:
-        """An agent closed its connection before it was answered: it ended, or calls again at once. Or the
-        coordinator was away and did not answer; then its lease decides."""
-        if self._was_away():
+        if node is None or node.incarnation != report.incarnation or self._was_away():
             return
-        now, node, sign = self._now(), self.roster.nodes.get(agent), self.node_signs.get(agent)
-        if node is not None and sign is not None and node.incarnation == report.incarnation:
-            self.node_signs[agent] = replace(sign, alive_at=now, is_cut=True)
+        if is_cut:
+            now = self._now()
+            self.node_signs[agent] = replace(self.node_signs[agent], alive_at=now, is_cut=True)
             self._examine_at = min(self._examine_at or now + CUT_S, now + CUT_S)
-            self._change(changes.suspect_node(self.roster, agent))
-            self._has_changed.set()
+        self._change(changes.suspect_node(self.roster, agent))
+        self._has_changed.set()
 
     async def agent_leaves(self, agent: str, message: wire.AgentLeave) -> None:
         node = self.roster.nodes.get(agent)
@@ -201,9 +186,7 @@ class CoordinatedJob:
         number = roster.generation.number
         if message.generation > number:
             raise Refused(
-                f"generation {message.generation} does not exist; the latest is {number}",
-                status=CONFLICT,
-                code="watch-generation-ahead",
+                f"generation {message.generation} does not exist; the latest is {number}", code="watch-generation-ahead"
             )
         if worker.status == ALIVE:
             before = self.signs.get(name)
@@ -217,7 +200,7 @@ class CoordinatedJob:
                 longest_step_s=message.longest_step_s,
                 longest_wait_s=message.longest_wait_s,
             )
-        if message.seen == self._notice.seen:
+        if message.seen == self._notice.watched.seen:
             # Not all for the same time: thousands that were answered together would call again together.
             hold_s = roster.policy.heartbeat_s * random.uniform(0.75, 1.0)
             await self._news.wait(min(hold_s, roster.policy.lease_s / 2))
@@ -230,7 +213,7 @@ class CoordinatedJob:
         deadline = now + self._hold_s()
         while not (self.kept.is_over or self._is_placed(name, message.generation)):
             if self._now() >= deadline:
-                reason = why_waiting(self.kept, name) or self.reason
+                reason = replies.why_waiting(self.kept, name) or self.reason
                 return wire.to_json(wire.Arrived(is_formed=False, is_stopped=False, reason=reason))
             await self._forming.wait(deadline - self._now())
             # A generation may have been formed and closed again before this worker could be answered.
@@ -258,13 +241,13 @@ class CoordinatedJob:
             await self._leaving.wait(deadline - self._now())
         return left or wire.Left(is_released=False, is_closed=False, reason=self.reason)
 
-    async def lease(self, name: str, message: wire.LeaseRequest) -> bytes:
+    async def report_and_lease(self, name: str, message: wire.LeaseRequest) -> bytes:
         worker = self.roster.worker(name)
         if worker.incarnation:  # else it is a classic one: known only to have been started
             worker = changes.known(self.roster, name, message.incarnation)
             self._prove_alive(name, self._now())
         elif worker.status != ALIVE:
-            raise Refused(f"{name} is {worker.status}: {worker.reason}", status=CONFLICT, code="lease-worker-gone")
+            raise Refused(f"{name} is {worker.status}: {worker.reason}", code="lease-worker-gone")
         return await self.shards.lease(worker, message)
 
     # --- what the calls are made of ---
@@ -283,16 +266,10 @@ class CoordinatedJob:
             self._change(changes.arrive(self.roster, name, message, now))
 
     def _prove_alive(self, name: str, now: float) -> None:
-        sign = self.signs.get(name)
-        self.signs[name] = Sign(
-            alive_at=now,
-            told_at=sign.told_at if sign else now,
-            step=sign.step if sign else 0,
-            phase=sign.phase if sign else wire.OUTSIDE,
-            phase_since=sign.phase_since if sign else now,
-            longest_step_s=sign.longest_step_s if sign else 0.0,
-            longest_wait_s=sign.longest_wait_s if sign else 0.0,
-        )
+        if sign := self.signs.get(name):
+            sign.alive_at = now
+        else:
+            self.signs[name] = Sign(alive_at=now, told_at=now, phase_since=now)
 
     def _hold_s(self) -> float:
         """A call is proof of life only when it comes in, so it is never held for long."""
@@ -313,8 +290,8 @@ class CoordinatedJob:
 
     def _orders_for(self, agent: str, incarnation: str) -> wire.AgentOrders:
         if self._orders_of.roster is not self.kept:
-            self._peers = next_peers(self.kept, self._peers)
-            self._orders_of = Orders(self.kept, self._peers)
+            self._peers = replies.next_peers(self.kept, self._peers)
+            self._orders_of = replies.Orders(self.kept, self._peers)
         workers = [self.kept.workers[name] for name in self._workers_of[agent]]
         return self._orders_of.of(agent, incarnation, workers)
 
@@ -392,7 +369,7 @@ class CoordinatedJob:
         for worker in list(roster.workers.values())[len(before.workers) :]:  # none is ever taken out
             self._workers_of[worker.agent].append(worker.worker)
         if roster.generation is not before.generation:
-            self._formed_replies = FormedReplies(roster.generation)
+            self._formed_replies = replies.FormedReplies(roster.generation)
             self._forming.ring()
         if roster.is_over and not before.is_over:
             self._forming.ring()
@@ -401,17 +378,17 @@ class CoordinatedJob:
         if roster is not before:
             self._leaving.ring()
             self.shards.look(roster)
-        notice = notice_of(roster, self._notice.seen + 1)
+        notice = replies.notice_of(roster, self._notice.watched.seen + 1)
         if not notice.says_the_same_as(self._notice):
             self._tell(notice)
             self._news.ring()
         self._answer_kept()
         _emit_all(before, roster)
 
-    def _tell(self, notice: Notice) -> None:
+    def _tell(self, notice: replies.Notice) -> None:
         self._notice = notice
-        self._watched_open = notice.watched(is_closed=False)
-        self._watched_closed = notice.watched(is_closed=True)
+        self._watched_open = notice.encode(is_closed=False)
+        self._watched_closed = notice.encode(is_closed=True)
 
     def _answer_kept(self) -> None:
         waiting, self._until_kept = self._until_kept, []

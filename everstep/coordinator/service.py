@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from everstep import wire
 from everstep.coordinator.clock import Clock
-from everstep.coordinator.datasets import Keep
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.roster.facts import ID, Roster
 from everstep.coordinator.roster.replies import generation_view
@@ -99,19 +98,15 @@ class Service:
             return job
 
     def _make(self, roster: Roster, ledgers: Sequence[Rows] = (), *, grace_s: float = 0.0) -> CoordinatedJob:
-        clock, keep = self._clock, self._keeper(roster.job)
         return CoordinatedJob(
-            roster, self._save, keep, ledgers, grace_s=grace_s, now=clock.now, was_away=clock.was_away
+            roster,
+            lambda before, after: self._in_thread(lambda: self._store.save(before, after)),
+            lambda rows: self._in_thread(lambda: self._store.save_ledgers(roster.job, rows)),
+            ledgers,
+            grace_s=grace_s,
+            now=self._clock.now,
+            was_away=self._clock.was_away,
         )
-
-    async def _save(self, before: Roster, after: Roster) -> None:
-        await self._in_thread(lambda: self._store.save(before, after))
-
-    def _keeper(self, job: str) -> Keep:
-        async def keep(ledgers: Sequence[Rows]) -> None:
-            await self._in_thread(lambda: self._store.save_ledgers(job, ledgers))
-
-        return keep
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everstep.errors import CONFLICT, Refused
+from everstep.errors import Refused
 
 MAX_JOBS = 10_000  # that are not over
 MAX_WORKERS = 1_000_000  # of a job, with all that it ever had
@@ -14,39 +14,25 @@ MAX_REPORTS = 1_000_000  # of a job's metrics
 def check_jobs(num_open: int) -> None:
     """Before one more is created."""
     if num_open >= MAX_JOBS:
-        raise Refused(
-            f"{num_open} jobs are open, the limit is {MAX_JOBS}: stop some of them",
-            status=CONFLICT,
-            code="too-many-jobs",
-        )
+        raise Refused(f"{num_open} jobs are open, the limit is {MAX_JOBS}: stop some of them", code="too-many-jobs")
 
 
 def check_workers(num_workers: int) -> None:
     if num_workers > MAX_WORKERS:
-        raise Refused(
-            f"the job has had {num_workers - 1} workers, the limit is {MAX_WORKERS}",
-            status=CONFLICT,
-            code="too-many-workers",
-        )
+        raise Refused(f"the job has had {num_workers - 1} workers, the limit is {MAX_WORKERS}", code="too-many-workers")
 
 
 def check_nodes(num_nodes: int, num_workers: int) -> None:
     """With one that comes, and its workers."""
     if num_nodes > MAX_NODES:
-        raise Refused(
-            f"the job has had {num_nodes - 1} nodes, the limit is {MAX_NODES}", status=CONFLICT, code="too-many-nodes"
-        )
+        raise Refused(f"the job has had {num_nodes - 1} nodes, the limit is {MAX_NODES}", code="too-many-nodes")
     check_workers(num_workers)
 
 
 def check_datasets(num_datasets: int) -> None:
     """With one that is new."""
     if num_datasets > MAX_DATASETS:
-        raise Refused(
-            f"the job has {num_datasets - 1} datasets, the limit is {MAX_DATASETS}",
-            status=CONFLICT,
-            code="too-many-datasets",
-        )
+        raise Refused(f"the job has {num_datasets - 1} datasets, the limit is {MAX_DATASETS}", code="too-many-datasets")
 
 
 def check_reports(num_reports: int) -> None:
@@ -54,6 +40,5 @@ def check_reports(num_reports: int) -> None:
     if num_reports > MAX_REPORTS:
         raise Refused(
             f"with these, the job has reported metrics {num_reports} times, the limit is {MAX_REPORTS}",
-            status=CONFLICT,
             code="too-many-reports",
         )

@@ -3,7 +3,8 @@
 
 Parameters that the path names go there, those with a default go into the query, and the one that remains is the body.
 The client inherits these methods. Routing, roles, validation, OpenAPI and the table in docs/protocol.md are made from
-them. The coordinator answers with the function of the same name in `everstep.coordinator.edge.handlers`.
+them. The coordinator answers with the function of the same name in `everstep.coordinator.edge.handlers`, or else with
+the method of `everstep.coordinator.job.CoordinatedJob`.
 
 To add a call, add a method here and its handler there."""
 
@@ -16,32 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
-from everstep.wire.agents import AgentLeave, AgentOrders, AgentReport, ReservedWorker, ReserveWorker, WorkerExit
+from everstep import wire
 from everstep.wire.bounds import MAX_INT, Bounds, Count, PathName
-from everstep.wire.jobs import Health, JobSpec, JobView, Stop
-from everstep.wire.membership import (
-    Announce,
-    Announced,
-    Arrive,
-    Arrived,
-    Broken,
-    GenerationView,
-    Leave,
-    Left,
-    Settled,
-    Watch,
-    Watched,
-)
-from everstep.wire.metrics import MOST_REPORTS, MetricReports, MetricsView
-from everstep.wire.shards import (
-    Datasets,
-    DatasetSpec,
-    DatasetView,
-    Leased,
-    LeaseRequest,
-    RestoreShards,
-    ShardCheckpoint,
-)
+from everstep.wire.metrics import MOST_REPORTS
 from everstep.wire.tokens import READ_ONLY, USER, WORKER
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -82,7 +60,7 @@ class Operation:
         """Of the parameters, and of the reply as `return`. Evaluated late: workers use few of them."""
         return get_type_hints(self.signature, include_extras=True)
 
-    @property
+    @functools.cached_property
     def request(self) -> Any:
         return self.types[self.body] if self.body else None
 
@@ -131,7 +109,7 @@ class Operations:
         raise NotImplementedError  # by the client
 
     @operation("GET", HEALTH, READ_ONLY)
-    def check(self) -> Health:
+    def check(self) -> wire.Health:
         """Is the coordinator up, does it accept the token, and what time is it there?"""
 
     @operation("GET", "/v1/openapi.json", READ_ONLY)
@@ -143,83 +121,83 @@ class Operations:
         """Node: the tarball of a submitted job's code, by its SHA-256."""
 
     @operation("PUT", _JOB, USER)
-    def create_job(self, spec: JobSpec) -> JobView:
+    def create_job(self, spec: wire.JobSpec) -> wire.JobView:
         """Create the job, or find it as it is."""
 
     @operation("GET", _JOB, READ_ONLY)
-    def view(self, *, is_brief: bool = False) -> JobView:
+    def view(self, *, is_brief: bool = False) -> wire.JobView:
         """The job and its workers; `is_brief` leaves out the workers, for callers that poll."""
 
     @operation("POST", f"{_JOB}/stop", USER)
-    def stop(self, message: Stop) -> None:
+    def stop(self, message: wire.Stop) -> None:
         """End the job for this reason."""
 
     @operation("GET", f"{_JOB}/generations/{{number}}", READ_ONLY)
-    def generation(self, number: Count) -> GenerationView:
+    def generation(self, number: Count) -> wire.GenerationView:
         """The members of a generation, and where to reach them."""
 
     @operation("POST", f"{_JOB}/workers", WORKER)
-    def reserve(self, message: ReserveWorker) -> ReservedWorker:
+    def reserve(self, message: wire.ReserveWorker) -> wire.ReservedWorker:
         """Agent: reserve a worker id; no id is used twice."""
 
     @operation("POST", f"{_AGENT}/report", WORKER)
-    def report(self, agent: PathName, message: AgentReport) -> AgentOrders:
+    def report(self, agent: PathName, message: wire.AgentReport) -> wire.AgentOrders:
         """Agent: the state of a node and its workers; replies which attempt to start or end, whom to kill. Held."""
 
     @operation("POST", f"{_AGENT}/leave", WORKER)
-    def agent_leaves(self, agent: PathName, message: AgentLeave) -> None:
+    def agent_leaves(self, agent: PathName, message: wire.AgentLeave) -> None:
         """Agent: the node leaves in good order, with all its workers."""
 
     @operation("POST", f"{_WORKER}/exited", WORKER)
-    def exited(self, worker: PathName, message: WorkerExit) -> None:
+    def exited(self, worker: PathName, message: wire.WorkerExit) -> None:
         """Agent: the process is gone for certain, with this exit code, in this micro-batch."""
 
     @operation("POST", f"{_WORKER}/announce", WORKER)
-    def announce(self, worker: PathName, message: Announce) -> Announced:
+    def announce(self, worker: PathName, message: wire.Announce) -> wire.Announced:
         """Worker: the process is up, can be reached here, and will form or join a generation."""
 
     @operation("POST", f"{_WORKER}/watch", WORKER)
-    def watch(self, worker: PathName, message: Watch) -> Watched:
+    def watch(self, worker: PathName, message: wire.Watch) -> wire.Watched:
         """Worker: heartbeat; replies what changed. Held."""
 
     @operation("POST", f"{_WORKER}/arrive", WORKER)
-    def arrive(self, worker: PathName, message: Arrive) -> Arrived:
+    def arrive(self, worker: PathName, message: wire.Arrive) -> wire.Arrived:
         """Worker: ready for the next generation. Held until it is formed."""
 
     @operation("POST", f"{_WORKER}/broken", WORKER)
-    def broken(self, worker: PathName, message: Broken) -> None:
+    def broken(self, worker: PathName, message: wire.Broken) -> None:
         """Worker: a collective failed, the generation closes; with `is_fatal` (members only) the job stops."""
 
     @operation("POST", f"{_WORKER}/settled", WORKER)
-    def settled(self, worker: PathName, message: Settled) -> None:
+    def settled(self, worker: PathName, message: wire.Settled) -> None:
         """Worker: it holds the state of this generation."""
 
     @operation("POST", f"{_WORKER}/leave", WORKER)
-    def leave(self, worker: PathName, message: Leave) -> Left:
+    def leave(self, worker: PathName, message: wire.Leave) -> wire.Left:
         """Worker: wants to end after its committed step. Held until it is released."""
 
     @operation("POST", f"{_WORKER}/lease", WORKER)
-    def report_and_lease(self, worker: PathName, message: LeaseRequest) -> Leased:
+    def report_and_lease(self, worker: PathName, message: wire.LeaseRequest) -> wire.Leased:
         """Worker: samples done, returned and failed; replies with leases for more. Held while others hold all."""
 
     @operation("GET", f"{_JOB}/datasets", READ_ONLY)
-    def datasets(self) -> Datasets:
+    def datasets(self) -> wire.Datasets:
         """The progress of each dataset, by epoch, and the shards that failed."""
 
     @operation("PUT", _DATASET, WORKER)
-    def register_dataset(self, dataset: PathName, spec: DatasetSpec) -> DatasetView:
+    def register_dataset(self, dataset: PathName, spec: wire.DatasetSpec) -> wire.DatasetView:
         """Worker: register the dataset, or find it as it is; 409 if it was registered with other numbers."""
 
     @operation("GET", f"{_DATASET}/checkpoint", READ_ONLY)
-    def shard_checkpoint(self, dataset: PathName) -> ShardCheckpoint:
+    def shard_checkpoint(self, dataset: PathName) -> wire.ShardCheckpoint:
         """Worker: what is done, to be saved with the model."""
 
     @operation("POST", f"{_DATASET}/restore", WORKER)
-    def restore_shards(self, dataset: PathName, message: RestoreShards) -> DatasetView:
+    def restore_shards(self, dataset: PathName, message: wire.RestoreShards) -> wire.DatasetView:
         """Worker: from now on this is done and nothing else; all leases are void."""
 
     @operation("POST", f"{_JOB}/metrics", WORKER)
-    def report_metrics(self, message: MetricReports) -> None:
+    def report_metrics(self, message: wire.MetricReports) -> None:
         """Worker: results of a fit, durable before the reply; a later report of the same kind and batch replaces it."""
 
     @operation("GET", f"{_JOB}/metrics", READ_ONLY)
@@ -227,7 +205,7 @@ class Operations:
         self,
         since: Annotated[int, Bounds(ge=-MOST_REPORTS, le=MAX_INT)] = 0,
         limit: Annotated[int, Bounds(ge=1, le=MOST_REPORTS)] = 100,
-    ) -> MetricsView:
+    ) -> wire.MetricsView:
         """Reports kept after `since` (a view's `last`), oldest first; a negative `since` asks for the newest ones."""
 
 

@@ -3,7 +3,7 @@
 A handler may ask to be called when the connection ends (`WHEN_LOST` in a scope): the end of an agent's is news.
 
 One timer per connection checks twice in that time whether the same request is still arriving, so requests that arrive
-at once, as usual, pay nothing for it. An endless head is refused while it arrives; `bodies` limits the body."""
+at once, as usual, pay nothing for it. An endless head is refused while it arrives; `dispatch` limits the body."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from everstep.coordinator.edge.replies import encode_error
+from everstep.coordinator.edge.guard import encode_error
 
 REQUEST_S = 20.0
 MAX_HEAD_BYTES = 1 << 16

@@ -2,94 +2,182 @@
 
 Thousands of workers call all the time, and all at once when a generation is closed: the usual layers of a framework
 cost more per request than the request itself. So only a lookup, the role check and the validation are between bytes
-and handler. Requests that match no operation continue to the application behind."""
+and handler, and what an operation needs for them is prepared once.
+
+Validation is strict: no unknown field, no text where a number belongs, no number that a database or a clock cannot
+hold. The bounds are part of the messages' types (`wire.bounds`). A body that is too long is not read to its end."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+import re
+from collections.abc import Callable, Iterable
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
+from pydantic import ValidationError
 from starlette.responses import Response
 
+from everstep import wire
 from everstep.coordinator.edge import handlers
-from everstep.coordinator.edge.bodies import Receive, Scope, parse, read_body, read_parameters
-from everstep.coordinator.edge.guard import TOKEN, decide_role
+from everstep.coordinator.edge.guard import TOKEN, MethodNotAllowed, Receive, Scope, Send, check_role, send_json
 from everstep.coordinator.edge.handlers import HttpCall
-from everstep.coordinator.edge.replies import Send, encode, send_error, send_json
+from everstep.coordinator.edge.openapi import adapter, parameter_adapter
+from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.service import Service
-from everstep.errors import EverstepError, Refused
+from everstep.coordinator.store.store import Store
+from everstep.errors import UNKNOWN, Refused
 from everstep.wire.operations import OPERATIONS, Operation
 
-Handler = Callable[..., Awaitable[Any]]
+T = TypeVar("T")
+
+MAX_BODY_BYTES = 1 << 20
+
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # in JSON; `\\\\u0000` is a text of six
+
+
+class Route:
+    """An operation, with everything that its calls have in common."""
+
+    def __init__(self, operation: Operation) -> None:
+        parts = operation.path.split("/")
+        self.operation = operation
+        self.is_of_job = not hasattr(handlers, operation.name)  # answered by the job's method of that name
+        self.handler = getattr(CoordinatedJob if self.is_of_job else handlers, operation.name)
+        # Only a PUT of the job itself may name one that does not exist.
+        self.job_at = parts.index("{job}") if "{job}" in parts else None
+        self.must_exist = self.job_at is not None and (operation.method, parts[-1]) != ("PUT", "{job}")
+        names = [name for name in operation.in_path if name != "job"]
+        self.readers = [(parts.index(f"{{{name}}}"), self._reader(name)) for name in names]
+        self.query_readers = {name: self._reader(name) for name in operation.in_query}
+
+    def _reader(self, name: str) -> Callable[[str], Any]:
+        validate: Any = parameter_adapter(self.operation, name).validator.validate_strings
+
+        def read(text: str) -> Any:
+            if "\0" in text:  # no database accepts it
+                raise Refused(f"{name} must not contain NUL", status=422, code="parameter-has-nul")
+            try:
+                return validate(text)
+            except ValidationError as error:
+                raise _invalid(name, error, "parameter-invalid") from None
+
+        return read
+
+    def read_query(self, query: bytes) -> dict[str, Any]:
+        sent = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+        return {name: read(sent[name]) for name, read in self.query_readers.items() if name in sent}
 
 
 class Routes:
     """Which operation a method and a path mean."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
-        """By the number of segments in the path, then by which of them are fixed, then by these and the method."""
-        self._tables: dict[int, dict[tuple[int, ...], dict[tuple[str, ...], Operation]]] = defaultdict(dict)
-        self._places: dict[Operation, list[tuple[str, int]]] = {}
+        """By the number of segments in the path, then by which of them are fixed, then by these, then by the method."""
+        tables: dict[int, dict[tuple[int, ...], dict[Any, dict[str, Route]]]] = {}
         for each in operations:
             parts = each.path.split("/")
-            self._places[each] = [(name, parts.index(f"{{{name}}}")) for name in each.in_path]
             fixed = tuple(index for index, part in enumerate(parts) if not part.startswith("{"))
-            key = (each.method, *(parts[index] for index in fixed))
-            self._tables[len(parts)].setdefault(fixed, {})[key] = each
+            table = tables.setdefault(len(parts), {}).setdefault(fixed, {})
+            table.setdefault(itemgetter(*fixed)(parts), {})[each.method] = Route(each)
+        self._tables = {
+            num_parts: [(itemgetter(*fixed), table) for fixed, table in by_place.items()]
+            for num_parts, by_place in tables.items()
+        }
 
-    def find(self, method: str, path: str) -> tuple[Operation, dict[str, str]] | None:
-        """The operation, and the values of its path's names."""
+    def find(self, method: str, path: str) -> tuple[Route, list[str]]:
+        """The operation, and the segments of the path."""
         parts = path.split("/")
-        for fixed, table in self._tables[len(parts)].items() if len(parts) in self._tables else ():
-            if found := table.get((method, *[parts[index] for index in fixed])):
-                return found, {name: parts[index] for name, index in self._places[found]}
-        return None
-
-    def methods(self, path: str) -> list[str]:
-        return [method for method in ("GET", "PUT", "POST", "DELETE") if self.find(method, path)]
+        for fixed_of, table in self._tables.get(len(parts), ()):
+            if by_method := table.get(fixed_of(parts)):
+                if route := by_method.get(method):
+                    return route, parts
+                raise MethodNotAllowed(by_method)
+        raise Refused("Not Found", status=UNKNOWN, code="path-unknown")
 
 
 class Dispatcher:
-    def __init__(self, app: Any, find_service: Callable[[], Service], code: Path | None) -> None:
-        self._app, self._find_service, self._code = app, find_service, code
+    """The coordinator as an ASGI application, behind the guard. `code`: the folder whose tarballs nodes may fetch."""
+
+    def __init__(self, store: Store, code: Path | None, on_ready: Callable[[], None]) -> None:
+        self._store, self._code, self._on_ready = store, code, on_ready
         self._routes = Routes(OPERATIONS)
-        self._handlers: dict[str, Handler] = {each.name: getattr(handlers, each.name) for each in OPERATIONS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-        elif found := self._routes.find(scope["method"], scope["path"]):
-            await self._serve(*found, scope, receive, send)
-        elif methods := self._routes.methods(scope["path"]):
-            refusal = Refused("Method Not Allowed", status=405, code="method-not-allowed")
-            await send_error(send, refusal, scope, [(b"allow", ", ".join(methods).encode())])
-        else:
-            await self._app(scope, receive, send)
-
-    async def _serve(
-        self, operation: Operation, names: dict[str, str], scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        try:
-            if refusal := decide_role(scope[TOKEN], operation.role):
-                raise refusal
-            values = read_parameters(operation, names, scope["query_string"])
-            call = await self._prepare(operation, names.get("job"), scope, receive)
-            if operation.body:
-                values[operation.body] = parse(operation.request, await read_body(scope, receive))
-            reply = await self._handlers[operation.name](call, **values)
-        except EverstepError as error:
-            await send_error(send, error, scope)
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
             return
+        route, parts = self._routes.find(scope["method"], scope["path"])
+        operation = route.operation
+        check_role(scope[TOKEN], operation.role)
+        values = [read(parts[index]) for index, read in route.readers]
+        query = route.read_query(scope["query_string"]) if route.query_readers else {}
+        name = "" if route.job_at is None else parts[route.job_at]
+        job: Any = None
+        if route.must_exist:  # found before the body is read
+            job = self._service.job_at_hand(name) or await self._service.job(name)
+        if operation.body:
+            values.append(parse(operation.request, await read_body(scope, receive)))
+        if route.is_of_job:
+            reply = await route.handler(job, *values)
+        else:
+            call = HttpCall(self._service, self._code, name, job, scope, receive)
+            reply = await route.handler(call, *values, **query)
         if isinstance(reply, Response):
             await reply(scope, receive, send)
+        elif isinstance(reply, bytes):
+            await send_json(send, 200, reply)
         else:
-            await send_json(send, 200, encode(reply))
+            await send_json(send, 200, b"{}" if reply is None else wire.to_json(reply))
 
-    async def _prepare(self, operation: Operation, job: str | None, scope: Scope, receive: Receive) -> HttpCall:
-        """Find the job before the body is read. Only a PUT of the job itself may name one that does not exist."""
-        service, found = self._find_service(), None
-        if job is not None and not (operation.method == "PUT" and operation.path.endswith("{job}")):
-            found = service.job_at_hand(job) or await service.job(job)
-        return HttpCall(service=service, code=self._code, job_name=job or "", found=found, scope=scope, receive=receive)
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """From the server's start to its end."""
+        await receive()
+        self._service = Service(self._store)
+        self._on_ready()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._service.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+async def read_body(scope: Scope, receive: Receive) -> bytes:
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            _check_length(int(value))
+    parts: list[bytes] = []
+    num_bytes = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refused("the request broke off", status=400, code="request-broke-off")
+        parts.append(message.get("body", b""))
+        num_bytes += len(parts[-1])
+        _check_length(num_bytes)
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+def _check_length(num_bytes: int) -> None:
+    if num_bytes > MAX_BODY_BYTES:
+        text = f"the body has at least {num_bytes} bytes, more than {MAX_BODY_BYTES}"
+        raise Refused(text, status=413, code="body-too-long")
+
+
+def parse(kind: type[T], body: bytes) -> T:
+    try:
+        message: T = adapter(kind).validator.validate_json(body)  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise _invalid(kind.__name__, error, "body-invalid") from None
+    if b"\\u0000" in body and _NUL.search(body):
+        raise Refused(f"{kind.__name__}: a text must not contain NUL", status=422, code="body-has-nul")
+    for problem in message.problems() if hasattr(message, "problems") else ():
+        raise Refused(f"{kind.__name__}: {problem}", status=422, code="body-inconsistent")
+    return message
+
+
+def _invalid(what: str, error: ValidationError, code: str) -> Refused:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in (what, *first["loc"]))
+    return Refused(f"{where}: {first['msg']}"[:300], status=422, code=code)

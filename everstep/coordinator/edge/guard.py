@@ -3,20 +3,21 @@
 Without a token there is nothing to be seen, not even whether a path exists. Calls without one are limited per address,
 so that guessing and loops cost next to nothing. Callers with a token are never held up by others: only their own calls
 that fail are counted, and too many of them are answered with 429. Calls that succeed are not limited: thousands of
-heartbeats come from one address."""
+heartbeats come from one address.
+
+Every error ends here as a reply: a sentence for people and a code for programs."""
 
 from __future__ import annotations
 
 import hmac
+import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping, Sequence
 from typing import Any
 
-from everstep.coordinator.edge.bodies import Receive, Scope
-from everstep.coordinator.edge.rate_limit import Buckets
-from everstep.coordinator.edge.replies import FAILING, UNKNOWN_CALLER, Send, send_error
-from everstep.errors import Refused, UsageError
+from everstep.errors import EverstepError, Refused, UsageError
+from everstep.wire import REALM
 from everstep.wire.tokens import Token
 
 STRANGERS_PER_S, STRANGERS_AT_ONCE = 10.0, 100  # calls without a valid token, from one address
@@ -24,9 +25,16 @@ FAILURES_PER_S, FAILURES_AT_ONCE = 500.0, 10_000  # refused calls with one token
 MAX_CALLERS = 10_000  # remembered at a time
 MAX_HEADERS = 100
 MAX_URL_BYTES = 1 << 13
-FORBIDDEN, TOO_MANY = 403, 429
+UNKNOWN_CALLER, FORBIDDEN, TOO_MANY = 401, 403, 429
 
 TOKEN = "everstep.token"  # in a scope: the caller's
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[Any], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+_LAST = (400, 401, 403, 413, 414, 429, 431)  # a body that was not read to its end leaves the connection unusable
 
 
 class KnownTokens:
@@ -48,12 +56,35 @@ class KnownTokens:
         return None
 
 
-def decide_role(token: Token, needed: str) -> Refused | None:
-    """None: the call may be made."""
-    if token.may(needed):
-        return None
-    text = f"the token's role is {token.role}, and this needs {needed}"
-    return Refused(text, status=FORBIDDEN, code="role-insufficient")
+class Buckets:
+    """By key: a burst of `at_once`, then `per_s` per second. Remembers `max_keys` callers at most: the least recent
+    ones are forgotten first, and start with a full bucket."""
+
+    def __init__(self, *, per_s: float, at_once: int, max_keys: int) -> None:
+        self._per_s, self._at_once, self._max_keys = per_s, at_once, max_keys
+        self._left: dict[Hashable, tuple[float, float]] = {}  # how many were left, and when; the latest at the end
+
+    def take(self, key: Hashable, now: float) -> float:
+        """Take one if there is one: 0.0. Else the seconds until there is one."""
+        left, at = self._left.pop(key, (float(self._at_once), now))
+        left = min(float(self._at_once), left + (now - at) * self._per_s)
+        wait_s = 0.0 if left >= 1.0 else (1.0 - left) / self._per_s
+        if len(self._left) >= self._max_keys:
+            self._left.pop(next(iter(self._left)))
+        self._left[key] = (left - 1.0 if wait_s == 0.0 else left, now)
+        return wait_s
+
+
+class MethodNotAllowed(Refused):
+    def __init__(self, allowed: Iterable[str]) -> None:
+        super().__init__("Method Not Allowed", status=405, code="method-not-allowed")
+        self.allowed = ", ".join(allowed)
+
+
+def check_role(token: Token, needed: str) -> None:
+    if not token.may(needed):
+        text = f"the token's role is {token.role}, and this needs {needed}"
+        raise Refused(text, status=FORBIDDEN, code="role-insufficient")
 
 
 class Guard:
@@ -65,41 +96,50 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-        elif scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-        elif token := self._tokens.find(scope["headers"]):
-            scope[TOKEN], scope[FAILING] = token, self._failing
-            if problem := _head_problem(scope):
-                await send_error(send, problem, scope)
-            else:
-                await self._app(scope, receive, send)
-        else:
-            await send_error(send, self._stranger(scope))
+            return
+        try:
+            scope[TOKEN] = self._tokens.find(scope["headers"])
+            if scope[TOKEN] is None:
+                raise Refused("a valid bearer token is needed", status=UNKNOWN_CALLER, code="token-unknown")
+            if len(scope["headers"]) > MAX_HEADERS:
+                text = f"{len(scope['headers'])} headers are more than {MAX_HEADERS}"
+                raise Refused(text, status=431, code="too-many-headers")
+            if len(scope["path"]) > MAX_URL_BYTES:
+                raise Refused(f"the URL is longer than {MAX_URL_BYTES} bytes", status=414, code="url-too-long")
+            await self._app(scope, receive, send)
+        except EverstepError as error:
+            too_many = self._count(scope) if isinstance(error, Refused) else None
+            await _send_error(send, too_many or error)
 
-    def _stranger(self, scope: Scope) -> Refused:
-        if wait_s := self._strangers.take(_address(scope), time.monotonic()):
-            return _too_many("without a valid token", wait_s)
-        return Refused("a valid bearer token is needed", status=UNKNOWN_CALLER, code="token-unknown")
-
-    def _failing(self, scope: Scope) -> Refused | None:
+    def _count(self, scope: Scope) -> Refused | None:
         """Another call of this caller is refused: is it one too many?"""
-        wait_s = self._failures.take((_address(scope), scope[TOKEN].word), time.monotonic())
-        return _too_many("that fail", wait_s) if wait_s else None
+        address, token = scope["client"][0] if scope.get("client") else "", scope[TOKEN]
+        if token is None:
+            which, wait_s = "without a valid token", self._strangers.take(address, time.monotonic())
+        else:
+            which, wait_s = "that fail", self._failures.take((address, token.word), time.monotonic())
+        if not wait_s:
+            return None
+        return Refused(f"too many calls {which}", status=TOO_MANY, wait_s=math.ceil(wait_s), code="too-many-calls")
 
 
-def _head_problem(scope: Scope) -> Refused | None:
-    if len(scope["headers"]) > MAX_HEADERS:
-        text = f"{len(scope['headers'])} headers are more than {MAX_HEADERS}"
-        return Refused(text, status=431, code="too-many-headers")
-    if len(scope["path"]) > MAX_URL_BYTES:
-        return Refused(f"the URL is longer than {MAX_URL_BYTES} bytes", status=414, code="url-too-long")
-    return None
+def encode_error(detail: str, code: str) -> bytes:
+    return json.dumps({"detail": detail, "code": code}).encode()
 
 
-def _address(scope: Scope) -> str:
-    client = scope.get("client")
-    return str(client[0]) if client else ""
+async def _send_error(send: Send, error: EverstepError) -> None:
+    status = error.status if isinstance(error, Refused) else 503  # all else is the server's problem: worth a retry
+    headers = [(b"connection", b"close")] if status in _LAST else []
+    if status == UNKNOWN_CALLER:
+        headers.append((b"www-authenticate", f'Bearer realm="{REALM}"'.encode()))
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", error.allowed.encode()))
+    if isinstance(error, Refused) and error.wait_s:
+        headers.append((b"retry-after", b"%d" % error.wait_s))
+    await send_json(send, status, encode_error(error.message, error.code), headers)
 
 
-def _too_many(which: str, wait_s: float) -> Refused:
-    return Refused(f"too many calls {which}", status=TOO_MANY, wait_s=math.ceil(wait_s), code="too-many-calls")
+async def send_json(send: Send, status: int, content: bytes, more_headers: Sequence[Header] = ()) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content)), *more_headers]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})

@@ -1,6 +1,7 @@
-"""What answers each operation: the function of the same name, with the same parameters. Call one function, reply.
+"""What answers an operation: the function of the same name here, with the same parameters, else the method of the job
+that the path names (`CoordinatedJob`). Call one function, reply.
 
-`call.job` is the job that the path names. A reply is a message, JSON as bytes, or a response of Starlette's."""
+A reply is a message, JSON as bytes, or a response of Starlette's."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from typing import Any
 from starlette.responses import FileResponse
 
 from everstep import wire
-from everstep.coordinator.edge.bodies import Receive, Scope
 from everstep.coordinator.edge.connection import WHEN_LOST
+from everstep.coordinator.edge.guard import Receive, Scope
 from everstep.coordinator.edge.openapi import document
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.roster.facts import SHA256
@@ -23,21 +24,16 @@ from everstep.coordinator.service import Service
 from everstep.errors import UNKNOWN, Refused
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(slots=True)
 class HttpCall:
     """One request, as its handler sees it."""
 
     service: Service
     code: Path | None
     job_name: str
-    found: CoordinatedJob | None
+    job: CoordinatedJob  # that the path names; read only by handlers of operations whose job exists
     scope: Scope
     receive: Receive
-
-    @property
-    def job(self) -> CoordinatedJob:
-        assert self.found is not None
-        return self.found
 
 
 async def check(_call: HttpCall) -> wire.Health:
@@ -71,10 +67,6 @@ async def generation(call: HttpCall, number: int) -> wire.GenerationView:
     return await call.service.generation(call.job_name, number)
 
 
-async def reserve(call: HttpCall, message: wire.ReserveWorker) -> wire.ReservedWorker:
-    return await call.job.reserve(message)
-
-
 async def report(call: HttpCall, agent: str, message: wire.AgentReport) -> wire.AgentOrders:
     """While an agent waits for orders, its end is seen at once: the kernel closes its connection."""
     orders = asyncio.ensure_future(call.job.report(agent, message))
@@ -82,7 +74,7 @@ async def report(call: HttpCall, agent: str, message: wire.AgentReport) -> wire.
     try:
         await asyncio.wait({orders, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
         if not orders.done():
-            call.job.hung_up(agent, message)
+            call.job.may_be_gone(agent, message, is_cut=True)
         reply = await orders
     finally:
         hanging_up.cancel()
@@ -90,42 +82,6 @@ async def report(call: HttpCall, agent: str, message: wire.AgentReport) -> wire.
     if WHEN_LOST in call.scope:
         call.scope[WHEN_LOST](lambda: call.job.may_be_gone(agent, message))
     return reply
-
-
-async def agent_leaves(call: HttpCall, agent: str, message: wire.AgentLeave) -> None:
-    await call.job.agent_leaves(agent, message)
-
-
-async def exited(call: HttpCall, worker: str, message: wire.WorkerExit) -> None:
-    await call.job.exited(worker, message)
-
-
-async def announce(call: HttpCall, worker: str, message: wire.Announce) -> wire.Announced:
-    return await call.job.announce(worker, message)
-
-
-async def watch(call: HttpCall, worker: str, message: wire.Watch) -> bytes:
-    return await call.job.watch(worker, message)
-
-
-async def arrive(call: HttpCall, worker: str, message: wire.Arrive) -> bytes:
-    return await call.job.arrive(worker, message)
-
-
-async def broken(call: HttpCall, worker: str, message: wire.Broken) -> None:
-    await call.job.broken(worker, message)
-
-
-async def settled(call: HttpCall, worker: str, message: wire.Settled) -> None:
-    await call.job.settled(worker, message)
-
-
-async def leave(call: HttpCall, worker: str, message: wire.Leave) -> wire.Left:
-    return await call.job.leave(worker, message)
-
-
-async def report_and_lease(call: HttpCall, worker: str, message: wire.LeaseRequest) -> bytes:
-    return await call.job.lease(worker, message)
 
 
 async def datasets(call: HttpCall) -> wire.Datasets:

@@ -1,20 +1,22 @@
-"""The protocol as an OpenAPI document, made from the operations and the types of their messages.
+"""The types of messages and parameters as pydantic sees them: what validates them, and the OpenAPI document.
 
-For people and for tools that make clients or test the service."""
+The document is for people, and for tools that make clients or test the service."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, with_config
 
 from everstep import __version__
-from everstep.coordinator.edge.bodies import adapter, parameter_adapter
 from everstep.coordinator.roster.facts import ID, SHA256
 from everstep.wire.bounds import MAX_NAME, MAX_TEXT
 from everstep.wire.operations import OPERATIONS, Operation
 
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, str_max_length=MAX_TEXT)
 _REFUSALS = {
     401: "no valid token",
     403: "the token's role may not do this",
@@ -33,6 +35,29 @@ _REFUSAL = {
     "required": ["detail", "code"],
     "properties": {"detail": {"type": "string"}, "code": {"type": "string"}},
 }
+
+
+@cache
+def adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    """Validates JSON as `kind`, and describes it."""
+    for each in {kind, *_inner(kind)}:
+        with_config(_STRICT)(each)
+    return TypeAdapter(kind)
+
+
+def _inner(kind: Any) -> Iterator[type[Any]]:
+    """The messages that a message holds."""
+    hints = get_type_hints(kind).values() if is_dataclass(kind) else get_args(kind)
+    for hint in hints:
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield hint
+        yield from _inner(hint)
+
+
+@cache
+def parameter_adapter(operation: Operation, name: str) -> TypeAdapter[Any]:
+    """Of a value that comes as text, in the path or the query."""
+    return TypeAdapter(operation.types[name])
 
 
 @cache

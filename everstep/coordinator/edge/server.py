@@ -17,12 +17,14 @@ from typing import TextIO
 import uvicorn
 
 from everstep import env
-from everstep.coordinator.edge.app import create_app
 from everstep.coordinator.edge.certificate import is_loopback, plain_warning, server_context
 from everstep.coordinator.edge.connection import HttpConnection
+from everstep.coordinator.edge.dispatch import Dispatcher
+from everstep.coordinator.edge.guard import Guard, KnownTokens
 from everstep.coordinator.store.store import Store
 from everstep.errors import UsageError
 from everstep.storage import private_file
+from everstep.wire.tokens import parse_tokens
 
 BACKLOG = 4096  # thousands of workers may connect at the same moment
 SWITCH_S = 0.0005  # the store's thread waits this long for its turn while calls arrive, not ten times as long
@@ -56,9 +58,9 @@ def serve(
         def on_ready() -> None:
             _say_ready(url, ready_fd, ready_file)
 
-        app = create_app(Store(store_url), token, on_ready=on_ready, code=code)
+        app = Dispatcher(Store(store_url), code, on_ready)
         config = uvicorn.Config(
-            app,
+            Guard(app, KnownTokens(parse_tokens(token))),
             http=HttpConnection,
             limit_concurrency=_max_connections(),
             access_log=False,

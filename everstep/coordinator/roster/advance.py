@@ -71,7 +71,7 @@ def examine(
     if roster.is_over:  # the coordinator's host waits until all nodes know
         return roster, nodes.next_look
     silence = decide_silence(roster, node_signs, now)
-    if silence.is_silent:
+    if silence.is_found:
         ending = end_attempt(roster, silence.reason)
         roster = changes.close_attempt(roster, ending.reason, is_restart=ending.is_restart, wants_stacks=True)
         roster = changes.stop(roster, ending.reason) if ending.stops else roster
@@ -79,10 +79,10 @@ def examine(
     for name, why in health.lost.items():
         roster = changes.lose(roster, name, why, now)
     hang = decide_hang(roster, signs, now)
-    if hang.worker:
-        roster = changes.lose(roster, hang.worker, hang.reason, now, wants_stacks=True)
+    for name, why in hang.lost.items():
+        roster = changes.lose(roster, name, why, now, wants_stacks=True)
     stall = decide_stall(roster, signs, now)
-    if stall.is_stalled:
+    if stall.is_found:
         roster = changes.close(roster, stall.reason, now, must_probe=True)
     decided = (nodes, silence, health, hang, stall)
     looks = [each.next_look for each in decided if each.next_look is not None]

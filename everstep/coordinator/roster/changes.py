@@ -25,7 +25,7 @@ from everstep.coordinator.roster.facts import (
     Wish,
     Worker,
 )
-from everstep.errors import CONFLICT, Refused
+from everstep.errors import Refused
 from everstep.process import Exit
 from everstep.wire import AgentReport, Announce, Arrive, Broken, Leave, Policy, ReserveWorker, Settled, WorkerExit
 
@@ -204,9 +204,7 @@ def announce(roster: Roster, name: str, message: Announce, now: float) -> Roster
     if worker.incarnation in ("", message.incarnation):
         _refuse_if_stale(worker)
     if worker.attempt < roster.attempt.number or (roster.attempt.is_closed and not roster.is_regrouping):
-        raise Refused(
-            f"{name} belongs to an attempt that is over: {roster.attempt.reason}", status=CONFLICT, code="attempt-over"
-        )
+        raise Refused(f"{name} belongs to an attempt that is over: {roster.attempt.reason}", code="attempt-over")
     if not message.incarnation:
         raise Refused("an incarnation must not be empty", status=422, code="incarnation-empty")
     if worker.incarnation != message.incarnation:
@@ -373,9 +371,7 @@ def known(roster: Roster, name: str, incarnation: str) -> Worker:
     """The worker, if this is its present process and it is not known to be gone."""
     worker = roster.worker(name)
     if worker.incarnation != incarnation:
-        raise Refused(
-            f"{name} is another process now, or has not announced itself", status=CONFLICT, code="incarnation-unknown"
-        )
+        raise Refused(f"{name} is another process now, or has not announced itself", code="incarnation-unknown")
     _refuse_if_gone(worker)
     _refuse_if_stale(worker)
     return worker
@@ -419,25 +415,24 @@ def _without(mapping: Mapping[K, V], keys: Iterable[K]) -> Mapping[K, V]:
 
 def _refuse_if_over(roster: Roster) -> None:
     if roster.is_over:
-        raise Refused(f"job {roster.job} is over: {roster.reason}", status=CONFLICT, code="job-over")
+        raise Refused(f"job {roster.job} is over: {roster.reason}", code="job-over")
 
 
 def _refuse_if_no_member(roster: Roster, name: str) -> None:
     if not roster.is_member(name):
         text = f"{name} is not a member of generation {roster.generation.number}"
-        raise Refused(text, status=CONFLICT, code="worker-not-a-member")
+        raise Refused(text, code="worker-not-a-member")
 
 
 def _refuse_if_gone(worker: Worker) -> None:
     if worker.status in GONE:
-        raise Refused(f"{worker.worker} is {worker.status}: {worker.reason}", status=CONFLICT, code="worker-gone")
+        raise Refused(f"{worker.worker} is {worker.status}: {worker.reason}", code="worker-gone")
 
 
 def _refuse_if_stale(worker: Worker) -> None:
     if worker.is_stale:
         raise Refused(
             f"{worker.worker} was started before all who held the state were lost: what it loaded may be old",
-            status=CONFLICT,
             hint="start it again, so that its script loads the newest checkpoint",
             code="worker-stale",
         )
@@ -446,7 +441,5 @@ def _refuse_if_stale(worker: Worker) -> None:
 def _refuse_if_newer(roster: Roster, generation: int) -> None:
     if generation > roster.generation.number:
         raise Refused(
-            f"generation {generation} does not exist; the latest is {roster.generation.number}",
-            status=CONFLICT,
-            code="generation-ahead",
+            f"generation {generation} does not exist; the latest is {roster.generation.number}", code="generation-ahead"
         )

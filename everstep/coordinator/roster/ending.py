@@ -9,60 +9,56 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from everstep.coordinator.roster.facts import DEAD, LEFT, Roster, by_seniority, listed
+from everstep.coordinator.roster.facts import DEAD, LEFT, Decision, Roster, by_seniority, listed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LeavingDecision:
-    code: str
-    reason: str
+class LeavingDecision(Decision):
     released: tuple[str, ...] = ()
     are_sent: bool = False  # all members go because they were asked to: the job is not over
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class End:
-    code: str
-    reason: str
+class End(Decision):
     is_finished: bool = False
     is_stopped: bool = False
 
 
 def decide_leaving(roster: Roster) -> LeavingDecision:
     if not roster.wishes:
-        return LeavingDecision(reason="no worker wants to leave", code="no-one-leaves")
+        return LeavingDecision("no-one-leaves", "no worker wants to leave")
     if _all_wish(roster):
         released = tuple(roster.wishes)
         if _all_asked(roster):
             return LeavingDecision(
-                reason="all members were asked to go", released=released, are_sent=True, code="all-asked-to-leave"
+                "all-asked-to-leave", "all members were asked to go", released=released, are_sent=True
             )
-        return LeavingDecision(reason="all members leave together", released=released, code="all-leave")
+        return LeavingDecision("all-leave", "all members leave together", released=released)
     outside = [name for name in roster.wishes if not (roster.generation.is_open and roster.is_member(name))]
     if _is_settled(roster):
         return LeavingDecision(
-            reason=f"released: generation {roster.generation.number} holds the state without it",
+            "others-hold-the-state",
+            f"released: generation {roster.generation.number} holds the state without it",
             released=tuple(outside),
-            code="others-hold-the-state",
         )
     empty_handed = [name for name in outside if _holds_nothing(roster, name)]
-    return LeavingDecision(reason="released: it holds no state", released=tuple(empty_handed), code="holds-no-state")
+    return LeavingDecision("holds-no-state", "released: it holds no state", released=tuple(empty_handed))
 
 
 def decide_end(roster: Roster) -> End:
     """The job ends well when all leave together or have ended, badly when one micro-batch kills worker after worker.
     If all were asked to go it is not over: others may come."""
     if roster.is_over:
-        return End(reason=roster.reason, code="already-over")
+        return End("already-over", roster.reason)
     if _all_wish(roster) and not _all_asked(roster):
         members = roster.generation.ranks
         step = max(wish.step for wish in roster.wishes.values())
-        return End(reason=f"all {len(members)} members left together at step {step}", is_finished=True, code="all-left")
+        return End("all-left", f"all {len(members)} members left together at step {step}", is_finished=True)
     if deadly := _deadly_micro_batch(roster):
-        return End(reason=deadly, is_stopped=True, code="deadly-micro-batch")
+        return End("deadly-micro-batch", deadly, is_stopped=True)
     if _all_ended(roster):
-        return End(reason="all workers ended in good order", is_finished=True, code="all-ended")
-    return End(reason="the job continues", code="continues")
+        return End("all-ended", "all workers ended in good order", is_finished=True)
+    return End("continues", "the job continues")
 
 
 def _all_wish(roster: Roster) -> bool:

@@ -23,6 +23,15 @@ ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # of a job or a dataset
 SHA256 = r"[0-9a-f]{64}"  # as a name of code
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided: a code for tests and programs, and a sentence for people."""
+
+    code: str
+    reason: str
+    next_look: float | None = field(default=None, kw_only=True)  # when to decide again if nothing happens before
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Worker:
     worker: str
@@ -149,9 +158,9 @@ class Wish:
     is_asked: bool = False  # it would have continued
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Sign:
-    """One worker's last signs of life and progress. Changes with every heartbeat, so it lives beside the roster."""
+    """One worker's last signs of life and progress. Changes with every call, so it lives beside the roster."""
 
     alive_at: float
     told_at: float  # when the worker itself said what follows

@@ -9,15 +9,13 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from everstep.coordinator.roster.facts import Node, listed
+from everstep.coordinator.roster.facts import Decision, Node, listed
 
 SLOW = 2.0  # a node is slow if the median is this many times faster
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fit:
-    code: str
-    reason: str
+class Fit(Decision):
     kept: frozenset[str]
     failed: Mapping[str, str] = field(default_factory=dict)  # agent → why
     slow: Mapping[str, str] = field(default_factory=dict)  # left out, though they would do
@@ -39,7 +37,7 @@ class Fit:
 def decide_fit(nodes: Sequence[Node], min_nodes: int) -> Fit:
     """Nodes that were not checked are taken as they are."""
     if all(node.fitness is None for node in nodes):
-        return Fit(reason="no node was checked", kept=frozenset(node.agent for node in nodes), code="none-checked")
+        return Fit("none-checked", "no node was checked", kept=frozenset(node.agent for node in nodes))
     failed = {node.agent: node.fitness.failure for node in nodes if node.fitness and node.fitness.failure}
     useful = [node for node in nodes if node.agent not in failed]
     slow = dict(_slow(useful))
@@ -50,8 +48,8 @@ def decide_fit(nodes: Sequence[Node], min_nodes: int) -> Fit:
     kept = frozenset(node.agent for node in useful) - left.keys()
     names = listed([*failed, *left])
     return Fit(
-        code="some-left-out" if failed or left else "all-fit",
-        reason=f"{names} left out" if failed or left else "all nodes are fit",
+        "some-left-out" if failed or left else "all-fit",
+        f"{names} left out" if failed or left else "all nodes are fit",
         kept=kept,
         failed=failed,
         slow=left,

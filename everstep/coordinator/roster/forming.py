@@ -12,7 +12,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from everstep.coordinator.roster.facts import ALIVE, DEAD, LOST, Generation, Roster, Sign, by_seniority, listed
+from everstep.coordinator.roster.facts import (
+    ALIVE,
+    DEAD,
+    LOST,
+    Decision,
+    Generation,
+    Roster,
+    Sign,
+    by_seniority,
+    listed,
+)
 from everstep.coordinator.roster.reachability import largest_mutual
 from everstep.wire import COMPUTING, Member
 
@@ -20,10 +30,7 @@ LAST_CALL_S = 20.0  # a worker that stops by itself may be in the middle of a ca
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Forming:
-    code: str
-    reason: str
-    next_look: float | None = None  # when to decide again if nothing happens before
+class Forming(Decision):
     lost: tuple[str, ...] = ()  # did not arrive in time
     breaks: bool = False  # the generation was closed in good order, but not all come: it is broken for all
     recalled: tuple[str, ...] = ()  # want to leave, but hold the newest state
@@ -34,9 +41,9 @@ class Forming:
 def decide_generation(roster: Roster, signs: Mapping[str, Sign], now: float) -> Forming:
     generation = roster.generation
     if roster.is_over:
-        return Forming(reason=f"the job is over: {roster.reason}", code="over")
+        return Forming("over", f"the job is over: {roster.reason}")
     if generation.is_open:
-        return Forming(reason=generation.reason, code="open")
+        return Forming("open", generation.reason)
     if generation.number == 0:
         return _decide_first(roster, now)
     return _decide_missing(roster, signs, now) or _decide_recall(roster) or _decide_next(roster, now)
@@ -45,14 +52,14 @@ def decide_generation(roster: Roster, signs: Mapping[str, Sign], now: float) -> 
 def _decide_first(roster: Roster, now: float) -> Forming:
     policy, num_arrived = roster.policy, len(roster.arrivals)
     if not num_arrived:
-        return Forming(reason="no worker has arrived yet", code="none-arrived")
+        return Forming("none-arrived", "no worker has arrived yet")
     start_workers = min(policy.start_workers, _max_workers(roster) or policy.start_workers)
     deadline = min(arrival.since for arrival in roster.arrivals.values()) + policy.start_s
     if num_arrived < start_workers and now < deadline:
         return Forming(
-            reason=f"{num_arrived} of {start_workers} workers arrived; waiting at most {policy.start_s:.1f} s for more",
+            "waits-for-start",
+            f"{num_arrived} of {start_workers} workers arrived; waiting at most {policy.start_s:.1f} s for more",
             next_look=deadline,
-            code="waits-for-start",
         )
     return _form(roster)
 
@@ -68,9 +75,7 @@ def _decide_missing(roster: Roster, signs: Mapping[str, Sign], now: float) -> Fo
     if min(deadlines.values()) <= now and not roster.generation.is_broken:
         # Members come by themselves after a closing in good order, without an order. Before a worker is declared lost:
         slow = by_seniority(roster, (name for name, deadline in deadlines.items() if deadline <= now))
-        return Forming(
-            reason=f"{listed(slow)} did not come with the others after the last step", breaks=True, code="breaks"
-        )
+        return Forming("breaks", f"{listed(slow)} did not come with the others after the last step", breaks=True)
     return _wait_or_lose(roster, deadlines, now, "for the next generation")
 
 
@@ -96,12 +101,12 @@ def _busy_until(roster: Roster, sign: Sign | None) -> float:
 def _wait_or_lose(roster: Roster, deadlines: Mapping[str, float], now: float, what: str) -> Forming:
     late = tuple(by_seniority(roster, (name for name, deadline in deadlines.items() if deadline <= now)))
     if late:
-        return Forming(reason=f"{listed(late)} did not arrive in time {what}", lost=late, code="late")
+        return Forming("late", f"{listed(late)} did not arrive in time {what}", lost=late)
     missing = by_seniority(roster, deadlines)
     return Forming(
-        reason=f"{len(roster.arrivals)} arrived; waiting for {listed(missing)} {what}",
+        "waits-for-members",
+        f"{len(roster.arrivals)} arrived; waiting for {listed(missing)} {what}",
         next_look=min(deadlines.values()),
-        code="waits-for-members",
     )
 
 
@@ -115,9 +120,7 @@ def _decide_recall(roster: Roster) -> Forming | None:
     if not ahead:
         return None
     return Forming(
-        reason=f"{listed(by_seniority(roster, ahead))} wants to leave but holds the newest state",
-        recalled=ahead,
-        code="recalls",
+        "recalls", f"{listed(by_seniority(roster, ahead))} wants to leave but holds the newest state", recalled=ahead
     )
 
 
@@ -127,11 +130,9 @@ def _decide_next(roster: Roster, now: float) -> Forming:
         return _form(roster)
     if not generation.is_lost:
         gone = f"started before all who held the state of generation {newest} were lost"
-        return _decide_holders(roster, newest, now) or Forming(reason=gone, is_state_lost=True, code="state-lost")
+        return _decide_holders(roster, newest, now) or Forming("state-lost", gone, is_state_lost=True)
     if not roster.arrivals:
-        return Forming(
-            reason=f"no worker is left of generation {generation.number}; waiting for workers", code="waits-for-workers"
-        )
+        return Forming("waits-for-workers", f"no worker is left of generation {generation.number}; waiting for workers")
     return _form(roster, alarm=f"NO LIVE WORKER HOLDS THE STATE of generation {newest}, starting over: ")
 
 
@@ -173,10 +174,10 @@ def _wait_for_fence(roster: Roster, lost: list[str], now: float, what: str) -> F
     if not unfenced:
         return None
     return Forming(
-        reason=f"{listed(by_seniority(roster, unfenced))} cannot be heard and {what}; "
+        "waits-for-fence",
+        f"{listed(by_seniority(roster, unfenced))} cannot be heard and {what}; "
         f"waiting for its death or {fence_s:.1f} s",
         next_look=max(deadlines.values()),
-        code="waits-for-fence",
     )
 
 
@@ -197,15 +198,14 @@ def _form(roster: Roster, *, alarm: str = "") -> Forming:
     chosen = _within(roster, [name for name in candidates if name in mutual], max_workers)
     if len(chosen) < roster.policy.min_workers:
         return Forming(
-            reason=f"{len(chosen)} workers can form a generation; waiting for at least {roster.policy.min_workers}",
-            code="too-few-workers",
+            "too-few-workers",
+            f"{len(chosen)} workers can form a generation; waiting for at least {roster.policy.min_workers}",
         )
     num_nodes, min_nodes = len({roster.workers[name].agent for name in chosen}), _min_nodes(roster)
     if num_nodes < min_nodes:
         nodes = f"{num_nodes} node{'s' * (num_nodes != 1)}"
         return Forming(
-            reason=f"workers of {nodes} can form a generation; waiting for at least {min_nodes} nodes",
-            code="too-few-nodes",
+            "too-few-nodes", f"workers of {nodes} can form a generation; waiting for at least {min_nodes} nodes"
         )
     left_out = {
         name: f"{name} cannot reach, or be reached by, all of generation {roster.generation.number + 1}"
@@ -214,7 +214,7 @@ def _form(roster: Roster, *, alarm: str = "") -> Forming:
     }
     continues = max(arrivals[name].settled for name in chosen)
     generation = _generation(roster, chosen, continues, max_workers, left_out, alarm)
-    return Forming(reason=generation.reason, formed=generation, code="formed")
+    return Forming("formed", generation.reason, formed=generation)
 
 
 def _within(roster: Roster, candidates: list[str], max_workers: int | None) -> list[str]:

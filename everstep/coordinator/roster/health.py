@@ -8,9 +8,9 @@ Pure: facts and `now` in, a value with its reason out."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from everstep.coordinator.roster.facts import ALIVE, LEFT, NodeSign, Roster, Sign, listed
+from everstep.coordinator.roster.facts import ALIVE, LEFT, Decision, NodeSign, Roster, Sign, listed
 from everstep.wire import COMPUTING, WAITING
 
 HANG_STEPS = 10  # a worker hangs when a micro-batch takes this many of its longest steps …
@@ -20,35 +20,9 @@ CUT_S = 0.5  # an agent whose connection was closed has this long to open anothe
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HealthDecision:
-    code: str
-    reason: str
-    next_look: float | None = None
-    lost: Mapping[str, str]  # worker → why
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Silence:
-    code: str
-    reason: str
-    next_look: float | None = None
-    is_silent: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hang:
-    code: str
-    reason: str
-    next_look: float | None = None
-    worker: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stall:
-    code: str
-    reason: str
-    next_look: float | None = None
-    is_stalled: bool = False
+class HealthDecision(Decision):
+    lost: Mapping[str, str] = field(default_factory=dict)  # worker or node → why
+    is_found: bool = False  # the silence or the stall that was looked for
 
 
 def decide_health(roster: Roster, signs: Mapping[str, Sign], now: float) -> HealthDecision:
@@ -64,7 +38,7 @@ def decide_health(roster: Roster, signs: Mapping[str, Sign], now: float) -> Heal
         elif next_look is None or deadline < next_look:
             next_look = deadline
     reason = f"{listed(silent)} gave no proof of life for {lease_s:.1f} s" if silent else "all are alive"
-    return HealthDecision(code="some-lost" if silent else "all-alive", reason=reason, lost=silent, next_look=next_look)
+    return HealthDecision("some-lost" if silent else "all-alive", reason, lost=silent, next_look=next_look)
 
 
 def decide_nodes(roster: Roster, signs: Mapping[str, NodeSign], now: float) -> HealthDecision:
@@ -80,35 +54,33 @@ def decide_nodes(roster: Roster, signs: Mapping[str, NodeSign], now: float) -> H
         elif next_look is None or deadline < next_look:
             next_look = deadline
     return HealthDecision(
-        code="some-gone" if gone else "all-present",
-        reason=f"{listed(gone)} gone" if gone else "all nodes are present",
+        "some-gone" if gone else "all-present",
+        f"{listed(gone)} gone" if gone else "all nodes are present",
         lost=gone,
         next_look=next_look,
     )
 
 
-def decide_silence(roster: Roster, signs: Mapping[str, NodeSign], now: float) -> Silence:
+def decide_silence(roster: Roster, signs: Mapping[str, NodeSign], now: float) -> HealthDecision:
     """Classic workers tell nothing of their steps: they hang when none of them printed or did anything for long."""
     silence_s, attempt = roster.policy.silence_s, roster.attempt
     if silence_s is None or not attempt.is_open or roster.is_regrouping:
-        return Silence(reason="silence is not watched", code="not-watched")
+        return HealthDecision("not-watched", "silence is not watched")
     unfinished = [s for s in attempt.parts if any(roster.workers[name].status != LEFT for name in s.workers)]
     if not unfinished or any(part.agent not in signs for part in unfinished):
-        return Silence(reason="not all nodes have been heard", next_look=now + silence_s, code="not-all-heard")
+        return HealthDecision("not-all-heard", "not all nodes have been heard", next_look=now + silence_s)
     since = max(roster.attempt_at, *(signs[part.agent].silent_since for part in unfinished))
     if since + silence_s > now:
-        return Silence(reason="workers are active", next_look=since + silence_s, code="not-silent")
-    return Silence(reason=f"no worker printed or did anything for {now - since:.1f} s", is_silent=True, code="silent")
+        return HealthDecision("not-silent", "workers are active", next_look=since + silence_s)
+    return HealthDecision("silent", f"no worker printed or did anything for {now - since:.1f} s", is_found=True)
 
 
-def decide_hang(roster: Roster, signs: Mapping[str, Sign], now: float) -> Hang:
+def decide_hang(roster: Roster, signs: Mapping[str, Sign], now: float) -> HealthDecision:
     """One computes far longer than it ever did, and all others wait for it."""
     heard = _heard(roster, signs, now)
     if heard is None:
-        return Hang(
-            reason="not all members have been heard",
-            next_look=_later(roster, now, roster.policy.hang_s),
-            code="not-all-heard",
+        return HealthDecision(
+            "not-all-heard", "not all members have been heard", next_look=_later(roster, now, roster.policy.hang_s)
         )
     computing = [name for name, sign in heard.items() if sign.phase == COMPUTING]
     num_waiting = sum(1 for sign in heard.values() if sign.phase == WAITING)
@@ -116,40 +88,32 @@ def decide_hang(roster: Roster, signs: Mapping[str, Sign], now: float) -> Hang:
         name, sign = computing[0], heard[computing[0]]
         threshold_s = max(roster.policy.hang_s, HANG_STEPS * sign.longest_step_s)
         if sign.phase_since + threshold_s <= now:
-            return Hang(
-                reason=f"{name} has computed for {now - sign.phase_since:.1f} s (its longest step took "
-                f"{sign.longest_step_s:.1f} s) while {num_waiting} others wait",
-                worker=name,
-                code="hangs",
-            )
-        return Hang(
-            reason="the others wait for one that computes",
-            next_look=sign.phase_since + threshold_s,
-            code="waits-for-one",
+            computed_s, longest_s = now - sign.phase_since, sign.longest_step_s
+            why = f"{name} has computed for {computed_s:.1f} s (its longest step took {longest_s:.1f} s)"
+            reason = f"{why} while {num_waiting} others wait"
+            return HealthDecision("hangs", reason, lost={name: reason})
+        return HealthDecision(
+            "waits-for-one", "the others wait for one that computes", next_look=sign.phase_since + threshold_s
         )
     # No worker can hang sooner than this, whatever is heard next.
     earliest = min(sign.phase_since if sign.phase == COMPUTING else sign.told_at for sign in heard.values())
-    return Hang(
-        reason="no worker hangs",
-        next_look=max(earliest + roster.policy.hang_s, now + roster.policy.heartbeat_s),
-        code="none-hangs",
+    return HealthDecision(
+        "none-hangs", "no worker hangs", next_look=max(earliest + roster.policy.hang_s, now + roster.policy.heartbeat_s)
     )
 
 
-def decide_stall(roster: Roster, signs: Mapping[str, Sign], now: float) -> Stall:
+def decide_stall(roster: Roster, signs: Mapping[str, Sign], now: float) -> HealthDecision:
     """All wait for each other: none is dead, yet a link between them is cut."""
     heard = _heard(roster, signs, now)
     if heard is None:
-        return Stall(
-            reason="not all members have been heard",
-            next_look=_later(roster, now, roster.policy.stall_s),
-            code="not-all-heard",
+        return HealthDecision(
+            "not-all-heard", "not all members have been heard", next_look=_later(roster, now, roster.policy.stall_s)
         )
     stall_s = roster.policy.stall_s
     if not all(sign.phase == WAITING for sign in heard.values()):
         latest = max(sign.phase_since if sign.phase == WAITING else sign.told_at for sign in heard.values())
-        return Stall(
-            reason="not all wait", next_look=max(latest + stall_s, now + roster.policy.heartbeat_s), code="not-all-wait"
+        return HealthDecision(
+            "not-all-wait", "not all wait", next_look=max(latest + stall_s, now + roster.policy.heartbeat_s)
         )
     if min(sign.step for sign in heard.values()) > 0:
         threshold_s = max(stall_s, STALL_WAITS * max(sign.longest_wait_s for sign in heard.values()))
@@ -158,11 +122,11 @@ def decide_stall(roster: Roster, signs: Mapping[str, Sign], now: float) -> Stall
     since = max(sign.phase_since for sign in heard.values())
     if since + threshold_s > now:
         # Not later than a stall time from now: the threshold shrinks after the first step.
-        return Stall(reason="all wait", next_look=min(since + threshold_s, now + stall_s), code="all-wait")
-    return Stall(
-        reason=f"all {len(heard)} members have waited for each other for {now - since:.1f} s: a link is cut",
-        is_stalled=True,
-        code="stalled",
+        return HealthDecision("all-wait", "all wait", next_look=min(since + threshold_s, now + stall_s))
+    return HealthDecision(
+        "stalled",
+        f"all {len(heard)} members have waited for each other for {now - since:.1f} s: a link is cut",
+        is_found=True,
     )
 
 

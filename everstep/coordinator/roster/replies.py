@@ -5,7 +5,7 @@ Pure. Says only what has been kept."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from everstep.coordinator.roster.facts import (
@@ -41,57 +41,41 @@ from everstep.wire import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Notice:
-    """The reply to all watching workers, and the number by which a worker knows whether it has seen it."""
+    """The reply to all watching workers."""
 
-    seen: int
-    generation: int
+    watched: Watched  # by members of a generation that is not closed; its `seen` tells whether a worker knows it
     is_broken: bool
-    reason: str
-    must_probe: bool
-    newcomers: int
-    leavers: dict[str, int]
-    is_over: bool
-    is_finished: bool
 
     def says_the_same_as(self, other: Notice) -> bool:
-        return (self.generation, self.is_broken, self.newcomers, self.leavers, self.is_over) == (
-            other.generation, other.is_broken, other.newcomers, other.leavers, other.is_over,
-        )  # fmt: skip
+        return self._news() == other._news()
+
+    def _news(self) -> tuple[object, ...]:
+        watched = self.watched
+        return watched.generation, self.is_broken, watched.newcomers, watched.leavers, watched.is_stopped
 
     def is_closed_for(self, generation: int) -> bool:
         """Generation 0 is that of a worker that is in none yet: it cannot be closed. Closed in good order: not yet,
         members may still be receiving what the others have sent."""
-        return generation != 0 and (self.is_broken or generation != self.generation)
+        return generation != 0 and (self.is_broken or generation != self.watched.generation)
 
-    def watched(self, *, is_closed: bool) -> bytes:
-        return to_json(
-            Watched(
-                seen=self.seen,
-                is_closed=is_closed,
-                reason=self.reason,
-                must_probe=self.must_probe,
-                newcomers=self.newcomers,
-                leavers=self.leavers,
-                is_stopped=self.is_over,
-                is_finished=self.is_finished,
-                generation=self.generation,
-            )
-        )
+    def encode(self, *, is_closed: bool) -> bytes:
+        return to_json(replace(self.watched, is_closed=is_closed))
 
 
 def notice_of(roster: Roster, seen: int) -> Notice:
     generation = roster.generation
-    return Notice(
+    watched = Watched(
         seen=seen,
-        generation=generation.number,
-        is_broken=generation.is_broken,
+        is_closed=False,
         reason=roster.reason if roster.is_over else generation.reason,
         must_probe=generation.must_probe,
         newcomers=num_newcomers(roster),
         leavers={name: wish.step for name, wish in roster.wishes.items() if roster.is_member(name)},
-        is_over=roster.is_over,
+        is_stopped=roster.is_over,
         is_finished=roster.is_finished,
+        generation=generation.number,
     )
+    return Notice(watched=watched, is_broken=generation.is_broken)
 
 
 class FormedReplies:

@@ -11,17 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from everstep.coordinator.roster.facts import DEAD, GONE, LEFT, Node, NodePart, Roster, Worker, listed
+from everstep.coordinator.roster.facts import DEAD, GONE, LEFT, Decision, Node, NodePart, Roster, Worker, listed
 from everstep.coordinator.roster.fitness import Fit, decide_fit
 from everstep.coordinator.roster.reachability import largest_mutual
 from everstep.wire import limits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Starting:
-    code: str
-    reason: str
-    next_look: float | None = None  # when to decide again if nothing happens before
+class Starting(Decision):
     begins_on: tuple[Node, ...] = ()  # the next attempt begins, on these nodes
     joining: tuple[Node, ...] = ()  # these join the attempt that there is
     closes: bool = False  # the attempt is over, for `reason` …
@@ -32,7 +29,7 @@ class Starting:
 def decide_attempt(roster: Roster, now: float) -> Starting:
     attempt = roster.attempt
     if roster.is_over:
-        return Starting(reason=f"the job is over: {roster.reason}", code="over")
+        return Starting("over", f"the job is over: {roster.reason}")
     if not attempt.is_open:
         return _decide_next(roster, now)
     if roster.is_regrouping:
@@ -54,31 +51,27 @@ def _decide_next(roster: Roster, now: float) -> Starting:
     busy = [node.agent for node in chosen if not _is_idle(roster, node)]
     if busy:
         return Starting(
-            reason=f"{listed(busy)} still end{'s' * (len(busy) == 1)} the workers of the last attempt",
-            code="waits-for-last-attempt",
+            "waits-for-last-attempt",
+            f"{listed(busy)} still end{'s' * (len(busy) == 1)} the workers of the last attempt",
         )
     is_first = roster.attempt.number < 0
     if is_first and len(chosen) < policy.start_nodes and now < (deadline := roster.nodes_at + policy.start_s):
-        return Starting(
-            reason=f"{len(chosen)} of {policy.start_nodes} nodes are there", next_look=deadline, code="waits-for-start"
-        )
+        return Starting("waits-for-start", f"{len(chosen)} of {policy.start_nodes} nodes are there", next_look=deadline)
     last_call = roster.nodes_at + policy.last_call_s
     num_here = len(chosen) + len(fit_nodes(roster).left_out)  # these have come too: they are not waited for
     if (policy.max_nodes is None or num_here < policy.max_nodes) and now < last_call:
-        return Starting(reason=f"{len(chosen)} nodes are there; more may come", next_look=last_call, code="last-call")
+        return Starting("last-call", f"{len(chosen)} nodes are there; more may come", next_look=last_call)
     chosen = sorted(chosen[: policy.max_nodes], key=_place)
     if len(_within_limit(roster, chosen)) < len(chosen):
         num = len(roster.workers) + sum(node.num_workers for node in chosen)
         return Starting(
-            reason=f"the job would have {num} workers, the limit is {limits.MAX_WORKERS}",
-            stops=True,
-            code="too-many-workers",
+            "too-many-workers", f"the job would have {num} workers, the limit is {limits.MAX_WORKERS}", stops=True
         )
     why = f" after: {roster.attempt.reason}" if roster.attempt.number >= 0 else ""
     size = sum(node.num_workers for node in chosen)
     nodes = f"{len(chosen)} node{'s' * (len(chosen) != 1)}"
     reason = f"attempt {roster.attempt.number + 1} with {size} workers on {nodes}{why}"
-    return Starting(reason=reason, begins_on=tuple(chosen), code="begins")
+    return Starting("begins", reason, begins_on=tuple(chosen))
 
 
 def _within_limit(roster: Roster, nodes: Sequence[Node]) -> list[Node]:
@@ -111,13 +104,11 @@ def _decide_unfit(roster: Roster, now: float) -> Starting | None:
         return None
     if now < (last_call := roster.nodes_at + policy.last_call_s):
         return Starting(
-            reason=f"{listed(fit.failed)} failed; more nodes may come",
-            next_look=last_call,
-            code="last-call-after-failures",
+            "last-call-after-failures", f"{listed(fit.failed)} failed; more nodes may come", next_look=last_call
         )
     failed = "; ".join(f"{agent}: {why}" for agent, why in fit.failed.items())
     return Starting(
-        reason=f"{len(fit.kept)} of at least {policy.min_nodes} nodes are fit; {failed}", stops=True, code="too-few-fit"
+        "too-few-fit", f"{len(fit.kept)} of at least {policy.min_nodes} nodes are fit; {failed}", stops=True
     )
 
 
@@ -135,12 +126,12 @@ def _reaching_each_other(roster: Roster, candidates: Sequence[Node]) -> list[Nod
 def _wait_for_nodes(roster: Roster, candidates: Sequence[Node], chosen: Sequence[Node], now: float) -> Starting:
     policy, deadline = roster.policy, roster.nodes_at + roster.policy.join_s
     if not candidates and roster.attempt.number < 0:
-        return Starting(reason="no node is there yet", code="none-present")
+        return Starting("none-present", "no node is there yet")
     cut = "" if len(chosen) == len(candidates) else f" ({len(candidates) - len(chosen)} more cannot be reached by all)"
     what = f"{len(chosen)} of at least {policy.min_nodes} nodes are there{cut}"
     if now >= deadline:
-        return Starting(reason=f"{what}, and none came for {policy.join_s:.0f} s", stops=True, code="none-came")
-    return Starting(reason=what, next_look=deadline, code="waits-for-nodes")
+        return Starting("none-came", f"{what}, and none came for {policy.join_s:.0f} s", stops=True)
+    return Starting("waits-for-nodes", what, next_look=deadline)
 
 
 # --- while one is under way ---
@@ -151,11 +142,9 @@ def _decide_joining(roster: Roster) -> Starting:
     room = _room(roster)
     coming = _within_limit(roster, _not_taking_part(roster)[:room])
     if not coming:
-        return Starting(reason=roster.attempt.reason, code="open")
+        return Starting("open", roster.attempt.reason)
     names = listed(node.agent for node in coming)
-    return Starting(
-        reason=f"{names} came and start{'s' * (len(coming) == 1)} workers", joining=tuple(coming), code="joins"
-    )
+    return Starting("joins", f"{names} came and start{'s' * (len(coming) == 1)} workers", joining=tuple(coming))
 
 
 def _decide_failure(roster: Roster) -> Starting | None:
@@ -166,8 +155,7 @@ def _decide_failure(roster: Roster) -> Starting | None:
     suspects = [part.agent for part in roster.attempt.parts if _is_suspect(roster, part)]
     if suspects:  # a node that goes takes others' workers along, which is not their failure
         return Starting(
-            reason=f"{first.worker} {first.reason}; whether {listed(suspects)} is gone is not known yet",
-            code="failure-suspect",
+            "failure-suspect", f"{first.worker} {first.reason}; whether {listed(suspects)} is gone is not known yet"
         )
     return end_attempt(roster, f"{first.worker} on {first.agent} {first.reason}")
 
@@ -177,10 +165,8 @@ def end_attempt(roster: Roster, what: str) -> Starting:
     used, allowed = roster.num_restarts, roster.policy.max_restarts
     if used >= allowed:
         left = f"all {allowed} restarts are used" if allowed else "no restart is allowed (--max-restarts)"
-        return Starting(reason=f"{what}; {left}", stops=True, code="no-restart-left")
-    return Starting(
-        reason=f"{what}; all are restarted, {used + 1} of {allowed}", closes=True, is_restart=True, code="restarts"
-    )
+        return Starting("no-restart-left", f"{what}; {left}", stops=True)
+    return Starting("restarts", f"{what}; all are restarted, {used + 1} of {allowed}", closes=True, is_restart=True)
 
 
 def _decide_gone(roster: Roster) -> Starting | None:
@@ -191,13 +177,11 @@ def _decide_gone(roster: Roster) -> Starting | None:
     if gone:
         reasons = {roster.nodes[name].reason for name in gone if name in roster.nodes}
         why = f" ({listed(sorted(reasons))})" if reasons else ""
-        return Starting(
-            reason=f"{listed(gone)} {'is' if len(gone) == 1 else 'are'} gone{why}", closes=True, code="node-gone"
-        )
+        return Starting("node-gone", f"{listed(gone)} {'is' if len(gone) == 1 else 'are'} gone{why}", closes=True)
     taking_part = {part.agent for part in roster.attempt.parts if not _is_finished(roster, part)}
     for name in sorted(taking_part & roster.nodes.keys()):
         if cut := sorted(taking_part.intersection(roster.nodes[name].unreachable)):
-            return Starting(reason=f"{name} cannot reach {listed(cut)}", closes=True, code="node-cut")
+            return Starting("node-cut", f"{name} cannot reach {listed(cut)}", closes=True)
     return None
 
 
@@ -213,14 +197,12 @@ def _decide_newcomers(roster: Roster, now: float) -> Starting:
         and not any(node.agent in roster.nodes[name].unreachable for name in taking_part & roster.nodes.keys())
     ][: _room(roster)]  # fmt: skip
     if not reached or has_ended:
-        return Starting(reason=attempt.reason, code="open")
+        return Starting("open", attempt.reason)
     at = max(roster.attempt_at + roster.policy.undecided_s, roster.nodes_at + roster.policy.last_call_s)
     names = listed(node.agent for node in reached)
     if now < at:
-        return Starting(
-            reason=f"{names} came; whether workers regroup is not known yet", next_look=at, code="newcomers-undecided"
-        )
-    return Starting(reason=f"{names} came", closes=True, code="newcomers")
+        return Starting("newcomers-undecided", f"{names} came; whether workers regroup is not known yet", next_look=at)
+    return Starting("newcomers", f"{names} came", closes=True)
 
 
 def _room(roster: Roster) -> int:

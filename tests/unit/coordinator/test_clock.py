@@ -121,7 +121,7 @@ async def test_an_agent_that_waited_in_vain_for_a_coordinator_that_was_away_has_
         for away_s, patience_s in ((0.0, CUT_S), (600.0, POLICY.lease_s)):
             await job.report("a", report)
             wall.time_s += away_s
-            job.hung_up("a", report)
+            job.may_be_gone("a", report, is_cut=True)
             began = wall.time_s
             while (await status(job), job.view().nodes[0].is_present)[1]:
                 wall.time_s += TICK_S

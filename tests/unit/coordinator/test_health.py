@@ -49,13 +49,13 @@ def test_a_worker_with_long_steps_gets_ten_of_them(pair):
     pair.hear("w0", phase=WAITING)
     pair.hear("w1", phase=COMPUTING, longest_step_s=30.0)
     pair.after(299.0, "w0", "w1")
-    assert decide_hang(pair.roster, pair.signs, pair.now).worker is None
+    assert decide_hang(pair.roster, pair.signs, pair.now).lost == {}
     assert decide_hang(pair.roster, pair.signs, pair.now).next_look == pytest.approx(1300.0)
 
     pair.now += 1.0
     pair.hear("w0", phase=WAITING, phase_s=299.0)
     pair.hear("w1", phase=COMPUTING, phase_s=300.0, longest_step_s=30.0)
-    assert decide_hang(pair.roster, pair.signs, pair.now).worker == "w1"
+    assert list(decide_hang(pair.roster, pair.signs, pair.now).lost) == ["w1"]
 
 
 def test_two_that_compute_do_not_hang(pair):
@@ -100,7 +100,7 @@ def test_what_was_said_long_ago_is_no_evidence(pair):
     pair.hear("w0", "w1", phase=WAITING)
     pair.now += 10.0  # their agents prove that they live, but they themselves cannot reach the coordinator
 
-    assert not decide_stall(pair.roster, pair.signs, pair.now).is_stalled
+    assert not decide_stall(pair.roster, pair.signs, pair.now).is_found
 
 
 def test_a_wait_that_began_in_an_earlier_generation_counts_from_the_new_one(pair):
@@ -110,7 +110,7 @@ def test_a_wait_that_began_in_an_earlier_generation_counts_from_the_new_one(pair
     pair.arrive("w0", "w1")
     pair.hear("w0", "w1", phase=WAITING, phase_s=60.0)
 
-    assert not decide_stall(pair.roster, pair.signs, pair.now).is_stalled
+    assert not decide_stall(pair.roster, pair.signs, pair.now).is_found
 
 
 def test_the_next_look_is_never_in_the_past(pair):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.coordinator.edge.bodies import parse, read_parameters
+from everstep.coordinator.edge.dispatch import Routes, parse
 from everstep.errors import Refused
 from everstep.wire import Stop, to_json
 from everstep.wire.operations import OPERATIONS
 
-BY_NAME = {each.name: each for each in OPERATIONS}
+ROUTES = Routes(OPERATIONS)
 
 
 def test_nul_is_refused_and_six_characters_that_look_like_it_are_not():
@@ -21,14 +21,18 @@ def test_nul_is_refused_and_six_characters_that_look_like_it_are_not():
 
 
 def test_nul_in_a_path_is_refused():
+    route, parts = ROUTES.find("POST", "/v1/jobs/j/workers/w\0/watch")
+    [(index, read)] = route.readers
     with pytest.raises(Refused) as refused:
-        read_parameters(BY_NAME["watch"], {"job": "j", "worker": "w\0"}, b"")
+        read(parts[index])
     assert refused.value.code == "parameter-has-nul"
 
 
 def test_a_query_is_read_by_its_types():
-    assert read_parameters(BY_NAME["metrics"], {"job": "j"}, b"since=-3&other=1") == {"since": -3}
-    assert read_parameters(BY_NAME["view"], {"job": "j"}, b"is_brief=true") == {"is_brief": True}
+    metrics, _ = ROUTES.find("GET", "/v1/jobs/j/metrics")
+    view, _ = ROUTES.find("GET", "/v1/jobs/j")
+    assert metrics.read_query(b"since=-3&other=1") == {"since": -3}
+    assert view.read_query(b"is_brief=true") == {"is_brief": True}
     with pytest.raises(Refused) as refused:
-        read_parameters(BY_NAME["metrics"], {"job": "j"}, b"limit=0")
+        metrics.read_query(b"limit=0")
     assert refused.value.code == "parameter-invalid"

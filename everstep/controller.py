@@ -84,7 +84,7 @@ class AllReduceController:
             is_balanced=is_global,
             counts_empty_steps=False,
         )
-        self._engine.configure(settings, _ControllerData(self))
+        self._engine.work.configure(settings, _ControllerData(self))
         self._gate = StepGate(self._engine)
         self._service = data_shard_service
         self._usage = Usage()
@@ -148,12 +148,12 @@ class AllReduceController:
         """Be one of the workers that train together; after an exception, too, the others continue without this one."""
         self._check_not_left()
         self._gate.check_ready()
-        self._engine.join()
+        self._engine.regrouping.join()
         try:
             self._engine.next_micro_batch()
             self._is_in_scope = True
             yield self
-            self._engine.conclude()
+            self._engine.regrouping.conclude()
         except Exception as error:
             self._engine.regrouping.stop_job_for(error)
             raise
@@ -219,7 +219,7 @@ class AllReduceController:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from there; call it before the scope is entered. An empty state is a fresh start: no record is in
         the model."""
-        self._engine.resume(state.get("num_steps", 0))
+        self._engine.work.resume(state.get("num_steps", 0))
         if self._service is not None and ("records" in state or not state):
             self._service.load_state_dict(state.get("records", {}))
 
@@ -336,7 +336,7 @@ class AllReduceController:
             return
         world, is_speaker = self._engine.world, self._engine.world.rank == 0
         done = self._usage.through(self._engine.step) if is_speaker else []
-        self._service.join_steps(is_newcomer=self._engine.came_late, generation=world.generation)
+        self._service.join_steps(is_newcomer=self._engine.regrouping.came_late, generation=world.generation)
         self._service.regrouped(world.generation, done, settles=is_speaker)
 
 

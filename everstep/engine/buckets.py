@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from everstep.engine.shared_memory import SharedBlock, cut, is_available, needed_bytes
+from everstep.engine.shared_memory import shared_tensors
 from everstep.errors import UsageError
 
 BUCKET_BYTES = 4 << 20  # measured on loopback: 1 MiB costs a quarter more, above 4 MiB nothing is gained
@@ -92,11 +92,8 @@ class Flats:
     On the host they lie in memory that neighbors can read, unless they are private."""
 
     def __init__(self, layout: BucketLayout, parameters: Sequence[nn.Parameter], *, is_private: bool = False) -> None:
-        self.block: SharedBlock | None = None
-        if layout.is_on_host and not is_private and is_available():
-            self.block = SharedBlock(needed_bytes(layout.shapes))
-            self.buffers = cut(self.block.bytes, layout.shapes)
-        else:
+        self.block, self.buffers = shared_tensors(layout.shapes) if layout.is_on_host and not is_private else (None, [])
+        if self.block is None:
             self.buffers = [torch.empty(b.numel, dtype=b.dtype, device=b.device) for b in layout.buckets]
         self.views: list[Tensor] = [torch.empty(0)] * len(parameters)
         for bucket, buffer in zip(layout.buckets, self.buffers, strict=True):
@@ -126,8 +123,6 @@ def trainable(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
                     code="parameter-sharded",
                 )
             if parameter.is_sparse or parameter.layout != torch.strided:
-                raise UsageError(
-                    f"parameter {name} is sparse", hint="use a dense parameter (sparse=False)", code="parameter-sparse"
-                )
+                raise UsageError(f"parameter {name} is sparse", hint="use sparse=False", code="parameter-sparse")
             found.setdefault(id(parameter), parameter)
     return list(found.values())

@@ -39,11 +39,7 @@ class DistributedDataParallel(nn.Module):
                 "a subgroup cannot follow the world", hint="leave process_group out", code="subgroup-given"
             )
         if device_ids is not None and len(device_ids) > 1:
-            raise UsageError(
-                f"device_ids={device_ids}: a worker trains on one device",
-                hint="start a worker per device",
-                code="several-device-ids",
-            )
+            raise UsageError(f"device_ids={device_ids}", hint="start a worker per device", code="several-device-ids")
         self.module = module
         self._engine: Engine | None = None
 

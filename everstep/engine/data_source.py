@@ -5,12 +5,13 @@ A door derives from `DataSource` and overrides what it needs; all methods are ca
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
 
 from everstep.engine.pulse import NOWHERE, DataPlace, PulseDecision
 
 
-class DataSource(Protocol):
+class DataSource:
+    """Without a door: each batch is the script's own affair."""
+
     def before_first_step(self) -> None:
         """The last chance to register state: what is summed is fixed right after this."""
         return
@@ -43,7 +44,3 @@ class DataSource(Protocol):
     def settled(self) -> None:
         """All members of a new generation hold the same state."""
         return
-
-
-class NoData(DataSource):
-    """Each batch is the script's own affair."""

@@ -45,7 +45,7 @@ class DefaultGroup(dist.ProcessGroup):
         self._solo: ProcessGroupGloo | None = None
         self._is_closed = threading.Event()  # the present generation
         self._wants_nccl = wants_nccl
-        self._nccl: Nccl | None = None
+        self._nccl: Any = None
 
     def follow(self, group: Group) -> None:
         with self._lock:
@@ -77,12 +77,13 @@ class DefaultGroup(dist.ProcessGroup):
 
     def explain(self, error: RuntimeError) -> Exception:
         """PeerLost if the generation is closed, now or within a moment; else the error itself: the call was wrong."""
-        is_loss = env.coordinator_url() is not None and _tells_of_a_connection(error)
+        # Not evidence of a loss, only a reason for patience.
+        tells_of_a_connection = any(word in str(error) for word in ("onnection", "roken pipe"))
+        is_loss = env.coordinator_url() is not None and tells_of_a_connection
         if not self._is_closed.wait(LOSS_S if is_loss else VERDICT_S):
             return error
         return PeerLost(
-            f"a peer was lost in a collective of generation {self._world.generation}: {gloo_words(error)}",
-            code="collective-lost-peer",
+            f"generation {self._world.generation} lost a peer: {gloo_words(error)}", code="collective-lost-peer"
         )
 
     def wait_for(self, work: dist.Work, timeout: timedelta) -> bool:
@@ -123,8 +124,8 @@ class DefaultGroup(dist.ProcessGroup):
         """The group that runs a collective with these arguments."""
         if self._wants_nccl and _is_on_cuda(arguments):
             with self._lock:
-                self._nccl = self._nccl or Nccl(self._world)
-                return self._nccl.group
+                self._nccl = self._nccl or _form_nccl(self._world)
+                return self._nccl
         return self._inner_gloo()
 
     def _inner_gloo(self) -> ProcessGroupGloo:
@@ -147,19 +148,13 @@ class DefaultGroup(dist.ProcessGroup):
             return self._group.gloo
 
 
-class Nccl:
-    """One generation's nccl communicator."""
+def _form_nccl(world: World) -> Any:
+    """One generation's communicator; once aborted, it cannot be used again."""
+    from torch._C._distributed_c10d import ProcessGroupNCCL
 
-    def __init__(self, world: World) -> None:
-        from torch._C._distributed_c10d import ProcessGroupNCCL
-
-        options = ProcessGroupNCCL.Options()
-        options._timeout = timedelta(seconds=WAIT_S)
-        self.group = ProcessGroupNCCL(generation_store(world, "nccl"), world.rank, world.size, options)
-
-    def abort(self) -> None:
-        """End what is in flight; the communicator cannot be used again."""
-        self.group.abort()
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=WAIT_S)
+    return ProcessGroupNCCL(generation_store(world, "nccl"), world.rank, world.size, options)
 
 
 def _is_on_cuda(arguments: Any) -> bool:
@@ -250,8 +245,3 @@ class _Undivided(tuple[Any, ...]):
             hint="use the default group, or torch.distributed.init_process_group and the classic restart",
             code="subgroups-cannot-follow",
         )
-
-
-def _tells_of_a_connection(error: RuntimeError) -> bool:
-    """No evidence, only a reason for patience."""
-    return any(word in str(error) for word in ("onnection", "roken pipe"))

@@ -69,14 +69,10 @@ class Fixed(LoneMembership):
     def next_group(self, after: int) -> Group:
         if after >= 1:
             is_ours = env.coordinator_url() is not None
+            whose = "the world of torch's own DDP" if is_ours else "torchrun's world"
             way_out = "use everstep.DistributedDataParallel" if is_ours else "start the script with `everstep run`"
-            raise PermanentError(
-                "a peer was lost, and the world of torch's own DDP is fixed: all workers restart"
-                if is_ours
-                else "a peer was lost, and torchrun's world is fixed",
-                hint=f"{way_out}: the survivors then continue",
-                code="fixed-world-lost-peer",
-            )
+            message, hint = f"a peer was lost, and {whose} is fixed", f"{way_out}: the survivors then continue"
+            raise PermanentError(message, hint=hint, code="fixed-world-lost-peer")
         if self._formed is None:
             self._formed = self._form()
         return self._formed

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -68,7 +69,7 @@ class Gradients:
         self._micro_batch: _OpenMicroBatch | None = None
         self._ghost: _Ghost | None = None
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._hook(number))
+            parameter.register_post_accumulate_grad_hook(partial(self._take, number))
             for number, parameter in enumerate(self.parameters)
         ]
 
@@ -151,12 +152,6 @@ class Gradients:
         """Which parameters any held micro-batch used."""
         return union(self.used.values()) if self.used else bytes(len(self.parameters))
 
-    def _hook(self, number: int) -> Callable[[Tensor], None]:
-        def on_gradient(parameter: Tensor) -> None:
-            self._take(number, parameter)
-
-        return on_gradient
-
     def _take(self, number: int, parameter: Tensor) -> None:
         micro_batch = self._micro_batch
         if self._ghost is not None:
@@ -178,9 +173,7 @@ class Gradients:
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
         if gradient.is_sparse:
-            raise UsageError(
-                "sparse gradients cannot be summed in fixed buckets", hint="use sparse=False", code="gradient-sparse"
-            )
+            raise UsageError("sparse gradients cannot be summed", hint="use sparse=False", code="gradient-sparse")
         bucket = self.layout.bucket_of[number]
         if micro_batch.is_bucket_done[bucket]:
             raise UsageError(

@@ -11,12 +11,13 @@ touches no memory any more."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -36,16 +37,8 @@ KNOCK_S = 1.0  # torch retries for up to twice as long where no one listens, and
 WAIT_S = 24 * 3600.0  # the coordinator decides which workers are alive, not gloo's timeout
 
 # Tags below this belong to a step's buckets.
-TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER, TAG_TRANSFER, TAG_CHECKSUM, TAG_CANARY, TAG_BUCKETS = (
-    0,
-    1,
-    2,
-    3,
-    5,
-    8,
-    9,
-    1 << 10,
-)
+TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER = 0, 1, 2, 3
+TAG_TRANSFER, TAG_CHECKSUM, TAG_CANARY, TAG_BUCKETS = 5, 8, 9, 1 << 10
 
 T = TypeVar("T")
 
@@ -75,10 +68,15 @@ class GroupForming:
         self.is_given_up = False
         self._store: set[sockets.Endpoint] = set()
 
-    def begin(self, world: World) -> None:
+    @contextlib.contextmanager
+    def connecting(self, world: World) -> Iterator[None]:
         if self.is_given_up:
             raise PeerLost(f"generation {world.generation} was closed", code="generation-closed")
         self._store = sockets.endpoints(world.store_address, world.store_port)
+        try:
+            yield
+        finally:
+            self._store = set()
 
     def give_up(self) -> None:
         """Most of the time is spent waiting for the keys of peers, without end for those of one that died meanwhile.
@@ -90,9 +88,6 @@ class GroupForming:
             sockets.cut(held)
             for sock in held:
                 sock.close()
-
-    def end(self) -> None:
-        self._store = set()
 
 
 class Group:
@@ -139,18 +134,14 @@ class Group:
         neighbors, everything goes over gloo."""
         if world.size == 1:
             return cls(world, None, [])
-        attempt = attempt or GroupForming()
-        attempt.begin(world)
-        try:
-            return cls._connect(world, address, purpose, timeout_s or form_s(world.size), attempt, has_neighbors)
-        finally:
-            attempt.end()
+        attempt, timeout_s = attempt or GroupForming(), timeout_s or form_s(world.size)
+        with attempt.connecting(world):
+            return cls._connect(
+                world, address, generation_store(world, purpose, timeout_s, attempt), timeout_s, has_neighbors
+            )
 
     @classmethod
-    def _connect(
-        cls, world: World, address: str, purpose: str, timeout_s: float, attempt: GroupForming, has_neighbors: bool
-    ) -> Group:
-        store = generation_store(world, purpose, timeout_s, attempt)
+    def _connect(cls, world: World, address: str, store: dist.Store, timeout_s: float, has_neighbors: bool) -> Group:
         before = sockets.listeners()
         device = ProcessGroupGloo.create_device(hostname=address)
         own = _new_listener(sockets.listeners() - before)
@@ -193,14 +184,7 @@ class Group:
             return swap.arrived()
 
         swaps: list[Swap] = []  # alive until the group is still
-        try:
-            return self.unless_broken(finish)
-        except OSError as error:  # a neighbor's end
-            self.still()
-            raise self._lost(error) from None
-        except PeerLost:
-            self.still()
-            raise
+        return self._or_still(finish)
 
     def gather(self, payload: bytes, ranks: Sequence[int] | None = None) -> list[bytes]:
         """All members' payloads, by rank; or that of these ranks, if only they come here. Two rounds: lengths first."""
@@ -219,13 +203,15 @@ class Group:
 
     def wait(self, works: Sequence[dist.Work]) -> None:
         """For the script's thread: until all are done, or PeerLost as soon as one failed or the group is broken."""
-        if not works:
-            return
+        if works:
+            self._or_still(lambda: self.wait_here(works))
+
+    def _or_still(self, call: Callable[[], T]) -> T:
         try:
-            self.unless_broken(lambda: self.wait_here(works))
-        except PeerLost:
+            return self.unless_broken(call)
+        except (OSError, PeerLost) as error:  # OSError: a neighbor's end
             self.still()
-            raise
+            raise error if isinstance(error, PeerLost) else self._lost(error) from None
 
     def unless_broken(self, call: Callable[[], T]) -> T:
         """Make a call that waits inside gloo; PeerLost when the group is broken, the call is then left behind."""

@@ -7,28 +7,32 @@ there; the host waits for the last copy before the update is queued."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from everstep.engine.buckets import BucketLayout, Flats
-from everstep.engine.shared_memory import SharedBlock, cut, is_available, needed_bytes
+from everstep.engine.shared_memory import SharedBlock, shared_tensors
 from everstep.engine.tree import TreeNode
 
 
-class Staging(Protocol):
+class HostStaging:
+    """For the CPU; `CudaStaging` says where something is to be done."""
+
     def depart(self, bucket: int, sums: Mapping[TreeNode, Flats]) -> None:
         """The sums of this bucket are complete, or queued on the current stream."""
 
     def outgoing(self, sums: Flats, bucket: int) -> Tensor:
         """Host memory with the sums; they have departed before."""
+        return sums.buffers[bucket]
 
     def block(self, sums: Flats) -> SharedBlock | None:
         """Where neighbors find what `outgoing` gives; None: they cannot."""
+        return sums.block
 
     def incoming(self, result: Flats, bucket: int) -> Tensor:
         """Host memory for the result."""
+        return result.buffers[bucket]
 
     def land(self, result: Flats, bucket: int) -> None:
         """The bucket's result has arrived."""
@@ -37,39 +41,20 @@ class Staging(Protocol):
         """Wait until all results are where the model is."""
 
 
-class HostStaging:
-    def depart(self, bucket: int, sums: Mapping[TreeNode, Flats]) -> None: ...
-
-    def outgoing(self, sums: Flats, bucket: int) -> Tensor:
-        return sums.buffers[bucket]
-
-    def block(self, sums: Flats) -> SharedBlock | None:
-        return sums.block
-
-    def incoming(self, result: Flats, bucket: int) -> Tensor:
-        return result.buffers[bucket]
-
-    def land(self, result: Flats, bucket: int) -> None: ...
-
-    def settle(self) -> None: ...
-
-
 class _Pinned:
     """Page-locked host memory for all buckets, which neighbors can read where that is possible."""
 
     def __init__(self, layout: BucketLayout) -> None:
-        self.block: SharedBlock | None = None
-        if not is_available():
+        self.block, self.buffers = shared_tensors(layout.shapes)
+        if self.block is None:
             self.buffers = [torch.empty(numel, dtype=dtype, pin_memory=True) for numel, dtype in layout.shapes]
             return
-        self.block = SharedBlock(needed_bytes(layout.shapes))
-        self.buffers = cut(self.block.bytes, layout.shapes)
         cudart = torch.cuda.cudart()
         error = cudart.cudaHostRegister(self.block.bytes.data_ptr(), self.block.bytes.numel(), 0)
         torch.cuda.check_error(int(error))
 
 
-class CudaStaging:
+class CudaStaging(HostStaging):
     """Pinned copies, made once and kept: one of the result, one for each partial sum in use."""
 
     def __init__(self, layout: BucketLayout, device: torch.device) -> None:

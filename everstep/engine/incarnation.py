@@ -6,35 +6,18 @@ from __future__ import annotations
 
 import os
 import uuid
-from dataclasses import dataclass
 
-
-@dataclass(slots=True)
-class _Name:
-    pid: int
-    name: str
-    is_announced: bool = False
-
-
-_mine: _Name | None = None
+_names: dict[int, str] = {}  # by process number
+_announced: set[str] = set()
 
 
 def current() -> str:
-    return _drawn().name
+    return _names.setdefault(os.getpid(), uuid.uuid4().hex)
 
 
 def announce() -> str:
     """To announce this process: if it was announced before, it begins another life with another name."""
-    global _mine
-    if _drawn().is_announced:
-        _mine = None
-    mine = _drawn()
-    mine.is_announced = True
-    return mine.name
-
-
-def _drawn() -> _Name:
-    global _mine
-    if _mine is None or _mine.pid != os.getpid():
-        _mine = _Name(os.getpid(), uuid.uuid4().hex)
-    return _mine
+    if current() in _announced:
+        del _names[os.getpid()]
+    _announced.add(current())
+    return current()

@@ -98,8 +98,6 @@ def check_fit(hellos: Sequence[MemberHello], leader: int, rank: int) -> None:
         sentence = f"{hello.worker} does not fit {lead.worker}: {'; '.join(differences)}"
         if other == rank:
             raise StateMismatch(
-                sentence,
-                hint="all workers need the same script, arguments and torch version",
-                code="worker-does-not-fit",
+                sentence, hint="give all workers the same script, arguments and torch", code="worker-does-not-fit"
             )
         raise PeerLost(sentence, code="peer-does-not-fit")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from everstep.engine.buckets import Flats
 from everstep.engine.plan import Plan
@@ -33,52 +32,18 @@ class Target:
         return self.carries[-1][0] if self.carries else self.flats
 
 
-class Fold(Protocol):
-    """What the engine asks of a way to add up leaves."""
-
-    is_exact: bool
-
-    @property
-    def held(self) -> tuple[int, ...]: ...
-    def begin(self, leaf: int) -> Target: ...
-    def done(self, target: Target) -> None: ...
-    def drop(self, target: Target) -> None: ...
-    def clear(self) -> None: ...
-    def make_spare(self) -> None: ...
-    def rename(self, leaves: Sequence[int]) -> None:
-        """Rename the held leaves."""
-
-    def tree(self, plan: Plan) -> tuple[int, list[list[TreeNode]]]:
-        """The number of leaves of the tree over all workers, and the nodes that each rank brings to it."""
-
-    def sums(self, rank: int, target: Target | None) -> dict[TreeNode, Flats]:
-        """This rank's nodes, as they will be when `target` is done."""
-
-
-class _Pool:
-    def __init__(self, make: Callable[[], Flats]) -> None:
-        self._make = make
-        self._free: list[Flats] = []
-
-    def take(self) -> Flats:
-        return self._free.pop() if self._free else self._make()
-
-    def give(self, flats: Flats) -> None:
-        self._free.append(flats)
-
-    def make_spare(self) -> None:
-        """One more than is needed now; may run beside everything else."""
-        self._free.append(self._make())
-
-
 class ExactFold:
     is_exact = True
 
     def __init__(self, num_leaves: int, make: Callable[[], Flats]) -> None:
         self._num_leaves = num_leaves
         self._sums: dict[TreeNode, Flats] = {}
-        self._pool = _Pool(make)
-        self.make_spare = self._pool.make_spare
+        self._make = make
+        self._free: list[Flats] = []
+
+    def make_spare(self) -> None:
+        """One more than is needed now; may run beside everything else."""
+        self._free.append(self._make())
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -90,7 +55,8 @@ class ExactFold:
             target = Target(leaf=leaf, flats=self._sums[node.sibling], is_sum=True, total=node, spent=[node.sibling])
             target.total = lift(node.parent, self._num_leaves)
         else:
-            target = Target(leaf=leaf, flats=self._pool.take(), is_sum=False, total=node)
+            flats = self._free.pop() if self._free else self._make()
+            target = Target(leaf=leaf, flats=flats, is_sum=False, total=node)
         while target.total != root(self._num_leaves) and target.total.sibling in self._sums:
             sibling = target.total.sibling
             pair = (target.sum, self._sums[sibling])
@@ -104,26 +70,26 @@ class ExactFold:
         for node in target.spent:
             flats = self._sums.pop(node)
             if flats is not kept:
-                self._pool.give(flats)
+                self._free.append(flats)
         if target.flats is not kept and not target.is_sum:
-            self._pool.give(target.flats)
+            self._free.append(target.flats)
         self._sums[target.total] = kept
 
     def drop(self, target: Target) -> None:
-        for node in target.spent:
-            self._pool.give(self._sums.pop(node))
+        self._free += [self._sums.pop(node) for node in target.spent]
         if not target.is_sum:
-            self._pool.give(target.flats)
+            self._free.append(target.flats)
 
     def clear(self) -> None:
-        for flats in self._sums.values():
-            self._pool.give(flats)
+        self._free += self._sums.values()
         self._sums.clear()
 
     def tree(self, plan: Plan) -> tuple[int, list[list[TreeNode]]]:
+        """The number of leaves of the tree over all workers, and the nodes that each rank brings to it."""
         return self._num_leaves, [cover(plan.micro_batches(rank), self._num_leaves) for rank in range(len(plan.todo))]
 
     def sums(self, rank: int, target: Target | None) -> dict[TreeNode, Flats]:
+        """This rank's nodes, as they will be when `target` is done."""
         if target is None:
             return dict(self._sums)
         rest = {node: flats for node, flats in self._sums.items() if node not in target.spent}
@@ -163,6 +129,7 @@ class FastFold:
         self._held.clear()
 
     def rename(self, leaves: Sequence[int]) -> None:
+        """Rename the held leaves."""
         self._held[:] = leaves
 
     def make_spare(self) -> None:
@@ -177,3 +144,6 @@ class FastFold:
         if not self._held and target is None:
             return {}  # the buffers hold another step's sums, or none
         return {self._nodes.get(rank, TreeNode(0, 0)): self._sum}
+
+
+Fold = ExactFold | FastFold

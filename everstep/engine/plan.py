@@ -1,4 +1,4 @@
-"""Which worker computes which micro-batches of a step. Pure.
+"""Which worker computes which micro-batches of a step (pure), and how long workers take for one.
 
 A global batch is always the same `num_micro_batches` micro-batches, whatever the number of workers. Micro-batches that
 a survivor has computed before a peer died stay where they are; only the missing ones are dealt out."""
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from time import monotonic
 
 from everstep.errors import UsageError
 
@@ -25,14 +26,10 @@ class MicroBatch:
 class Plan:
     held: tuple[tuple[int, ...], ...]  # by rank: computed already
     todo: tuple[tuple[int, ...], ...]  # by rank: to be computed
-    reason: str
 
     def micro_batches(self, rank: int) -> tuple[int, ...]:
         """All micro-batches whose gradients this rank brings to the sum."""
         return tuple(sorted(self.held[rank] + self.todo[rank]))
-
-    def owner(self, micro_batch: int) -> int:
-        return next(rank for rank in range(len(self.todo)) if micro_batch in self.micro_batches(rank))
 
 
 def plan_step(
@@ -61,12 +58,8 @@ def plan_step(
         if micro_batch_s and all(micro_batch_s):
             cuts = [0, *accumulate(_shares(num_micro_batches, micro_batch_s))]
         runs = tuple(tuple(range(start, stop)) for start, stop in pairwise(cuts))
-        return Plan(held=kept, todo=runs, reason=f"{num_micro_batches} micro-batches over {size} workers")
-    return Plan(
-        held=kept,
-        todo=_deal(kept, missing),
-        reason=f"{len(taken)} of {num_micro_batches} micro-batches kept, {len(missing)} dealt to {size} workers",
-    )
+        return Plan(held=kept, todo=runs)
+    return Plan(held=kept, todo=_deal(kept, missing))
 
 
 def _shares(num_micro_batches: int, micro_batch_s: Sequence[float]) -> list[int]:
@@ -98,3 +91,24 @@ def _fill(loads: list[int], is_preferred: list[bool], amount: int) -> list[int]:
         now[lowest] += 1
         given[lowest] += 1
     return given
+
+
+class MicroBatchPace:
+    """How long workers of one generation take for a micro-batch, data and all, as far as they do not wait for each
+    other."""
+
+    def __init__(self) -> None:
+        self.micro_batch_s = 0.0  # this worker's; 0: not known yet
+        self.of_all: tuple[float, ...] = ()  # by rank, as of the last commit
+        self._since: float | None = monotonic()  # the last commit, or the generation's beginning
+
+    def micro_batches_done(self, number: int) -> None:
+        """All of this worker's micro-batches of a step, and now it waits."""
+        if self._since is not None and number:
+            newest = (monotonic() - self._since) / number
+            self.micro_batch_s = 0.5 * self.micro_batch_s + 0.5 * newest if self.micro_batch_s else newest
+            self._since = None
+
+    def committed(self, of_all: tuple[float, ...]) -> None:
+        self.of_all = of_all
+        self._since = monotonic()

@@ -48,7 +48,7 @@ def follow_world(*, wants_nccl: bool = False) -> Engine:
     if _default_group is None:
         _default_group = install(_address(), lambda: engine.regrouping.in_phase(WAITING), wants_nccl=wants_nccl)
         engine.regrouping.follower = _default_group
-    engine.join()
+    engine.regrouping.join()
     return engine
 
 
@@ -112,8 +112,6 @@ def _membership(board: ProgressPage, on_closed: Callable[[int], None]) -> LoneMe
         )
     if not env.worker():
         raise UsageError(
-            f"{env.COORDINATOR} is set, but not {env.WORKER}",
-            hint="start the script with `everstep run`",
-            code="worker-name-missing",
+            f"{env.WORKER} is not set", hint="start the script with `everstep run`", code="worker-name-missing"
         )
     return Membership(Coordinator(url, token, env.job()), url, env.worker(), board, on_closed)

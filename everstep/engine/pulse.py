@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 from everstep.errors import StateMismatch
 
-_HEADER = struct.Struct(
-    "<qqqqqqqq"
-)  # generation, step, kind, epoch, position, samples, bytes of the note, micro-batches
-_PULSE = struct.Struct(
-    "<qqBBBQQdq"
-)  # generation, step, three flags, digests of settings and weights, micro_batch_s, bytes of used
+# generation, step, kind, epoch, position, samples, bytes of the note, micro-batches
+_HEADER = struct.Struct("<qqqqqqqq")
+# generation, step, three flags, digests of settings and weights, micro_batch_s, bytes of used
+_PULSE = struct.Struct("<qq???QQdq")
+_PACKED = ("generation", "step", "wants_regroup", "is_leaving", "wants_check", "settings", "weights", "micro_batch_s")
 STEPS, ENDS = 0, 1
 
 
@@ -53,15 +52,11 @@ class Header:
     @classmethod
     def unpack(cls, raw: bytes) -> Header:
         generation, step, kind, epoch, position, samples, note_bytes, num_micro_batches = _HEADER.unpack_from(raw)
-        weights = struct.unpack_from(f"<{num_micro_batches}d", raw, _HEADER.size)
-        return cls(
-            generation=generation,
-            step=step,
-            kind=kind,
-            place=DataPlace(epoch, position, samples),
-            weights=weights,
-            note_bytes=note_bytes,
+        place, weights = (
+            DataPlace(epoch, position, samples),
+            struct.unpack_from(f"<{num_micro_batches}d", raw, _HEADER.size),
         )
+        return cls(generation=generation, step=step, kind=kind, place=place, weights=weights, note_bytes=note_bytes)
 
 
 def header_bytes(num_micro_batches: int) -> int:
@@ -129,27 +124,14 @@ class Pulse:
     note: bytes = b""  # the door's note to all
 
     def pack(self) -> bytes:
-        facts = (self.wants_regroup, self.is_leaving, self.wants_check, self.settings, self.weights, self.micro_batch_s)
-        return _PULSE.pack(self.generation, self.step, *facts, len(self.used)) + self.used + self.note
+        return _PULSE.pack(*(getattr(self, name) for name in _PACKED), len(self.used)) + self.used + self.note
 
     @classmethod
     def unpack(cls, raw: bytes) -> Pulse:
-        generation, step, wants_regroup, is_leaving, wants_check, settings, weights, micro_batch_s, num_used = (
-            _PULSE.unpack_from(raw)
-        )
+        *facts, num_used = _PULSE.unpack_from(raw)
         note_at = _PULSE.size + num_used
-        return cls(
-            generation=generation,
-            step=step,
-            wants_regroup=bool(wants_regroup),
-            is_leaving=bool(is_leaving),
-            wants_check=bool(wants_check),
-            settings=settings,
-            weights=weights,
-            used=raw[_PULSE.size : note_at],
-            micro_batch_s=micro_batch_s,
-            note=raw[note_at:],
-        )
+        named = dict(zip(_PACKED, facts, strict=True))
+        return cls(**named, used=raw[_PULSE.size : note_at], note=raw[note_at:])
 
 
 def pulse_bytes(num_parameters: int, note_bytes: int) -> int:
@@ -166,7 +148,6 @@ class PulseDecision:
     is_differing: bool  # workers have updated by other settings, or hold other weights
     micro_batch_s: tuple[float, ...]  # by rank
     notes: tuple[bytes, ...]  # by rank
-    reason: str
 
 
 def union(flags: Iterable[bytes]) -> bytes:
@@ -182,10 +163,6 @@ def decide_pulse(pulses: Sequence[Pulse], total_weight: float) -> PulseDecision:
     leavers = tuple(rank for rank, pulse in enumerate(pulses) if pulse.is_leaving)
     wants = any(pulse.wants_regroup for pulse in pulses)
     used = union(pulse.used for pulse in pulses)
-    if leavers:
-        reason = f"rank {', '.join(map(str, leavers))} leaves in good order"
-    else:
-        reason = "newcomers wait" if wants else "all continue"
     return PulseDecision(
         must_regroup=wants or bool(leavers),
         leavers=leavers,
@@ -198,5 +175,4 @@ def decide_pulse(pulses: Sequence[Pulse], total_weight: float) -> PulseDecision:
         ),
         micro_batch_s=tuple(pulse.micro_batch_s for pulse in pulses),
         notes=tuple(pulse.note for pulse in pulses),
-        reason=reason,
     )

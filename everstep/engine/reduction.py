@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -23,16 +24,13 @@ from torch import Tensor
 
 from everstep.engine.buckets import BucketLayout, Flats
 from everstep.engine.group import TAG_BUCKETS, TAG_BUFFERS, TAG_HEADER, TAG_PULSE, Group, Swap, gloo_words
-from everstep.engine.host_staging import Staging
+from everstep.engine.host_staging import HostStaging
 from everstep.engine.mean import divide
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.pulse import ENDS, Header, Pulse, first_with_weight, header_bytes, pulse_bytes, total_weight
-from everstep.engine.shared_memory import SharedBlock, Shelf, cut, is_available, needed_bytes
+from everstep.engine.shared_memory import SharedBlock, Shelf
 from everstep.engine.tree import TreeNode, additions
 from everstep.errors import PeerLost
-
-Collect = Callable[[], list[bytes]]
-CollectPulses = Callable[[], list[Pulse]]
 
 IN_FLIGHT = 4
 QUICK_S = 0.05  # too short for a peer to be given up and the next step to be summed
@@ -51,7 +49,7 @@ class Task:
     header: Header
     num_parameters: int
     buffers: ModuleBuffers  # the first leaf with weight decides: its owner sends what it has kept
-    outbox: ResultBuffer  # where neighbors read our slices of the result
+    outbox: tuple[SharedBlock | None, list[Tensor]]  # where neighbors read our slices of the result
     shelf: Shelf  # where we read theirs
 
 
@@ -63,14 +61,6 @@ class PartialSum:
     peer: int
     tag: int
     is_scratch: bool = False
-
-
-class ResultBuffer:
-    """Host memory for our slices of the result, for neighbors to read."""
-
-    def __init__(self, layout: BucketLayout) -> None:
-        self.block = SharedBlock(needed_bytes(layout.shapes)) if is_available() else None
-        self.buffers = cut(self.block.bytes, layout.shapes) if self.block is not None else []
 
 
 class Scratch:
@@ -94,7 +84,7 @@ class Scratch:
 class Reduction:
     """One attempt. `ready` and `flush` are called as backward goes; `finish` waits; `abort` may come any time."""
 
-    def __init__(self, task: Task, result: Flats, staging: Staging, scratch: Scratch) -> None:
+    def __init__(self, task: Task, result: Flats, staging: HostStaging, scratch: Scratch) -> None:
         self.task = task
         self.result = result
         self._staging = staging
@@ -178,13 +168,15 @@ class Reduction:
                 self._changed.notify_all()
 
     def _run(self) -> None:
-        take_headers = self._post_headers()
+        sizes = [header_bytes(len(self.task.header.weights))] * self._world.size
+        take_headers = self._swap(self.task.header.pack(), sizes, TAG_HEADER)
         headers: list[Header] = []
         flying: deque[tuple[int, list[dist.Work], dict[TreeNode, PartialSum]]] = deque()
         results: list[tuple[int, list[dist.Work]]] = []
         following, last = 0, len(self._ready)
         while following < last or flying:
-            if following < last and len(flying) < IN_FLIGHT and self._await_ready(following, block=not flying):
+            is_next = following < last and len(flying) < IN_FLIGHT
+            if is_next and self._await(partial(self._ready.__getitem__, following), block=not flying):
                 flying.append((following, *self._post_sums(following)))
                 following += 1
                 continue
@@ -193,7 +185,7 @@ class Reduction:
             self._wait(works)
             self._add(bucket, parts, self.total)
             results.append((bucket, self._post_result(bucket)))
-        self._await_pulse()
+        self._await(lambda: self._pulse is not None)
         headers = headers or self._check_headers(take_headers())
         told_at = time.monotonic()
         take_pulses = self._post_pulse(headers)
@@ -205,20 +197,12 @@ class Reduction:
         self._check_results(told_at)
         self._pulses = pulses
 
-    def _await_ready(self, bucket: int, *, block: bool) -> bool:
+    def _await(self, is_there: Callable[[], bool], *, block: bool = True) -> bool:
         with self._changed:
-            while not self._ready[bucket] and block and not self._is_aborted:
-                self._changed.wait()
+            self._changed.wait_for(lambda: is_there() or not block or self._is_aborted)
             if self._is_aborted:
                 raise self._closed()
-            return self._ready[bucket]
-
-    def _await_pulse(self) -> None:
-        with self._changed:
-            while self._pulse is None and not self._is_aborted:
-                self._changed.wait()
-            if self._is_aborted:
-                raise self._closed()
+            return is_there()
 
     def _post_sums(self, bucket: int) -> tuple[list[dist.Work], dict[TreeNode, PartialSum]]:
         rank, cuts, tag = self._world.rank, self._cuts[bucket], self._tag(bucket)
@@ -285,7 +269,7 @@ class Reduction:
     def _outbox(self, bucket: int) -> Tensor:
         """Where our slice of the result is written: neighbors read it there, and copy it, before we write again."""
         if self._neighbors:
-            return self.task.outbox.buffers[bucket]
+            return self.task.outbox[1][bucket]
         return self._staging.incoming(self.result, bucket)
 
     def _post_result(self, bucket: int) -> list[dist.Work]:
@@ -298,7 +282,7 @@ class Reduction:
         for peer in self._world.peers:
             if peer in self._neighbors:
                 if mine.numel():
-                    self._show(self.task.outbox.block, peer, tag)
+                    self._show(self.task.outbox[0], peer, tag)
                 continue
             if cuts[peer + 1] > cuts[peer]:
                 works.append(self._recv(result[cuts[peer] : cuts[peer + 1]], peer, tag))
@@ -319,13 +303,8 @@ class Reduction:
         and written there again. But first they have ended the connection."""
         if time.monotonic() > told_at + QUICK_S and any(each.has_ended() for each in self._neighbors.values()):
             raise PeerLost(
-                f"generation {self._world.generation} was closed before all results were read",
-                code="sum-closed-before-read",
+                f"generation {self._world.generation} closed before results were read", code="sum-closed-before-read"
             )
-
-    def _post_headers(self) -> Collect:
-        sizes = [header_bytes(len(self.task.header.weights))] * self._world.size
-        return self._swap(self.task.header.pack(), sizes, TAG_HEADER)
 
     def _check_headers(self, raws: list[bytes]) -> list[Header]:
         headers = [Header.unpack(raw) for raw in raws]
@@ -335,7 +314,7 @@ class Reduction:
         self.total = total_weight(headers)
         return headers
 
-    def _post_pulse(self, headers: Sequence[Header]) -> CollectPulses:
+    def _post_pulse(self, headers: Sequence[Header]) -> Callable[[], list[Pulse]]:
         assert self._pulse is not None
         sizes = [pulse_bytes(self.task.num_parameters, header.note_bytes) for header in headers]
         raws = self._swap(self._pulse.pack(), sizes, TAG_PULSE)
@@ -356,7 +335,7 @@ class Reduction:
 
         return take
 
-    def _swap(self, own: bytes, sizes: Sequence[int], tag: int) -> Collect:
+    def _swap(self, own: bytes, sizes: Sequence[int], tag: int) -> Callable[[], list[bytes]]:
         """Send a small message to all; calling the result waits for all of theirs, by rank."""
         swap = Swap(self.task.group, own, sizes, tag)
         self._open |= {id(work): work for work in swap.works}

@@ -19,9 +19,7 @@ class Registry:
             return
         if name in self._objects:
             raise UsageError(
-                f"two different objects are registered as {name!r}",
-                hint="give each a name of its own",
-                code="registered-name-taken",
+                f"two objects are registered as {name!r}", hint="give each its own name", code="registered-name-taken"
             )
         if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
             raise UsageError(
@@ -43,8 +41,7 @@ class Registry:
     def load(self, state: dict[str, Any]) -> None:
         if set(state) != set(self._objects):
             raise StateMismatch(
-                f"the state has {sorted(state)}, this worker registered {sorted(self._objects)}",
-                code="registered-objects-differ",
+                f"the state has {sorted(state)}, this worker {sorted(self._objects)}", code="registered-objects-differ"
             )
         for name, thing in self._objects.items():
             if isinstance(thing, nn.Module):

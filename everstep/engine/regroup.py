@@ -17,8 +17,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
+from everstep.engine.default_group import DefaultGroup
 from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.group import LARGEST_WORLD, TAG_HEADER, Group
 from everstep.engine.leadership import Leadership, MemberHello, check_fit, decide_leader, exchange
@@ -60,16 +61,6 @@ def state_after(hellos: Sequence[MemberHello]) -> EngineState:
     return EngineState.MUST_SETTLE if is_amid_agreement and is_any_new else EngineState.SETTLED
 
 
-class WorldFollower(Protocol):
-    """Something else that has to follow the world, such as torch.distributed's default group."""
-
-    def follow(self, group: Group) -> None:
-        """Called in the script's thread."""
-
-    def generation_closed(self, generation: int) -> None:
-        """Called in any thread."""
-
-
 class Regrouping:
     """`settled`: the last generation in which this worker held the state of all; 0: none yet."""
 
@@ -80,7 +71,7 @@ class Regrouping:
         self.settled = 0
         self.came_late = False  # its first state was that of workers that were training
         self.is_asked_to_leave = False  # by SIGTERM; the next pulse says so
-        self.follower: WorldFollower | None = None
+        self.follower: DefaultGroup | None = None  # has to follow the world, too
         self.board = board
         self._work = work
         self._leave_request: LeaveRequest | None = None
@@ -160,7 +151,7 @@ class Regrouping:
             except PeerLost as again:
                 self.report_broken(again.message)
         if request is not None:
-            self._request_leave(request.reason)
+            self.request_leave(request.reason)
         self._work.data.settled()
         emit("regroup.settled", generation=self.world.generation, size=self.world.size, rank=self.world.rank,
              step=self._work.step, seconds=time.monotonic() - started, reason=leadership.reason)  # fmt: skip
@@ -349,25 +340,20 @@ class Regrouping:
             said = [json.loads(raw) for raw in self.group.gather(json.dumps(mine).encode())]
         with self.stopping_all():
             if len(steps := {step for step, _, _ in said}) > 1:
-                raise StateMismatch(
-                    f"workers end after different steps: {', '.join(map(str, sorted(steps)))}", code="ends-differ"
-                )
+                raise StateMismatch(f"workers end after different steps: {sorted(steps)}", code="ends-differ")
         if any(len({digest for digest in digests if digest}) > 1 for digests in list(zip(*said, strict=True))[1:]):
             self.name_difference()
 
     def leave(self, reason: str) -> None:
         """Wait until no other worker needs this one's state any more."""
-        request = self._leave_request or self._request_leave(reason)
+        request = self._leave_request or self.request_leave(reason)
         while not request.is_granted():
             self.regroup()  # which asks again
             assert self._leave_request is not None
             request = self._leave_request
 
-    def request_leave(self) -> None:
-        """SIGTERM's wish, which all have heard with the step just committed."""
-        self._request_leave(ASKED)
-
-    def _request_leave(self, reason: str) -> LeaveRequest:
+    def request_leave(self, reason: str = ASKED) -> LeaveRequest:
+        """Without a reason: SIGTERM's wish, which all have heard with the step just committed."""
         generation, step = self.world.generation, self._work.step
         self.state = EngineState.LEAVING
         self._leave_request = LeaveRequest(

@@ -1,5 +1,5 @@
-"""Random streams keyed by (seed, step, micro-batch): dropout is the same on whichever worker and whenever a micro-batch
-is computed."""
+"""The same bits on every worker: random streams keyed by (seed, step, micro-batch), so that dropout is the same on
+whichever worker and whenever a micro-batch is computed; and in exact mode, the same kernels in the same order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import random
 import sys
 
 import torch
+
+from everstep import env
 
 
 def micro_batch_seed(seed: int, step: int, micro_batch: int) -> int:
@@ -28,3 +30,14 @@ def seed_everything(value: int) -> None:
     random.seed(value)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(value & 0xFFFFFFFF)
+
+
+def fix_kernels(threads: int, *, is_cuda: bool) -> None:
+    """The number of threads changes how sums are split; cuBLAS, cuDNN and atomics have variants that differ by the
+    run."""
+    torch.set_num_threads(threads)
+    if is_cuda:
+        env.set_default("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS at its first use in the process
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False

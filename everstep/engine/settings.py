@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from everstep.engine.arguments import check_count
 from everstep.errors import UsageError
 
 
@@ -21,24 +22,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         for micro_batches in (self.num_micro_batches, self.micro_batches_per_worker):
-            if micro_batches is not None and micro_batches < 1:
-                raise UsageError(
-                    f"micro_batches={micro_batches}: a global batch has at least one micro-batch",
-                    hint="use micro_batches=1 or more",
-                    code="micro-batches-not-positive",
-                )
+            if micro_batches is not None:
+                check_count("micro_batches", micro_batches, of="micro-batches", code="micro-batches-not-positive")
         if self.reduce not in ("fast", "exact"):
             raise UsageError(
-                f"reduce={self.reduce!r} is not known",
-                hint='use reduce="exact" or reduce="fast"',
-                code="reduce-unknown",
+                f"reduce={self.reduce!r}", hint='use reduce="exact" or reduce="fast"', code="reduce-unknown"
             )
-        if self.threads < 1:
-            raise UsageError(
-                f"threads={self.threads}: computing takes at least one thread",
-                hint="use threads=1 or more",
-                code="threads-not-positive",
-            )
+        check_count("threads", self.threads, of="threads", code="threads-not-positive")
 
     @property
     def is_exact(self) -> bool:

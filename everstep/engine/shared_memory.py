@@ -121,5 +121,13 @@ def needed_bytes(shapes: list[tuple[int, torch.dtype]]) -> int:
     return sum(_aligned(numel * dtype.itemsize) for numel, dtype in shapes)
 
 
+def shared_tensors(shapes: list[tuple[int, torch.dtype]]) -> tuple[SharedBlock | None, list[Tensor]]:
+    """A block with room for tensors of these lengths and types; nothing where there is no such memory."""
+    if not is_available():
+        return None, []
+    block = SharedBlock(needed_bytes(shapes))
+    return block, cut(block.bytes, shapes)
+
+
 def _aligned(size: int) -> int:
     return -(-size // _ALIGN) * _ALIGN

@@ -10,21 +10,21 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 Endpoint = tuple[str, int]
 
 
 def listeners() -> set[Endpoint]:
     """Addresses on which this process listens."""
-    return {name for sock in _sockets() if _is_listening(sock) and (name := _name(sock)) is not None}
+    return {name for sock in _sockets() if _is_listening(sock) and (name := _asked(sock.getsockname)) is not None}
 
 
 def hold(own: Endpoint | None, peers: set[Endpoint]) -> list[socket.socket]:
     """Duplicates of the established connections accepted at `own` or made to one of `peers`."""
     held = []
     for sock in _sockets():
-        local, remote = _name(sock), _peer(sock)
+        local, remote = _asked(sock.getsockname), _asked(sock.getpeername)
         if remote is not None and (local == own or remote in peers):
             # Not sock.dup(): it would make gloo's end blocking, since the mode belongs to the shared description.
             held.append(socket.socket(fileno=os.dup(sock.fileno())))
@@ -59,19 +59,10 @@ def _is_listening(sock: socket.socket) -> bool:
     return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
-def _name(sock: socket.socket) -> Endpoint | None:
+def _asked(ask: Callable[[], tuple[str, int] | tuple[str, int, int, int]]) -> Endpoint | None:
+    """One end's address; None: there is none, or no more."""
     try:
-        return _plain(sock.getsockname())
+        name = ask()
     except OSError:
         return None
-
-
-def _peer(sock: socket.socket) -> Endpoint | None:
-    try:
-        return _plain(sock.getpeername())
-    except OSError:
-        return None
-
-
-def _plain(name: tuple[str, int] | tuple[str, int, int, int]) -> Endpoint:
     return name[0].removeprefix("::ffff:"), name[1]

@@ -13,14 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from everstep.engine.agreed_values import Agreed, weighted_mean
-from everstep.engine.data_source import DataSource
 from everstep.engine.leaf_sums import Target
 from everstep.engine.plan import MicroBatch, plan_step
 from everstep.engine.pulse import STEPS, Header, Pulse, PulseDecision, decide_pulse, in_order
 from everstep.engine.registry import Registry
 from everstep.engine.regroup import MakeMembership, Regrouping
 from everstep.engine.seeds import micro_batch_seed, seed_everything
-from everstep.engine.settings import Settings
 from everstep.engine.step_sum import Summed
 from everstep.engine.step_work import Integrity, StepWork
 from everstep.engine.world import World
@@ -31,8 +29,8 @@ from everstep.wire import COMPUTING, OUTSIDE, WAITING
 
 
 class Engine:
-    """One per process. `configure` first; then next_micro_batch, begin_micro_batch, update and end_micro_batch, over
-    and over. `regrouping`: where it is between generations; `work`: what it holds."""
+    """One per process. First `work.configure`; then next_micro_batch, begin_micro_batch, update and end_micro_batch,
+    over and over. `regrouping`: where it is between generations; `work`: what it holds."""
 
     def __init__(self, make_membership: MakeMembership, board: ProgressPage) -> None:
         self.work = StepWork(self._backward_ended)
@@ -50,13 +48,6 @@ class Engine:
 
     # --- what it is made of -------------------------------------------------------------------------------
 
-    def configure(self, settings: Settings, data: DataSource | None = None) -> None:
-        self.work.configure(settings, data)
-
-    def resume(self, step: int) -> None:
-        """Count on from a checkpoint's step."""
-        self.work.resume(step)
-
     @property
     def registry(self) -> Registry:
         return self.work.registry
@@ -71,17 +62,9 @@ class Engine:
         return self.regrouping.world
 
     @property
-    def came_late(self) -> bool:
-        """Its first state was that of workers that were training."""
-        return self.regrouping.came_late
-
-    @property
     def is_whole(self) -> bool:
         """No update broke off half-way: what is registered is the state after `step` steps."""
         return self.work.integrity is not Integrity.BROKEN
-
-    def join(self) -> None:
-        self.regrouping.join()
 
     def close(self) -> None:
         self.work.close()
@@ -104,13 +87,12 @@ class Engine:
 
     def next_micro_batch(self) -> MicroBatch:
         """The micro-batch that this worker has to compute next; regroups first if it must, or leaves."""
-        self.join()
+        self.regrouping.join()
         _ = self.work.gradients  # from here on, what is summed is fixed
         self.regrouping.be_ready()
         if not self.is_whole:
             raise PermanentError(
-                f"the update of step {self.step} broke off half-way and no peer holds the state",
-                code="update-broke-off",
+                f"the update of step {self.step} broke off, and no peer holds the state", code="update-broke-off"
             )
         if self.work.plan is None:
             self.work.make_plan(self.world)
@@ -150,15 +132,11 @@ class Engine:
     def _check_next(self, micro_batch: MicroBatch, weight: float) -> None:
         if self._micro_batch is not None:
             raise UsageError(
-                "a step inside a step",
-                hint="leave `with trainer.step():` before entering it again",
-                code="step-inside-step",
+                "a step inside a step", hint="leave `with trainer.step():` before the next", code="step-inside-step"
             )
         if weight < 0:
             raise UsageError(
-                f"weight={weight} is negative",
-                hint="use the number of samples or tokens in the micro-batch",
-                code="weight-negative",
+                f"weight={weight}", hint="use the micro-batch's number of samples or tokens", code="weight-negative"
             )
         todo = self.work.todo
         is_mine = not todo if micro_batch.is_ghost else micro_batch.index in todo
@@ -327,8 +305,7 @@ class Engine:
             self._note = work.data.note()
             total = in_order(work.weights[micro_batch] for micro_batch in range(work.num_micro_batches))
             return work.sum.finish_alone(self._pulse(), total, work.buffers)
-        is_closed = self.regrouping.is_closed
-        return work.sum.finish(self._pulse(), is_closed=is_closed)
+        return work.sum.finish(is_closed=self.regrouping.is_closed, pulse=self._pulse())
 
     def _pulse(self) -> Pulse:
         work = self.work
@@ -426,10 +403,6 @@ class Engine:
         if self.offered is not None or self.is_in_micro_batch:
             return self._decision is None or not self.is_in_micro_batch
         return self._is_in_loop and bool(self.work.todo) and not self.work.void.issuperset(self.work.held)
-
-    def conclude(self) -> None:
-        """No further step is wanted here: make sure that all hold the last one before any worker goes."""
-        self.regrouping.conclude()
 
     def died_of(self, error: BaseException) -> None:
         """The script has not handled it: stop the job if it concerns all, and let the agent know if it is the

@@ -5,6 +5,8 @@ attempt that failed is dropped; if its thread is stuck inside gloo it is abandon
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,16 +14,15 @@ from torch import Tensor, nn
 
 from everstep.engine import background
 from everstep.engine.buckets import BucketLayout, Flats
-from everstep.engine.communication_thread import CommunicationThread
 from everstep.engine.group import Group
-from everstep.engine.host_staging import CudaStaging, HostStaging, Staging
+from everstep.engine.host_staging import CudaStaging, HostStaging
 from everstep.engine.leaf_sums import ExactFold, FastFold, Fold, Target
 from everstep.engine.mean import divide
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.plan import Plan
 from everstep.engine.pulse import Header, Pulse
-from everstep.engine.reduction import Reduction, ResultBuffer, Scratch, Task
-from everstep.engine.shared_memory import SMALL_BYTES, Shelf, needed_bytes
+from everstep.engine.reduction import Reduction, Scratch, Task
+from everstep.engine.shared_memory import SMALL_BYTES, Shelf, needed_bytes, shared_tensors
 from everstep.errors import PeerLost, UsageError
 
 
@@ -46,7 +47,7 @@ class Sum:
         self.fold: Fold = ExactFold(num_leaves, make) if is_exact else FastFold(make)
         self.result = Flats(layout, parameters, is_private=True)  # users may write to their gradients
         self._num_parameters = len(parameters)
-        self._outbox, self._scratch, self._shelf = ResultBuffer(layout), Scratch(layout), Shelf()
+        self._outbox, self._scratch, self._shelf = shared_tensors(layout.shapes), Scratch(layout), Shelf()
         self._staging = _make_staging(layout)
         self._thread = CommunicationThread()
         self._reduction: Reduction | None = None
@@ -125,7 +126,32 @@ class Sum:
         self._thread.close()
 
 
-def _make_staging(layout: BucketLayout) -> Staging:
+class CommunicationThread:
+    """The one of a worker: runs reductions one after the other, each to its end."""
+
+    def __init__(self) -> None:
+        self._todo: queue.SimpleQueue[Reduction | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def take(self, reduction: Reduction) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="everstep-communication", daemon=True)
+            self._thread.start()
+        self._todo.put(reduction)
+
+    def close(self) -> None:
+        """Ends after its present reduction. A thread stuck in a broken operation is abandoned; it is a daemon."""
+        if self._thread is not None:
+            self._todo.put(None)
+            self._thread.join(timeout=5)
+            self._thread = None
+
+    def _work(self) -> None:
+        while (reduction := self._todo.get()) is not None:
+            reduction.run()
+
+
+def _make_staging(layout: BucketLayout) -> HostStaging:
     devices = {bucket.device for bucket in layout.buckets}
     if all(device.type == "cpu" for device in devices):
         return HostStaging()

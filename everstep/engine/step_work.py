@@ -15,14 +15,13 @@ import torch
 
 from everstep.engine.agreed_values import Agreed
 from everstep.engine.buckets import lay_out, trainable
-from everstep.engine.data_source import DataSource, NoData
-from everstep.engine.determinism import fix_kernels
+from everstep.engine.data_source import DataSource
 from everstep.engine.gradients import Gradients
 from everstep.engine.leadership import Leadership, MemberHello
-from everstep.engine.micro_batch_pace import MicroBatchPace
 from everstep.engine.module_buffers import ModuleBuffers
-from everstep.engine.plan import Plan, plan_step
+from everstep.engine.plan import MicroBatchPace, Plan, plan_step
 from everstep.engine.registry import Registry
+from everstep.engine.seeds import fix_kernels
 from everstep.engine.settings import Settings
 from everstep.engine.step_sum import Sum
 from everstep.engine.worker_comparison import Comparison
@@ -42,7 +41,7 @@ class StepWork:
     def __init__(self, on_backward_end: Callable[[], None]) -> None:
         self.registry = Registry()
         self.comparison = Comparison()
-        self.data: DataSource = NoData()
+        self.data = DataSource()
         self.step = 0  # committed steps
         self.integrity = Integrity.WHOLE
         self.num_loads = 0  # of a peer's state
@@ -62,9 +61,7 @@ class StepWork:
     def settings(self) -> Settings:
         if self._settings is None:
             raise UsageError(
-                "the engine is not configured",
-                hint="make an ElasticTrainer or a controller first",
-                code="engine-not-configured",
+                "the engine has no settings", hint="make an ElasticTrainer or controller", code="engine-not-configured"
             )
         return self._settings
 
@@ -76,22 +73,19 @@ class StepWork:
     def is_built(self) -> bool:
         return self._gradients is not None
 
-    def configure(self, settings: Settings, data: DataSource | None) -> None:
+    def configure(self, settings: Settings, data: DataSource | None = None) -> None:
         if self.is_built:
             raise UsageError(
-                "training has begun already",
-                hint="make one ElasticTrainer or controller per process",
-                code="configured-after-first-step",
+                "training has begun", hint="make one ElasticTrainer or controller", code="configured-after-first-step"
             )
         self._settings = settings
         self.data = data or self.data
 
     def resume(self, step: int) -> None:
+        """Count on from a checkpoint's step."""
         if self.is_built:
             raise UsageError(
-                "training has begun already",
-                hint="load the trainer's state before the first step",
-                code="resumed-after-first-step",
+                "training has begun", hint="load the state before the first step", code="resumed-after-first-step"
             )
         self.step = step
 
@@ -189,7 +183,6 @@ class StepWork:
     # --- towards the peers --------------------------------------------------------------------------------
 
     def hello(self, *, worker: str, job: str, settled: int, is_agreeing: bool) -> MemberHello:
-        held = list(self.held)
         return MemberHello(
             worker=worker,
             job=job,
@@ -202,7 +195,7 @@ class StepWork:
             is_exact=self.settings.is_exact,
             torch=torch.__version__,
             is_agreeing=is_agreeing,
-            held=held,
+            held=list(self.held),
             answers=self.agreed.answers,
         )
 

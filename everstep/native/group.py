@@ -17,9 +17,7 @@ def init_process_group(backend: str | None = None, **torch_arguments: Any) -> No
     needed and not used. Without `everstep run` the world is this process alone."""
     if backend not in (None, "gloo", "nccl", "cpu:gloo", "cpu:gloo,cuda:gloo", "cpu:gloo,cuda:nccl"):
         raise UsageError(
-            f"backend={backend!r} cannot follow the world",
-            hint='use backend="gloo" or "nccl"',
-            code="backend-cannot-follow",
+            f"backend={backend!r} cannot follow the world", hint="use gloo or nccl", code="backend-cannot-follow"
         )
     process_engine.follow_world(wants_nccl=backend is not None and backend.endswith("nccl"))
 

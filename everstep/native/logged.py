@@ -111,7 +111,5 @@ def _value(name: str, value: Any) -> Any:
         return float(value)
     shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else f" {value!r:.40}"
     raise UsageError(
-        f"log({name}=…) got a {type(value).__name__}{shape}",
-        hint="give one number: a mean over the batch",
-        code="logged-not-a-number",
+        f"log({name}=…) got a {type(value).__name__}{shape}", hint="give one number", code="logged-not-a-number"
     )

@@ -3,8 +3,9 @@ none."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from everstep import env
 from everstep.data.loader import DataLoader
 from everstep.data.position import Position
 from everstep.engine import process_engine
+from everstep.engine.arguments import check_kind
 from everstep.engine.data_parallel import is_classic, unwrap
 from everstep.engine.data_source import DataSource
 from everstep.engine.optimizer_gates import StepGate, explain
@@ -24,10 +26,12 @@ from everstep.engine.pulse import NOWHERE, DataPlace, PulseDecision
 from everstep.engine.settings import Settings
 from everstep.engine.step import Engine
 from everstep.errors import PeerLost, UsageError
+from everstep.events import emit
 from everstep.native.logged import Logged
-from everstep.native.progress import ProgressReporter
 
 T = TypeVar("T")
+
+_REPORT_S = 0.5  # numbers that change faster cannot be read
 
 
 class ElasticTrainer:
@@ -50,8 +54,7 @@ class ElasticTrainer:
         threads: int = 1,
         engine: Engine | None = None,
     ) -> None:
-        _check_arguments(model, dataloader, micro_batches)
-        _check_device(model)
+        _check_model(model)
         self.engine = engine or process_engine.current(is_fixed=is_classic(model))
         self._are_micro_batches_given = micro_batches is not None
         self._settings = Settings(reduce=reduce, seed=seed, threads=threads)
@@ -64,7 +67,8 @@ class ElasticTrainer:
         self._logged, self._at = Logged(), (0, 0, 0.0)  # of the micro-batch in progress: step, number, weight
         self._on_leave: list[Callable[[], Any]] = []
         self._is_left_by_all = False
-        self._progress = ProgressReporter(self.engine, self._loader, self._logged)
+        self._reported_at = float("-inf")
+        self._num_epochs: int | None = None  # of `epochs`; None: unknown
         self._parameters = {id(each) for each in model.parameters()}
         self._must_learn = True  # by the first step: one without any gradient is a mistake of the script
         self._is_unused = False
@@ -75,7 +79,7 @@ class ElasticTrainer:
 
     def _set_micro_batches(self, micro_batches: int) -> None:
         self._settings = replace(self._settings, num_micro_batches=micro_batches)
-        self.engine.configure(self._settings, self._data)
+        self.engine.work.configure(self._settings, self._data)
         if self._loader is not None:
             self._loader.bind(self.engine, micro_batches)
 
@@ -135,7 +139,7 @@ class ElasticTrainer:
         the progress line."""
         if not self.engine.is_in_micro_batch:
             raise UsageError(
-                "log() outside of a step", hint="call it inside `with trainer.step():`", code="log-outside-step"
+                "log() outside of a step", hint="call it in `with trainer.step():`", code="log-outside-step"
             )
         step, micro_batch, weight = self._at
         if weight:
@@ -153,9 +157,7 @@ class ElasticTrainer:
         state."""
         if not callable(act):
             raise UsageError(
-                f"on_leave() got a {type(act).__name__}",
-                hint="give a function: trainer.on_leave(save)",
-                code="on-leave-not-callable",
+                f"on_leave() got a {type(act).__name__}", hint="trainer.on_leave(save)", code="on-leave-not-callable"
             )
         self._on_leave.append(act)
         return act
@@ -164,7 +166,7 @@ class ElasticTrainer:
         """To a door built on this one, with notes and metrics of its own; it need not train on all batches.
 
         `note()`: what all workers are to know with each step; `committed(decision)` then has all workers' notes."""
-        self._data.guest = _InnerDoor(note=note, committed=committed)
+        self._data.guest = (note, committed)
 
     def _committed(self, decision: PulseDecision) -> None:
         self._logged.hear(decision.notes, before_step=self.engine.step - 1)
@@ -172,7 +174,22 @@ class ElasticTrainer:
         is_used = any(decision.used) or decision.is_empty or not self._parameters
         self._is_unused = self._must_learn and not is_used
         self._must_learn = self._must_learn and not any(decision.used)
-        self._progress.report()
+        self._report_progress()
+
+    def _report_progress(self) -> None:
+        """Now and then, by the first worker."""
+        now = time.monotonic()
+        if self.rank or self._loader is None or now - self._reported_at < _REPORT_S:
+            return
+        self._reported_at = now
+        emit(
+            "training.progress",
+            step=self.num_steps,
+            epoch=self._loader.position.epoch,
+            num_epochs=self._num_epochs,
+            num_steps=len(self._loader) * self._num_epochs if self._num_epochs else None,
+            loss=self._logged.last.get("loss"),
+        )
 
     def _check_owner(self, optimizer: Any) -> None:
         groups = optimizer.param_groups
@@ -207,7 +224,7 @@ class ElasticTrainer:
             raise UsageError(
                 "epochs() without a loader", hint="ElasticTrainer(model, dataloader)", code="epochs-without-loader"
             )
-        self._progress.num_epochs = number
+        self._num_epochs = number
         self.engine.next_micro_batch()
         epoch = loader.position.first_unfinished
         while epoch < number:
@@ -215,7 +232,7 @@ class ElasticTrainer:
             yield epoch
             loader.leave_epoch(epoch)
             epoch = max(epoch + 1, loader.position.first_unfinished)
-        self.engine.conclude()
+        self.engine.regrouping.conclude()
 
     def micro_batches(self, steps: int) -> Iterator[MicroBatch]:
         """Without a loader: the micro-batches that this worker computes until `steps` steps are committed; then all
@@ -225,7 +242,7 @@ class ElasticTrainer:
             if self.engine.step < steps:
                 self._micro_batch = micro_batch
                 yield micro_batch
-        self.engine.conclude()
+        self.engine.regrouping.conclude()
 
     def step(self, weight: float | None = None) -> _Step:
         """One micro-batch. `weight`: its share in the mean, such as its number of tokens; else its number of
@@ -275,7 +292,7 @@ class ElasticTrainer:
             )
         self._settings = replace(self._settings, seed=seed)
         self._set_micro_batches(micro_batches)
-        self.engine.resume(state["num_steps"])
+        self.engine.work.resume(state["num_steps"])
         self._logged.load_state_dict(state.get("logged", {}))
         if self._loader is not None:
             self._loader.load_state_dict(state.get("data", {}))
@@ -307,20 +324,12 @@ class _Step:
         return isinstance(error, PeerLost)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _InnerDoor:
-    """A door that is built on the trainer."""
-
-    note: Callable[[], bytes]
-    committed: Callable[[PulseDecision], None]
-
-
 class _LoopData(DataSource):
     """What a trainer's loop gives the engine: the loader's position, and what the script logs."""
 
     def __init__(self, trainer: ElasticTrainer) -> None:
         self._trainer = trainer
-        self.guest: _InnerDoor | None = None
+        self.guest: tuple[Callable[[], bytes], Callable[[PulseDecision], None]] | None = None  # a door built on this
 
     @property
     def _position(self) -> Position | None:
@@ -336,7 +345,7 @@ class _LoopData(DataSource):
         return self._position.void_micro_batches() if self._position is not None else ()
 
     def note(self) -> bytes:
-        return self._trainer._logged.note() if self.guest is None else self.guest.note()
+        return self._trainer._logged.note() if self.guest is None else self.guest[0]()
 
     def last_note(self, note: bytes) -> bytes:
         return self._trainer._logged.last_note(note) if self.guest is None else note
@@ -347,7 +356,7 @@ class _LoopData(DataSource):
         if self._position is not None:
             self._position.advance()  # with every step, empty or not
         if self.guest is not None:
-            self.guest.committed(decision)
+            self.guest[1](decision)
 
 
 def _sorted_by_kind(things: Sequence[Any]) -> dict[str, list[Any]]:
@@ -380,22 +389,9 @@ def _kind(thing: Any) -> str | None:
     return "optimizer" if hasattr(thing, "param_groups") else "scheduler"
 
 
-def _check_arguments(model: Any, dataloader: Any, micro_batches: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise UsageError(
-            f"ElasticTrainer got a {type(model).__name__} in place of a model",
-            hint="ElasticTrainer(model, dataloader), in this order",
-            code="model-not-a-module",
-        )
-    if micro_batches is not None and (isinstance(micro_batches, bool) or not isinstance(micro_batches, int)):
-        raise UsageError(
-            f"micro_batches={micro_batches!r} is a {type(micro_batches).__name__}",
-            hint="give a whole number: micro_batches=8",
-            code="micro-batches-not-whole",
-        )
-
-
-def _check_device(model: nn.Module) -> None:
+def _check_model(model: Any) -> None:
+    hint = "ElasticTrainer(model, dataloader), in this order"
+    check_kind("ElasticTrainer's model", model, nn.Module, hint=hint, code="model-not-a-module")
     unplaced = [name for name, tensor in model.named_parameters() if tensor.device.type == "meta"]
     if unplaced:
         raise UsageError(
@@ -406,7 +402,5 @@ def _check_device(model: nn.Module) -> None:
     devices = sorted({str(tensor.device) for tensor in model.parameters()})
     if len(devices) > 1:
         raise UsageError(
-            f"the model's parameters are on {', '.join(devices)}",
-            hint="one worker trains on one device",
-            code="model-on-several-devices",
+            f"parameters are on {', '.join(devices)}", hint="a worker has one device", code="model-on-several-devices"
         )

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from everstep.engine.arguments import check_count, check_kind
 from everstep.errors import UsageError
 
 log = logging.getLogger("everstep")
@@ -74,12 +75,7 @@ class EarlyStopping(PyTorchCallback):
     def __init__(
         self, context: Any, metric: str, *, patience: int = 3, min_delta: float = 0.0, smaller_is_better: bool = True
     ) -> None:
-        if patience < 1:
-            raise UsageError(
-                f"patience={patience}",
-                hint="the number of validations to wait, 1 or more",
-                code="patience-not-positive",
-            )
+        check_count("patience", patience, of="validations", code="patience-not-positive")
         self._context, self.metric, self.patience = context, metric, patience
         self._delta, self._sign = min_delta, 1 if smaller_is_better else -1
         self.best: float | None = None
@@ -113,20 +109,11 @@ class Callbacks:
     """All callbacks of a trial, called in order."""
 
     def __init__(self, given: Any) -> None:
-        if not isinstance(given, Mapping):
-            raise UsageError(
-                f"build_callbacks returned an object of type {type(given).__name__}",
-                hint='return a dict: {"name": callback}',
-                code="callbacks-not-a-dict",
-            )
+        hint = 'return a dict: {"name": callback}'
+        check_kind("build_callbacks", given, Mapping, hint=hint, code="callbacks-not-a-dict")
         self.all: dict[str, PyTorchCallback] = dict(given)
         for name, each in self.all.items():
-            if not isinstance(each, PyTorchCallback):
-                raise UsageError(
-                    f"callback {name!r} is of type {type(each).__name__}",
-                    hint="subclass PyTorchCallback",
-                    code="not-a-callback",
-                )
+            check_kind(f"callback {name!r}", each, PyTorchCallback, hint="subclass it", code="not-a-callback")
 
     def call(self, hook: str, *args: Any) -> None:
         for each in self.all.values():

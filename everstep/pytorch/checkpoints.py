@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from everstep.engine.step import Engine
 from everstep.errors import CheckpointFailed, StateMismatch, UsageError
 from everstep.ipc.progress_page import ProgressPage
 from everstep.pytorch.context import PyTorchTrialContext
-from everstep.pytorch.run_folder import digest_of
+from everstep.pytorch.fit_plan import FitPlan
+from everstep.pytorch.run_folder import RunPaths, digest_of
 from everstep.pytorch.trial import PyTorchTrial
 
 log = logging.getLogger("everstep")
@@ -34,39 +36,24 @@ POLL_S = 0.1  # how often to check whether the world has changed, while waiting 
 
 
 class TrialCheckpoints:
-    """In one place, by one Checkpointer. `on_durable` gets the uuid and step of each checkpoint once it is durable;
-    `is_void` says whether the world in which a save was begun is over, `is_chief` whether this worker leads."""
+    """In one place, by one Checkpointer. `on_durable` gets the uuid and step of each checkpoint once it is durable."""
 
     def __init__(
-        self,
-        uri: str,
-        *,
-        hparams: Mapping[str, Any],
-        metric: str | None,
-        smaller_is_better: bool,
-        keep_latest: int | None,
-        keep_best: int,
-        on_durable: Callable[[str, int], None],
-        is_void: Callable[[], bool],
-        is_chief: Callable[[], bool],
+        self, paths: RunPaths, plan: FitPlan, context: PyTorchTrialContext, on_durable: Callable[[str, int], None]
     ) -> None:
-        code = _code_folder()
-
-        def make() -> Checkpointer:
-            return Checkpointer(
-                uri,
-                keep_latest=keep_latest,
-                keep_best=keep_best,
-                metric=metric,
-                mode="min" if smaller_is_better else "max",
-                hparams=hparams,
-                code=code,
-            )
-
-        self._make, self._hparams = make, hparams
-        self._checkpointer = make()
+        self._make = partial(
+            Checkpointer,
+            paths.checkpoints,
+            keep_latest=paths.keep_latest,
+            keep_best=paths.keep_best,
+            metric=plan.metric,
+            mode="min" if plan.smaller_is_better else "max",
+            hparams=context.get_hparams(),
+            code=_code_folder(),
+        )
+        self._checkpointer = self._make()
         self.uri = self._checkpointer.uri
-        self._on_durable, self._is_void, self._is_chief = on_durable, is_void, is_chief
+        self._context, self._on_durable = context, on_durable
         self._pending: int | None = None  # step of a save that was not reported yet
 
     def uuid(self, step: int) -> str:
@@ -80,7 +67,7 @@ class TrialCheckpoints:
         """The loaded checkpoint must be of the same run: with another learning rate, its optimizer would keep the old
         one."""
         loaded = self._checkpointer.loaded
-        was, now = (loaded.hparams or {}) if loaded is not None else {}, self._hparams
+        was, now = (loaded.hparams or {}) if loaded is not None else {}, self._context.get_hparams()
         if digest_of(was) != digest_of(now):
             changes = [
                 f"{key} was {was.get(key, 'absent')}, is {now.get(key, 'absent')}"
@@ -93,67 +80,40 @@ class TrialCheckpoints:
                 code="checkpoints-of-another-run",
             )
 
-    def save(self, step: int, state: dict[str, Any], metrics: Mapping[str, float]) -> str:
+    def save(self, step: int, state: dict[str, Any], metrics: Mapping[str, float]) -> None:
         """Returns when the state is copied; the rest happens in the background."""
         self.finish()
-        if self._checkpointer.save(step, state, metrics=metrics) or not self._is_chief():
+        if self._checkpointer.save(step, state, metrics=metrics) or not self._context.is_chief:
             self._pending = step
-        return self.uuid(step)
 
-    def save_alone(self, step: int, state: dict[str, Any], metrics: Mapping[str, float]) -> str:
+    def save_alone(self, step: int, state: dict[str, Any]) -> str:
         """By this worker alone; returns when it is durable."""
         with self._make() as checkpointer:
-            checkpointer.save(step, state, metrics=metrics, wait=True)
-        self._pending = step
-        self._report()
+            checkpointer.save(step, state, wait=True)
+        self._pending = None
+        self._on_durable(self.uuid(step), step)
         return self.uuid(step)
 
     def finish(self) -> bool:
         """Wait until the last save is durable, and report it. False: it failed, which was logged, or a lost worker's
         share is missing."""
-        if self._pending is None:
+        if (step := self._pending) is None:
             return True
+        is_durable = False
         try:
-            while not self._checkpointer.wait(POLL_S):
-                if self._is_void():
-                    log.warning("the checkpoint of batch %d is incomplete: the world has changed", self._pending)
-                    self._pending = None
-                    return False
+            while not (is_durable := self._checkpointer.wait(POLL_S)):
+                if self._context.engine.regrouping.is_closed:
+                    log.warning("the checkpoint of batch %d is incomplete: the world has changed", step)
+                    break
         except CheckpointFailed as failed:
             log.error("%s", failed)
-            self._pending = None
-            return False
-        self._report()
-        return True
-
-    def _report(self) -> None:
-        step, self._pending = self._pending, None
-        assert step is not None
-        self._on_durable(self.uuid(step), step)
-
-    def record(self, step: int) -> None:
-        """Make it findable by its uuid. Called by the chief."""
-        index.record(self.uuid(step), self.uri, step)
+        self._pending = None
+        if is_durable:
+            self._on_durable(self.uuid(step), step)
+        return is_durable
 
     def close(self) -> None:
         self._checkpointer.close()
-
-
-def contents(trial: PyTorchTrial, context: PyTorchTrialContext, **parts: Any) -> dict[str, Any]:
-    """The state. It holds the models and optimizers themselves: the Checkpointer copies them during the next batch."""
-    kind = type(trial)
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
-    return {
-        "format": FORMAT,
-        "trial": {"class": f"{kind.__module__}:{kind.__qualname__}", "script": Path(main).name if main else ""},
-        "experiment": context.get_experiment_config(),
-        "models": list(context.models),
-        "optimizers": list(context.optimizers),
-        "schedulers": [each.scheduler for each in context.lr_schedulers],
-        "scaler": context.scaler,
-        "aggregated": [context.aggregated[id(optimizer)] for optimizer in context.optimizers],
-        **parts,
-    }
 
 
 def check_format(state: Any, name: str) -> None:
@@ -198,9 +158,7 @@ def _load(thing: Any, saved: Any, where: str) -> None:
         thing.load_state_dict(saved)
     except (RuntimeError, ValueError, KeyError) as error:  # torch's, for shapes and names
         raise StateMismatch(
-            f"{where} does not fit: {error}",
-            hint=_OTHER_CODE,
-            code="checkpoint-does-not-fit",
+            f"{where} does not fit: {error}", hint=_OTHER_CODE, code="checkpoint-does-not-fit"
         ) from error
 
 
@@ -250,9 +208,7 @@ def load_trial_from_checkpoint_path(
         origin = json.loads((folder / "checkpoint.json").read_text())
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"not the folder of a checkpoint: {folder}: {error}",
-            hint="everstep.experimental.client.get_checkpoint(uuid)",
-            code="not-a-checkpoint-folder",
+            f"{folder} is not a checkpoint: {error}", hint="client.get_checkpoint(uuid)", code="not-a-checkpoint-folder"
         ) from error
     with Checkpointer(origin["uri"]) as checkpointer:
         state = checkpointer.load(origin["step"])
@@ -283,6 +239,6 @@ def _trial_class(spec: Mapping[str, str], code: Path) -> type[PyTorchTrial]:
         found = getattr(found, part, None)
     if not isinstance(found, type) or not issubclass(found, PyTorchTrial):
         raise UsageError(
-            f"{module_name} in {code} has no trial {name!r}", hint="give trial_class=…", code="trial-class-not-found"
+            f"{code} has no trial {module_name}.{name}", hint="give trial_class=…", code="trial-class-not-found"
         )
     return found

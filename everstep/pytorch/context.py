@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.optim import Optimizer
 
 from everstep import env
+from everstep.engine.arguments import check_count, check_kind
 from everstep.engine.step import Engine
 from everstep.engine.world import ALONE
 from everstep.errors import UsageError
@@ -50,12 +50,10 @@ class PyTorchTrialContext:
         threads: int = 1,
         checkpoints: str | None = None,
     ) -> None:
-        if type(aggregation_frequency) is not int or aggregation_frequency < 1:
-            raise UsageError(
-                f"aggregation_frequency={aggregation_frequency!r}",
-                hint="a number of batches, 1 or more",
-                code="aggregation-frequency-not-positive",
-            )
+        code = "aggregation-frequency-not-positive"
+        self.aggregation_frequency = check_count(
+            "aggregation_frequency", aggregation_frequency, of="batches", code=code
+        )
         self.models: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
         self.lr_schedulers: list[LRScheduler] = []
@@ -64,7 +62,6 @@ class PyTorchTrialContext:
         self.aggregated: dict[int, AggregatedGradients] = {}  # by id of the optimizer
         self.distributed = distributed
         self.device = device
-        self.aggregation_frequency = aggregation_frequency
         self.has_tensorboard = enable_tensorboard_logging
         self.micro_batches = micro_batches
         self.seed, self.reduce, self.threads = seed, reduce, threads
@@ -90,23 +87,14 @@ class PyTorchTrialContext:
 
         DDP's arguments are accepted and have no effect."""
         self._check_early("wrap_model")
-        if not isinstance(model, nn.Module):
-            raise UsageError(
-                f"wrap_model got an object of type {type(model).__name__}",
-                hint="give it a torch.nn.Module",
-                code="not-a-model",
-            )
+        check_kind("wrap_model", model, nn.Module, hint="give it a torch.nn.Module", code="not-a-model")
         if isinstance(model, TorchDDP):
             raise UsageError(
-                "wrap_model got torch's DistributedDataParallel",
-                hint="give it the model itself",
-                code="model-is-wrapped-in-ddp",
+                "wrap_model got torch's DDP", hint="give it the model itself", code="model-is-wrapped-in-ddp"
             )
         if unknown := sorted(set(ddp_arguments) - _DDP_ARGUMENTS):
             raise UsageError(
-                f"wrap_model: unknown arguments {unknown}",
-                hint=f"DDP has {sorted(_DDP_ARGUMENTS)}",
-                code="ddp-arguments-unknown",
+                f"wrap_model got {unknown}", hint=f"DDP has {sorted(_DDP_ARGUMENTS)}", code="ddp-arguments-unknown"
             )
         if not any(model is each for each in self.models):
             self.models.append(model.to(self.device))
@@ -121,12 +109,7 @@ class PyTorchTrialContext:
     ) -> Optimizer:
         """The optimizer steps once per global batch. Returns the same optimizer."""
         self._check_early("wrap_optimizer")
-        if not isinstance(optimizer, Optimizer):
-            raise UsageError(
-                f"wrap_optimizer got an object of type {type(optimizer).__name__}",
-                hint="give it a torch.optim.Optimizer",
-                code="not-an-optimizer",
-            )
+        check_kind("wrap_optimizer", optimizer, Optimizer, hint="give it one of torch.optim", code="not-an-optimizer")
         if backward_passes_per_step != 1 or fp16_compression:
             raise UsageError(
                 "backward_passes_per_step and fp16_compression belong to Horovod, which is not supported",
@@ -151,11 +134,7 @@ class PyTorchTrialContext:
         """Pass the scaler to step_optimizer, then call its update(). Returns the same scaler."""
         self._check_early("wrap_scaler")
         if self.scaler is not None and self.scaler is not scaler:
-            raise UsageError(
-                "wrap_scaler got a second scaler",
-                hint="one GradScaler serves all optimizers of a trial",
-                code="second-scaler",
-            )
+            raise UsageError("wrap_scaler got a second scaler", hint="one serves all optimizers", code="second-scaler")
         self.scaler = scaler
         return scaler
 
@@ -170,9 +149,7 @@ class PyTorchTrialContext:
     def _check_early(self, what: str) -> None:
         if self._trainer is not None:
             raise UsageError(
-                f"{what} after training has begun",
-                hint="wrap everything before Trainer.fit()",
-                code="wrapped-after-training-began",
+                f"{what} after training began", hint="wrap before fit()", code="wrapped-after-training-began"
             )
 
     def attach(self, trainer: ElasticTrainer) -> None:
@@ -220,16 +197,10 @@ class PyTorchTrialContext:
         Gradients start at zero in every batch; `auto_zero_grads=False` carries nothing over to the next."""
         trainer = self._trainer
         if trainer is None:
-            raise UsageError(
-                "step_optimizer() before training",
-                hint="call it in train_batch, under Trainer.fit()",
-                code="step-before-training",
-            )
+            raise _before_training("step_optimizer", "step-before-training")
         if id(optimizer) not in self.aggregated:
             raise UsageError(
-                "step_optimizer got an optimizer that was not wrapped",
-                hint="context.wrap_optimizer(optimizer)",
-                code="optimizer-not-wrapped",
+                "an optimizer was not wrapped", hint="context.wrap_optimizer(optimizer)", code="optimizer-not-wrapped"
             )
         if self.aggregation_frequency > 1 and not auto_zero_grads:
             raise UsageError(
@@ -239,11 +210,7 @@ class PyTorchTrialContext:
             )
         scaler = self.amp_scaler if scaler is None else scaler
         if scaler is not None and scaler not in (self.scaler, self.amp_scaler):
-            raise UsageError(
-                "step_optimizer got a scaler that was not wrapped",
-                hint="context.wrap_scaler(scaler)",
-                code="scaler-not-wrapped",
-            )
+            raise UsageError("a scaler was not wrapped", hint="context.wrap_scaler(scaler)", code="scaler-not-wrapped")
         if not trainer.gate.is_open("step_optimizer()") or not self.engine.await_sum():
             return
         aggregated = self.aggregated[id(optimizer)]
@@ -267,11 +234,9 @@ class PyTorchTrialContext:
         """Optimizers step with the batch in progress."""
         return (self._at("step_optimizer").batch + 1) % self.aggregation_frequency == 0
 
-    @contextlib.contextmanager
-    def autocast(self, dtype: torch.dtype | None = None, enabled: bool = True) -> Iterator[None]:
+    def autocast(self, dtype: torch.dtype | None = None, enabled: bool = True) -> torch.autocast:
         """torch.autocast for this worker's device."""
-        with torch.autocast(self.device.type, dtype=dtype, enabled=enabled):
-            yield
+        return torch.autocast(self.device.type, dtype=dtype, enabled=enabled)
 
     def prepare(self, batch: Any) -> Any:
         return self.to_device(batch) if self.moves_batches else batch
@@ -294,14 +259,8 @@ class PyTorchTrialContext:
     # --- settings and progress ----------------------------------------------------------------------------
 
     def get_global_batch_size(self) -> int:
-        size = self.get_hparam("global_batch_size")
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise UsageError(
-                f"global_batch_size={size!r}",
-                hint="a whole number of samples, 1 or more",
-                code="global-batch-size-not-positive",
-            )
-        return size
+        size, code = self.get_hparam("global_batch_size"), "global-batch-size-not-positive"
+        return check_count("global_batch_size", size, of="samples", code=code)
 
     def get_per_slot_batch_size(self) -> int:
         """Samples per micro-batch: the global batch size divided by the number of micro-batches, for any number of
@@ -365,18 +324,14 @@ class PyTorchTrialContext:
 
     def _at(self, what: str) -> TrainingPosition:
         if self.now is None:
-            raise UsageError(
-                f"{what}() before training has begun",
-                hint="call it in train_batch or in a callback",
-                code="asked-before-training",
-            )
+            raise _before_training(what, "asked-before-training")
         return self.now()
 
     def set_stop_requested(self, stop_requested: bool) -> None:
         """End the training after the next step at the latest, on all workers; any worker may request it."""
         if not isinstance(stop_requested, bool):
             raise UsageError(
-                f"set_stop_requested({stop_requested!r})", hint="give True or False", code="stop-requested-not-a-bool"
+                f"set_stop_requested({stop_requested!r})", hint="True or False", code="stop-requested-not-a-bool"
             )
         self.wants_stop = stop_requested
 
@@ -391,15 +346,15 @@ class PyTorchTrialContext:
         """A torch.utils.tensorboard.SummaryWriter for the run's folder; on workers other than the chief it writes
         nothing."""
         if self.writer is None:
-            raise UsageError(
-                "get_tensorboard_writer() before training",
-                hint="call it in train_batch or in a callback",
-                code="writer-before-training",
-            )
+            raise _before_training("get_tensorboard_writer", "writer-before-training")
         return self.writer()
 
     def set_enable_tensorboard_logging(self, enable_tensorboard_logging: bool) -> None:
         self.has_tensorboard = enable_tensorboard_logging
+
+
+def _before_training(call: str, code: str) -> UsageError:
+    return UsageError(f"{call}() before training", hint="call it in train_batch or in a callback", code=code)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

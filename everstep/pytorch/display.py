@@ -12,13 +12,12 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from everstep.pytorch.progress import BatchProgress
 from everstep.pytorch.train_units import Epoch, Record, Seconds, TrainUnit
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.live import Live
 
 _BAR_S = 0.25  # numbers that change faster cannot be read
@@ -124,8 +123,8 @@ class _SpeedMark(NamedTuple):
 class FitSpeed:
     def __init__(self) -> None:
         self._since: float | None = None  # when the batch under way began
-        self._training_s, self._batches, self._samples = 0.0, 0, 0
-        self._marks = deque([_SpeedMark()])
+        self._now = _SpeedMark()
+        self._marks = deque([self._now])
 
     def skip_to(self, now: float) -> None:
         """The time since the last batch was not training."""
@@ -133,29 +132,28 @@ class FitSpeed:
 
     def batch(self, now: float, num_samples: int) -> None:
         """Count one more. `num_samples`: of all workers together."""
-        self._batches += 1
-        self._samples += num_samples
+        passed_s = 0.0 if self._since is None else now - self._since
+        training_s, batches, samples = self._now
+        self._now = _SpeedMark(training_s + passed_s, batches + 1, samples + num_samples)
         if self._since is None:  # unknown when it began
-            self._marks[0] = _SpeedMark(batches=self._batches, samples=self._samples)
-        else:
-            self._training_s += now - self._since
+            self._marks[0] = self._now
         self._since = now
-        if self._training_s - self._marks[-1].training_s >= _SPEED_GRAIN_S:
-            self._marks.append(_SpeedMark(self._training_s, self._batches, self._samples))
-            while self._training_s - self._marks[1].training_s >= _SPEED_OVER_S:
+        if self._now.training_s - self._marks[-1].training_s >= _SPEED_GRAIN_S:
+            self._marks.append(self._now)
+            while self._now.training_s - self._marks[1].training_s >= _SPEED_OVER_S:
                 self._marks.popleft()
 
     @property
     def batches_per_s(self) -> float | None:
         """None: unknown."""
-        return self._rate(self._batches - self._marks[0].batches)
+        return self._rate(self._now.batches - self._marks[0].batches)
 
     @property
     def samples_per_s(self) -> float | None:
-        return self._rate(self._samples - self._marks[0].samples)
+        return self._rate(self._now.samples - self._marks[0].samples)
 
     def _rate(self, number: int) -> float | None:
-        passed_s = self._training_s - self._marks[0].training_s
+        passed_s = self._now.training_s - self._marks[0].training_s
         return number / passed_s if passed_s > 0 else None
 
     def remaining_s(self, length: TrainUnit, length_batches: int | None, progress: BatchProgress) -> float | None:
@@ -172,101 +170,66 @@ class FitSpeed:
 # --- the display ---
 
 
-class FitDisplay(Protocol):
+class FitDisplay:
+    """A bar by rich, which has no thread: it is drawn between batches. Where there is no terminal, one line per report,
+    at most one a second; between reports that are far apart, more lines."""
+
+    def __init__(self) -> None:
+        self._stream = sys.stderr
+        self._is_over = False  # closed, or the terminal went away
+        self._redirected: list[tuple[logging.StreamHandler[Any], TextIO | None]] = []
+        self._live = _open_live()
+        if self._live is not None:
+            before = (sys.stdout, sys.stderr)
+            self._live.start()
+            self._live.console.show_cursor(True)  # a killed process could not bring it back
+            self._redirected = [(each, each.setStream(sys.stderr)) for each in _handlers_of(before)]
+
     def is_due(self, since_s: float, *, is_boundary: bool) -> bool:
         """Whether to draw, `since_s` after the last time. A boundary: new averages are known."""
-
-    def draw(self, status: FitStatus) -> None: ...
-
-    def say(self, line: str) -> None:
-        """A line that stays: it is not drawn over."""
-
-    def close(self) -> None: ...
-
-
-def open_display() -> FitDisplay:
-    can_be_notebook = "IPython" in sys.modules and importlib.util.find_spec("ipywidgets") is not None
-    if sys.stderr.isatty() or can_be_notebook:
-        from rich.console import Console
-
-        console = Console(stderr=True, highlight=False)
-        if console.is_jupyter or (sys.stderr.isatty() and not console.is_dumb_terminal):
-            return ProgressBar(console)
-    return PlainLines(sys.stderr)
-
-
-class PlainLines:
-    """One line per report, at most one a second; between reports that are far apart, more lines."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream: TextIO | None = stream
-
-    def is_due(self, since_s: float, *, is_boundary: bool) -> bool:
-        return since_s >= (_BOUNDARY_LINE_S if is_boundary else _LINE_S)
+        return since_s >= (_BAR_S if self._live is not None else _BOUNDARY_LINE_S if is_boundary else _LINE_S)
 
     def draw(self, status: FitStatus) -> None:
-        if not status.doing:
+        if (live := self._live) is not None:
+            self._guarded(lambda: live.update(_render(status), refresh=True))
+        elif not status.doing:
             self.say(" | ".join(parts_of(status)))
 
     def say(self, line: str) -> None:
-        if self._stream is None:
-            return
-        try:
-            self._stream.write(line + "\n")
-            self._stream.flush()
-        except (OSError, ValueError):  # the reader is gone, or the script has closed it
-            self._stream = None
+        """A line that stays: it is not drawn over."""
+        if (live := self._live) is not None:
+            self._guarded(lambda: live.console.print(line, markup=False, soft_wrap=True))
+        else:
+            self._guarded(lambda: print(line, file=self._stream, flush=True))
 
     def close(self) -> None:
-        self._stream = None
-
-
-class ProgressBar:
-    """rich's live display. It has no thread: it is drawn between batches."""
-
-    def __init__(self, console: Console) -> None:
-        from rich.live import Live
-
-        self._live: Live | None = Live(console=console, auto_refresh=False, vertical_overflow="crop", transient=True)
-        before = (sys.stdout, sys.stderr)
-        self._live.start()
-        console.show_cursor(True)  # a killed process could not bring it back
-        self._redirected = [_Redirected(each) for each in _handlers_of(before)]
-
-    def is_due(self, since_s: float, *, is_boundary: bool) -> bool:
-        return since_s >= _BAR_S
-
-    def draw(self, status: FitStatus) -> None:
-        self._guarded(lambda live: live.update(_render(status), refresh=True))
-
-    def say(self, line: str) -> None:
-        self._guarded(lambda live: live.console.print(line, markup=False, soft_wrap=True))
-
-    def close(self) -> None:
-        for each in self._redirected:
-            each.undo()
+        for handler, stream in self._redirected:
+            if stream is not None:
+                handler.setStream(stream)
         self._redirected = []
-        self._guarded(lambda live: live.stop())
-        self._live = None
+        if self._live is not None:
+            self._guarded(self._live.stop)
+        self._is_over = True
 
-    def _guarded(self, act: Callable[[Live], None]) -> None:
+    def _guarded(self, act: Callable[[], None]) -> None:
         try:
-            if self._live is not None:
-                act(self._live)
-        except (OSError, ValueError):  # the terminal went away
-            self._live = None
+            if not self._is_over:
+                act()
+        except (OSError, ValueError):  # the terminal went away, or the script has closed the stream
+            self._is_over = True
 
 
-class _Redirected:
-    """A log handler whose lines go above the bar."""
+def _open_live() -> Live | None:
+    """None: neither a terminal nor a notebook."""
+    can_be_notebook = "IPython" in sys.modules and importlib.util.find_spec("ipywidgets") is not None
+    if not sys.stderr.isatty() and not can_be_notebook:
+        return None
+    from rich.console import Console
+    from rich.live import Live
 
-    def __init__(self, handler: logging.StreamHandler[Any]) -> None:
-        self._handler = handler
-        self._before = handler.setStream(sys.stderr)
-
-    def undo(self) -> None:
-        if self._before is not None:
-            self._handler.setStream(self._before)
+    console = Console(stderr=True, highlight=False)
+    is_shown = console.is_jupyter or (sys.stderr.isatty() and not console.is_dumb_terminal)
+    return Live(console=console, auto_refresh=False, vertical_overflow="crop", transient=True) if is_shown else None
 
 
 def _handlers_of(streams: tuple[TextIO, TextIO]) -> list[logging.StreamHandler[Any]]:

@@ -10,7 +10,10 @@ import contextlib
 import itertools
 import json
 import logging
+import sys
 import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from everstep.data.loader import DataLoader
@@ -18,7 +21,7 @@ from everstep.engine.pulse import PulseDecision
 from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
 from everstep.pytorch.callbacks import Callbacks
-from everstep.pytorch.checkpoints import TrialCheckpoints, contents
+from everstep.pytorch.checkpoints import FORMAT, TrialCheckpoints
 from everstep.pytorch.context import PyTorchTrialContext, TrainingPosition
 from everstep.pytorch.fit_plan import DueActions, FitPlan, decide_due
 from everstep.pytorch.metrics import TrainingMetrics
@@ -72,12 +75,11 @@ class FitLoop:
         checkpoints: TrialCheckpoints,
         profiler: Profiler,
         *,
-        first: int,
         validates_first: bool,
     ) -> str:
         """Until the plan's end; returns why it ended."""
         self._plan, self._reporter, self._checkpoints, self._profiler = plan, reporter, checkpoints, profiler
-        self._first = first
+        self._first = self.progress.now.batches
         self._is_timed = any(
             isinstance(u, Seconds) for u in (plan.length, plan.reporting, plan.validation, plan.checkpoint)
         )
@@ -85,10 +87,10 @@ class FitLoop:
         for model in self.context.models:
             model.train()
         self.callbacks.call("on_training_start")
-        if validates_first and not self._engine.came_late and self.progress.now.batches == 0:
+        if validates_first and not self._engine.regrouping.came_late and self.progress.now.batches == 0:
             with contextlib.suppress(Overtaken):
                 self._validate()
-        reason = self._make_up() if self.progress.is_cut and not self._engine.came_late else ""
+        reason = self._make_up() if self.progress.is_cut and not self._engine.regrouping.came_late else ""
         while not reason:
             if plan.length.is_reached(self.progress.now) or self.progress.is_stopping:  # it was overtaken meanwhile
                 reason = "the others have reached the end"
@@ -224,7 +226,8 @@ class FitLoop:
 
     def _validate(self) -> None:
         progress, plan = self.progress, self._plan
-        progress.once("validation starts", self._validation_starts)
+        for hook in ("on_validation_start", "on_validation_epoch_start"):
+            progress.once(hook, partial(self.callbacks.call, hook))
         rounds = itertools.count()
         amp = self.context.autocast() if self.context.is_amp else contextlib.nullcontext()
         with self._reporter.aside("validating"), amp:
@@ -246,10 +249,6 @@ class FitLoop:
         is_best = progress.best_at == progress.now.batches
         if plan.policy == "all" or (plan.policy == "best" and (is_best or plan.metric is None)):
             self._save()
-
-    def _validation_starts(self) -> None:
-        self.callbacks.call("on_validation_start")
-        self.callbacks.call("on_validation_epoch_start")
 
     def _validated(self, metrics: dict[str, Any], outputs: list[Any]) -> None:
         progress, plan = self.progress, self._plan
@@ -294,21 +293,31 @@ class FitLoop:
             if self._engine.world.rank or not self._engine.is_whole or batches in (self._first, self.progress.saved_at):
                 return
             self.progress.is_cut = True
-            uuid = self._checkpoints.save_alone(batches, self._contents(), {})
+            uuid = self._checkpoints.save_alone(batches, self._contents())
             log.error("%s at batch %d: saved checkpoint %s first", type(error).__name__, batches, uuid)
         except Exception as failed:
             log.error("the state in memory at batch %d could not be saved: %s", self.progress.now.batches, failed)
 
     def _contents(self) -> dict[str, Any]:
-        return contents(
-            self.trial,
-            self.context,
-            loop=self.trainer.state_dict(),
-            data=self.loader.state_dict(),
-            progress=self.progress.state_dict(),
-            metrics=self.metrics.state_dict(),
-            callbacks=self.callbacks.state_dict(),
-        )
+        """Of a checkpoint. It holds the models and optimizers themselves: the Checkpointer copies them during the next
+        batch."""
+        context, kind = self.context, type(self.trial)
+        main = getattr(sys.modules.get("__main__"), "__file__", None)
+        return {
+            "format": FORMAT,
+            "trial": {"class": f"{kind.__module__}:{kind.__qualname__}", "script": Path(main).name if main else ""},
+            "experiment": context.get_experiment_config(),
+            "models": list(context.models),
+            "optimizers": list(context.optimizers),
+            "schedulers": [each.scheduler for each in context.lr_schedulers],
+            "scaler": context.scaler,
+            "aggregated": [context.aggregated[id(optimizer)] for optimizer in context.optimizers],
+            "loop": self.trainer.state_dict(),
+            "data": self.loader.state_dict(),
+            "progress": self.progress.state_dict(),
+            "metrics": self.metrics.state_dict(),
+            "callbacks": self.callbacks.state_dict(),
+        }
 
     def _gather(self, name: str, value: Any) -> list[Any]:
         found = self._engine.gather(value, name)

@@ -10,7 +10,7 @@ from typing import Any
 
 from everstep.errors import UsageError
 from everstep.pytorch.progress import BatchProgress
-from everstep.pytorch.train_units import Batch, Epoch, Record, TrainUnit, check_length, check_period
+from everstep.pytorch.train_units import Batch, Epoch, Record, TrainUnit, check_unit
 
 POLICIES = ("best", "all", "none")
 
@@ -87,24 +87,19 @@ def make_plan(
         length = _configured_length(exp_conf)
     if length is None and not is_test:
         raise UsageError(
-            "fit() without max_length",
-            hint="give max_length=Epoch(1), or searcher.max_length in the job file",
-            code="max-length-missing",
+            "fit() without max_length", hint="give it here, or in the job file's searcher", code="max-length-missing"
         )
     if policy not in POLICIES:
         raise UsageError(
-            f"checkpoint_policy={policy!r}",
-            hint=f"use one of {', '.join(map(repr, POLICIES))}",
-            code="checkpoint-policy-unknown",
+            f"checkpoint_policy={policy!r}", hint=f"use one of {POLICIES}", code="checkpoint-policy-unknown"
         )
-    reporting = check_period("reporting_period", reporting)
     if reporting is None:
         raise UsageError("reporting_period=None", hint="leave it out for Batch(100)", code="reporting-period-missing")
     return FitPlan(
-        length=Batch(1) if is_test else check_length(length),
-        reporting=reporting,
-        validation=check_period("validation_period", validation),
-        checkpoint=check_period("checkpoint_period", checkpoint),
+        length=Batch(1) if is_test else check_unit("max_length", length, is_length=True),
+        reporting=check_unit("reporting_period", reporting),
+        validation=None if validation is None else check_unit("validation_period", validation),
+        checkpoint=None if checkpoint is None else check_unit("checkpoint_period", checkpoint),
         policy=str(policy),
         metric=searcher.get("metric"),
         smaller_is_better=bool(searcher.get("smaller_is_better", True)),

@@ -58,8 +58,7 @@ class AggregatedGradients:
         for index, tensor in state["sums"]:
             if index >= len(parameters) or parameters[index].shape != tensor.shape:
                 raise StateMismatch(
-                    "the aggregated gradients do not fit this optimizer's parameters",
-                    code="aggregated-gradients-differ",
+                    "aggregated gradients do not fit this optimizer", code="aggregated-gradients-differ"
                 )
             sums[index] = tensor.to(parameters[index].device, copy=True)
         self._sums, self.num_batches = sums, state["num_batches"]

@@ -14,8 +14,8 @@ from everstep import env
 from everstep.core.cluster_info import experiment_config
 from everstep.core.distributed import DistributedContext, EngineSource
 from everstep.engine import process_engine
+from everstep.engine.arguments import check_count
 from everstep.engine.seeds import seed_everything
-from everstep.errors import UsageError
 from everstep.pytorch.context import PyTorchTrialContext
 
 
@@ -50,7 +50,7 @@ def init(
     if is_several and not has_torchs_group:
         process_engine.follow_world()
     else:
-        engine.join()
+        engine.regrouping.join()
     seed_everything(seed)
     context = PyTorchTrialContext(
         engine=engine,
@@ -76,13 +76,7 @@ def init(
 def _micro_batches(given: int | None, exp_conf: Mapping[str, Any]) -> int:
     configured = (exp_conf.get("resources") or {}).get("slots_per_trial")
     micro_batches = given if given is not None else configured if configured is not None else env.max_workers()
-    if isinstance(micro_batches, bool) or not isinstance(micro_batches, int) or micro_batches < 1:
-        raise UsageError(
-            f"micro_batches={micro_batches!r}: a global batch has at least one micro-batch",
-            hint="give a whole number, 1 or more",
-            code="micro-batches-not-positive",
-        )
-    return micro_batches
+    return check_count("micro_batches", micro_batches, of="micro-batches", code="micro-batches-not-positive")
 
 
 def _device() -> torch.device:

@@ -12,23 +12,24 @@ are kept and sent later; records that were never sent are counted and reported a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import os
-import random
+import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from everstep import env
 from everstep.client.calls import Coordinator
-from everstep.errors import EverstepError, TemporaryError
+from everstep.errors import Abandoned, EverstepError
 from everstep.pytorch.progress import BatchProgress
-from everstep.retry import decide_pause
+from everstep.retry import patiently
 from everstep.storage import private_file
 from everstep.wire import MetricReport, MetricReports
 
@@ -120,88 +121,65 @@ class JobMetrics:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
-        self._waiting: deque[MetricReport] = deque()
-        self._under_way: list[MetricReport] = []
-        self._changed = threading.Condition()
-        self._is_closing = False
+        self._waiting: queue.Queue[Any] = queue.Queue()  # of reports; None, once closed
         self._has_given_up = threading.Event()
         self._thread: threading.Thread | None = None
-        self._num_lost, self._why = 0, ""
+        self._lost: list[str] = []  # for each lost record, why
         self._is_said = False
 
     def __call__(self, record: Mapping[str, Any]) -> None:
-        report = report_of(record)
-        with self._changed:
-            if len(self._waiting) >= MOST_WAITING:
-                self._waiting.popleft()
-                self._lose(1, f"more than {MOST_WAITING} were waiting")
-            self._waiting.append(report)
-            self._changed.notify()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._send_all, name="job-metrics", daemon=True)
-                self._thread.start()
+        if self._waiting.qsize() >= MOST_WAITING:
+            with contextlib.suppress(queue.Empty):  # all of them are under way by now
+                self._waiting.get_nowait()
+                self._lost.append(f"more than {MOST_WAITING} were waiting")
+                self._waiting.task_done()
+        self._waiting.put(report_of(record))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._send_all, name="job-metrics", daemon=True)
+            self._thread.start()
 
     def close(self, deadline_s: float = CLOSE_S) -> None:
         """Send the rest, for at most `deadline_s`; then report what was lost."""
-        deadline = time.monotonic() + deadline_s
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify_all()
-            while self._num_left and (left_s := deadline - time.monotonic()) > 0:
-                self._changed.wait(left_s)
-            self._lose(self._num_left, f"not accepted within {deadline_s:g} s at the end")
-            num_lost, why = self._num_lost, self._why
-            self._waiting.clear()
+        done = self._waiting.all_tasks_done
+        with done:
+            done.wait_for(lambda: not self._waiting.unfinished_tasks, deadline_s)
+            self._lost += [f"not accepted within {deadline_s:g} s at the end"] * self._waiting.unfinished_tasks
         self._has_given_up.set()
+        self._waiting.put(None)
         self._coordinator.close()
-        if num_lost:
-            log.warning("%d metric records did not reach the coordinator: %s", num_lost, why)
-
-    @property
-    def _num_left(self) -> int:
-        return len(self._waiting) + len(self._under_way)
-
-    def _lose(self, number: int, why: str) -> None:
-        if number:
-            self._num_lost, self._why = self._num_lost + number, why
+        if self._lost:
+            log.warning("%d metric records did not reach the coordinator: %s", len(self._lost), self._lost[-1])
 
     def _send_all(self) -> None:
-        while True:
-            with self._changed:
-                while not self._waiting:
-                    if self._is_closing:
-                        return
-                    self._changed.wait()
-                self._under_way = [self._waiting.popleft() for _ in range(min(MOST_AT_ONCE, len(self._waiting)))]
-            self._send(self._under_way)
-            with self._changed:
-                self._under_way = []
-                self._changed.notify_all()
+        while not self._has_given_up.is_set():
+            reports = [self._waiting.get()]
+            if reports[0] is None:
+                return
+            with contextlib.suppress(queue.Empty):
+                while len(reports) < MOST_AT_ONCE:
+                    reports.append(self._waiting.get_nowait())
+            self._send(reports)
+            for _ in reports:
+                self._waiting.task_done()
 
     def _send(self, reports: Sequence[MetricReport]) -> None:
-        attempt = 0
-        while not self._has_given_up.is_set():
-            try:
-                self._coordinator.report_metrics(MetricReports(reports=list(reports)))
-                return
-            except TemporaryError as failure:
-                if not self._has_given_up.is_set() and not self._is_said:
-                    self._is_said = True
-                    log.warning("metrics are waiting for the coordinator: %s", failure.message)
-                self._has_given_up.wait(max(decide_pause(attempt, random.random()), failure.wait_s))
-                attempt += 1
-            except EverstepError as error:
-                self._send_singly(reports, error)
-                return
-
-    def _send_singly(self, reports: Sequence[MetricReport], error: EverstepError) -> None:
-        """So that one refused record does not lose the others."""
-        if len(reports) > 1:
-            for each in reports:
-                self._send([each])
+        """If they are refused, one by one, so that one refused record does not lose the others."""
+        try:
+            send = partial(self._coordinator.report_metrics, MetricReports(reports=list(reports)))
+            patiently(send, math.inf, stop=self._has_given_up, say=self._say_once)
+        except Abandoned:
             return
-        with self._changed:
-            self._lose(1, error.message)
+        except EverstepError as error:
+            if len(reports) > 1:
+                for each in reports:
+                    self._send([each])
+                return
+            self._lost.append(error.message)
+
+    def _say_once(self, why: str) -> None:
+        if not self._is_said and not self._has_given_up.is_set():
+            self._is_said = True
+            log.warning("metrics wait for the coordinator: %s", why)
 
 
 def report_of(record: Mapping[str, Any]) -> MetricReport:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from everstep.errors import UsageError
+from everstep.engine.arguments import check_kind
 from everstep.pytorch.reducers import Number, Reducers, listed, mean, number
 
 log = logging.getLogger("everstep")
@@ -137,12 +137,8 @@ def detached(result: Any) -> dict[str, Any]:
     copied: the script may change its own."""
     if isinstance(result, torch.Tensor):
         result = {"loss": result}
-    if not isinstance(result, Mapping):
-        raise UsageError(
-            f"train_batch returned an object of type {type(result).__name__}",
-            hint='return the loss, or a dict: {"loss": loss}',
-            code="train-batch-result-unknown",
-        )
+    hint = 'return the loss, or a dict: {"loss": loss}'
+    check_kind("train_batch returned", result, Mapping, hint=hint, code="train-batch-result-unknown")
     return {
         str(name): value.detach().clone() if isinstance(value, torch.Tensor) else value
         for name, value in result.items()

@@ -6,13 +6,13 @@ sample; 1.0 is one core, or a whole GPU."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -143,31 +143,26 @@ def gpu_facts() -> dict[str, float]:
     return facts
 
 
-class SystemSampler:
-    """A thread that passes a sample to `report` each second, inside a `with`."""
+@contextlib.contextmanager
+def sampling(report: Callable[[Mapping[str, Any]], None], *, period_s: float = SAMPLE_PERIOD_S) -> Iterator[None]:
+    """Meanwhile, a thread passes a sample to `report` each second."""
+    is_ending = threading.Event()
+    thread = threading.Thread(target=_sample, args=(report, period_s, is_ending), name="system-sampler", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_ending.set()
+        thread.join()
 
-    def __init__(self, report: Callable[[Mapping[str, Any]], None], *, period_s: float = SAMPLE_PERIOD_S) -> None:
-        self._report, self._period_s = report, period_s
-        self._is_ending = threading.Event()
-        self._thread = threading.Thread(target=self._sample_all, name="system-sampler", daemon=True)
 
-    def __enter__(self) -> SystemSampler:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_ending.set()
-        self._thread.join()
-
-    def _sample_all(self) -> None:
-        then, own_s, all_s = time.monotonic(), cpu_seconds(), machine_cpu_seconds()
-        while not self._is_ending.wait(self._period_s):
-            now, own_now_s, all_now_s = time.monotonic(), cpu_seconds(), machine_cpu_seconds()
-            shares = {
-                "cpu_share": (own_now_s - own_s) / (now - then),
-                "machine_cpu_share": (all_now_s - all_s) / (now - then),
-            }
-            self._report(shares | memory_mb() | gpu_facts())
-            then, own_s, all_s = now, own_now_s, all_now_s
+def _sample(report: Callable[[Mapping[str, Any]], None], period_s: float, is_ending: threading.Event) -> None:
+    then, own_s, all_s = time.monotonic(), cpu_seconds(), machine_cpu_seconds()
+    while not is_ending.wait(period_s):
+        now, own_now_s, all_now_s = time.monotonic(), cpu_seconds(), machine_cpu_seconds()
+        shares = {
+            "cpu_share": (own_now_s - own_s) / (now - then),
+            "machine_cpu_share": (all_now_s - all_s) / (now - then),
+        }
+        report(shares | memory_mb() | gpu_facts())
+        then, own_s, all_s = now, own_now_s, all_now_s

@@ -83,11 +83,7 @@ class Reducers:
             reducer = _FunctionReducer(reducer)
         assert isinstance(reducer, MetricReducer)
         if not isinstance(name, str | None):
-            raise UsageError(
-                f"wrap_reducer(name={name!r}): a name is a string",
-                hint='name="accuracy"',
-                code="reducer-name-not-a-string",
-            )
+            raise UsageError(f"wrap_reducer(name={name!r})", hint='name="accuracy"', code="reducer-name-not-a-string")
         self._all.append((reducer, name, for_training, for_validation))
         return reducer
 
@@ -111,9 +107,7 @@ class Reducers:
             result = reducer.cross_slot_reduce([unpack(part[number]) for part in parts])
             if name is not None and isinstance(result, Mapping):
                 raise UsageError(
-                    f"the reducer named {name!r} returned a dict of metrics",
-                    hint="leave the name out of wrap_reducer, or return one value",
-                    code="named-reducer-returned-a-dict",
+                    f"reducer {name!r} returned a dict", hint="leave its name out", code="named-reducer-returned-a-dict"
                 )
             if name is None and not isinstance(result, Mapping):
                 raise UsageError(
@@ -135,9 +129,7 @@ def check_reducers(given: Any, names: set[str]) -> dict[str, Reducer]:
         return dict.fromkeys(names, given)
     if not isinstance(given, Mapping) or not all(isinstance(each, Reducer) for each in given.values()):
         raise UsageError(
-            f"evaluation_reducer() returned {given!r}",
-            hint="return a Reducer (AVG, SUM, MAX, MIN), or a dict of them",
-            code="evaluation-reducer-unknown",
+            f"evaluation_reducer(): {given!r}", hint="a Reducer, or a dict of them", code="evaluation-reducer-unknown"
         )
     if set(given) != names:
         raise UsageError(
@@ -193,9 +185,7 @@ def number(name: str, value: Any) -> Number:
         array = numpy.asarray(value, dtype=numpy.float64)
     except (TypeError, ValueError):
         raise UsageError(
-            f"metric {name!r} is of type {type(value).__name__}, {str(value)[:40]!r}",
-            hint="return numbers, tensors or arrays of numbers",
-            code="metric-not-a-number",
+            f"metric {name!r} is a {type(value).__name__}", hint="return numbers or arrays", code="metric-not-a-number"
         ) from None
     return float(array) if array.ndim == 0 else array
 

@@ -19,7 +19,6 @@ from everstep.pytorch.display import (
     FitStatus,
     clock,
     number,
-    open_display,
     shown_loss,
     shown_metrics,
 )
@@ -223,5 +222,5 @@ class Reporter:
         if self._is_closed or not self._is_chief():
             return None
         if self._display is None:
-            self._display = open_display()
+            self._display = FitDisplay()
         return self._display

@@ -16,9 +16,9 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,9 +104,7 @@ def _parse_finish(text: bytes, where: str) -> BatchProgress:
         return BatchProgress(**counts)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"{where} cannot be read: {type(error).__name__}: {error}",
-            hint="delete it to continue the run, or delete the run's folder",
-            code="run-record-unreadable",
+            f"{where}: {type(error).__name__}: {error}", hint="delete it to continue", code="run-record-unreadable"
         ) from error
 
 
@@ -123,12 +121,6 @@ class RunFolder:
 
     def close(self) -> None:
         os.close(self._hold)
-
-    def __enter__(self) -> RunFolder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def choose_folder(
@@ -162,13 +154,17 @@ def _newest(runs: Path, job: str | None) -> KnownRun | None:
     if number is None:
         return None
     folder = runs / str(number)
-    try:
-        finished_at = _parse_finish((folder / FINISH).read_bytes(), str(folder / FINISH))
-    except FileNotFoundError:
-        finished_at = None
     # A run of this job is not in use by strangers: one of its workers may have begun it.
     is_ours = job is not None and number in _recorded(runs, job).values()
-    return KnownRun(number=number, finished_at=finished_at, is_in_use=not is_ours and _is_in_use(folder))
+    known = _known_run(number, str(folder / FINISH), (folder / FINISH).read_bytes)
+    return replace(known, is_in_use=not is_ours and _is_in_use(folder))
+
+
+def _known_run(number: int, where: str, read: Callable[[], bytes]) -> KnownRun:
+    try:
+        return KnownRun(number=number, finished_at=_parse_finish(read(), where))
+    except FileNotFoundError:
+        return KnownRun(number=number)
 
 
 def _highest(names: Any) -> int | None:
@@ -184,9 +180,7 @@ def _recorded(runs: Path, job: str) -> dict[str, int]:
         return {}
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"{path} cannot be read: {type(error).__name__}: {error}",
-            hint="delete it to continue the newest run",
-            code="run-choice-unreadable",
+            f"{path}: {type(error).__name__}: {error}", hint="delete this file", code="run-choice-unreadable"
         ) from error
 
 
@@ -230,13 +224,9 @@ def _choose_in_bucket(base: str, *, name: str, digest: str, length: TrainUnit, j
                 return f"{runs}/{int(storage.read(record))}"
             except FileNotFoundError:
                 pass
-        newest, number = None, _highest(storage.list())
-        if number is not None:
-            path = f"{number}/{FINISH}"
-            try:
-                newest = KnownRun(number=number, finished_at=_parse_finish(storage.read(path), f"{runs}/{path}"))
-            except FileNotFoundError:
-                newest = KnownRun(number=number)
+        number = _highest(storage.list())
+        path = f"{number}/{FINISH}"
+        newest = None if number is None else _known_run(number, f"{runs}/{path}", lambda: storage.read(path))
         decision = decide_run(newest, length)
         if record is not None:
             storage.put(record, json.dumps(decision.number).encode())

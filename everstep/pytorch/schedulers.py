@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from everstep.engine.arguments import check_count
 from everstep.errors import UsageError
 from everstep.pytorch.progress import BatchProgress
 
@@ -27,12 +28,9 @@ class LRScheduler:
         if not isinstance(step_mode, StepMode):
             names = ", ".join(mode.name for mode in StepMode)
             raise UsageError(
-                f"step_mode={step_mode!r}", hint=f"give one of LRScheduler.StepMode: {names}", code="step-mode-unknown"
+                f"step_mode={step_mode!r}", hint=f"one of LRScheduler.StepMode: {names}", code="step-mode-unknown"
             )
-        if isinstance(frequency, bool) or not isinstance(frequency, int) or frequency < 1:
-            raise UsageError(
-                f"frequency={frequency!r}", hint="a whole number, 1 or more", code="scheduler-frequency-not-positive"
-            )
+        check_count("frequency", frequency, of="steps or epochs", code="scheduler-frequency-not-positive")
         if isinstance(scheduler, ReduceLROnPlateau) and step_mode is not StepMode.MANUAL_STEP:
             raise UsageError(
                 f"ReduceLROnPlateau with {step_mode.name}: it needs a metric, which the trainer does not know",

@@ -96,24 +96,10 @@ class Seconds(TrainUnit):
             raise UsageError(f"{self}: expected a time above 0", hint="Seconds(60)", code="seconds-not-positive")
 
 
-def check_length(length: object) -> TrainUnit:
-    """max_length: one count."""
-    if not isinstance(length, TrainUnit) or type(length) is TrainUnit or length.is_schedule:
-        raise UsageError(
-            f"max_length={length!r} is not a length",
-            hint="give one number: Batch(n), Epoch(n), Record(n) or Seconds(n)",
-            code="max-length-not-a-length",
-        )
-    return length
-
-
-def check_period(name: str, period: object) -> TrainUnit | None:
-    if period is None:
-        return None
-    if not isinstance(period, TrainUnit) or type(period) is TrainUnit:
-        raise UsageError(
-            f"{name}={period!r} is not a period",
-            hint="give Batch, Epoch, Record or Seconds a number, or a collection of counts: Batch([2, 5])",
-            code="period-not-a-period",
-        )
-    return period
+def check_unit(name: str, given: object, *, is_length: bool = False) -> TrainUnit:
+    """A period or schedule; a length is one count."""
+    if not isinstance(given, TrainUnit) or type(given) is TrainUnit or (is_length and given.is_schedule):
+        counts = "one number" if is_length else "a number, or a collection of counts: Batch([2, 5])"
+        code = "max-length-not-a-length" if is_length else "period-not-a-period"
+        raise UsageError(f"{name}={given!r}", hint=f"give Batch, Epoch, Record or Seconds {counts}", code=code)
+    return given

@@ -10,6 +10,7 @@ from typing import Any
 from everstep.checkpoint import index
 from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.data.loader import DataLoader
+from everstep.engine.arguments import check_kind
 from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
 from everstep.pytorch.callbacks import Callbacks
@@ -18,7 +19,7 @@ from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.fit_loop import FitLoop
 from everstep.pytorch.fit_plan import FitPlan, make_plan
 from everstep.pytorch.metric_records import open_job_metrics
-from everstep.pytorch.profiling import Profiler, ProfilerSettings, SystemSampler
+from everstep.pytorch.profiling import Profiler, ProfilerSettings, sampling
 from everstep.pytorch.reporting import Reporter
 from everstep.pytorch.run_folder import RunPaths, choose_paths
 from everstep.pytorch.tensorboard import FOLDER as TENSORBOARD
@@ -34,12 +35,8 @@ class Trainer:
 
     def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
         check_trial(trial)
-        if not isinstance(context, PyTorchTrialContext):
-            raise UsageError(
-                f"Trainer got an object of type {type(context).__name__} as context",
-                hint="use the context of pytorch.init()",
-                code="not-a-context",
-            )
+        hint = "use the context of pytorch.init()"
+        check_kind("the Trainer's context", context, PyTorchTrialContext, hint=hint, code="not-a-context")
         self._trial, self._context = trial, context
         self._loop: FitLoop | None = None
         self._profiling = ProfilerSettings()
@@ -91,17 +88,7 @@ class Trainer:
         if self._loop is not None and _warn_if_finished(plan, self._loop):
             return
         paths = choose_paths(context, plan)
-        self._checkpoints = TrialCheckpoints(
-            paths.checkpoints,
-            hparams=context.get_hparams(),
-            metric=plan.metric,
-            smaller_is_better=plan.smaller_is_better,
-            keep_latest=paths.keep_latest,
-            keep_best=paths.keep_best,
-            on_durable=self._saved,
-            is_void=lambda: context.engine.regrouping.is_closed,
-            is_chief=lambda: context.is_chief,
-        )
+        self._checkpoints = TrialCheckpoints(paths, plan, context, self._saved)
         try:
             self._fit(plan, paths, latest_checkpoint, step_zero_validation, profiling_enabled)
         finally:
@@ -109,19 +96,13 @@ class Trainer:
             paths.close()
 
     def _fit(
-        self,
-        plan: FitPlan,
-        paths: RunPaths,
-        latest_checkpoint: str | None,
-        validates_first: bool,
-        is_profiled: bool,
+        self, plan: FitPlan, paths: RunPaths, latest_checkpoint: str | None, validates_first: bool, is_profiled: bool
     ) -> None:
         context, uuid = self._context, None
         if self._loop is None:
             state, uuid = self._find(plan, latest_checkpoint)
             self._loop = self._make_loop(state, uuid)
         loop = self._loop
-        first = loop.progress.now.batches
         context.wants_stop = loop.progress.is_stopping = False
         if _warn_if_finished(plan, loop):
             self._mark(paths, plan, loop)
@@ -133,16 +114,14 @@ class Trainer:
             profiler = Profiler(context.profiling or self._profiling, paths.folder / TENSORBOARD)
             stack.callback(profiler.close)
             if is_profiled:
-                stack.enter_context(SystemSampler(reporter.system))
+                stack.enter_context(sampling(reporter.system))
             stack.enter_context(self._ending(loop))
             reporter.began(loop.progress.now, uuid)
-            profiler.step(first)
+            profiler.step(loop.progress.now.batches)
             with context.engine.regrouping.sharing():
-                reason = loop.run(
-                    plan, reporter, self._checkpoints, profiler, first=first, validates_first=validates_first
-                )
+                reason = loop.run(plan, reporter, self._checkpoints, profiler, validates_first=validates_first)
                 self._mark(paths, plan, loop)
-                context.engine.conclude()  # all workers hold the last step before any leaves
+                context.engine.regrouping.conclude()  # all workers hold the last step before any leaves
             self._mark(paths, plan, loop)  # the worker that did it may be lost, and another is the chief
             progress = loop.progress
             best_uuid = self._checkpoints.uuid(progress.best_at)
@@ -189,11 +168,7 @@ class Trainer:
         trial, context = self._trial, self._context
         if not context.models or not context.optimizers:
             missing = "wrap_optimizer" if context.models else "wrap_model"
-            raise UsageError(
-                f"context.{missing} was never called",
-                hint=f"call context.{missing}(…) before fit()",
-                code="nothing-wrapped",
-            )
+            raise UsageError(f"context.{missing} was never called", hint="call it before fit()", code="nothing-wrapped")
         if state is not None:
             context.micro_batches = state["loop"]["micro_batches"]  # the global batch stays the same
         callbacks = Callbacks(trial.build_callbacks())
@@ -240,7 +215,7 @@ class Trainer:
         assert self._loop is not None
         callbacks = self._loop.callbacks
         if self._context.is_chief:
-            self._checkpoints.record(step)
+            index.record(uuid, self._checkpoints.uri, step)  # findable by its uuid
             callbacks.call("on_checkpoint_write_end", self._checkpoints.uri)
         callbacks.call("on_checkpoint_upload_end", uuid)
         self._reporter.saved(uuid, step, self._checkpoints.uri)

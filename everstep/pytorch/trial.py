@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch.utils import data
 
+from everstep.engine.arguments import check_kind
 from everstep.errors import UsageError
 from everstep.pytorch.batches import batch_length
 from everstep.pytorch.callbacks import PyTorchCallback
@@ -59,12 +60,7 @@ def overrides(trial: PyTorchTrial, method: str) -> bool:
 
 
 def check_trial(trial: Any) -> None:
-    if not isinstance(trial, PyTorchTrial):
-        raise UsageError(
-            f"Trainer got an object of type {type(trial).__name__}",
-            hint="subclass everstep.pytorch.PyTorchTrial",
-            code="not-a-trial",
-        )
+    check_kind("Trainer", trial, PyTorchTrial, hint="subclass everstep.pytorch.PyTorchTrial", code="not-a-trial")
     for method in ("train_batch", "build_training_data_loader", "build_validation_data_loader"):
         if not overrides(trial, method):
             raise UsageError(

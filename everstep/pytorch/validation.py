@@ -17,6 +17,7 @@ from torch.utils import data
 
 from everstep.data.loader import WorkerInit
 from everstep.data.randomness import KeyedDataset, as_it_is, sample_seed
+from everstep.engine.arguments import check_kind
 from everstep.engine.seeds import seed_everything
 from everstep.errors import UsageError
 from everstep.pytorch.reducers import Reducers, check_reducers, listed, number, pack, reduce_metric, unpack
@@ -100,9 +101,7 @@ class Validation:
                 break
         if not known:
             raise UsageError(
-                "the validation loader has no batches",
-                hint="validate on at least one sample",
-                code="validation-without-batches",
+                "no batches to validate on", hint="validate on a sample or more", code="validation-without-batches"
             )
         return self._combine([known[index] for index in sorted(known)])
 
@@ -150,12 +149,8 @@ class _ValidationBatches:
     """The batches of a DataLoader: any of them by index, unless its dataset is iterable."""
 
     def __init__(self, loader: Any, seed: int) -> None:
-        if not isinstance(loader, data.DataLoader):
-            raise UsageError(
-                f"build_validation_data_loader returned an object of type {type(loader).__name__}",
-                hint="return a DataLoader",
-                code="validation-loader-unknown",
-            )
+        call, hint = "build_validation_data_loader", "return a DataLoader"
+        check_kind(call, loader, data.DataLoader, hint=hint, code="validation-loader-unknown")
         self._loader, self._seed = loader, seed
         self._is_map = not isinstance(loader.dataset, data.IterableDataset) and loader.batch_sampler is not None
         self.number: int | None = None if not self._is_map else len(self._samples())
@@ -195,7 +190,7 @@ class _ValidationBatches:
         loader, sampler = self._loader, self._loader.batch_sampler
         is_ours = type(loader.sampler) in (data.SequentialSampler, data.RandomSampler)
         if type(sampler) is data.BatchSampler and (is_ours or isinstance(loader.sampler, data.DistributedSampler)):
-            size, batch = len(loader.dataset), sampler.batch_size  # type: ignore[arg-type]
+            size, batch = len(loader.dataset), sampler.batch_size
             batches = [list(range(start, min(start + batch, size))) for start in range(0, size, batch)]
             return batches[:-1] if sampler.drop_last and size % batch else batches
         seed_everything(0)  # the same for all workers

@@ -227,7 +227,7 @@ def test_what_never_arrives_is_counted_and_said(tmp_path, server_class, play, sa
     sender.close(0.5)
     server.end()
     away, lost = said.messages
-    assert away.startswith("metrics are waiting for the coordinator: POST http://127.0.0.1")
+    assert away.startswith("metrics wait for the coordinator: still trying: POST http://127.0.0.1")
     assert lost == "10 metric records did not reach the coordinator: not accepted within 0.5 s at the end"
 
 

@@ -72,7 +72,7 @@ def worker() -> Any:
 
 def test_one_of_the_first_workers_has_a_group_before_it_settles_in_it(worker: Worker) -> None:
     assert worker.at == (EngineState.NEW, 0)
-    worker.engine.join()
+    worker.engine.regrouping.join()
     assert worker.at == (EngineState.MUST_SETTLE, 1)
     worker.train_one_step()
     assert worker.at == (EngineState.SETTLED, 1)
@@ -80,7 +80,7 @@ def test_one_of_the_first_workers_has_a_group_before_it_settles_in_it(worker: Wo
 
 def test_a_newcomer_stays_alone_until_its_first_step() -> None:
     worker = Worker(is_newcomer=True)
-    worker.engine.join()
+    worker.engine.regrouping.join()
     assert worker.at == (EngineState.ALONE, 0)
     worker.train_one_step()
     assert worker.at == (EngineState.SETTLED, 1)

@@ -29,7 +29,7 @@ def test_more_workers_than_were_shown_to_work_are_spares_of_a_job_that_trains(
     membership = LoneMembership()
     membership.is_newcomer = is_newcomer
     engine = Engine(lambda board, closed: membership, ProgressPage())
-    engine.configure(
+    engine.work.configure(
         Settings(num_micro_batches=micro_batches, micro_batches_per_worker=None if micro_batches else 1, reduce="fast")
     )
     engine.regrouping.settled = settled

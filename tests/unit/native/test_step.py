@@ -200,7 +200,7 @@ def test_a_step_without_weight_does_not_move_buffers(counts: bool) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     before = {name: each.clone() for name, each in model.named_buffers()}
     engine = make_engine()
-    engine.configure(Settings(micro_batches_per_worker=1, reduce="fast", counts_empty_steps=counts))
+    engine.work.configure(Settings(micro_batches_per_worker=1, reduce="fast", counts_empty_steps=counts))
     engine.registry.add("model", model)
     for _ in range(3):
         engine.begin_micro_batch(engine.next_micro_batch(), 0.0)

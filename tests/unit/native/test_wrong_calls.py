@@ -25,7 +25,7 @@ def refused(act: Any) -> UsageError:
 
 
 def test_micro_batches_as_a_text() -> None:
-    assert refused(lambda: make_trainer(nn.Linear(1, 1), micro_batches="4")).code == "micro-batches-not-whole"
+    assert refused(lambda: make_trainer(nn.Linear(1, 1), micro_batches="4")).code == "micro-batches-not-positive"
 
 
 def test_arguments_in_another_order() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch.profiler import schedule
 
 from everstep.errors import UsageError
-from everstep.pytorch.profiling import Profiler, ProfilerSettings, SystemSampler, profiler_arguments
+from everstep.pytorch.profiling import Profiler, ProfilerSettings, profiler_arguments, sampling
 from everstep.pytorch.reporting import Reporter
 from everstep.pytorch.train_units import Batch
 from lab.refused import refused
@@ -75,7 +75,7 @@ def test_the_machine_is_sampled_into_the_records(tmp_path):
         fit.system(metrics)
         heard.put(metrics)
 
-    with SystemSampler(tell, period_s=0.01):
+    with sampling(tell, period_s=0.01):
         for _ in range(3):
             heard.get(timeout=60)
     fit.close()

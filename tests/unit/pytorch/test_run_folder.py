@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from lab.refused import refused
 
 def number(base: Path, length: TrainUnit, **more: object) -> int:
     """That of the folder which a run gets that ends at once."""
-    with choose_folder(base, name="net", digest="abc123", length=length, **more) as folder:  # type: ignore[arg-type]
+    with closing(choose_folder(base, name="net", digest="abc123", length=length, **more)) as folder:  # type: ignore[arg-type]
         assert folder.path.parent == base / "net-abc123"
         return int(folder.path.name)
 
@@ -81,16 +82,16 @@ def test_the_tenth_run_comes_after_the_ninth(tmp_path: Path) -> None:
 
 def test_other_names_and_other_hyperparameters_have_other_folders(tmp_path: Path) -> None:
     with (
-        choose_folder(tmp_path, name="net", digest=digest_of({"lr": 0.1}), length=Batch(1)) as first,
-        choose_folder(tmp_path, name="net", digest=digest_of({"lr": 0.2}), length=Batch(1)) as second,
-        choose_folder(tmp_path, name="my net/2", digest="abc123", length=Batch(1)) as third,
+        closing(choose_folder(tmp_path, name="net", digest=digest_of({"lr": 0.1}), length=Batch(1))) as first,
+        closing(choose_folder(tmp_path, name="net", digest=digest_of({"lr": 0.2}), length=Batch(1))) as second,
+        closing(choose_folder(tmp_path, name="my net/2", digest="abc123", length=Batch(1))) as third,
     ):
         assert first.path.parent != second.path.parent
         assert third.path == tmp_path / "my-net-2-abc123" / "1"
 
 
 def test_folders_are_private(tmp_path: Path) -> None:
-    with choose_folder(tmp_path / "runs", name="net", digest="abc123", length=Batch(1), job="j") as folder:
+    with closing(choose_folder(tmp_path / "runs", name="net", digest="abc123", length=Batch(1), job="j")) as folder:
         for path in (tmp_path / "runs", folder.path.parent, folder.path, folder.path.parent / "jobs"):
             assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
@@ -115,7 +116,7 @@ def test_a_mark_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_a_run_that_another_is_at_is_left_alone(tmp_path: Path) -> None:
-    with choose_folder(tmp_path, name="net", digest="abc123", length=Batch(100)) as first:
+    with closing(choose_folder(tmp_path, name="net", digest="abc123", length=Batch(100))) as first:
         assert number(tmp_path, Batch(100)) == 2
         assert first.path.name == "1"
     assert number(tmp_path, Batch(100)) == 2
@@ -142,7 +143,7 @@ def test_a_killed_process_lets_go_of_its_run(tmp_path: Path) -> None:
     with holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "1\n"
-        with choose_folder(tmp_path, name="net", digest="other", length=Batch(100)) as other:
+        with closing(choose_folder(tmp_path, name="net", digest="other", length=Batch(100))) as other:
             assert other.path.name == "1"
         holder.kill()
         holder.wait()
@@ -152,7 +153,7 @@ def test_a_killed_process_lets_go_of_its_run(tmp_path: Path) -> None:
 
 def test_all_workers_of_a_job_get_the_same_folder(tmp_path: Path) -> None:
     def arrive(_: int) -> str:
-        with choose_folder(tmp_path, name="net", digest="abc123", length=Batch(100), job="job-7") as folder:
+        with closing(choose_folder(tmp_path, name="net", digest="abc123", length=Batch(100), job="job-7")) as folder:
             return folder.path.name
 
     with ThreadPoolExecutor(16) as pool:
@@ -182,7 +183,7 @@ def test_another_job_goes_on_with_a_run_that_was_cut_short(tmp_path: Path) -> No
 
 
 def test_two_jobs_at_the_same_time_have_a_folder_each(tmp_path: Path) -> None:
-    with choose_folder(tmp_path, name="net", digest="abc123", length=Batch(100), job="job-7"):
+    with closing(choose_folder(tmp_path, name="net", digest="abc123", length=Batch(100), job="job-7")):
         assert number(tmp_path, Batch(100), job="job-8") == 2
         assert number(tmp_path, Batch(100), job="job-7") == 1
 

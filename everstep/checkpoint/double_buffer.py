@@ -65,10 +65,6 @@ class DoubleBuffer:
         self._is_closed = False
 
     @property
-    def num_buffers(self) -> int:
-        return len(self._usable)
-
-    @property
     def is_shared(self) -> bool:
         """Whether another process can write these states."""
         return not self._is_on_disk and all(block.is_shared for block in self._blocks)
@@ -94,7 +90,7 @@ class DoubleBuffer:
             self._reserved.add(index)
             return index
 
-    def begin(self, index: int, *, generation: int, step: int, description: bytes, image_bytes: int) -> Filling:
+    def begin(self, index: int, step: int, *, description: bytes, image_bytes: int) -> Filling:
         """The buffer's last state is gone."""
         used = state_block.needed_bytes(description, image_bytes)
         with self._changed:
@@ -102,27 +98,17 @@ class DoubleBuffer:
             self._sequence += 1
             block = self._blocks[index]
             state_block.begin(
-                block,
-                sequence=self._sequence,
-                generation=generation,
-                step=step,
-                description=description,
-                image_bytes=image_bytes,
+                block, sequence=self._sequence, step=step, description=description, image_bytes=image_bytes
             )
             if used < block.size_bytes * _GIVE_BACK_SHARE:
                 block.give_back(max(used, self._expected_bytes + _HEAD_BYTES))
             image = state_block.image_view(block.view)
             return Filling(index, self._sequence, block, image, used - image_bytes, self._end_filling)
 
-    def cancel(self, index: int) -> None:
-        """It will not be filled completely."""
+    def release(self, index: int) -> None:
+        """It was written, or will not be filled or written."""
         with self._changed:
             self._reserved.discard(index)
-            self._changed.notify_all()
-
-    def release(self, index: int) -> None:
-        """It was written, or will not be."""
-        with self._changed:
             self._busy.discard(index)
             self._changed.notify_all()
 

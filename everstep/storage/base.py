@@ -18,7 +18,7 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
 class Readable(Protocol):
-    """Names are relative, with `/`. A missing name is FileNotFoundError, in `list` it is empty."""
+    """Names are relative, with `/`. A missing name is FileNotFoundError."""
 
     uri: str
 
@@ -28,14 +28,14 @@ class Readable(Protocol):
     def read_into(self, name: str, start: int, buffers: Sequence[memoryview]) -> int:
         """Fill the buffers one after another with the bytes from `start` on; return how many there were."""
 
-    def list(self, folder: str = "") -> dict[str, int | None]:
-        """The entries of the folder, with the size of files; None for folders."""
-
-    def close(self) -> None: ...
-
 
 class Storage(Readable, Protocol):
     file_bytes: int  # larger files are split, so that a failed upload does not begin from the start
+
+    def list(self, folder: str = "") -> dict[str, int | None]:
+        """The entries of the folder, with the size of files; None for folders. A missing folder is empty."""
+
+    def close(self) -> None: ...
 
     def put(self, name: str, data: memoryview | bytes) -> None: ...
 

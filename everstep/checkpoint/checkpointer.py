@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping
 from concurrent import futures
 from concurrent.futures import Future
+from contextlib import closing
 from types import TracebackType
 from typing import Any
 
@@ -272,7 +273,7 @@ class Checkpointer:
         for looks_left in reversed(range(_MOST_LOOKS)):
             number = self._num_loads = self._num_loads + 1 if self._agreement is not None else 1
             stored = self.list()
-            with HeldStates(self._storage.uri, self._pipeline.held()) as held:
+            with closing(HeldStates(self._storage.uri, self._pipeline.held())) as held:
                 try:
                     return self._load(step, number, stored, held, may_look_again=looks_left > 0)
                 except _Gone as gone:

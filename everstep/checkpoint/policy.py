@@ -43,10 +43,6 @@ class Retention:
     delete: Mapping[CheckpointKey, str]
     overtaken: frozenset[CheckpointKey] = frozenset()  # kept despite the policy: newer ones have not come as far
 
-    @property
-    def reason(self) -> str:
-        return f"{len(self.keep)} kept, {len(self.delete)} to delete"
-
 
 def decide_retention(found: Sequence[Found], policy: RetentionPolicy) -> Retention:
     whole = sorted((each.key for each in found if each.is_whole), reverse=True)

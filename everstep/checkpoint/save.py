@@ -173,7 +173,7 @@ class SavePipeline:
 
     def _hand_on(self, save: _Save, will_be_written: bool) -> None:
         save.snapshot = None
-        save.filling.commit(will_be_written=will_be_written)
+        self._buffers.commit(save.filling, will_be_written=will_be_written)
         if not will_be_written:
             save.done.set_result(Written(step=save.manifest.step, size_bytes=len(save.filling.image), seconds=0.0))
         elif self._line is None or self._line.is_gone or not self._buffers.is_shared:

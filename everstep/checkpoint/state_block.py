@@ -53,12 +53,6 @@ def clear(view: memoryview) -> None:
         _NUMBER.pack_into(view, _ENDED, 0)
 
 
-def image_view(view: memoryview) -> memoryview:
-    """The memory for the image of the state that was begun."""
-    _, _, _, _, offset, _, image_bytes = _HEAD.unpack_from(view)
-    return view[offset : offset + image_bytes]
-
-
 def read(view: memoryview) -> WholeState | None:
     """The whole state in this memory, if there is one."""
     if len(view) < PAGE_BYTES:

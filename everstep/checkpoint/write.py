@@ -43,11 +43,7 @@ class Written:
 
 
 def write_image(
-    storage: Storage,
-    description: Description,
-    image: memoryview,
-    *,
-    is_abandoned: Callable[[], bool] = lambda: False,
+    storage: Storage, description: Description, image: memoryview, *, is_abandoned: Callable[[], bool]
 ) -> Written:
     """Write our share, and the manifest if it is the first; then hide the checkpoints that the policy does not keep: a
     reader finds the final set as soon as this returns. `clear_away` does the slow part. `image` must not change.
@@ -65,7 +61,10 @@ def write_image(
                 return Written(step=step, size_bytes=size_bytes, seconds=time.monotonic() - began)
             files += _other_parts(storage, description, is_abandoned)
         whole = replace(manifest, files=tuple(files), state=f"{manifest.save}/{STATE_FILE}")
-        _check_there(storage, whole)
+        if problem := wrong_size(storage, whole):  # else its manifest would replace that of a whole one
+            raise CheckpointFailed(
+                f"{problem}: does another run save to the same place?", code="checkpoint-file-deleted-again"
+            )
         storage.put(f"{manifest.key.folder}/{MANIFEST}", to_json(whole))
     except Exception as error:  # a driver may have its own; the next save may succeed
         raise failure(error, storage, step) from error
@@ -78,17 +77,6 @@ def write_image(
             code="checkpoint-not-kept",
         )
     return Written(step=step, size_bytes=whole.size_bytes, seconds=seconds, retention=retention)
-
-
-def _check_there(storage: Storage, whole: Manifest) -> None:
-    """Else its manifest would replace that of a whole one."""
-    there = storage.list(f"{whole.key.folder}/{whole.save}")
-    for file in whole.files:
-        if there.get(file.name.removeprefix(f"{whole.save}/")) != file.size_bytes:
-            raise CheckpointFailed(
-                f"{file.name} was deleted again: does another run save to the same place?",
-                code="checkpoint-file-deleted-again",
-            )
 
 
 def failure(error: Exception, storage: Storage, step: int) -> CheckpointFailed:

@@ -62,20 +62,27 @@ def open_storage(uri: str | os.PathLike[str]) -> Storage:
             hint="give a directory or a URL, for example s3://bucket/x",
             code="storage-uri-empty",
         )
-    match = _SCHEME.match(text)
-    if match is None or match[1].lower() in ("file", "local"):
+    scheme, path = _split(text)
+    if not scheme:
         from everstep.storage.local import LocalStorage
 
-        return LocalStorage(text[match.end() :] if match else text)
+        return LocalStorage(path)
     from everstep.storage.remote import RemoteStorage
 
-    return RemoteStorage(text, match[1].lower())
+    return RemoteStorage(text, scheme)
 
 
 def full_uri(uri: str | os.PathLike[str]) -> str:
     """The `uri` that the storage will have, without opening it: the same from every directory."""
     text = os.fspath(uri)
+    scheme, path = _split(text)
+    return text.rstrip("/") if scheme else str(Path(path).expanduser().absolute())
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The scheme, empty for a local path, and what follows it."""
     match = _SCHEME.match(text)
-    if match is not None and match[1].lower() not in ("file", "local"):
-        return text.rstrip("/")
-    return str(Path(text[match.end() :] if match else text).expanduser().absolute())
+    if match is None:
+        return "", text
+    scheme = match[1].lower()
+    return "" if scheme in ("file", "local") else scheme, text[match.end() :]

@@ -10,7 +10,6 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from types import TracebackType
 
 from everstep.checkpoint import state_block
 from everstep.checkpoint.image import STATE_FILE, Description, unpack
@@ -75,14 +74,6 @@ class HeldStates:
         self._shares.clear()
         while self._descriptors:
             os.close(self._descriptors.pop())
-
-    def __enter__(self) -> HeldStates:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _add(self, file: int) -> None:
         size = os.fstat(file).st_size

@@ -57,7 +57,6 @@ class AskHeld:
 class Held:
     """One whole state, with its file. The last message of an answer has no file."""
 
-    sequence: int = 0
     is_last: bool = False
 
 

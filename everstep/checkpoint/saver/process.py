@@ -69,6 +69,10 @@ class _WorkerMemory:
                 found[index] = state
         return found
 
+    @property
+    def has_waited_enough(self) -> bool:
+        return self.line is None and time.monotonic() - self.orphaned_at > _ORPHAN_PARTS_S
+
     def view(self, index: int) -> memoryview:
         """… mapping all its pages again takes half as long as the writing."""
         size = os.fstat(self.files[index]).st_size
@@ -179,8 +183,8 @@ class SaverServer:
             self._asked.remove((line, asked))
             for memory in self._memories:
                 if memory.uri == asked.uri:
-                    for index, state in memory.states().items():
-                        self._tell(line, Held(sequence=state.sequence), [memory.files[index]])
+                    for index in memory.states():
+                        self._tell(line, Held(), [memory.files[index]])
             self._tell(line, Held(is_last=True))
 
     def _forget(self, wish: Forget) -> None:
@@ -235,17 +239,15 @@ class SaverServer:
 
     def _note(self, memory: _WorkerMemory, outcome: BufferWritten) -> None:
         memory.writing.pop(outcome.index, None)
-        if not outcome.problem:
-            memory.durable = max(memory.durable, outcome.sequence)
         facts = {"uri": memory.uri, "step": outcome.step, "is_orphan": memory.line is None}
         if outcome.problem:
             emit("saver.failed", **facts, reason=outcome.problem)
         else:
+            memory.durable = max(memory.durable, outcome.sequence)
             emit("saver.wrote", **facts, size_bytes=outcome.size_bytes)
-        if memory.line is None and outcome.problem:
-            self._say(outcome.problem)
-        elif memory.line is None:
-            self._say(f"written: {outcome.size_bytes / 1e6:.0f} MB in {outcome.seconds:.1f} s")
+        if memory.line is None:
+            written = f"written: {outcome.size_bytes / 1e6:.0f} MB in {outcome.seconds:.1f} s"
+            self._say(outcome.problem or written)
         self._tell(memory.line, outcome)
         self._answer()
 
@@ -266,7 +268,7 @@ def _write_state(memory: _WorkerMemory, index: int, sequence: int) -> tuple[Writ
             memory.storage,
             what,
             state.image(view),
-            is_abandoned=lambda: _has_waited_enough(memory) or memory.world > what.manifest.world_generation,
+            is_abandoned=lambda: memory.has_waited_enough or memory.world > what.manifest.world_generation,
         )
     except Exception as error:
         if not isinstance(error, EverstepError):
@@ -284,10 +286,6 @@ def _unpacked(state: state_block.WholeState | None) -> Description | None:
         return unpack(state.description) if state is not None else None
     except CheckpointBroken:
         return None
-
-
-def _has_waited_enough(memory: _WorkerMemory) -> bool:
-    return memory.line is None and time.monotonic() - memory.orphaned_at > _ORPHAN_PARTS_S
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ def begin(buffers: DoubleBuffer, step: int, size: int = MB) -> Filling:
 def fill(buffers: DoubleBuffer, step: int, size: int = MB, *, will_be_written: bool = False) -> Filling:
     filling = begin(buffers, step, size)
     filling.image[:] = bytes([step % 256]) * size
-    filling.commit(will_be_written=will_be_written)
+    buffers.commit(filling, will_be_written=will_be_written)
     return filling
 
 

@@ -89,9 +89,11 @@ class CheckpointBroken(PermanentError):
 
 
 class CheckpointFailed(PermanentError):
-    """A checkpoint could not be written; earlier ones are unchanged."""
+    """A checkpoint could not be written; earlier ones are unchanged. Failures of one `kind` are reported once."""
 
-    kind = ""  # failures of one kind are reported once
+    def __init__(self, message: str, *, hint: str | None = None, kind: str = "", code: str = "") -> None:
+        super().__init__(message, hint=hint, code=code)
+        self.kind = kind
 
 
 class NoCheckpoint(UsageError):

@@ -28,6 +28,7 @@ from typing import Any
 import torch.distributed as dist
 
 from everstep import env
+from everstep.checkpoint.write import listed_ranks
 from everstep.engine import process_engine
 from everstep.engine.group import generation_store
 from everstep.errors import CheckpointBroken, CheckpointFailed
@@ -178,7 +179,7 @@ class Agreement:
             self._store.set("split", "null")
             raise self._apart(strangers)
         else:
-            self._warn(f"{_ranks(strangers)} will not find the checkpoints that rank 0 writes", strangers)
+            self._warn(f"{listed_ranks(strangers)} will not find the checkpoints that rank 0 writes", strangers)
 
     def _hear(self, is_sharded: bool) -> None:
         self._announce()  # before rank 0 is waited for
@@ -205,13 +206,12 @@ class Agreement:
             log.warning("%s: %s\n  HINT: %s", self._apart(strangers).message, effect, _COMMON)
 
     def _apart(self, strangers: list[int]) -> CheckpointFailed:
-        failed = CheckpointFailed(
-            f"{self._uri} is not the same folder for {_ranks(strangers)} as for rank 0",
+        return CheckpointFailed(
+            f"{self._uri} is not the same folder for {listed_ranks(strangers)} as for rank 0",
             hint=_COMMON,
+            kind="apart",
             code="checkpoint-folder-not-shared",
         )
-        failed.kind = "apart"
-        return failed
 
     def _get(self, key: str, timeout_s: float) -> str:
         try:
@@ -233,11 +233,6 @@ class Agreement:
 
 
 _COMMON = "use a folder that all workers share, or a bucket"
-
-
-def _ranks(ranks: list[int]) -> str:
-    shown = ", ".join(str(rank) for rank in ranks[:8]) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 
 
 def _open_store(place: WorkerPlace, uri: str) -> Any:

@@ -5,9 +5,7 @@ Runs without torch."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from everstep.checkpoint.manifest import (
     MANIFEST,
@@ -16,35 +14,14 @@ from everstep.checkpoint.manifest import (
     Manifest,
     NewerFormat,
     RetentionPolicy,
+    checksum,
     parse_folder,
     parse_manifest,
 )
-from everstep.checkpoint.policy import Retention, Standing, best_first, decide_retention
+from everstep.checkpoint.policy import Found, Retention, best_first, decide_retention
 from everstep.checkpoint.strict_json import broken
 from everstep.errors import CheckpointBroken, NoCheckpoint, UsageError
 from everstep.storage.base import Storage
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """A checkpoint's folder. `problem` is empty if its manifest and all its files are there in full size."""
-
-    key: CheckpointKey
-    manifest: Manifest | None = None
-    problem: str = ""
-    is_unreadable: bool = False  # storage gave an error, or a newer version wrote it: it may be whole
-
-    @property
-    def is_whole(self) -> bool:
-        return not self.problem
-
-    @property
-    def step(self) -> int:
-        return self.key.step
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        return self.manifest.metrics if self.manifest is not None else {}
 
 
 def find(storage: Storage) -> list[Found]:
@@ -80,20 +57,14 @@ def verify(storage: Storage, found: Found) -> Iterator[str]:
             start = number * file.block_bytes
             block = buffer[: min(file.block_bytes, file.size_bytes - start)]
             got = storage.read_into(where, start, [block])
-            if (actual := zlib.crc32(block[:got])) != expected or got != len(block):
+            if (actual := checksum(block[:got])) != expected or got != len(block):
                 yield wrong_block(f"{storage.uri}/{where}", file, number, actual)
 
 
-def wrong_block(where: str, file: FileRecord, number: int, actual: int) -> str:
+def wrong_block(where: str, file: FileRecord, number: int, actual: str) -> str:
     start = number * file.block_bytes
     end = min(start + file.block_bytes, file.size_bytes)
-    expected = file.crc32[number]
-    return f"{where}: bytes {start:,} to {end:,} have checksum {actual:08x}, expected {expected:08x}"
-
-
-def standing(found: Found, policy: RetentionPolicy) -> Standing:
-    metric = found.metrics.get(policy.metric) if policy.metric is not None else None
-    return Standing(key=found.key, is_whole=found.is_whole, metric=metric)
+    return f"{where}: bytes {start:,} to {end:,} have checksum {actual}, expected {file.crc32[number]}"
 
 
 def choose(found: Sequence[Found], step: int | str, policy: RetentionPolicy, uri: str) -> list[Found]:
@@ -108,9 +79,7 @@ def choose(found: Sequence[Found], step: int | str, policy: RetentionPolicy, uri
                 hint='use Checkpointer(…, metric="val_loss")',
                 code="best-without-metric",
             )
-        by_key = {each.key: each for each in whole}
-        standings = [standing(each, policy) for each in whole]
-        best = [by_key[each.key] for each in best_first(standings, policy)]
+        best = best_first(whole, policy)
         if whole and not best:
             raise NoCheckpoint(
                 f"no checkpoint in {uri} has the metric {policy.metric!r}",
@@ -164,7 +133,7 @@ def delete(storage: Storage, key: CheckpointKey) -> None:
 
 def _decide(storage: Storage, policy: RetentionPolicy) -> Retention:
     found = [each for each in find(storage) if not each.is_unreadable]
-    return decide_retention([standing(each, policy) for each in found], policy)
+    return decide_retention(found, policy)
 
 
 def _tidy(storage: Storage, key: CheckpointKey) -> None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from concurrent import futures
 from concurrent.futures import Future
-from dataclasses import replace
+from contextlib import closing
 from types import TracebackType
 from typing import Any
 
@@ -29,14 +29,13 @@ import torch
 import everstep
 from everstep import env
 from everstep.checkpoint import catalog
-from everstep.checkpoint.agreement import Agreement, SaveMark, Word, WorkerPlace, place_now
-from everstep.checkpoint.catalog import Found
+from everstep.checkpoint.agreement import Agreement, WorkerPlace, place_now
 from everstep.checkpoint.code_snapshot import archive_name, record_of, take_snapshot
 from everstep.checkpoint.failed_saves import FailedSaves
 from everstep.checkpoint.image import WHOLE, ImageShare, lay_out
 from everstep.checkpoint.load import read_state
-from everstep.checkpoint.manifest import CheckpointKey, Manifest, RetentionPolicy, parse_folder
-from everstep.checkpoint.policy import decide_due, decide_lineage
+from everstep.checkpoint.manifest import Manifest, RetentionPolicy, parse_folder
+from everstep.checkpoint.policy import Found, decide_due, decide_lineage
 from everstep.checkpoint.save import SavePipeline
 from everstep.checkpoint.saver.held_states import HeldStates
 from everstep.checkpoint.state_image import position_of, take_apart
@@ -120,9 +119,9 @@ class Checkpointer:
         if not due.is_in_memory:  # those may be as many as there are steps
             process_engine.compare_weights()
         snapshot = take(state)
-        draft = self._draft(step, state, metrics)
+        plain = {str(name): float(value) for name, value in (metrics or {}).items()}
         try:
-            is_saved = self._save(step, snapshot, draft, will_be_written=not due.is_in_memory)
+            is_saved = self._save(step, snapshot, position_of(state), plain, will_be_written=not due.is_in_memory)
         except CheckpointFailed as failed:
             self._failed_saves.failed(step, failed)
             if wait:
@@ -143,7 +142,7 @@ class Checkpointer:
         if (error := self._pending.exception()) is None:
             return True
         self._failed_saves.raised()
-        raise error if isinstance(error, CheckpointFailed) else _unforeseen(error) from error
+        raise _as_failed(error)
 
     def _check_open(self) -> None:
         if self._owner != os.getpid():
@@ -155,14 +154,16 @@ class Checkpointer:
         if self._is_closed:
             raise UsageError("save() after close()", hint="close it after the last save", code="save-after-close")
 
-    def _save(self, step: int, snapshot: StateSnapshot, draft: Manifest, *, will_be_written: bool) -> bool:
+    def _save(
+        self, step: int, snapshot: StateSnapshot, position: Any, metrics: dict[str, float], *, will_be_written: bool
+    ) -> bool:
         place = place_now()
         agreement = self._agree(place)
         mark = agreement.mark(step)  # before any return: all workers must count the same
         try:
             word = agreement.settle(is_sharded=snapshot.is_sharded, base=lambda: self._base(step, place))
         except (OSError, RuntimeError, EverstepError) as error:  # RuntimeError: of torch's stores
-            failed = failure(error, self._storage, draft)
+            failed = failure(error, self._storage, step)
             if place.rank == 0 or snapshot.is_sharded:
                 raise failed from error
             log.warning("rank %d does not take part in writing step %d: %s", place.rank, step, failed.message)
@@ -170,7 +171,25 @@ class Checkpointer:
         if word is None:
             return False
         share = ImageShare(rank=place.rank, size=place.size) if word.is_split else WHOLE
-        manifest = self._manifest(draft, place, mark, word)
+        manifest = Manifest(
+            generation=word.base + place.generation + mark.num_returns,
+            step=step,
+            save=f"{word.token}-{mark.num_before + 1}",
+            time=time.time(),
+            world_size=place.size,
+            world_generation=place.generation,
+            job=place.job,
+            metrics=metrics,
+            hparams=self._hparams,
+            data=position,
+            versions={
+                "everstep": everstep.__version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+            code=record_of(self._snapshot) if self._snapshot is not None else None,
+            policy=self._policy,
+        )
         if will_be_written and self._busy == "skip" and self._pending is not None and not self._pending.done():
             return self._skip(step, snapshot, share, manifest)
         index = self._pipeline.reserve(may_wait=will_be_written)
@@ -194,20 +213,18 @@ class Checkpointer:
         emit("checkpoint.skipped", step=step)
         if share.rank > 0:
             contents = take_apart(snapshot.value)
-            self._pipeline.skip(lay_out(contents.skeleton, contents.metas, share), manifest)
+            self._pipeline.skip(lay_out(contents.skeleton, contents.metas, share).describe(manifest))
         return False
 
     def _note(self, step: int, done: Future[Written], was_written: bool) -> None:
         error = done.exception()
-        if error is None and not was_written:
-            emit("checkpoint.kept", step=step)
-        elif error is None:
+        if error is not None:
+            self._failed_saves.failed(step, _as_failed(error))
+        elif was_written:
             written = done.result()
             self._failed_saves.wrote(step, written.seconds, written.size_bytes)
-        elif isinstance(error, CheckpointFailed):
-            self._failed_saves.failed(step, error)
         else:
-            self._failed_saves.failed(step, _unforeseen(error))
+            emit("checkpoint.kept", step=step)
 
     def _agree(self, place: WorkerPlace) -> Agreement:
         if self._agreement is None or self._agreement.place != place:
@@ -230,33 +247,6 @@ class Checkpointer:
         )
         log.debug("checkpoints are filed under generation %d: %s", lineage.base + place.generation, lineage.reason)
         return lineage.base
-
-    def _draft(self, step: int, state: Any, metrics: Mapping[str, float] | None) -> Manifest:
-        return Manifest(
-            key=CheckpointKey(generation=0, step=step),
-            save="",
-            time=time.time(),
-            metrics={str(name): float(value) for name, value in (metrics or {}).items()},
-            hparams=self._hparams,
-            data=position_of(state),
-            versions={
-                "everstep": everstep.__version__,
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-            },
-            code=record_of(self._snapshot) if self._snapshot is not None else None,
-            policy=self._policy,
-        )
-
-    def _manifest(self, draft: Manifest, place: WorkerPlace, mark: SaveMark, word: Word) -> Manifest:
-        return replace(
-            draft,
-            key=CheckpointKey(generation=word.base + place.generation + mark.num_returns, step=mark.step),
-            save=f"{word.token}-{mark.num_before + 1}",
-            world_size=place.size,
-            world_generation=place.generation,
-            job=place.job,
-        )
 
     def _put_code(self, share: ImageShare) -> None:
         snapshot = self._snapshot
@@ -283,7 +273,7 @@ class Checkpointer:
         for looks_left in reversed(range(_MOST_LOOKS)):
             number = self._num_loads = self._num_loads + 1 if self._agreement is not None else 1
             stored = self.list()
-            with HeldStates(self._storage.uri, self._pipeline.held()) as held:
+            with closing(HeldStates(self._storage.uri, self._pipeline.held())) as held:
                 try:
                     return self._load(step, number, stored, held, may_look_again=looks_left > 0)
                 except _Gone as gone:
@@ -404,11 +394,14 @@ def _step_number(step: Any) -> int:
     return int(number)
 
 
-def _unforeseen(error: BaseException) -> CheckpointFailed:
+def _as_failed(error: BaseException) -> CheckpointFailed:
+    if isinstance(error, CheckpointFailed):
+        return error
+    kind = type(error).__name__
     failed = CheckpointFailed(
-        f"a checkpoint could not be made: {type(error).__name__}: {error}", code="checkpoint-failed-unexpectedly"
+        f"a checkpoint could not be made: {kind}: {error}", kind=kind, code="checkpoint-failed-unexpectedly"
     )
-    failed.kind = type(error).__name__
+    failed.__cause__ = error
     return failed
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everstep.checkpoint import strict_json
-from everstep.checkpoint.strict_json import broken, shown
+from everstep.checkpoint.strict_json import broken, parse, shown
 from everstep.errors import CheckpointBroken, PermanentError
 from everstep.storage import code_archive
 from everstep.storage.base import Storage
@@ -34,16 +34,19 @@ def archive_name(sha256: str) -> str:
     return f"{FOLDER}/{sha256[:16]}.tar.gz"
 
 
+@dataclass(frozen=True, slots=True)
+class _CodeRecord:
+    sha256: str
+    archive: str
+
+
 def restore(storage: Storage, record: Any, folder: Path) -> None:
     """Write the code of a manifest's record into an empty folder. The record is not trusted; CheckpointBroken."""
     where = f"{storage.uri}: the record of its code"
-    sha256: str = strict_json.field(record, "sha256", str, where)
-    name = strict_json.field(record, "archive", str, where)
+    code: _CodeRecord = parse(_CodeRecord, record, where)
+    sha256, name = code.sha256, code.archive
     if not re.fullmatch("[0-9a-f]{64}", sha256) or name != archive_name(sha256):
-        broken(
-            where,
-            f"expected a code archive with the checksum {shown(sha256)}, found {shown(name)}",
-        )
+        broken(where, f"expected a code archive with the checksum {shown(sha256)}, found {shown(name)}")
     where = f"{storage.uri}/{name}"
     try:
         code_archive.extract(storage.read(name), sha256, folder, max_bytes=MAX_BYTES)

@@ -7,6 +7,7 @@ Where CUDA refuses to register it, copies go through CUDA's own small buffers: s
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import queue
 import threading
@@ -20,14 +21,11 @@ from torch import Tensor
 from everstep.checkpoint.copy_gate import GATE
 from everstep.checkpoint.memory import GrowingBlock
 from everstep.checkpoint.state_snapshot import StateSnapshot
+from everstep.errors import CheckpointFailed
 
 log = logging.getLogger("everstep")
 
 Pairs = Sequence[tuple[Tensor, Tensor]]  # where to, and from where
-
-
-class Changed(Exception):
-    """A tensor was changed while it was copied, not by an optimizer."""
 
 
 class Copy:
@@ -41,7 +39,7 @@ class Copy:
         then: Callable[[BaseException | None], None],
     ) -> None:
         self._snapshot, self._pairs, self._then = snapshot, pairs, then
-        self._is_queued, self._is_copied = threading.Event(), threading.Event()
+        self._is_queued = threading.Event()
         self._arrivals: list[torch.cuda.Event] = []
 
     def wait_for_change(self) -> None:
@@ -49,10 +47,6 @@ class Copy:
         self._is_queued.wait()
         for arrival in self._arrivals:
             torch.cuda.current_stream(arrival.device).wait_event(arrival)
-
-    def wait(self) -> None:
-        """Until the copy is whole, or has failed."""
-        self._is_copied.wait()
 
     def run(self) -> None:
         problem: BaseException | None = None
@@ -63,10 +57,7 @@ class Copy:
         finally:
             self._is_queued.set()
             GATE.release(self)
-            try:
-                self._then(problem)
-            finally:
-                self._is_copied.set()
+            self._then(problem)
 
     def _copy(self) -> None:
         snapshot = self._snapshot
@@ -88,7 +79,13 @@ class Copy:
             arrival.synchronize()
         if changed:
             GATE.distrust(changed)
-            raise Changed(f"{len(changed)} tensors, the first of shape {tuple(changed[0].shape)}")
+            raise CheckpointFailed(
+                "a checkpoint was dropped: parameters were changed in place while they were copied "
+                f"({len(changed)} tensors, the first of shape {tuple(changed[0].shape)})",
+                hint="from now on they are copied before save() returns; change parameters only by an optimizer",
+                kind="Changed",
+                code="checkpoint-changed-while-copied",
+            )
 
 
 class Copier:
@@ -159,16 +156,10 @@ def _send_home(pairs: Pairs, begun: Sequence[Any]) -> torch.cuda.Event:
         return arrival
 
 
-_streams: dict[torch.device, torch.cuda.Stream] = {}
-
-
+@functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    if device not in _streams:
-        _streams[device] = torch.cuda.Stream(device)
-    return _streams[device]
+    return torch.cuda.Stream(device)
 
-
-log = logging.getLogger("everstep")
 
 _PORTABLE = 1  # for all GPUs
 _ALREADY = 712  # cudaErrorHostMemoryAlreadyRegistered

@@ -15,12 +15,15 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence, Set
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+if TYPE_CHECKING:
+    from everstep.checkpoint.copier import Copy
 
 _NUM_LOOKS = 3  # an optimizer has all its state after its first steps
 
@@ -42,20 +45,13 @@ class Steady:
         return {place_of(tensor) for tensor in self.tensors if type(tensor) is nn.Parameter}
 
 
-class RunningCopy(Protocol):
-    """A copy under way."""
-
-    def wait_for_change(self) -> None:
-        """Until the sources may change."""
-
-
 class CopyGate:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._restless: set[Extent] = set()
-        self._copies: list[RunningCopy] = []
+        self._copies: list[Copy] = []
         self._listeners: list[weakref.WeakMethod[Callable[[int], None]]] = []
         self._num_looks: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._known: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
@@ -94,11 +90,11 @@ class CopyGate:
         """These have changed without the hook: they are not copied late again."""
         self._restless.update(place_of(tensor) for tensor in tensors)
 
-    def hold(self, copy: RunningCopy) -> None:
+    def hold(self, copy: Copy) -> None:
         with self._lock:
             self._copies.append(copy)
 
-    def release(self, copy: RunningCopy) -> None:
+    def release(self, copy: Copy) -> None:
         with self._lock:
             self._copies = [each for each in self._copies if each is not copy]
 

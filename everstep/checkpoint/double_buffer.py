@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from everstep.checkpoint import state_block
-from everstep.checkpoint.memory import GrowingBlock, Memory, Room, decide_room, look_for_memory
+from everstep.checkpoint.memory import GrowingBlock, Memory, decide_room, look_for_memory
 
 log = logging.getLogger("everstep")
 
@@ -23,19 +23,13 @@ _GIVE_BACK_SHARE = 0.5  # of a buffer is in use, or less: the rest is given back
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """A buffer that was begun. Fill `image`, then `commit`: without it, the state does not exist."""
+    """A buffer that was begun. Fill `image`, then `commit` it: without that, the state does not exist."""
 
     index: int
     sequence: int
     block: GrowingBlock
     image: memoryview
     offset: int  # of the image in the block
-    _done: Callable[[int, bool], None]
-
-    def commit(self, *, will_be_written: bool) -> None:
-        """The state is whole. If it will be written, the buffer is busy from now on."""
-        state_block.commit(self.block.view)
-        self._done(self.index, will_be_written)
 
 
 class DoubleBuffer:
@@ -65,10 +59,6 @@ class DoubleBuffer:
         self._is_closed = False
 
     @property
-    def num_buffers(self) -> int:
-        return len(self._usable)
-
-    @property
     def is_shared(self) -> bool:
         """Whether another process can write these states."""
         return not self._is_on_disk and all(block.is_shared for block in self._blocks)
@@ -94,7 +84,7 @@ class DoubleBuffer:
             self._reserved.add(index)
             return index
 
-    def begin(self, index: int, *, generation: int, step: int, description: bytes, image_bytes: int) -> Filling:
+    def begin(self, index: int, step: int, *, description: bytes, image_bytes: int) -> Filling:
         """The buffer's last state is gone."""
         used = state_block.needed_bytes(description, image_bytes)
         with self._changed:
@@ -102,27 +92,26 @@ class DoubleBuffer:
             self._sequence += 1
             block = self._blocks[index]
             state_block.begin(
-                block,
-                sequence=self._sequence,
-                generation=generation,
-                step=step,
-                description=description,
-                image_bytes=image_bytes,
+                block, sequence=self._sequence, step=step, description=description, image_bytes=image_bytes
             )
             if used < block.size_bytes * _GIVE_BACK_SHARE:
                 block.give_back(max(used, self._expected_bytes + _HEAD_BYTES))
-            image = state_block.image_view(block.view)
-            return Filling(index, self._sequence, block, image, used - image_bytes, self._end_filling)
+            offset = used - image_bytes
+            return Filling(index, self._sequence, block, block.view[offset:used], offset)
 
-    def cancel(self, index: int) -> None:
-        """It will not be filled completely."""
+    def commit(self, filling: Filling, *, will_be_written: bool) -> None:
+        """The state is whole. If it will be written, the buffer is busy from now on."""
+        state_block.commit(filling.block.view)
         with self._changed:
-            self._reserved.discard(index)
+            self._reserved.discard(filling.index)
+            if will_be_written:
+                self._busy.add(filling.index)
             self._changed.notify_all()
 
     def release(self, index: int) -> None:
-        """It was written, or will not be."""
+        """It was written, or will not be filled or written."""
         with self._changed:
+            self._reserved.discard(index)
             self._busy.discard(index)
             self._changed.notify_all()
 
@@ -149,13 +138,6 @@ class DoubleBuffer:
         whole = {index: state.sequence for index, state in states.items() if state is not None}
         return max(whole, key=lambda index: whole[index], default=None)
 
-    def _end_filling(self, index: int, will_be_written: bool) -> None:
-        with self._changed:
-            self._reserved.discard(index)
-            if will_be_written:
-                self._busy.add(index)
-            self._changed.notify_all()
-
     # --- memory ---------------------------------------------------------------------------------------
 
     def _make_room(self, needed: int, index: int) -> None:
@@ -165,7 +147,9 @@ class DoubleBuffer:
         room = decide_room(needed, self._look(), held_bytes=sum(block.size_bytes for block in self._blocks))
         if room.num_buffers == 2:
             return
-        self._warn(room)
+        if room.reason != self._last_warning:
+            self._last_warning = room.reason
+            log.warning("checkpoints: %s", room.reason)
         if self._busy or self._reserved - {index}:  # the other buffer is in use
             return
         self._usable = [index]
@@ -175,11 +159,6 @@ class DoubleBuffer:
                 block.give_back(0)
         if room.num_buffers == 0 and not self._is_on_disk:
             self._blocks[index], self._is_on_disk = GrowingBlock(_file_on_disk()), True
-
-    def _warn(self, room: Room) -> None:
-        if room.reason != self._last_warning:
-            self._last_warning = room.reason
-            log.warning("checkpoints: %s", room.reason)
 
     def _touch(self) -> None:
         done = 0
@@ -191,18 +170,15 @@ class DoubleBuffer:
                     return
                 if not self._reserved and not self._busy:
                     self._make_room(wanted, self._usable[0])
-                    for index in self._usable:
-                        self._enlarge(self._blocks[index], wanted)
+                    for block in (self._blocks[index] for index in self._usable):
+                        # A private block loses its content when it grows: it must not hold a state.
+                        if block.is_shared or state_block.read(block.view) is None:
+                            block.grow(wanted)
                 blocks = [] if self._is_on_disk else [self._blocks[index] for index in self._usable]
             for block in blocks:
                 block.touch(wanted)
                 self._prepare(block)
             done = wanted
-
-    def _enlarge(self, block: GrowingBlock, wanted: int) -> None:
-        """A private block loses its content when it grows: it must not hold a state."""
-        if block.is_shared or state_block.read(block.view) is None:
-            block.grow(wanted)
 
 
 def _file_on_disk() -> int:

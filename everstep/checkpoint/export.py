@@ -11,28 +11,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from everstep.checkpoint.catalog import Found, verify
+from everstep.checkpoint.catalog import verify
 from everstep.checkpoint.image import ITEM_BYTES, Piece, TensorMeta, safetensors_head
 from everstep.checkpoint.manifest import Manifest
-from everstep.checkpoint.safetensors_header import (
-    LENGTH_BYTES,
-    TensorEntry,
-    check_tiling,
-    parse_header,
-    parse_length,
-    parse_piece,
-    parse_state,
-)
+from everstep.checkpoint.policy import Found
 from everstep.checkpoint.strict_json import broken_text
+from everstep.checkpoint.tensor_files import Part, locate, open_files, parse_state
 from everstep.errors import UsageError
 from everstep.storage import private_file
 from everstep.storage.base import Storage
 
 _COPY_BYTES = 16 << 20
-
-_Entries = dict[
-    tuple[str, bool], list[tuple[str, TensorEntry]]
-]  # name of a tensor, or of the whole that it is a block of
 
 
 def export_safetensors(storage: Storage, found: Found, target: Path, *, only: str = "") -> int:
@@ -40,15 +29,16 @@ def export_safetensors(storage: Storage, found: Found, target: Path, *, only: st
     for problem in verify(storage, found):
         broken_text(problem)
     assert found.manifest is not None
-    chosen = _choose(read_metas(storage, found.manifest), only)
+    metas = read_metas(storage, found.manifest)
+    parts = dict(zip(metas, locate(metas, open_files(storage, found.manifest), storage.uri), strict=True))
+    chosen = _choose(metas, only)
     head = safetensors_head([replace(meta, name=name, is_sharded=False) for name, meta in chosen])
-    there = _entries(storage, found.manifest)
     with private_file.replacing(target, mode=0o666, is_durable=True) as out:  # for others too, as umask allows
         out.write(head)
         at = len(head)
         for _, meta in chosen:
-            for name, entry, piece in _parts(there, meta, storage.uri):
-                _copy(storage, name, entry, piece, meta, out.fileno(), at)
+            for part in parts[meta]:
+                _copy(storage, part, meta, out.fileno(), at)
             at += math.prod(meta.shape) * ITEM_BYTES[meta.dtype]
         out.flush()
         os.ftruncate(out.fileno(), at)
@@ -73,37 +63,10 @@ def _choose(metas: list[TensorMeta], only: str) -> list[tuple[str, TensorMeta]]:
     return sorted(chosen, key=lambda pair: -ITEM_BYTES[pair[1].dtype])
 
 
-def _entries(storage: Storage, manifest: Manifest) -> _Entries:
-    """Every tensor of every file, with the file's name."""
-    found: _Entries = {}
-    for file in manifest.files:
-        if not file.name.endswith(".safetensors"):
-            continue
-        name = f"{manifest.key.folder}/{file.name}"
-        where = f"{storage.uri}/{name}"
-        length = parse_length(storage.read(name, 0, LENGTH_BYTES), file.size_bytes, where)
-        text = storage.read(name, LENGTH_BYTES, length)
-        for entry in parse_header(text, file.size_bytes, where):
-            found.setdefault((entry.name, False), []).append((name, entry))
-            found.setdefault((entry.name.rpartition("[")[0], True), []).append((name, entry))
-    return found
-
-
-def _parts(there: _Entries, meta: TensorMeta, uri: str) -> list[tuple[str, TensorEntry, Piece]]:
-    if not meta.is_sharded:
-        whole = Piece(start=(0,) * len(meta.shape), shape=meta.shape)
-        parts = [(name, entry, whole) for name, entry in there.get((meta.name, False), [])]
-    else:
-        blocks = there.get((meta.name, True), [])
-        parts = [(name, entry, parse_piece(entry, meta, uri)) for name, entry in blocks]
-    check_tiling([piece for _, _, piece in parts], meta, uri)
-    return parts
-
-
-def _copy(storage: Storage, name: str, entry: TensorEntry, piece: Piece, meta: TensorMeta, out: int, at: int) -> None:
-    for source, target, size in runs(piece, meta.shape, ITEM_BYTES[meta.dtype]):
+def _copy(storage: Storage, part: Part, meta: TensorMeta, out: int, at: int) -> None:
+    for source, target, size in runs(part.piece, meta.shape, ITEM_BYTES[meta.dtype]):
         for done in range(0, size, _COPY_BYTES):
-            data = storage.read(name, entry.start + source + done, min(_COPY_BYTES, size - done))
+            data = storage.read(part.file.name, part.entry.start + source + done, min(_COPY_BYTES, size - done))
             os.pwrite(out, data, at + target + done)
 
 

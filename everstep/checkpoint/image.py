@@ -10,12 +10,11 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from everstep.checkpoint import strict_json
-from everstep.checkpoint.manifest import Manifest, from_record, to_record
-from everstep.checkpoint.strict_json import natural, parse_json
+from everstep.checkpoint.manifest import Manifest, to_record
+from everstep.checkpoint.strict_json import parse, parse_json
 from everstep.errors import UsageError
 
 PAGE_BYTES = 4096
@@ -92,7 +91,6 @@ class FileLayout:
     name: str
     offset: int  # in the buffer
     size_bytes: int
-    head: bytes = field(default=b"", repr=False)  # its first bytes, all for state.json; put_heads needs them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +98,6 @@ class Slice:
     """Where the bytes of a tensor go: [offset, offset + size_bytes) of the buffer."""
 
     index: int  # of the tensor, as given to lay_out
-    file: str
     offset: int
     size_bytes: int
 
@@ -111,9 +108,13 @@ class ImageLayout:
 
     share: ImageShare
     files: tuple[FileLayout, ...]
+    heads: tuple[bytes, ...]  # the first bytes of each file, all of state.json
     slices: tuple[Slice, ...]  # of our share, in the order of the tensors
     size_bytes: int
     digest: str  # of all tensors' names, types and shapes: workers that differ in it must not share a checkpoint
+
+    def describe(self, manifest: Manifest) -> Description:
+        return Description(share=self.share, files=self.files, digest=self.digest, manifest=manifest)
 
 
 def lay_out(
@@ -124,20 +125,32 @@ def lay_out(
     The same arguments give the same layout on every worker, so each knows what the others write."""
     _check_names(tensors)
     files: list[FileLayout] = []
+    heads: list[bytes] = []
     slices: list[Slice] = []
     offset = 0
     if share.rank == 0:
-        files.append(_state_file(skeleton, tensors))
-        offset = _aligned(files[0].size_bytes, PAGE_BYTES)
+        heads.append(_state_text(skeleton, tensors))
+        files.append(FileLayout(name=STATE_FILE, offset=0, size_bytes=len(heads[0])))
+        offset = _aligned(len(heads[0]), PAGE_BYTES)
     for number, group in enumerate(_groups(tensors, _ours(tensors, share), file_bytes)):
+        # Wide types first: safetensors allows no gaps, and each tensor must begin at a multiple of its item's size.
+        order = sorted(group, key=lambda index: -ITEM_BYTES[tensors[index].dtype])
+        heads.append(safetensors_head([tensors[index] for index in order]))
+        at = offset + len(heads[-1])
+        for index in order:
+            slices.append(Slice(index=index, offset=at, size_bytes=tensors[index].size_bytes))
+            at += tensors[index].size_bytes
         name = f"part-{share.rank:05d}-of-{share.size:05d}-{number:03d}.safetensors"
-        file, its_slices = _tensor_file(name, offset, tensors, group)
-        files.append(file)
-        slices += its_slices
-        offset = _aligned(offset + file.size_bytes, PAGE_BYTES)
+        files.append(FileLayout(name=name, offset=offset, size_bytes=at - offset))
+        offset = _aligned(at, PAGE_BYTES)
     slices.sort(key=lambda each: each.index)
     return ImageLayout(
-        share=share, files=tuple(files), slices=tuple(slices), size_bytes=offset, digest=_digest(tensors)
+        share=share,
+        files=tuple(files),
+        heads=tuple(heads),
+        slices=tuple(slices),
+        size_bytes=offset,
+        digest=_digest(tensors),
     )
 
 
@@ -145,13 +158,15 @@ def lay_out_again(layout: ImageLayout, skeleton: Any, tensors: Sequence[TensorMe
     """The layout of the same tensors with another skeleton, in a fraction of the time."""
     if layout.share.rank > 0:
         return layout
-    state = _state_file(skeleton, tensors)
-    shift = _aligned(state.size_bytes, PAGE_BYTES) - _aligned(layout.files[0].size_bytes, PAGE_BYTES)
+    text = _state_text(skeleton, tensors)
+    shift = _aligned(len(text), PAGE_BYTES) - _aligned(layout.files[0].size_bytes, PAGE_BYTES)
+    state, heads = replace(layout.files[0], size_bytes=len(text)), (text, *layout.heads[1:])
     if shift == 0:
-        return replace(layout, files=(state, *layout.files[1:]))
+        return replace(layout, files=(state, *layout.files[1:]), heads=heads)
     return replace(
         layout,
         files=(state, *(replace(file, offset=file.offset + shift) for file in layout.files[1:])),
+        heads=heads,
         slices=tuple(replace(each, offset=each.offset + shift) for each in layout.slices),
         size_bytes=layout.size_bytes + shift,
     )
@@ -159,8 +174,8 @@ def lay_out_again(layout: ImageLayout, skeleton: Any, tensors: Sequence[TensorMe
 
 def put_heads(layout: ImageLayout, image: memoryview) -> None:
     """Copy into the buffer all that is not a tensor."""
-    for file in layout.files:
-        image[file.offset : file.offset + len(file.head)] = file.head
+    for file, head in zip(layout.files, layout.heads, strict=True):
+        image[file.offset : file.offset + len(head)] = head
 
 
 def safetensors_head(tensors: Sequence[TensorMeta]) -> bytes:
@@ -208,23 +223,9 @@ def _groups(tensors: Sequence[TensorMeta], ours: Sequence[int], file_bytes: int)
     return groups
 
 
-def _tensor_file(
-    name: str, offset: int, tensors: Sequence[TensorMeta], group: Sequence[int]
-) -> tuple[FileLayout, list[Slice]]:
-    # Wide types first: safetensors allows no gaps, and each tensor must begin at a multiple of its item's size.
-    order = sorted(group, key=lambda index: -ITEM_BYTES[tensors[index].dtype])
-    head = safetensors_head([tensors[index] for index in order])
-    slices, at = [], offset + len(head)
-    for index in order:
-        slices.append(Slice(index=index, file=name, offset=at, size_bytes=tensors[index].size_bytes))
-        at += tensors[index].size_bytes
-    return FileLayout(name=name, offset=offset, size_bytes=at - offset, head=head), slices
-
-
-def _state_file(skeleton: Any, tensors: Sequence[TensorMeta]) -> FileLayout:
+def _state_text(skeleton: Any, tensors: Sequence[TensorMeta]) -> bytes:
     rows = [[each.name, each.dtype, list(each.shape), each.is_complex_pairs, each.is_sharded] for each in tensors]
-    text = json.dumps({"format": FORMAT, "tensors": rows, "skeleton": skeleton}, separators=(",", ":")).encode()
-    return FileLayout(name=STATE_FILE, offset=0, size_bytes=len(text), head=text)
+    return json.dumps({"format": FORMAT, "tensors": rows, "skeleton": skeleton}, separators=(",", ":")).encode()
 
 
 def _digest(tensors: Sequence[TensorMeta]) -> str:
@@ -247,45 +248,23 @@ def _aligned(size: int, to: int) -> int:
     return -(-size // to) * to
 
 
-_WHERE = "the description of a state in memory"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Description:
-    """`layout` comes back without heads and slices: the image holds them."""
+    """What a writer needs besides the image itself."""
 
-    uri: str
-    layout: ImageLayout
+    share: ImageShare
+    files: tuple[FileLayout, ...]
+    digest: str
     manifest: Manifest
 
 
 def pack(description: Description) -> bytes:
-    layout = description.layout
-    record = {
-        "uri": description.uri,
-        "share": [layout.share.rank, layout.share.size],
-        "files": [[file.name, file.offset, file.size_bytes] for file in layout.files],
-        "digest": layout.digest,
-        "size_bytes": layout.size_bytes,
-        "manifest": to_record(description.manifest),
-    }
+    record = asdict(description) | {"manifest": to_record(description.manifest)}
     return json.dumps(record, separators=(",", ":")).encode()
 
 
 def unpack(text: bytes) -> Description:
     """CheckpointBroken if it is damaged."""
-    record = parse_json(text, _WHERE)
-    rank, size = strict_json.field(record, "share", list, _WHERE)
-    files = [
-        FileLayout(name=name, offset=offset, size_bytes=size_bytes, head=b"")
-        for name, offset, size_bytes in strict_json.field(record, "files", list, _WHERE)
-    ]
-    layout = ImageLayout(
-        share=ImageShare(rank=rank, size=size),
-        files=tuple(files),
-        slices=(),
-        size_bytes=natural(record, "size_bytes", _WHERE),
-        digest=strict_json.field(record, "digest", str, _WHERE),
-    )
-    manifest = from_record(strict_json.field(record, "manifest", dict, _WHERE), _WHERE)
-    return Description(uri=strict_json.field(record, "uri", str, _WHERE), layout=layout, manifest=manifest)
+    where = "the description of a state in memory"
+    description: Description = parse(Description, parse_json(text, where), where)
+    return description

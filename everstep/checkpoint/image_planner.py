@@ -13,7 +13,7 @@ from torch import Tensor
 from everstep.checkpoint.copier import Pairs
 from everstep.checkpoint.double_buffer import Filling
 from everstep.checkpoint.image import ImageLayout, ImageShare, lay_out, lay_out_again
-from everstep.checkpoint.state_image import Contents, sources, take_apart, targets
+from everstep.checkpoint.state_image import Contents, take_apart, targets
 from everstep.checkpoint.state_snapshot import StateSnapshot
 from everstep.engine.state import encode
 
@@ -52,12 +52,12 @@ class ImagePlanner:
 
     def pairs(self, plan: ImagePlan, filling: Filling) -> Pairs:
         """Targets and sources of the copy. Views of a buffer are made once: each costs as much as a small copy."""
-        layout, view = plan.layout, filling.block.view
+        layout, memory = plan.layout, filling.block.view
         known, views = self._views.get(filling.index, (None, []))
-        if known is None or known[0] is not view or known[1] is not layout.slices or known[2] != filling.offset:
+        if known is None or known[0] is not memory or known[1] is not layout.slices or known[2] != filling.offset:
             views = targets(plan.contents, layout, filling.image)
-            self._views[filling.index] = ((view, layout.slices, filling.offset), views)
-        return list(zip(views, sources(plan.contents, layout), strict=True))
+            self._views[filling.index] = ((memory, layout.slices, filling.offset), views)
+        return [(view, plan.contents.tensors[each.index]) for view, each in zip(views, layout.slices, strict=True)]
 
     def forget(self) -> None:
         """Release the memory of the buffers."""

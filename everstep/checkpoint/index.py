@@ -7,14 +7,27 @@ from __future__ import annotations
 
 import os
 import uuid as uuids
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from everstep import env
-from everstep.checkpoint import catalog, strict_json
-from everstep.checkpoint.catalog import Found
+from everstep.checkpoint import catalog
+from everstep.checkpoint.policy import Found
+from everstep.checkpoint.strict_json import parse, parse_json
 from everstep.errors import NoCheckpoint, UsageError
 from everstep.storage import private_file
 from everstep.storage.base import Storage, full_uri, open_storage
+
+
+@dataclass(frozen=True, slots=True)
+class _JobPlace:
+    uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Place(_JobPlace):
+    step: int
 
 
 def checkpoint_uuid(uri: str | os.PathLike[str], step: int) -> str:
@@ -37,7 +50,7 @@ def find(uuid: str) -> tuple[str, int]:
     """The place and step of that checkpoint; NoCheckpoint if it was never recorded here, or was deleted."""
     path = _path(uuid)
     try:
-        found = strict_json.parse_json(path.read_bytes(), str(path))
+        found: _Place = parse(_Place, parse_json(path.read_bytes(), str(path)), str(path))
     except FileNotFoundError:
         known = len(list(path.parent.glob("*.json")))
         raise NoCheckpoint(
@@ -46,13 +59,9 @@ def find(uuid: str) -> tuple[str, int]:
             "by its place: everstep.Checkpointer(uri).load(step)",
             code="checkpoint-uuid-unknown",
         ) from None
-    uri, step = strict_json.field(found, "uri", str, str(path)), strict_json.natural(found, "step", str(path))
-    storage = open_storage(uri)
-    try:
-        newest_of_step(storage, step, uuid)
-    finally:
-        storage.close()
-    return uri, step
+    with closing(open_storage(found.uri)) as storage:
+        newest_of_step(storage, found.step, uuid)
+    return found.uri, found.step
 
 
 def newest_of_step(storage: Storage, step: int, uuid: str) -> Found:
@@ -73,15 +82,12 @@ def latest() -> str | None:
     """The UUID of the newest whole checkpoint of this job; None if this node knows of none."""
     path = _path_of_job()
     try:
-        uri = strict_json.field(strict_json.parse_json(path.read_bytes(), str(path)), "uri", str, str(path))
+        place: _JobPlace = parse(_JobPlace, parse_json(path.read_bytes(), str(path)), str(path))
     except FileNotFoundError:
         return None
-    storage = open_storage(uri)
-    try:
+    with closing(open_storage(place.uri)) as storage:
         whole = [each for each in catalog.find(storage) if each.is_whole]
-    finally:
-        storage.close()
-    return checkpoint_uuid(uri, whole[-1].step) if whole else None
+    return checkpoint_uuid(place.uri, whole[-1].step) if whole else None
 
 
 def check_uuid(text: str) -> str:

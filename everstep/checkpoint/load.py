@@ -6,29 +6,19 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from everstep.checkpoint.catalog import Found, wrong_block
-from everstep.checkpoint.image import Piece, TensorMeta
-from everstep.checkpoint.manifest import MANIFEST, FileRecord, Manifest
-from everstep.checkpoint.safetensors_header import (
-    LENGTH_BYTES,
-    TensorEntry,
-    check_tiling,
-    parse_header,
-    parse_length,
-    parse_piece,
-    parse_state,
-)
+from everstep.checkpoint.catalog import wrong_block
+from everstep.checkpoint.manifest import MANIFEST, FileRecord, Manifest, checksum
+from everstep.checkpoint.policy import Found
 from everstep.checkpoint.state_image import DTYPES
 from everstep.checkpoint.strict_json import broken, broken_text, shown
+from everstep.checkpoint.tensor_files import TensorFile, locate, open_files, parse_state
 from everstep.engine.state import decode
 from everstep.errors import UsageError
 from everstep.storage import private_file
@@ -37,17 +27,6 @@ from everstep.storage.base import Readable, Storage
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 _NUM_THREADS = min(4, os.cpu_count() or 1)
 _CHECK_BYTES = 1 << 20  # checked while still in the cache
-
-
-@dataclass(slots=True)
-class _Open:
-    """A tensor file whose head was read."""
-
-    file: FileRecord
-    path: str
-    head: bytearray
-    entries: list[TensorEntry]
-    targets: dict[str, Tensor] = field(default_factory=dict)  # where the bytes of each entry go
 
 
 def read_state(storage: Readable, manifest: Manifest) -> Any:
@@ -85,11 +64,20 @@ def read_tensors(storage: Readable, manifest: Manifest) -> tuple[Any, list[Tenso
         broken(where, f"the state file {shown(manifest.state)} is not among its {len(manifest.files)} files")
     text = _read_small(storage, manifest, state)
     skeleton, metas = parse_state(text, f"{storage.uri}/{manifest.key.folder}/{state.name}")
-    files = [_open(storage, manifest, file) for file in manifest.files if file.name.endswith(".safetensors")]
-    tensors, pieces = _make_room(metas, files, storage.uri)
+    files = open_files(storage, manifest)
+    tensors, targets, pieces = [], dict[int, Tensor](), []
+    for meta, parts in zip(metas, locate(metas, files, storage.uri), strict=True):
+        tensors.append(torch.empty(meta.shape, dtype=_TORCH[meta.dtype]))
+        for part in parts:
+            target = torch.empty(part.piece.shape, dtype=_TORCH[meta.dtype]) if meta.is_sharded else tensors[-1]
+            targets[id(part.entry)] = target
+            if meta.is_sharded:
+                pieces.append((tensors[-1], part.piece, target))
     with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="everstep-load") as pool:
         blocks = [
-            pool.submit(_read_block, storage, each, number) for each in files for number in range(len(each.file.crc32))
+            pool.submit(_read_block, storage, each, number, targets)
+            for each in files
+            for number in range(len(each.file.crc32))
         ]
         try:
             for block in blocks:
@@ -97,99 +85,49 @@ def read_tensors(storage: Readable, manifest: Manifest) -> tuple[Any, list[Tenso
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    for whole, piece, part in pieces:
-        whole[tuple(slice(at, at + size) for at, size in zip(piece.start, piece.shape, strict=True))] = part
+    for whole, piece, target in pieces:
+        whole[tuple(slice(at, at + size) for at, size in zip(piece.start, piece.shape, strict=True))] = target
     return skeleton, [
         torch.view_as_complex(tensor) if meta.is_complex_pairs else tensor
         for tensor, meta in zip(tensors, metas, strict=True)
     ]
 
 
-def _make_room(
-    metas: Sequence[TensorMeta], files: Sequence[_Open], uri: str
-) -> tuple[list[Tensor], list[tuple[Tensor, Piece, Tensor]]]:
-    """A new tensor for each; of sharded ones the blocks too, with their place."""
-    by_name: dict[str, list[tuple[_Open, TensorEntry]]] = {}
-    sharded = {meta.name for meta in metas if meta.is_sharded}
-    for file in files:
-        for entry in file.entries:
-            base = entry.name.rpartition("[")[0]
-            by_name.setdefault(base if base in sharded else entry.name, []).append((file, entry))
-    tensors: list[Tensor] = []
-    pieces = []
-    for meta in metas:
-        found = by_name.pop(meta.name, [])
-        for file, entry in found:
-            if entry.dtype != meta.dtype:
-                broken(file.path, f"{entry.name[:80]!r} has type {entry.dtype}, expected {meta.dtype}")
-        if meta.is_sharded:
-            blocks = [(parse_piece(entry, meta, file.path), file, entry) for file, entry in found]
-            check_tiling([piece for piece, _, _ in blocks], meta, uri)
-            tensors.append(torch.empty(meta.shape, dtype=_TORCH[meta.dtype]))
-            for piece, file, entry in blocks:
-                file.targets[entry.name] = part = torch.empty(entry.shape, dtype=_TORCH[entry.dtype])
-                pieces.append((tensors[-1], piece, part))
-            continue
-        if len(found) != 1:
-            broken(uri, f"tensor {meta.name[:80]!r} is in {len(found)} files, expected 1")
-        ((file, entry),) = found
-        if entry.shape != meta.shape:
-            broken(file.path, f"{meta.name[:80]!r} has shape {list(entry.shape)}, expected {list(meta.shape)}")
-        tensors.append(torch.empty(meta.shape, dtype=_TORCH[meta.dtype]))
-        file.targets[entry.name] = tensors[-1]
-    for name, ((file, _), *_) in by_name.items():
-        broken(file.path, f"tensor {name[:80]!r} is not part of the state")
-    return tensors, pieces
-
-
-def _open(storage: Readable, manifest: Manifest, file: FileRecord) -> _Open:
-    name = f"{manifest.key.folder}/{file.name}"
-    path = f"{storage.uri}/{name}"
-    length = parse_length(storage.read(name, 0, LENGTH_BYTES), file.size_bytes, path)
-    head = bytearray(storage.read(name, 0, LENGTH_BYTES + length))
-    if len(head) != LENGTH_BYTES + length:
-        broken(path, f"expected {LENGTH_BYTES + length:,} bytes of header", offset=len(head))
-    entries = parse_header(bytes(head[LENGTH_BYTES:]), file.size_bytes, path)
-    return _Open(file=file, path=path, head=head, entries=entries)
-
-
 def _read_small(storage: Readable, manifest: Manifest, file: FileRecord) -> bytes:
     name = f"{manifest.key.folder}/{file.name}"
     data = storage.read(name)
-    for number in range(len(file.crc32)):
+    for number, expected in enumerate(file.crc32):
         start = number * file.block_bytes
-        actual = zlib.crc32(data[start : start + file.block_bytes])
-        if actual != file.crc32[number]:
+        if (actual := checksum(data[start : start + file.block_bytes])) != expected:
             broken_text(wrong_block(f"{storage.uri}/{name}", file, number, actual))
     if len(data) != file.size_bytes:
         broken(f"{storage.uri}/{name}", f"expected {file.size_bytes:,} bytes, found {len(data):,}")
     return data
 
 
-def _read_block(storage: Readable, opened: _Open, number: int) -> None:
+def _read_block(storage: Readable, opened: TensorFile, number: int, targets: dict[int, Tensor]) -> None:
     file = opened.file
     start = number * file.block_bytes
     end = min(start + file.block_bytes, file.size_bytes)
     crc = 0
-    name = opened.path[len(storage.uri) + 1 :]
-    buffers = _buffers(opened, start, end)
-    got = storage.read_into(name, start, buffers)
+    buffers = _buffers(opened, start, end, targets)
+    got = storage.read_into(opened.name, start, buffers)
     for buffer in buffers:
         for at in range(0, len(buffer), _CHECK_BYTES):
             crc = zlib.crc32(buffer[at : at + _CHECK_BYTES], crc)
     if got != end - start:
         broken(opened.path, f"expected {file.size_bytes:,} bytes", offset=start + got)
-    if crc != file.crc32[number]:
-        broken_text(wrong_block(opened.path, file, number, crc))
+    if f"{crc:08x}" != file.crc32[number]:
+        broken_text(wrong_block(opened.path, file, number, f"{crc:08x}"))
 
 
-def _buffers(opened: _Open, start: int, end: int) -> list[memoryview]:
+def _buffers(opened: TensorFile, start: int, end: int, targets: dict[int, Tensor]) -> list[memoryview]:
     """The memory that bytes [start, end) of the file go to, in order."""
     buffers = [memoryview(opened.head)[start:end]]
     for entry in opened.entries:
         low, high = max(start, entry.start), min(end, entry.end)
         if low < high:
-            raw: Any = opened.targets[entry.name].view(-1).view(torch.uint8).numpy()
+            raw: Any = targets[id(entry)].view(-1).view(torch.uint8).numpy()
             buffers.append(memoryview(raw)[low - entry.start : high - entry.start])
     return [buffer for buffer in buffers if len(buffer)]
 

@@ -5,15 +5,15 @@ noticed too. Pure; knows nothing of storage."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
+import math
 import re
-from dataclasses import dataclass, field
+import zlib
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from everstep.checkpoint import strict_json
-from everstep.checkpoint.strict_json import broken, natural, parse_json, shown
+from everstep.checkpoint.strict_json import broken, format_of, parse, parse_json, shown
 from everstep.errors import CheckpointBroken, UsageError
 
 FORMAT = 1
@@ -23,6 +23,7 @@ MODES = ("min", "max")
 
 _FOLDER = re.compile(r"(\d{6,12})-(\d{12,20})")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
+_CHECKSUM = re.compile("[0-9a-f]{8}")
 _MOST_BYTES = 1 << 48
 
 
@@ -49,12 +50,22 @@ def parse_folder(name: str) -> CheckpointKey | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileRecord:
-    """A file as it was written: `name` is relative to the checkpoint's folder, one CRC-32 per block."""
+    """A file as it was written: `name` is relative to the checkpoint's folder, one CRC-32 per block, in hexadecimal."""
 
     name: str
     size_bytes: int
     block_bytes: int = BLOCK_BYTES
-    crc32: tuple[int, ...]
+    crc32: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Records are read from untrusted files, too."""
+        size, block, sums = self.size_bytes, self.block_bytes, self.crc32
+        if not _PLAIN_NAME.fullmatch(self.name):
+            raise ValueError(f"{shown(self.name)} is not the name of a checkpoint's file")
+        if not 0 < block <= _MOST_BYTES or size > _MOST_BYTES or len(sums) != -(-size // block):
+            raise ValueError(f"{self.name}: {len(sums)} checksums for {size:,} bytes in blocks of {block:,}")
+        if not all(_CHECKSUM.fullmatch(each) for each in sums):
+            raise ValueError(f"{self.name}: a checksum is not 8 hexadecimal digits")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,11 +92,12 @@ class RetentionPolicy:
 class Manifest:
     """`save` is one call of save on all workers: parts of different saves are never put together."""
 
-    key: CheckpointKey
+    generation: int
+    step: int
     save: str
     time: float  # Unix
     world_size: int = 1
-    world_generation: int = 0  # the job's own number; key.generation orders checkpoints of several jobs
+    world_generation: int = 0  # the job's own number; `generation` orders checkpoints of several jobs
     job: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
     hparams: Any = None
@@ -97,8 +109,8 @@ class Manifest:
     files: tuple[FileRecord, ...] = ()
 
     @property
-    def step(self) -> int:
-        return self.key.step
+    def key(self) -> CheckpointKey:
+        return CheckpointKey(generation=self.generation, step=self.step)
 
     @property
     def size_bytes(self) -> int:
@@ -111,12 +123,10 @@ class NewerFormat(CheckpointBroken):
 
 def to_record(manifest: Manifest) -> dict[str, Any]:
     """As JSON; floats that JSON lacks become text."""
-    record = dataclasses.asdict(manifest)
-    record |= record.pop("key")
-    record["metrics"] = {name: _plain_float(value) for name, value in manifest.metrics.items()}
-    record["files"] = [
-        dataclasses.asdict(file) | {"crc32": [f"{crc:08x}" for crc in file.crc32]} for file in manifest.files
-    ]
+    record = asdict(manifest)
+    record["metrics"] = {
+        name: value if math.isfinite(value) else repr(value) for name, value in manifest.metrics.items()
+    }
     return {"format": FORMAT, "size_bytes": manifest.size_bytes, **record}
 
 
@@ -128,81 +138,25 @@ def to_json(manifest: Manifest) -> bytes:
 def parse_manifest(text: bytes, where: str) -> Manifest:
     """The manifest, or CheckpointBroken with the reason."""
     record = parse_json(text, where)
-    version = natural(record, "format", where)
-    if version > FORMAT:
+    if (version := format_of(record, where)) > FORMAT:
         raise NewerFormat(
             f"{where}: format {version} is newer than {FORMAT}, the newest that this version reads",
             hint="load it with the version of Everstep that saved it; it is not deleted",
             code="checkpoint-format-newer",
         )
-    check = strict_json.field(record, "check", str, where)
-    body = {name: value for name, value in record.items() if name != "check"}
+    check, body = record.get("check"), {name: value for name, value in record.items() if name != "check"}
     if (own := _check(body)) != check:
-        broken(where, f"its own checksum is {check[:16]}, its content gives {own[:16]}")
-    return from_record(body, where)
+        broken(where, f"its own checksum is {shown(check)}, its content gives {own}")
+    manifest: Manifest = parse(Manifest, body, where)
+    if manifest.files and manifest.state not in {file.name for file in manifest.files}:
+        broken(where, f"state {shown(manifest.state)} is not one of its files")
+    return manifest
 
 
-def from_record(record: Any, where: str) -> Manifest:
-    optional = (dict, type(None))
-    metrics = strict_json.field(record, "metrics", dict, where)
-    versions = strict_json.field(record, "versions", dict, where)
-    files = [parse_file(each, where) for each in strict_json.field(record, "files", list, where)]
-    state = strict_json.field(record, "state", str, where)
-    if files and state not in {file.name for file in files}:
-        broken(where, f"state {shown(state)} is not one of its files")
-    return Manifest(
-        key=CheckpointKey(generation=natural(record, "generation", where), step=natural(record, "step", where)),
-        save=strict_json.field(record, "save", str, where),
-        time=float(strict_json.field(record, "time", (int, float), where)),
-        world_size=natural(record, "world_size", where),
-        world_generation=natural(record, "world_generation", where),
-        job=strict_json.field(record, "job", str, where),
-        metrics={name: _parse_float(value, name, where) for name, value in metrics.items()},
-        hparams=record.get("hparams"),
-        data=record.get("data"),
-        versions={name: str(value) for name, value in versions.items()},
-        code=strict_json.field(record, "code", optional, where),
-        policy=parse_policy(strict_json.field(record, "policy", dict, where), where),
-        state=state,
-        files=tuple(files),
-    )
-
-
-def parse_file(record: Any, where: str) -> FileRecord:
-    name = strict_json.field(record, "name", str, where)
-    if not _PLAIN_NAME.fullmatch(name):
-        broken(where, f"{shown(name)} is not the name of a checkpoint's file")
-    size, block = natural(record, "size_bytes", where), natural(record, "block_bytes", where)
-    sums = strict_json.field(record, "crc32", list, where)
-    if not 0 < block <= _MOST_BYTES or size > _MOST_BYTES or len(sums) != -(-size // block):
-        broken(where, f"{name}: {len(sums)} checksums for {size:,} bytes in blocks of {block:,}")
-    if not all(isinstance(each, str) and re.fullmatch("[0-9a-f]{8}", each) for each in sums):
-        broken(where, f"{name}: a checksum is not 8 hexadecimal digits")
-    return FileRecord(name=name, size_bytes=size, block_bytes=block, crc32=tuple(int(each, 16) for each in sums))
-
-
-def parse_policy(record: Any, where: str) -> RetentionPolicy:
-    try:
-        return RetentionPolicy(
-            keep_latest=strict_json.field(record, "keep_latest", (int, type(None)), where),
-            keep_best=natural(record, "keep_best", where),
-            metric=strict_json.field(record, "metric", (str, type(None)), where),
-            mode=strict_json.field(record, "mode", str, where),
-        )
-    except UsageError as error:
-        broken(where, error.message)
+def checksum(data: bytes | memoryview) -> str:
+    """The CRC-32 of a block, as records have it."""
+    return f"{zlib.crc32(data):08x}"
 
 
 def _check(record: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _plain_float(value: float) -> float | str:
-    return value if value == value and abs(value) != float("inf") else repr(value)
-
-
-def _parse_float(value: Any, name: str, where: str) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number and value not in ("nan", "inf", "-inf"):
-        broken(where, f"metric {name!r} must be a number, found {shown(value)}")
-    return float(value)

@@ -43,15 +43,14 @@ class GrowingBlock:
     def is_shared(self) -> bool:
         return self._descriptor is not None
 
-    def grow(self, size_bytes: int) -> bool:
-        """Hold at least this much. True: the view has changed. The content of a private block is lost."""
+    def grow(self, size_bytes: int) -> None:
+        """Hold at least this much, in another view. The content of a private block is lost."""
         if size_bytes <= self.size_bytes:
-            return False
+            return
         size = -(-size_bytes // _STEP_BYTES) * _STEP_BYTES if size_bytes > _STEP_BYTES else _aligned(size_bytes)
         if self._descriptor is not None:
             os.ftruncate(self._descriptor, size)
         self._set_map(size)
-        return True
 
     def touch(self, size_bytes: int) -> None:
         """Have the pages of the first `size_bytes` in memory. Their content does not change: call it at any time."""
@@ -152,7 +151,11 @@ def decide_room(buffer_bytes: int, memory: Memory, *, held_bytes: int = 0) -> Ro
 
 def look_for_memory(root: Path = Path("/")) -> Memory:
     """The least that the machine and all cgroups around this process leave."""
-    found = [Memory(free_bytes=_machine_bytes(root)), *_unified(root), *_classic(root)]
+    groups = root / "sys/fs/cgroup"
+    unified = _limits(groups, _group(root, ""), limit="memory.max", usage="memory.current")
+    names = {"limit": "memory.limit_in_bytes", "usage": "memory.usage_in_bytes"}
+    classic = _limits(groups / "memory", _group(root, "memory"), **names)
+    found = [Memory(free_bytes=_machine_bytes(root)), *unified, *classic]
     return min(found, key=lambda memory: memory.free_bytes)
 
 
@@ -161,15 +164,6 @@ def _machine_bytes(root: Path) -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return _NO_LIMIT
-
-
-def _unified(root: Path) -> list[Memory]:
-    return _limits(root / "sys/fs/cgroup", _group(root, ""), limit="memory.max", usage="memory.current")
-
-
-def _classic(root: Path) -> list[Memory]:
-    names = {"limit": "memory.limit_in_bytes", "usage": "memory.usage_in_bytes"}
-    return _limits(root / "sys/fs/cgroup/memory", _group(root, "memory"), **names)
 
 
 def _group(root: Path, controller: str) -> str:

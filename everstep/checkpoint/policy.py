@@ -8,6 +8,7 @@ Pure: facts come in as values, decisions go out with the reason."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,12 +16,25 @@ from everstep.checkpoint.manifest import CheckpointKey, Manifest, RetentionPolic
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
-    """A checkpoint as retention sees it."""
+class Found:
+    """A checkpoint's folder. `problem` is empty if its manifest and all its files are there in full size."""
 
     key: CheckpointKey
-    is_whole: bool = True
-    metric: float | None = None  # of the policy's name; NaN counts as missing
+    manifest: Manifest | None = None
+    problem: str = ""
+    is_unreadable: bool = False  # storage gave an error, or a newer version wrote it: it may be whole
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.problem
+
+    @property
+    def step(self) -> int:
+        return self.key.step
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self.manifest.metrics if self.manifest is not None else {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,12 +43,8 @@ class Retention:
     delete: Mapping[CheckpointKey, str]
     overtaken: frozenset[CheckpointKey] = frozenset()  # kept despite the policy: newer ones have not come as far
 
-    @property
-    def reason(self) -> str:
-        return f"{len(self.keep)} kept, {len(self.delete)} to delete"
 
-
-def decide_retention(found: Sequence[Standing], policy: RetentionPolicy) -> Retention:
+def decide_retention(found: Sequence[Found], policy: RetentionPolicy) -> Retention:
     whole = sorted((each.key for each in found if each.is_whole), reverse=True)
     if not whole:
         return Retention(keep={each.key: "no whole checkpoint is newer" for each in found}, delete={})
@@ -67,13 +77,13 @@ def _furthest(newest_first: Sequence[CheckpointKey]) -> list[CheckpointKey]:
     return found
 
 
-def best_first(found: Sequence[Standing], policy: RetentionPolicy) -> list[Standing]:
+def best_first(found: Sequence[Found], policy: RetentionPolicy) -> list[Found]:
     """Whole ones with a metric, best first; of equals the newer."""
     if policy.metric is None:
         return []
     sign = 1.0 if policy.mode == "min" else -1.0
-    rated = [(each.metric, each) for each in found if each.is_whole and each.metric is not None]
-    known = [(sign * metric, each) for metric, each in rated if metric == metric]
+    rated = [(sign * each.metrics.get(policy.metric, math.nan), each) for each in found if each.is_whole]
+    known = [pair for pair in rated if not math.isnan(pair[0])]
     known.sort(key=lambda pair: pair[1].key, reverse=True)
     known.sort(key=lambda pair: pair[0])
     return [each for _, each in known]

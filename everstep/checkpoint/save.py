@@ -14,17 +14,17 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from everstep import env
-from everstep.checkpoint.copier import Changed, Copier, Copy, Pairs, pin
+from everstep.checkpoint.copier import Copier, Copy, Pairs, pin
 from everstep.checkpoint.copy_gate import GATE
 from everstep.checkpoint.double_buffer import DoubleBuffer, Filling
-from everstep.checkpoint.image import Description, ImageLayout, ImageShare, pack, put_heads
+from everstep.checkpoint.image import Description, ImageShare, pack, put_heads
 from everstep.checkpoint.image_planner import ImagePlanner
 from everstep.checkpoint.manifest import Manifest
 from everstep.checkpoint.memory import GrowingBlock
 from everstep.checkpoint.saver.client import SaverConnection, SaverGone
 from everstep.checkpoint.saver.messages import BufferWritten
 from everstep.checkpoint.state_snapshot import StateSnapshot
-from everstep.checkpoint.write import Written, clear_away, put_part, store
+from everstep.checkpoint.write import Written, clear_away, put_part, write_image
 from everstep.errors import CheckpointFailed
 from everstep.storage.base import Storage
 
@@ -45,7 +45,7 @@ class SavePipeline:
         self._changed = threading.Condition()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="everstep-checkpoint")
         _finish_at_exit(self)
-        self._line = self._connect()
+        self._line: SaverConnection | None = None
         self._buffers = self._open_buffers()
         GATE.hang()
         GATE.tell_size(self._get_ready)
@@ -87,9 +87,8 @@ class SavePipeline:
                     return
                 except Exception as error:  # or a waiting thread would wait forever, and so would the next save
                     problem = error
-            self._buffers.cancel(index)
             self._buffers.release(index)
-            save.done.set_exception(_failure(problem, self._storage.uri))
+            save.done.set_exception(problem)
 
         copy = Copy(snapshot, lambda: self._begin(save), then)
         self._copier.start(copy)
@@ -97,9 +96,9 @@ class SavePipeline:
             copy.wait_for_change()
         return save.done
 
-    def skip(self, layout: ImageLayout, manifest: Manifest) -> None:
+    def skip(self, description: Description) -> None:
         """Tell the other workers that this worker's share will not come."""
-        self._thread.submit(put_part, self._storage, layout, manifest, [], is_skipped=True)
+        self._thread.submit(put_part, self._storage, description, [], is_skipped=True)
 
     def run(self, action: Callable[[], None]) -> None:
         """Another call to the storage, in its turn."""
@@ -147,47 +146,36 @@ class SavePipeline:
 
     # --- the saver ------------------------------------------------------------------------------------
 
-    def _connect(self) -> SaverConnection | None:
+    def _open_buffers(self) -> DoubleBuffer:
         path = env.saver_path()
         if path is None or self._storage.uri.partition("://")[0] in _OWN_MEMORY:
-            return None
+            return DoubleBuffer(prepare=pin)
         try:
-            return SaverConnection(path, on_free=lambda index: self._buffers.release(index))
+            line = SaverConnection(path, on_free=lambda index: self._buffers.release(index))
+            files, busy = line.open_buffers(self._storage.uri, env.place_on_node())
         except SaverGone as gone:
             log.warning("%s; checkpoints are written by this process and do not outlive it", gone.message)
-            return None
-
-    def _open_buffers(self) -> DoubleBuffer:
-        if self._line is not None:
-            try:
-                opened = self._line.open_buffers(self._storage.uri, env.place_on_node())
-                return DoubleBuffer([GrowingBlock(file) for file in opened.files], busy=opened.busy, prepare=pin)
-            except SaverGone as gone:
-                log.warning("%s; checkpoints are written by this process and do not outlive it", gone.message)
-                self._line = None
-        return DoubleBuffer(prepare=pin)
+            return DoubleBuffer(prepare=pin)
+        self._line = line
+        return DoubleBuffer([GrowingBlock(file) for file in files], busy=busy, prepare=pin)
 
     # --- in the copier's thread -----------------------------------------------------------------------
 
     def _begin(self, save: _Save) -> Pairs:
         assert save.snapshot is not None
         plan = self._planner.plan(save.snapshot, save.share)
-        save.layout = plan.layout
+        save.description = plan.layout.describe(save.manifest)
         save.filling = self._buffers.begin(
-            save.index,
-            generation=save.manifest.key.generation,
-            step=save.manifest.key.step,
-            description=pack(Description(uri=self._storage.uri, layout=plan.layout, manifest=save.manifest)),
-            image_bytes=plan.layout.size_bytes,
+            save.index, save.manifest.step, description=pack(save.description), image_bytes=plan.layout.size_bytes
         )
         put_heads(plan.layout, save.filling.image)
         return self._planner.pairs(plan, save.filling)
 
     def _hand_on(self, save: _Save, will_be_written: bool) -> None:
         save.snapshot = None
-        save.filling.commit(will_be_written=will_be_written)
+        self._buffers.commit(save.filling, will_be_written=will_be_written)
         if not will_be_written:
-            save.done.set_result(Written(size_bytes=len(save.filling.image), seconds=0.0, manifest=None))
+            save.done.set_result(Written(step=save.manifest.step, size_bytes=len(save.filling.image), seconds=0.0))
         elif self._line is None or self._line.is_gone or not self._buffers.is_shared:
             self._thread.submit(self._write, save)
         else:
@@ -202,20 +190,18 @@ class SavePipeline:
             return
         self._buffers.release(save.index)
         if outcome.problem:
-            failed = CheckpointFailed(outcome.problem, hint=outcome.hint or None, code="saver-write-failed")
-            failed.kind = outcome.cause
-            save.done.set_exception(failed)
+            hint, kind = outcome.hint or None, outcome.cause
+            save.done.set_exception(CheckpointFailed(outcome.problem, hint=hint, kind=kind, code="saver-write-failed"))
         else:
-            save.done.set_result(Written(size_bytes=outcome.size_bytes, seconds=outcome.seconds, manifest=None))
+            save.done.set_result(Written(step=outcome.step, size_bytes=outcome.size_bytes, seconds=outcome.seconds))
 
     def _write(self, save: _Save) -> None:
         """In our own thread."""
         try:
-            stored = store(
+            written = write_image(
                 self._storage,
-                save.layout,
+                save.description,
                 save.filling.image,
-                save.manifest,
                 is_abandoned=lambda: self._is_abandoned(save.manifest),
             )
         except BaseException as error:
@@ -223,14 +209,14 @@ class SavePipeline:
             save.done.set_exception(error)
             return
         self._buffers.release(save.index)
-        save.done.set_result(stored.written)
-        clear_away(self._storage, stored)
+        save.done.set_result(written)
+        clear_away(self._storage, written)
 
 
 class _Save:
-    """One state on its way: `layout` and `filling` are set when it has a buffer."""
+    """One state on its way: `description` and `filling` are set when it has a buffer."""
 
-    layout: ImageLayout
+    description: Description
     filling: Filling
 
     def __init__(self, index: int, snapshot: StateSnapshot, share: ImageShare, manifest: Manifest) -> None:
@@ -257,15 +243,3 @@ def _finish_all() -> None:
     if _owner == os.getpid():
         for pipeline in list(_pipelines):
             pipeline.finish_at_exit()
-
-
-def _failure(problem: BaseException, uri: str) -> BaseException:
-    if isinstance(problem, Changed):
-        failed = CheckpointFailed(
-            f"a checkpoint for {uri} was dropped: parameters were changed in place while they were copied ({problem})",
-            hint="from now on they are copied before save() returns; change parameters only by an optimizer",
-            code="checkpoint-changed-while-copied",
-        )
-        failed.kind = "Changed"
-        return failed
-    return problem

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from everstep.checkpoint.memory import PAGE_BYTES, GrowingBlock
 
-_HEAD = struct.Struct("<8sQQQQqQQ")  # magic, begun, ended, generation, step, …
+_HEAD = struct.Struct("<8sQQQQQQ")  # magic, begun, ended, bytes of the description, image's offset, step, its bytes
 _MAGIC = b"evrstep1"
 _BEGUN, _ENDED = 8, 16  # offsets of the two numbers
 _NUMBER = struct.Struct("<Q")
@@ -21,7 +21,6 @@ class WholeState:
     """A whole state. Of two, the one with the larger sequence number is the newer."""
 
     sequence: int
-    generation: int
     step: int
     description: bytes
     image_offset: int
@@ -35,13 +34,11 @@ def needed_bytes(description: bytes, image_bytes: int) -> int:
     return _image_offset(description) + image_bytes
 
 
-def begin(
-    block: GrowingBlock, *, sequence: int, generation: int, step: int, description: bytes, image_bytes: int
-) -> None:
+def begin(block: GrowingBlock, *, sequence: int, step: int, description: bytes, image_bytes: int) -> None:
     """From now on the block holds no whole state, even if this process dies."""
     block.grow(needed_bytes(description, image_bytes))
     view, offset = block.view, _image_offset(description)
-    _HEAD.pack_into(view, 0, _MAGIC, sequence, 0, len(description), offset, step, generation, image_bytes)
+    _HEAD.pack_into(view, 0, _MAGIC, sequence, 0, len(description), offset, step, image_bytes)
     view[PAGE_BYTES : PAGE_BYTES + len(description)] = description
 
 
@@ -56,23 +53,16 @@ def clear(view: memoryview) -> None:
         _NUMBER.pack_into(view, _ENDED, 0)
 
 
-def image_view(view: memoryview) -> memoryview:
-    """The memory for the image of the state that was begun."""
-    _, _, _, _, offset, _, _, image_bytes = _HEAD.unpack_from(view)
-    return view[offset : offset + image_bytes]
-
-
 def read(view: memoryview) -> WholeState | None:
     """The whole state in this memory, if there is one."""
     if len(view) < PAGE_BYTES:
         return None
-    magic, begun, ended, description_bytes, offset, step, generation, image_bytes = _HEAD.unpack_from(view)
+    magic, begun, ended, description_bytes, offset, step, image_bytes = _HEAD.unpack_from(view)
     is_whole = magic == _MAGIC and begun == ended != 0
     if not is_whole or offset + image_bytes > len(view) or PAGE_BYTES + description_bytes > offset:
         return None
     return WholeState(
         sequence=begun,
-        generation=generation,
         step=step,
         description=bytes(view[PAGE_BYTES : PAGE_BYTES + description_bytes]),
         image_offset=offset,

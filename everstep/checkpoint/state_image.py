@@ -32,10 +32,6 @@ class Contents:
     tensors: tuple[Tensor, ...]  # what this worker holds of each: plain tensors
     metas: tuple[TensorMeta, ...]
 
-    @property
-    def is_sharded(self) -> bool:
-        return any(meta.is_sharded for meta in self.metas)
-
 
 def take_apart(state: Any) -> Contents:
     """Copies nothing: the tensors are the state's own."""
@@ -74,10 +70,6 @@ def _strides(shape: Sequence[int]) -> list[int]:
     for dimension in range(len(shape) - 1, 0, -1):
         strides[dimension - 1] = strides[dimension] * shape[dimension]
     return strides
-
-
-def sources(contents: Contents, layout: ImageLayout) -> list[Tensor]:
-    return [contents.tensors[each.index] for each in layout.slices]
 
 
 def name_tensors(skeleton: Any, count: int) -> list[str]:
@@ -123,7 +115,8 @@ def describe(name: str, tensor: Tensor) -> tuple[Tensor, TensorMeta]:
         )
     if _is_sharded(tensor):
         return _describe_piece(name, tensor)
-    plain, is_pairs = (torch.view_as_real(tensor.resolve_conj()), True) if _needs_pairs(tensor) else (tensor, False)
+    is_pairs = tensor.dtype is torch.complex128
+    plain = torch.view_as_real(tensor.resolve_conj()) if is_pairs else tensor
     dtype = DTYPES.get(plain.dtype)
     if dtype is None:
         raise UsageError(
@@ -157,10 +150,6 @@ def _describe_piece(name: str, tensor: Any) -> tuple[Tensor, TensorMeta]:
 
 def _is_sharded(tensor: Tensor) -> bool:
     return type(tensor) is not Tensor and hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
-
-
-def _needs_pairs(tensor: Tensor) -> bool:
-    return tensor.dtype is torch.complex128
 
 
 def _identity(tensor: Tensor, index: int) -> Any:

@@ -4,10 +4,13 @@ Pure. Knows nothing of checkpoints but their error."""
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import Any, NoReturn
+from dataclasses import dataclass, is_dataclass
+from types import UnionType
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
-from everstep.errors import CheckpointBroken
+from everstep.errors import CheckpointBroken, UsageError
 
 HINT = "the file is damaged or not from Everstep: load another checkpoint (`everstep checkpoint verify` checks all)"
 
@@ -49,24 +52,55 @@ def parse_json(text: bytes, where: str, *, offset: int = 0) -> Any:
         broken(where, f"expected JSON: {error}")
 
 
-def field(record: Any, name: str, kind: type | tuple[type, ...], where: str) -> Any:
-    """A field of an object, of the type that it must have. True is not taken for a number."""
-    if not isinstance(record, dict):
-        broken(where, f"expected an object, found {shown(record)}")
-    if name not in record:
-        broken(where, f"{name!r} is missing")
-    value = record[name]
-    kinds = kind if isinstance(kind, tuple) else (kind,)
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        broken(where, f"{name!r} must be {' or '.join(each.__name__ for each in kinds)}, found {shown(value)}")
+def parse(kind: Any, value: Any, where: str, name: str = "value") -> Any:
+    """The value as this type, or CheckpointBroken: nothing is converted except lists to tuples, objects to dataclasses,
+    and the texts of floats that JSON lacks. Whole numbers are natural ones, and True is not a number."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any or (origin is UnionType and value is None):
+        return value
+    if is_dataclass(kind):
+        return _parse_object(kind, value, where)
+    if origin is UnionType:
+        return parse(inner[0], value, where, name)
+    if origin is tuple and isinstance(value, list) and (inner[-1] is ... or len(inner) == len(value)):
+        kinds = inner[:1] * len(value) if inner[-1] is ... else inner
+        return tuple(parse(its, each, where, name) for its, each in zip(kinds, value, strict=True))
+    if origin is dict and isinstance(value, dict):
+        return {key: parse(inner[1], each, where, f"{name} {key[:80]}") for key, each in value.items()}
+    if kind is float and (type(value) in (int, float) or value in ("nan", "inf", "-inf")):
+        return float(value)
+    if type(value) is not kind or (kind is int and value < 0):
+        expected = "a natural number" if kind is int else "list" if origin is tuple else (origin or kind).__name__
+        broken(where, f"{name!r} must be {expected}, found {shown(value)}")
     return value
 
 
-def natural(record: Any, name: str, where: str) -> int:
-    value = field(record, name, int, where)
-    if value < 0:
-        broken(where, f"{name!r} must not be negative, found {value}")
-    return int(value)
+def _parse_object(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        broken(where, f"expected an object, found {shown(value)}")
+    hints = _hints(kind)
+    for name in hints:
+        if name not in value:
+            broken(where, f"{name!r} is missing")
+    try:
+        return kind(**{name: parse(hint, value[name], where, name) for name, hint in hints.items()})
+    except (UsageError, ValueError, OverflowError) as error:
+        broken(where, error.message if isinstance(error, UsageError) else str(error))
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Formatted:
+    format: int
+
+
+def format_of(record: Any, where: str) -> int:
+    """To be looked at before the rest, which another format may not have."""
+    return int(parse(_Formatted, record, where).format)
 
 
 def shown(value: Any) -> str:

@@ -10,18 +10,15 @@ import errno
 import json
 import logging
 import time
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
-from everstep.checkpoint import strict_json
 from everstep.checkpoint.catalog import retire, sweep, wrong_size
-from everstep.checkpoint.image import STATE_FILE, FileLayout, ImageLayout
-from everstep.checkpoint.manifest import BLOCK_BYTES, MANIFEST, CheckpointKey, FileRecord, Manifest, parse_file, to_json
+from everstep.checkpoint.image import STATE_FILE, Description, FileLayout, ImageShare
+from everstep.checkpoint.manifest import BLOCK_BYTES, MANIFEST, CheckpointKey, FileRecord, Manifest, checksum, to_json
 from everstep.checkpoint.policy import Retention
-from everstep.checkpoint.strict_json import parse_json
+from everstep.checkpoint.strict_json import parse, parse_json
 from everstep.errors import CheckpointFailed, EverstepError
 from everstep.storage.base import Storage
 from everstep.waiting import wait_until
@@ -37,63 +34,61 @@ _FILES_AT_ONCE = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """`manifest` is the complete one where we put it, None where another worker does."""
+    """A state that is durable. `retention` decides about the others; None where another worker decides."""
 
+    step: int
     size_bytes: int
     seconds: float
-    manifest: Manifest | None
+    retention: Retention | None = None
 
 
 def write_image(
-    storage: Storage,
-    layout: ImageLayout,
-    image: memoryview,
-    manifest: Manifest,
-    *,
-    parts_s: float = PARTS_S,
-    is_abandoned: Callable[[], bool] = lambda: False,
+    storage: Storage, description: Description, image: memoryview, *, is_abandoned: Callable[[], bool]
 ) -> Written:
-    """Write our share, and the manifest if it is the first. `image` must not change until this returns.
+    """Write our share, and the manifest if it is the first; then hide the checkpoints that the policy does not keep: a
+    reader finds the final set as soon as this returns. `clear_away` does the slow part. `image` must not change.
 
-    Raises CheckpointFailed: then no manifest was put, and earlier checkpoints are untouched."""
+    Raises CheckpointFailed: then no manifest was put, and earlier checkpoints are untouched, or ours was not kept."""
     began = time.monotonic()
+    share, manifest = description.share, description.manifest
+    step = manifest.step
     try:
-        files = _write_files(storage, layout, image, manifest)
-        if layout.share.size > 1:
-            put_part(storage, layout, manifest, files)
-            if layout.share.rank > 0:
-                return Written(size_bytes=_size(files), seconds=time.monotonic() - began, manifest=None)
-            files += _other_parts(storage, layout, manifest, parts_s, is_abandoned)
+        files = _write_files(storage, description, image)
+        if share.size > 1:
+            put_part(storage, description, files)
+            if share.rank > 0:
+                size_bytes = sum(file.size_bytes for file in files)
+                return Written(step=step, size_bytes=size_bytes, seconds=time.monotonic() - began)
+            files += _other_parts(storage, description, is_abandoned)
         whole = replace(manifest, files=tuple(files), state=f"{manifest.save}/{STATE_FILE}")
-        _check_there(storage, whole)
-        storage.put(f"{manifest.key.folder}/{MANIFEST}", to_json(whole))
-    except (OSError, EverstepError, ImportError) as error:
-        raise failure(error, storage, manifest) from error
-    return Written(size_bytes=whole.size_bytes, seconds=time.monotonic() - began, manifest=whole)
-
-
-def _check_there(storage: Storage, whole: Manifest) -> None:
-    """Else its manifest would replace that of a whole one."""
-    there = storage.list(f"{whole.key.folder}/{whole.save}")
-    for file in whole.files:
-        if there.get(file.name.removeprefix(f"{whole.save}/")) != file.size_bytes:
+        if problem := wrong_size(storage, whole):  # else its manifest would replace that of a whole one
             raise CheckpointFailed(
-                f"{file.name} was deleted again: does another run save to the same place?",
-                code="checkpoint-file-deleted-again",
+                f"{problem}: does another run save to the same place?", code="checkpoint-file-deleted-again"
             )
+        storage.put(f"{manifest.key.folder}/{MANIFEST}", to_json(whole))
+    except Exception as error:  # a driver may have its own; the next save may succeed
+        raise failure(error, storage, step) from error
+    seconds = time.monotonic() - began
+    retention, problem = _retire(storage, whole)
+    if problem:
+        raise CheckpointFailed(
+            f"the checkpoint of step {step} in {storage.uri} was written, but {problem}",
+            hint="does another run save to the same place? Give each its own",
+            code="checkpoint-not-kept",
+        )
+    return Written(step=step, size_bytes=whole.size_bytes, seconds=seconds, retention=retention)
 
 
-def failure(error: Exception, storage: Storage, manifest: Manifest) -> CheckpointFailed:
+def failure(error: Exception, storage: Storage, step: int) -> CheckpointFailed:
     """The error for people; `kind` groups the failures that are reported only once."""
     kind = errno.errorcode.get(error.errno or 0, "") if isinstance(error, OSError) else ""
     what = error.message if isinstance(error, EverstepError) else f"{type(error).__name__}: {error}"
-    failed = CheckpointFailed(
-        f"the checkpoint of step {manifest.step} could not be written to {storage.uri}: {what}",
+    return CheckpointFailed(
+        f"the checkpoint of step {step} could not be written to {storage.uri}: {what}",
         hint=_HINTS.get(kind, "earlier checkpoints are unchanged"),
+        kind=kind or type(error).__name__,
         code="checkpoint-not-written",
     )
-    failed.kind = kind or type(error).__name__
-    return failed
 
 
 _HINTS = {
@@ -106,26 +101,31 @@ _HINTS = {
 }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Part:
+    """A worker's record for the first share's writer."""
+
+    digest: str
+    is_skipped: bool
+    files: tuple[FileRecord, ...]
+
+
 def put_part(
-    storage: Storage, layout: ImageLayout, manifest: Manifest, files: list[FileRecord], *, is_skipped: bool = False
+    storage: Storage, description: Description, files: Sequence[FileRecord], *, is_skipped: bool = False
 ) -> None:
     """Record for the first share's writer that ours is complete, or will not come."""
-    record = {
-        "digest": layout.digest,
-        "is_skipped": is_skipped,
-        "files": [asdict(file) | {"crc32": [f"{crc:08x}" for crc in file.crc32]} for file in files],
-    }
-    storage.put(_part_name(layout.share.rank, layout.share.size, manifest), json.dumps(record).encode())
+    part = _Part(digest=description.digest, is_skipped=is_skipped, files=tuple(files))
+    storage.put(f"{_folder(description)}/{_part_file(description.share)}", json.dumps(asdict(part)).encode())
 
 
-def checksums(data: memoryview, block_bytes: int = BLOCK_BYTES) -> tuple[int, ...]:
-    return tuple(zlib.crc32(data[start : start + block_bytes]) for start in range(0, len(data), block_bytes))
+def checksums(data: memoryview, block_bytes: int = BLOCK_BYTES) -> tuple[str, ...]:
+    return tuple(checksum(data[start : start + block_bytes]) for start in range(0, len(data), block_bytes))
 
 
-def _write_files(storage: Storage, layout: ImageLayout, image: memoryview, manifest: Manifest) -> list[FileRecord]:
+def _write_files(storage: Storage, description: Description, image: memoryview) -> list[FileRecord]:
     """A few at a time: a small file waits for the disk as often as a large one."""
     with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="everstep-write") as pool:
-        records = [pool.submit(_write_file, storage, file, image, manifest) for file in layout.files]
+        records = [pool.submit(_write_file, storage, file, image, description) for file in description.files]
         try:
             return [record.result() for record in records]
         except BaseException:
@@ -133,116 +133,72 @@ def _write_files(storage: Storage, layout: ImageLayout, image: memoryview, manif
             raise
 
 
-def _write_file(storage: Storage, file: FileLayout, image: memoryview, manifest: Manifest) -> FileRecord:
+def _write_file(storage: Storage, file: FileLayout, image: memoryview, description: Description) -> FileRecord:
     data = image[file.offset : file.offset + file.size_bytes]
-    name = f"{manifest.save}/{file.name}"
     with ThreadPoolExecutor(1, thread_name_prefix="everstep-checksum") as beside:  # of our memory, not of the file
         sums = beside.submit(checksums, data)
-        storage.put(f"{manifest.key.folder}/{name}", data)
+        storage.put(f"{_folder(description)}/{file.name}", data)
+    name = f"{description.manifest.save}/{file.name}"
     return FileRecord(name=name, size_bytes=file.size_bytes, crc32=sums.result())
 
 
-def _other_parts(
-    storage: Storage, layout: ImageLayout, manifest: Manifest, parts_s: float, is_abandoned: Callable[[], bool]
-) -> list[FileRecord]:
+def _other_parts(storage: Storage, description: Description, is_abandoned: Callable[[], bool]) -> list[FileRecord]:
     """The files of all other shares, in rank order, once all are complete."""
-    size = layout.share.size
-    missing = dict.fromkeys(range(1, size))
-    files: dict[int, list[FileRecord]] = {}
+    size = description.share.size
+    missing = {rank: _part_file(ImageShare(rank=rank, size=size)) for rank in range(1, size)}
+    files: dict[int, tuple[FileRecord, ...]] = {}
 
     def are_over() -> bool:
-        there = storage.list(f"{manifest.key.folder}/{manifest.save}")
-        for rank in [rank for rank in missing if _part_file(rank, size) in there]:
-            files[rank] = _read_part(storage, layout, manifest, rank)
-            del missing[rank]
+        there = storage.list(_folder(description))
+        for rank in [rank for rank, name in missing.items() if name in there]:
+            files[rank] = _read_part(storage, description, rank, missing.pop(rank))
         return not missing or is_abandoned()
 
-    what = f"the shares of other ranks of {manifest.key.folder}"
-    wait_until(are_over, parts_s, what, pause_s=_FIRST_LOOK_S, longest_pause_s=LONGEST_LOOK_S)
+    what = f"the shares of other ranks of {description.manifest.key.folder}"
+    wait_until(are_over, PARTS_S, what, pause_s=_FIRST_LOOK_S, longest_pause_s=LONGEST_LOOK_S)
     if missing:
-        why = "the world has changed" if is_abandoned() else f"{parts_s:.0f} s have passed"
+        why = "the world has changed" if is_abandoned() else f"{PARTS_S:.0f} s have passed"
         raise CheckpointFailed(
-            f"the shares of ranks {_listed(missing)} of {size} are missing, and {why}", code="checkpoint-shares-missing"
+            f"the shares of {listed_ranks(list(missing))} of {size} are missing, and {why}",
+            code="checkpoint-shares-missing",
         )
     return [file for rank in sorted(files) for file in files[rank]]
 
 
-def _read_part(storage: Storage, layout: ImageLayout, manifest: Manifest, rank: int) -> list[FileRecord]:
-    name = _part_name(rank, layout.share.size, manifest)
-    record: Any = parse_json(storage.read(name), name)
-    if strict_json.field(record, "is_skipped", bool, name):
+def _read_part(storage: Storage, description: Description, rank: int, file: str) -> tuple[FileRecord, ...]:
+    name = f"{_folder(description)}/{file}"
+    part: _Part = parse(_Part, parse_json(storage.read(name), name), name)
+    if part.is_skipped:
         raise CheckpointFailed(
             f"rank {rank} skipped its share: its last one was still being written", code="checkpoint-share-skipped"
         )
-    if strict_json.field(record, "digest", str, name) != layout.digest:
+    if part.digest != description.digest:
         raise CheckpointFailed(
             f"rank {rank} saves other tensors than rank 0: their names, types or shapes differ",
             hint="a replicated state must have the same tensors on all workers",
             code="checkpoint-tensors-differ",
         )
-    return [parse_file(each, name) for each in strict_json.field(record, "files", list, name)]
+    return part.files
 
 
-def _part_file(rank: int, size: int) -> str:
-    return f"part-{rank:05d}-of-{size:05d}.json"
+def _folder(description: Description) -> str:
+    return f"{description.manifest.key.folder}/{description.manifest.save}"
 
 
-def _part_name(rank: int, size: int, manifest: Manifest) -> str:
-    return f"{manifest.key.folder}/{manifest.save}/{_part_file(rank, size)}"
+def _part_file(share: ImageShare) -> str:
+    return f"part-{share.rank:05d}-of-{share.size:05d}.json"
 
 
-def _listed(ranks: Any) -> str:
-    shown = [str(rank) for rank in ranks]
-    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")
+def listed_ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:8]) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 
 
-def _size(files: list[FileRecord]) -> int:
-    return sum(file.size_bytes for file in files)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stored:
-    """A state that is durable. `retention` decides about the others; None where another worker decides."""
-
-    step: int
-    written: Written
-    retention: Retention | None
-
-
-def store(
-    storage: Storage,
-    layout: ImageLayout,
-    image: memoryview,
-    manifest: Manifest,
-    *,
-    is_abandoned: Callable[[], bool] = lambda: False,
-) -> Stored:
-    """Write, then hide the checkpoints that the policy does not keep: a reader finds the final set as soon as this
-    returns. `clear_away` does the slow part. Raises only CheckpointFailed."""
-    try:
-        written = write_image(storage, layout, image, manifest, is_abandoned=is_abandoned)
-    except CheckpointFailed:
-        raise
-    except Exception as error:  # a driver's own; the next save may succeed
-        raise failure(error, storage, manifest) from error
-    if written.manifest is None:
-        return Stored(step=manifest.step, written=written, retention=None)
-    retention, problem = _retire(storage, written.manifest)
-    if problem:
-        raise CheckpointFailed(
-            f"the checkpoint of step {manifest.step} in {storage.uri} was written, but {problem}",
-            hint="does another run save to the same place? Give each its own",
-            code="checkpoint-not-kept",
-        )
-    return Stored(step=manifest.step, written=written, retention=retention)
-
-
-def clear_away(storage: Storage, stored: Stored) -> None:
+def clear_away(storage: Storage, written: Written) -> None:
     """Free the space of checkpoints that are not kept, before the next one is written: it may need the space."""
-    if stored.retention is None:
-        return
     try:
-        sweep(storage, stored.retention)
+        if written.retention is not None:
+            sweep(storage, written.retention)
     except Exception as error:
         _warn(storage, error)
 

@@ -14,12 +14,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from everstep.checkpoint.catalog import Found, find, prune, standing, verify
+from everstep.checkpoint.catalog import find, prune, verify
 from everstep.checkpoint.export import export_safetensors, read_metas
 from everstep.checkpoint.image import TensorMeta
 from everstep.checkpoint.index import checkpoint_uuid
 from everstep.checkpoint.manifest import RetentionPolicy, to_record
-from everstep.checkpoint.policy import Retention, best_first, decide_retention
+from everstep.checkpoint.policy import Found, Retention, best_first, decide_retention
 from everstep.cli.options import command
 from everstep.errors import CheckpointBroken, NoCheckpoint, UsageError
 from everstep.settings import setting
@@ -76,8 +76,7 @@ def list_checkpoints(options: ListOptions) -> None:
     with closing(open_storage(uri)) as storage:
         found = find(storage)
         runs = [] if found else _runs_below(storage)
-    policy = policy_of(found)
-    kept = decide_retention([standing(each, policy) for each in found], policy)
+    kept = decide_retention(found, policy_of(found))
     if options.json:
         _print_json([_row(each, kept, uri) for each in found])
         return
@@ -209,9 +208,7 @@ def choose(found: list[Found], step: str, uri: str) -> Found:
     if step == "latest":
         chosen = whole
     elif step == "best":
-        policy = policy_of(found)
-        order = best_first([standing(each, policy) for each in whole], policy)
-        chosen = [each for rated in order for each in whole if each.key == rated.key]
+        chosen = best_first(whole, policy_of(found))
     elif step.isdecimal():
         chosen = [each for each in reversed(found) if each.step == int(step)]
     else:

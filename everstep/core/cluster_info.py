@@ -69,10 +69,8 @@ class ClusterInfo:
         )
 
     def __getattr__(self, name: str) -> NoReturn:
-        instead = _ELSEWHERE.get(name)
-        if instead is None:
-            raise AttributeError(f"the job's information has no {name!r}")
-        raise AttributeError(f"the job's information has no {name!r}\n  HINT: {instead}")
+        hint = f"\n  HINT: {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        raise AttributeError(f"the job's information has no {name!r}{hint}")
 
     def __repr__(self) -> str:
         return f"<ClusterInfo of job {self.task_id}>"

@@ -1,13 +1,14 @@
 """`core.DistributedContext`: this worker's rank among the others, and plain data exchanged between them.
 
-Every answer comes from a source at the time of the call: in a world that changes, `rank` and `size` are current. Data
+Every answer is that of the time of the call: in a world that changes, `rank` and `size` are current. Data
 travels as JSON, so a worker cannot make another one run anything. Imports no torch itself."""
 
 from __future__ import annotations
 
 import json
 import socket
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from everstep import env
 from everstep.errors import UsageError
@@ -16,79 +17,36 @@ if TYPE_CHECKING:
     from everstep.engine.step import Engine
 
 
-class ContextSource(Protocol):
-    """Answers for a context."""
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def local_rank(self) -> int: ...
-
-    @property
-    def local_size(self) -> int: ...
-
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all workers by rank, on all of them. `value` is plain data."""
-
-
-class EngineSource:
-    """The engine's current world: ranks and sizes change when workers come and go."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    @property
-    def rank(self) -> int:
-        return self._engine.world.rank
-
-    @property
-    def size(self) -> int:
-        return self._engine.world.size
-
-    @property
-    def local_rank(self) -> int:
-        return int(env.place_on_node())
-
-    @property
-    def local_size(self) -> int:
-        return min(self.size, env.node_size() or 1)
-
-    def gather(self, value: Any) -> list[Any]:
-        found = self._engine.gather(value)
-        return [value] if found is None else found
-
-
-class DistributedContext:
+class DistributedContext(ABC):
     """Like Determined's. The chief is rank 0; all workers must call `gather`, `allgather` and `broadcast`.
 
     They take plain data: None, booleans, numbers, strings, lists, dicts with string keys. A tuple arrives as a list."""
 
-    def __init__(self, source: ContextSource, *, chief_ip: str | None = None) -> None:
-        self._source = source
+    def __init__(self, *, chief_ip: str | None = None) -> None:
         self._chief_ip = chief_ip
 
     # --- ranks and sizes ---
 
     @property
-    def rank(self) -> int:
-        return self._source.rank
+    @abstractmethod
+    def rank(self) -> int: ...
 
     @property
-    def size(self) -> int:
-        return self._source.size
+    @abstractmethod
+    def size(self) -> int: ...
 
     @property
+    @abstractmethod
     def local_rank(self) -> int:
         """Among the workers of this node."""
-        return self._source.local_rank
 
     @property
-    def local_size(self) -> int:
-        return self._source.local_size
+    @abstractmethod
+    def local_size(self) -> int: ...
+
+    @abstractmethod
+    def _gather(self, value: Any) -> list[Any]:
+        """The values of all workers by rank, on all of them. `value` is plain data."""
 
     @property
     def cross_rank(self) -> int:
@@ -131,16 +89,16 @@ class DistributedContext:
 
     def allgather(self, value: Any) -> list[Any]:
         """The values of all workers by rank, on all of them."""
-        return self._source.gather(plain("allgather", value))
+        return self._gather(plain("allgather", value))
 
     def gather(self, value: Any) -> list[Any] | None:
         """The values of all workers by rank, on the chief; None on the others."""
-        found = self._source.gather(plain("gather", value))
+        found = self._gather(plain("gather", value))
         return found if self.is_chief else None
 
     def broadcast(self, value: Any) -> Any:
         """The chief's value, on all workers; the others' values are ignored."""
-        return self._source.gather(plain("broadcast", value) if self.is_chief else None)[0]
+        return self._gather(plain("broadcast", value) if self.is_chief else None)[0]
 
     def allgather_local(self, value: Any) -> list[Any]:
         """The values of this node's workers by local rank, on all of them. All workers of all nodes must call it."""
@@ -157,7 +115,7 @@ class DistributedContext:
 
     def _gather_local(self, value: Any) -> list[Any]:
         here = f"{socket.gethostname()}/{env.node_rank()}"  # agents may share a machine, machines a number
-        found = [each for each in self._source.gather([here, self.local_rank, value]) if each[0] == here]
+        found = [each for each in self._gather([here, self.local_rank, value]) if each[0] == here]
         found.sort(key=lambda each: each[1])  # the node's first worker may have a higher rank than its second
         return [each[2] for each in found]
 
@@ -167,9 +125,9 @@ class DistributedContext:
     def from_torch_distributed(cls, chief_ip: str | None = None, chief_port: int | None = None) -> DistributedContext:
         """From torch.distributed's default group, which must exist. No port is needed: data travels through the
         group."""
-        from everstep.core.torch_group import TorchGroup
+        from everstep.core.torch_group import TorchContext
 
-        return cls(TorchGroup(), chief_ip=chief_ip)
+        return TorchContext(chief_ip=chief_ip)
 
     @classmethod
     def from_horovod(cls, *arguments: Any, **more: Any) -> NoReturn:
@@ -182,6 +140,34 @@ class DistributedContext:
     @classmethod
     def from_tf_config(cls, *arguments: Any, **more: Any) -> NoReturn:
         _not_here("TensorFlow")
+
+
+class EngineContext(DistributedContext):
+    """The engine's current world: ranks and sizes change when workers come and go."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self._engine = engine
+
+    @property
+    def rank(self) -> int:
+        return self._engine.world.rank
+
+    @property
+    def size(self) -> int:
+        return self._engine.world.size
+
+    @property
+    def local_rank(self) -> int:
+        return int(env.place_on_node())
+
+    @property
+    def local_size(self) -> int:
+        return min(self.size, env.node_size() or 1)
+
+    def _gather(self, value: Any) -> list[Any]:
+        found = self._engine.gather(value)
+        return [value] if found is None else found
 
 
 def plain(call: str, value: Any) -> Any:

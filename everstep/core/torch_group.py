@@ -1,4 +1,4 @@
-"""torch.distributed's default group as the source of a DistributedContext: JSON as bytes, nothing pickled."""
+"""A DistributedContext of torch.distributed's default group: JSON as bytes, nothing pickled."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import torch
 import torch.distributed as dist
 
 from everstep import env
+from everstep.core.distributed import DistributedContext
 from everstep.errors import UsageError
 
 
-class TorchGroup:
-    def __init__(self) -> None:
+class TorchContext(DistributedContext):
+    def __init__(self, *, chief_ip: str | None = None) -> None:
+        super().__init__(chief_ip=chief_ip)
         if not (dist.is_available() and dist.is_initialized()):
             raise UsageError(
                 "from_torch_distributed() before torch.distributed has a process group",
@@ -39,7 +41,7 @@ class TorchGroup:
     def local_size(self) -> int:
         return env.node_size() or self.size
 
-    def gather(self, value: Any) -> list[Any]:
+    def _gather(self, value: Any) -> list[Any]:
         data = json.dumps(value).encode()
         sizes = [int(each) for each in self._all_gather(torch.tensor([len(data)]))]
         padded = torch.zeros(max(sizes), dtype=torch.uint8)  # all tensors of a gather have the same size

@@ -1,4 +1,4 @@
-"""Determined's `experimental.client`. The code is in core/checkpoint_client.py."""
+"""Determined's `experimental.client`."""
 
 from everstep.experimental import client
 

@@ -17,7 +17,7 @@ import torch
 from everstep.checkpoint import index
 from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.checkpoint.code_snapshot import take_snapshot
-from everstep.core.distributed import DistributedContext, EngineSource
+from everstep.core.distributed import EngineContext
 from everstep.core.import_path import import_from_path
 from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.step import Engine
@@ -187,7 +187,7 @@ class CheckpointLoadContext(PyTorchTrialContext):
             engine=engine,
             hparams=hparams or {},
             exp_conf=exp_conf or {},
-            distributed=DistributedContext(EngineSource(engine)),
+            distributed=EngineContext(engine),
             device=torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu"),
             micro_batches=1,
         )

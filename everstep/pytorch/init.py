@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from everstep import env
 from everstep.core.cluster_info import experiment_config
-from everstep.core.distributed import DistributedContext, EngineSource
+from everstep.core.distributed import EngineContext
 from everstep.engine import process_engine
 from everstep.engine.arguments import check_count
 from everstep.engine.seeds import seed_everything
@@ -56,7 +56,7 @@ def init(
         engine=engine,
         hparams=hparams,
         exp_conf=exp_conf,
-        distributed=DistributedContext(EngineSource(engine)) if distributed is None else distributed,
+        distributed=EngineContext(engine) if distributed is None else distributed,
         device=_device(),
         micro_batches=_micro_batches(micro_batches, exp_conf),
         aggregation_frequency=aggregation_frequency,

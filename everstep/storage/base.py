@@ -18,7 +18,7 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
 class Readable(Protocol):
-    """Names are relative, with `/`. A missing name is FileNotFoundError, in `list` it is empty."""
+    """Names are relative, with `/`. A missing name is FileNotFoundError."""
 
     uri: str
 
@@ -28,14 +28,14 @@ class Readable(Protocol):
     def read_into(self, name: str, start: int, buffers: Sequence[memoryview]) -> int:
         """Fill the buffers one after another with the bytes from `start` on; return how many there were."""
 
-    def list(self, folder: str = "") -> dict[str, int | None]:
-        """The entries of the folder, with the size of files; None for folders."""
-
-    def close(self) -> None: ...
-
 
 class Storage(Readable, Protocol):
     file_bytes: int  # larger files are split, so that a failed upload does not begin from the start
+
+    def list(self, folder: str = "") -> dict[str, int | None]:
+        """The entries of the folder, with the size of files; None for folders. A missing folder is empty."""
+
+    def close(self) -> None: ...
 
     def put(self, name: str, data: memoryview | bytes) -> None: ...
 
@@ -62,20 +62,27 @@ def open_storage(uri: str | os.PathLike[str]) -> Storage:
             hint="give a directory or a URL, for example s3://bucket/x",
             code="storage-uri-empty",
         )
-    match = _SCHEME.match(text)
-    if match is None or match[1].lower() in ("file", "local"):
+    scheme, path = _split(text)
+    if not scheme:
         from everstep.storage.local import LocalStorage
 
-        return LocalStorage(text[match.end() :] if match else text)
+        return LocalStorage(path)
     from everstep.storage.remote import RemoteStorage
 
-    return RemoteStorage(text, match[1].lower())
+    return RemoteStorage(text, scheme)
 
 
 def full_uri(uri: str | os.PathLike[str]) -> str:
     """The `uri` that the storage will have, without opening it: the same from every directory."""
     text = os.fspath(uri)
+    scheme, path = _split(text)
+    return text.rstrip("/") if scheme else str(Path(path).expanduser().absolute())
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The scheme, empty for a local path, and what follows it."""
     match = _SCHEME.match(text)
-    if match is not None and match[1].lower() not in ("file", "local"):
-        return text.rstrip("/")
-    return str(Path(text[match.end() :] if match else text).expanduser().absolute())
+    if match is None:
+        return "", text
+    scheme = match[1].lower()
+    return "" if scheme in ("file", "local") else scheme, text[match.end() :]

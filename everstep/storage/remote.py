@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from everstep.errors import StorageUnreachable, TemporaryError, UsageError
 from everstep.retry import patiently
-from everstep.storage.stalled_call import Progress, Stalled, watched
 
 T = TypeVar("T")
 
@@ -31,6 +33,13 @@ _PACKAGES = {
     "abfs": "adlfs",
     "hf": "huggingface_hub",
 }
+
+
+Progress = Callable[[], None]
+
+
+class Stalled(Exception):
+    """The call has made no progress for too long."""
 
 
 class RemoteStorage:
@@ -148,9 +157,9 @@ class RemoteStorage:
         def once() -> T:
             try:
                 try:
-                    return watched(call, self._stall_s)
+                    return _watched(call, self._stall_s)
                 except Stalled:  # the storage has not refused it: try again
-                    return watched(call, self._stall_s)
+                    return _watched(call, self._stall_s)
             except _FINAL:
                 raise
             except Exception as error:  # drivers have their own exceptions, without a common base
@@ -167,3 +176,32 @@ def _discard(file: Any) -> None:
     with contextlib.suppress(Exception):  # the upload's own error is the one to raise
         file.discard()
     file.closed = True
+
+
+def _watched(call: Callable[[Progress], T], stall_s: float) -> T:
+    """Return the call's result or raise its error; Stalled after `stall_s` without progress: a connection whose other
+    end has vanished reports nothing and waits forever.
+
+    The call runs in its own thread. Once it is given up, its next report raises, and it must leave nothing behind."""
+    done, stalled = Future[T](), Stalled(f"no progress for {stall_s:.0f} s")
+    moved_at, is_given_up = time.monotonic(), False
+
+    def report() -> None:
+        nonlocal moved_at
+        if is_given_up:
+            raise stalled
+        moved_at = time.monotonic()
+
+    def work() -> None:
+        try:
+            done.set_result(call(report))
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=work, name="everstep storage call", daemon=True).start()
+    while not done.done():
+        if (left_s := moved_at + stall_s - time.monotonic()) <= 0:
+            is_given_up = True
+            raise stalled
+        wait([done], left_s)
+    return done.result()

@@ -9,8 +9,7 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 from everstep.checkpoint.saver.messages import (
@@ -37,12 +36,6 @@ class SaverGone(TemporaryError):
     """The saver has ended or does not answer: write in this process."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Opened:
-    files: Sequence[int]
-    busy: Sequence[int]
-
-
 class SaverConnection:
     """Requests that have an answer come from one thread at a time."""
 
@@ -67,12 +60,13 @@ class SaverConnection:
         """Also in a fork of the process that made the connection."""
         return self._is_gone or os.getpid() != self._pid
 
-    def open_buffers(self, uri: str, place: str) -> Opened:
+    def open_buffers(self, uri: str, place: str) -> tuple[list[int], list[int]]:
+        """The files of the buffers, and which of them are still being written."""
         with self._asking:
             self._send(OpenBuffers(uri=uri, place=place))
             message, files = self._next_answer()
         assert isinstance(message, BuffersOpened)
-        return Opened(files=files, busy=message.busy)
+        return files, message.busy
 
     def held(self, uri: str, *, is_patient: bool = False) -> list[int]:
         """Files of all buffers with a whole state of this storage; the caller closes them."""

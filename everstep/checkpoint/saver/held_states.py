@@ -9,24 +9,17 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from types import TracebackType
+from dataclasses import replace
 
 from everstep.checkpoint import state_block
-from everstep.checkpoint.catalog import Found
 from everstep.checkpoint.image import STATE_FILE, Description, unpack
 from everstep.checkpoint.manifest import CheckpointKey, FileRecord, Manifest
+from everstep.checkpoint.policy import Found
 from everstep.checkpoint.write import checksums
 from everstep.errors import CheckpointBroken
 
 _Share = tuple[Description, state_block.WholeState, memoryview]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _File:
-    descriptor: int
-    offset: int
-    size_bytes: int
+_File = tuple[int, int, int]  # descriptor, offset, bytes
 
 
 class HeldStates:
@@ -47,7 +40,7 @@ class HeldStates:
         found = []
         for (key, save), shares in self._shares.items():
             twin = known.get(key)
-            is_whole = len(shares) == next(iter(shares.values()))[0].layout.share.size
+            is_whole = len(shares) == next(iter(shares.values()))[0].share.size
             if is_whole and twin is not None and twin.save == save:
                 found.append(Found(key=key, manifest=twin))
             elif is_whole and twin is None and (newest is None or key > newest):
@@ -63,36 +56,24 @@ class HeldStates:
                 )
 
     def read(self, name: str, start: int = 0, size_bytes: int | None = None) -> bytes:
-        file = self._file(name)
-        wanted = file.size_bytes - start if size_bytes is None else min(size_bytes, file.size_bytes - start)
-        return os.pread(file.descriptor, max(0, wanted), file.offset + start)
+        descriptor, offset, size = self._file(name)
+        wanted = size - start if size_bytes is None else min(size_bytes, size - start)
+        return os.pread(descriptor, max(0, wanted), offset + start)
 
     def read_into(self, name: str, start: int, buffers: Sequence[memoryview]) -> int:
         """By the kernel, without the GIL."""
-        file, done = self._file(name), 0
+        (descriptor, offset, size), done = self._file(name), 0
         for buffer in buffers:
-            piece = buffer[: max(0, file.size_bytes - start - done)]
-            while len(piece) and (got := os.preadv(file.descriptor, [piece], file.offset + start + done)):
+            piece = buffer[: max(0, size - start - done)]
+            while len(piece) and (got := os.preadv(descriptor, [piece], offset + start + done)):
                 piece, done = piece[got:], done + got
         return done
-
-    def list(self, folder: str = "") -> dict[str, int | None]:
-        inside = f"{folder}/" if folder else ""
-        return {name[len(inside) :]: file.size_bytes for name, file in self._files.items() if name.startswith(inside)}
 
     def close(self) -> None:
         self._files.clear()
         self._shares.clear()
         while self._descriptors:
             os.close(self._descriptors.pop())
-
-    def __enter__(self) -> HeldStates:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _add(self, file: int) -> None:
         size = os.fstat(file).st_size
@@ -106,12 +87,9 @@ class HeldStates:
         except CheckpointBroken:
             return
         key, save = what.manifest.key, what.manifest.save
-        self._shares.setdefault((key, save), {})[what.layout.share.rank] = (what, state, view)
-        for each in what.layout.files:
-            name = f"{key.folder}/{save}/{each.name}"
-            self._files[name] = _File(
-                descriptor=file, offset=state.image_offset + each.offset, size_bytes=each.size_bytes
-            )
+        self._shares.setdefault((key, save), {})[what.share.rank] = (what, state, view)
+        for each in what.files:
+            self._files[f"{key.folder}/{save}/{each.name}"] = (file, state.image_offset + each.offset, each.size_bytes)
 
     def _manifest(self, shares: dict[int, _Share]) -> Manifest:
         first = shares[0][0].manifest
@@ -119,7 +97,7 @@ class HeldStates:
         for rank in sorted(shares):
             what, state, view = shares[rank]
             image = state.image(view)
-            for each in what.layout.files:
+            for each in what.files:
                 sums = checksums(image[each.offset : each.offset + each.size_bytes])
                 records.append(FileRecord(name=f"{first.save}/{each.name}", size_bytes=each.size_bytes, crc32=sums))
         return replace(first, files=tuple(records), state=f"{first.save}/{STATE_FILE}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +57,6 @@ class AskHeld:
 class Held:
     """One whole state, with its file. The last message of an answer has no file."""
 
-    sequence: int = 0
     is_last: bool = False
 
 
@@ -77,7 +76,4 @@ class Said:
 
 
 Message = OpenBuffers | BuffersOpened | WriteBuffer | BufferWritten | AskHeld | Held | Forget | Said
-KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (OpenBuffers, BuffersOpened, WriteBuffer, BufferWritten, AskHeld, Held, Forget, Said)
-}
+KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}

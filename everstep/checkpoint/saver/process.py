@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.checkpoint import state_block
-from everstep.checkpoint.image import unpack
+from everstep.checkpoint.image import Description, unpack
 from everstep.checkpoint.memory import shared_file
 from everstep.checkpoint.saver.messages import (
     KINDS,
@@ -33,7 +33,7 @@ from everstep.checkpoint.saver.messages import (
     Said,
     WriteBuffer,
 )
-from everstep.checkpoint.write import Stored, clear_away, store
+from everstep.checkpoint.write import Written, clear_away, write_image
 from everstep.errors import CheckpointBroken, EverstepError
 from everstep.events import emit
 from everstep.ipc.event_loop import EventLoop
@@ -50,10 +50,10 @@ _ORPHAN_PARTS_S = 20.0  # how long the share of a dead worker waits for the othe
 @dataclass(kw_only=True, eq=False)
 class _WorkerMemory:
     uri: str
-    place: str
     files: list[int]
+    place: str = ""  # of the worker that uses it, or used it last
     views: list[memoryview] = field(default_factory=lambda: [memoryview(b"")] * NUM_BUFFERS)  # of their memory, kept: …
-    line: socket.socket | None  # to the worker that uses it; None: it has died
+    line: socket.socket | None = None  # to the worker that uses it; None: it has died
     durable: int = 0  # the newest state that is on storage
     writing: dict[int, int] = field(default_factory=dict)  # buffer: sequence
     orphaned_at: float = 0.0
@@ -69,6 +69,10 @@ class _WorkerMemory:
                 found[index] = state
         return found
 
+    @property
+    def has_waited_enough(self) -> bool:
+        return self.line is None and time.monotonic() - self.orphaned_at > _ORPHAN_PARTS_S
+
     def view(self, index: int) -> memoryview:
         """… mapping all its pages again takes half as long as the writing."""
         size = os.fstat(self.files[index]).st_size
@@ -77,20 +81,13 @@ class _WorkerMemory:
         return self.views[index]
 
 
-@dataclass(kw_only=True, eq=False)
-class _SavingWorker:
-    line: socket.socket
-    process: int  # pidfd
-    memories: list[_WorkerMemory] = field(default_factory=list)
-
-
 class SaverServer:
     def __init__(self, listener: socket.socket, agent: socket.socket) -> None:
         self._listener, self._agent = listener, agent
         self._loop = EventLoop()
         self._memories: list[_WorkerMemory] = []
-        self._workers: list[_SavingWorker] = []
-        self._asked: list[tuple[_SavingWorker, AskHeld]] = []  # waiting until nothing is being written
+        self._workers: dict[socket.socket, int] = {}  # their processes (pidfd), by the line to them
+        self._asked: list[tuple[socket.socket, AskHeld]] = []  # waiting until nothing is being written
         self._num_writers = 0  # threads
         self._is_ending = False
         listener.setblocking(False)
@@ -117,10 +114,9 @@ class SaverServer:
         except OSError:  # another user's, or a worker that has died already
             line.close()
             return
-        worker = _SavingWorker(line=line, process=process)
-        self._workers.append(worker)
-        self._loop.watch(line, lambda: self._hear(worker))
-        self._loop.watch(process, lambda: self._bury(worker))
+        self._workers[line] = process
+        self._loop.watch(line, lambda: self._hear(line))
+        self._loop.watch(process, lambda: self._bury(line))
 
     def _end(self) -> None:
         self._loop.forget(self._agent)
@@ -131,69 +127,65 @@ class SaverServer:
             if memory.line is None:  # a write that failed before may succeed now
                 self._write_out(memory)
 
-    def _bury(self, worker: _SavingWorker) -> None:
-        self._loop.forget(worker.line)
-        self._loop.forget(worker.process)
-        os.close(worker.process)
-        worker.line.close()
-        self._workers.remove(worker)
-        self._asked = [(who, asked) for who, asked in self._asked if who is not worker]
-        for memory in worker.memories:
-            memory.line, memory.orphaned_at = None, time.monotonic()
-            self._write_out(memory)
+    def _bury(self, line: socket.socket) -> None:
+        process = self._workers.pop(line)
+        self._loop.forget(line)
+        self._loop.forget(process)
+        os.close(process)
+        line.close()
+        self._asked = [(who, asked) for who, asked in self._asked if who is not line]
+        for memory in self._memories:
+            if memory.line is line:
+                memory.line, memory.orphaned_at = None, time.monotonic()
+                self._write_out(memory)
 
     # --- messages --------------------------------------------------------------------------------
 
-    def _hear(self, worker: _SavingWorker) -> None:
+    def _hear(self, line: socket.socket) -> None:
         try:
-            received = receive_packet(worker.line, KINDS, 0.0)
+            received = receive_packet(line, KINDS, 0.0)
         except (EOFError, ValueError, KeyError, TypeError):
-            self._bury(worker)
+            self._bury(line)
             return
         if received is not None:
             message, files = received
             for file in files:
                 os.close(file)
-            self._do(worker, message)
+            self._do(line, message)
 
-    def _do(self, worker: _SavingWorker, message: Any) -> None:
+    def _do(self, line: socket.socket, message: Any) -> None:
         if isinstance(message, OpenBuffers):
-            self._open_buffers(worker, message)
+            self._open_buffers(line, message)
         elif isinstance(message, WriteBuffer):
-            memory = worker.memories[0] if worker.memories else None
-            if memory is not None and 0 <= message.index < len(memory.files):
-                self._write(memory, message.index, message.sequence)
+            for memory in self._memories:
+                if memory.line is line and 0 <= message.index < len(memory.files):
+                    self._write(memory, message.index, message.sequence)
         elif isinstance(message, AskHeld):
-            self._asked.append((worker, message))
+            self._asked.append((line, message))
             self._answer()
         elif isinstance(message, Forget):
             self._forget(message)
 
-    def _open_buffers(self, worker: _SavingWorker, wish: OpenBuffers) -> None:
+    def _open_buffers(self, line: socket.socket, wish: OpenBuffers) -> None:
         """The memory that a dead worker of this place has left, else of any dead worker, else new memory."""
         left = [memory for memory in self._memories if memory.line is None and memory.uri == wish.uri]
-        left.sort(key=lambda memory: memory.place != wish.place)
-        if left:
-            memory = left[0]
-            memory.line = worker.line
-        else:
-            files = [shared_file() for _ in range(NUM_BUFFERS)]
-            memory = _WorkerMemory(uri=wish.uri, place=wish.place, files=files, line=worker.line)
+        memory = min(left, key=lambda memory: memory.place != wish.place, default=None)
+        if memory is None:
+            memory = _WorkerMemory(uri=wish.uri, files=[shared_file() for _ in range(NUM_BUFFERS)])
             self._memories.append(memory)
-        memory.place = wish.place
-        worker.memories.append(memory)
-        self._tell(worker.line, BuffersOpened(busy=list(memory.writing)), memory.files)
+        memory.line, memory.place = line, wish.place
+        self._tell(line, BuffersOpened(busy=list(memory.writing)), memory.files)
 
     def _answer(self) -> None:
-        for worker, asked in list(self._asked):
+        for line, asked in list(self._asked):
             if asked.is_patient and any(memory.writing for memory in self._memories if memory.uri == asked.uri):
                 continue
-            self._asked.remove((worker, asked))
+            self._asked.remove((line, asked))
             for memory in self._memories:
                 if memory.uri == asked.uri:
-                    for index, state in memory.states().items():
-                        self._tell(worker.line, Held(sequence=state.sequence), [memory.files[index]])
-            self._tell(worker.line, Held(is_last=True))
+                    for index in memory.states():
+                        self._tell(line, Held(), [memory.files[index]])
+            self._tell(line, Held(is_last=True))
 
     def _forget(self, wish: Forget) -> None:
         for memory in self._memories:
@@ -220,26 +212,26 @@ class SaverServer:
         newest = max((state.sequence for state in states.values()), default=0)
         for index, state in states.items():
             is_news = state.sequence > memory.durable and index not in memory.writing
-            if is_news and (state.sequence == newest or _is_share(state)):
+            what = _unpacked(state)
+            if is_news and (state.sequence == newest or (what is not None and what.share.size > 1)):
                 self._say(f"the state of step {state.step} is only in memory; writing it to {memory.uri}")
                 self._write(memory, index, state.sequence)
 
     def _write(self, memory: _WorkerMemory, index: int, sequence: int) -> None:
         self._num_writers += 1
         memory.writing[index] = sequence
-        memory.world = max(memory.world, _world(memory.view(index)))
-        thread = threading.Thread(
-            target=self._write_buffer, args=(memory, index, sequence), name=f"write {index}", daemon=True
-        )
-        thread.start()
+        if (what := _unpacked(state_block.read(memory.view(index)))) is not None:
+            memory.world = max(memory.world, what.manifest.world_generation)
+        arguments = (memory, index, sequence)
+        threading.Thread(target=self._write_buffer, args=arguments, name=f"write {index}", daemon=True).start()
 
     def _write_buffer(self, memory: _WorkerMemory, index: int, sequence: int) -> None:
         """In its own thread. It is reported as soon as it is durable; old ones are cleared away after that."""
         with memory.turn:
-            stored, outcome = _write_buffer(memory, index, sequence)
+            written, outcome = _write_state(memory, index, sequence)
             self._loop.post(lambda: self._note(memory, outcome))
-            if stored is not None and memory.storage is not None:
-                clear_away(memory.storage, stored)
+            if written is not None and memory.storage is not None:
+                clear_away(memory.storage, written)
         self._loop.post(self._end_writer)
 
     def _end_writer(self) -> None:
@@ -247,17 +239,15 @@ class SaverServer:
 
     def _note(self, memory: _WorkerMemory, outcome: BufferWritten) -> None:
         memory.writing.pop(outcome.index, None)
-        if not outcome.problem:
-            memory.durable = max(memory.durable, outcome.sequence)
         facts = {"uri": memory.uri, "step": outcome.step, "is_orphan": memory.line is None}
         if outcome.problem:
             emit("saver.failed", **facts, reason=outcome.problem)
         else:
+            memory.durable = max(memory.durable, outcome.sequence)
             emit("saver.wrote", **facts, size_bytes=outcome.size_bytes)
-        if memory.line is None and outcome.problem:
-            self._say(outcome.problem)
-        elif memory.line is None:
-            self._say(f"written: {outcome.size_bytes / 1e6:.0f} MB in {outcome.seconds:.1f} s")
+        if memory.line is None:
+            written = f"written: {outcome.size_bytes / 1e6:.0f} MB in {outcome.seconds:.1f} s"
+            self._say(outcome.problem or written)
         self._tell(memory.line, outcome)
         self._answer()
 
@@ -265,58 +255,37 @@ class SaverServer:
         self._tell(self._agent, Said(text=text))
 
 
-def _write_buffer(memory: _WorkerMemory, index: int, sequence: int) -> tuple[Stored | None, BufferWritten]:
+def _write_state(memory: _WorkerMemory, index: int, sequence: int) -> tuple[Written | None, BufferWritten]:
     """Write the state with this number from the buffer; also the report. Raises nothing."""
     try:
-        stored = _store_buffer(memory, index, sequence)
-    except EverstepError as error:
-        cause = str(getattr(error, "kind", ""))
-        return None, BufferWritten(
-            index=index, sequence=sequence, problem=error.message, hint=error.hint or "", cause=cause
+        view = memory.view(index)
+        state = state_block.read(view)
+        if state is None or state.sequence != sequence:
+            raise EverstepError(f"state {sequence} is not whole in memory", code="state-not-whole")
+        what = unpack(state.description)
+        memory.storage = memory.storage or open_storage(memory.uri)
+        written = write_image(
+            memory.storage,
+            what,
+            state.image(view),
+            is_abandoned=lambda: memory.has_waited_enough or memory.world > what.manifest.world_generation,
         )
     except Exception as error:
-        log.exception("a write failed")
-        return None, BufferWritten(index=index, sequence=sequence, problem=repr(error), cause=type(error).__name__)
-    size_bytes, seconds = stored.written.size_bytes, stored.written.seconds
-    return stored, BufferWritten(
-        index=index, sequence=sequence, step=stored.step, size_bytes=size_bytes, seconds=seconds
+        if not isinstance(error, EverstepError):
+            log.exception("a write failed")
+        problem, hint = getattr(error, "message", repr(error)), getattr(error, "hint", "") or ""
+        cause = getattr(error, "kind", type(error).__name__)
+        return None, BufferWritten(index=index, sequence=sequence, problem=problem, hint=hint, cause=cause)
+    return written, BufferWritten(
+        index=index, sequence=sequence, step=written.step, size_bytes=written.size_bytes, seconds=written.seconds
     )
 
 
-def _store_buffer(memory: _WorkerMemory, index: int, sequence: int) -> Stored:
-    view = memory.view(index)
-    state = state_block.read(view)
-    if state is None or state.sequence != sequence:
-        raise EverstepError(f"state {sequence} is not whole in memory", code="state-not-whole")
-    what = unpack(state.description)
-    memory.storage = memory.storage or open_storage(memory.uri)
-    return store(
-        memory.storage,
-        what.layout,
-        state.image(view),
-        what.manifest,
-        is_abandoned=lambda: _has_waited_enough(memory) or memory.world > what.manifest.world_generation,
-    )
-
-
-def _world(view: memoryview) -> int:
-    """The generation of its workers: once a newer one has followed, missing shares never come."""
-    state = state_block.read(view)
+def _unpacked(state: state_block.WholeState | None) -> Description | None:
     try:
-        return unpack(state.description).manifest.world_generation if state is not None else 0
+        return unpack(state.description) if state is not None else None
     except CheckpointBroken:
-        return 0
-
-
-def _is_share(state: state_block.WholeState) -> bool:
-    try:
-        return unpack(state.description).layout.share.size > 1
-    except CheckpointBroken:
-        return False
-
-
-def _has_waited_enough(memory: _WorkerMemory) -> bool:
-    return memory.line is None and time.monotonic() - memory.orphaned_at > _ORPHAN_PARTS_S
+        return None
 
 
 def main() -> None:

@@ -46,18 +46,23 @@ class Slow:
         self.image = torch.empty_like(training.weight)
         self.may_begin = threading.Event()
         self.problems: list[Any] = []
+        self.has_ended = threading.Event()
         source = training.weight
         self.copier = Copier()
-        self.copy = Copy(take({"weight": source}), lambda: self._pairs(source), self.problems.append)
+        self.copy = Copy(take({"weight": source}), lambda: self._pairs(source), self._end)
         self.copier.start(self.copy)
 
     def _pairs(self, source: Tensor) -> list[tuple[Tensor, Tensor]]:
         assert self.may_begin.wait(60)
         return [(self.image, source)]
 
+    def _end(self, problem: BaseException | None) -> None:
+        self.problems.append(problem)
+        self.has_ended.set()
+
     def finish(self) -> None:
         self.may_begin.set()
-        self.copy.wait()
+        assert self.has_ended.wait(60)
         self.copier.close()
 
 

@@ -8,14 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.checkpoint.manifest import CheckpointKey, Manifest, RetentionPolicy, parse_folder
-from everstep.checkpoint.policy import Standing, best_first, decide_due, decide_lineage, decide_retention
+from everstep.checkpoint.policy import Found, best_first, decide_due, decide_lineage, decide_retention
 
 
-def at(step: int, metric: float | None = None, *, generation: int = 0, is_whole: bool = True) -> Standing:
-    return Standing(key=CheckpointKey(generation=generation, step=step), metric=metric, is_whole=is_whole)
+def at(step: int, metric: float | None = None, *, generation: int = 0, is_whole: bool = True) -> Found:
+    metrics = {} if metric is None else {"loss": metric}
+    found = Manifest(generation=generation, step=step, save="s", time=0.0, metrics=metrics)
+    return Found(key=found.key, manifest=found, problem="" if is_whole else "a file is missing")
 
 
-def deleted(found: list[Standing], policy: RetentionPolicy) -> list[int]:
+def deleted(found: list[Found], policy: RetentionPolicy) -> list[int]:
     return sorted(key.step for key in decide_retention(found, policy).delete)
 
 
@@ -74,7 +76,7 @@ standings = st.lists(
 
 @given(standings, st.integers(1, 4), st.integers(0, 3), st.sampled_from(["min", "max"]))
 def test_retention_never_deletes_the_newest_whole_one_nor_the_best(
-    found: list[Standing], keep_latest: int, keep_best: int, mode: str
+    found: list[Found], keep_latest: int, keep_best: int, mode: str
 ) -> None:
     policy = RetentionPolicy(keep_latest=keep_latest, keep_best=keep_best, metric="loss", mode=mode)
     decision = decide_retention(found, policy)
@@ -91,8 +93,7 @@ def test_retention_never_deletes_the_newest_whole_one_nor_the_best(
 
 
 def manifest(generation: int, step: int, *, world_generation: int = 0, job: str = "") -> Manifest:
-    key = CheckpointKey(generation=generation, step=step)
-    return Manifest(key=key, save="s", time=0.0, world_generation=world_generation, job=job)
+    return Manifest(generation=generation, step=step, save="s", time=0.0, world_generation=world_generation, job=job)
 
 
 @given(

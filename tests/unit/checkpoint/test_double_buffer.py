@@ -20,13 +20,13 @@ PLENTY = Memory(free_bytes=1 << 40)
 def begin(buffers: DoubleBuffer, step: int, size: int = MB) -> Filling:
     index = buffers.reserve(may_wait=False)
     assert index is not None
-    return buffers.begin(index, generation=1, step=step, description=b"{}", image_bytes=size)
+    return buffers.begin(index, step, description=b"{}", image_bytes=size)
 
 
 def fill(buffers: DoubleBuffer, step: int, size: int = MB, *, will_be_written: bool = False) -> Filling:
     filling = begin(buffers, step, size)
     filling.image[:] = bytes([step % 256]) * size
-    filling.commit(will_be_written=will_be_written)
+    buffers.commit(filling, will_be_written=will_be_written)
     return filling
 
 
@@ -44,7 +44,7 @@ def test_the_last_state_stays_whole_while_the_next_is_filled() -> None:
         begun = begin(buffers, 100)
         begun.image[:1000] = b"x" * 1000
         assert newest_step(buffers) == step
-        buffers.cancel(begun.index)
+        buffers.release(begun.index)
 
 
 def test_a_buffer_that_is_being_written_is_not_filled() -> None:
@@ -92,7 +92,7 @@ def test_little_memory_gives_one_buffer_and_says_what_to_do(caplog: pytest.LogCa
     buffers = DoubleBuffer(look=lambda: memory)
     with caplog.at_level(logging.WARNING):
         fill(buffers, 1, 100 * MB)
-    assert buffers.num_buffers == 1
+    assert len(buffers._usable) == 1
     assert "raise it" in caplog.text
     fill(buffers, 2, 100 * MB)
     assert newest_step(buffers) == 2
@@ -110,12 +110,12 @@ def test_no_memory_gives_a_file(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_buffer_that_was_never_ended_reads_as_nothing() -> None:
     block = GrowingBlock()
-    state_block.begin(block, sequence=3, generation=0, step=1, description=b"d" * 5000, image_bytes=10)
+    state_block.begin(block, sequence=3, step=1, description=b"d" * 5000, image_bytes=10)
     assert state_block.read(block.view) is None
     state_block.commit(block.view)
     state = state_block.read(block.view)
     assert state is not None and (state.sequence, state.description) == (3, b"d" * 5000)
-    state_block.begin(block, sequence=4, generation=0, step=2, description=b"", image_bytes=10)
+    state_block.begin(block, sequence=4, step=2, description=b"", image_bytes=10)
     assert state_block.read(block.view) is None
     assert not state_block.is_still(block.view, state)
 

@@ -61,7 +61,7 @@ def test_a_sharded_tensor_is_written_by_all_who_hold_a_piece() -> None:
 
     (each,) = layout.slices
     assert each.size_bytes == 24
-    assert b"w[2:4,0:3]" in layout.files[0].head
+    assert b"w[2:4,0:3]" in layout.heads[0]
 
 
 def test_all_workers_have_the_same_digest_whatever_piece_they_hold() -> None:

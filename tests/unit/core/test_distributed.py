@@ -19,17 +19,17 @@ from lab.refused import refused
 ROOT = Path(everstep.__file__).parents[1]
 
 
-class Alone:
-    """A source without other workers."""
+class Alone(DistributedContext):
+    """Without other workers."""
 
     rank, size, local_rank, local_size = 0, 1, 0, 1
 
-    def gather(self, value: Any) -> list[Any]:
+    def _gather(self, value: Any) -> list[Any]:
         return [value]
 
 
 def test_one_process_alone_is_the_chief_of_itself() -> None:
-    context = DistributedContext(Alone())
+    context = Alone()
 
     assert (context.rank, context.size, context.local_rank, context.local_size) == (0, 1, 0, 1)
     assert (context.cross_rank, context.cross_size, context.get_num_agents()) == (0, 1, 1)
@@ -40,23 +40,22 @@ def test_one_process_alone_is_the_chief_of_itself() -> None:
     assert context.broadcast("x") == context.broadcast_local("x") == "x"
 
 
-class Changing:
+class Changing(DistributedContext):
     """The third of four workers on two nodes, that becomes the second of two on one."""
 
     rank, size, local_rank, local_size = 2, 4, 0, 2
 
-    def gather(self, value: Any) -> list[Any]:
+    def _gather(self, value: Any) -> list[Any]:
         return [value] * self.size
 
 
 def test_rank_and_size_are_those_of_now() -> None:
-    source = Changing()
-    context = DistributedContext(source, chief_ip="10.0.0.1")
+    context = Changing(chief_ip="10.0.0.1")
     assert (context.rank, context.size, context.cross_rank, context.cross_size) == (2, 4, 1, 2)
     assert context.gather(1) is None
     assert context.chief_ip == "10.0.0.1"
 
-    source.rank, source.size = 1, 2
+    context.rank, context.size = 1, 2
 
     assert (context.rank, context.size, context.cross_rank, context.cross_size) == (1, 2, 0, 1)
     assert "rank 1 of 2" in repr(context)
@@ -73,15 +72,15 @@ def test_rank_and_size_are_those_of_now() -> None:
 )
 def test_what_would_not_arrive_as_it_was_sent_is_refused(value: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        DistributedContext(Alone()).allgather(value)
+        Alone().allgather(value)
 
 
 def test_alone_a_tuple_becomes_a_list_too() -> None:
-    assert DistributedContext(Alone()).broadcast((1, (2, 3))) == [1, [2, 3]]
+    assert Alone().broadcast((1, (2, 3))) == [1, [2, 3]]
 
 
 def test_numbers_that_json_has_not_arrive() -> None:
-    nan, infinite = DistributedContext(Alone()).broadcast([float("nan"), float("inf")])
+    nan, infinite = Alone().broadcast([float("nan"), float("inf")])
     assert nan != nan and infinite == float("inf")
 
 

@@ -125,7 +125,7 @@ async def leave(call: HttpCall, worker: str, message: wire.Leave) -> wire.Left:
 
 
 async def report_and_lease(call: HttpCall, worker: str, message: wire.LeaseRequest) -> bytes:
-    return await call.job.lease(worker, message)
+    return await call.job.shards.lease(worker, message)
 
 
 async def datasets(call: HttpCall) -> wire.Datasets:

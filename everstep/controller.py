@@ -372,9 +372,7 @@ def _check(service: Any, backward_passes: int, global_batches: int | None) -> No
     for name, number in ("backward_passes_per_step", backward_passes), ("global_batch_num_per_step", global_batches):
         if number is not None and number < 1:
             raise UsageError(
-                f"{name}={number}: a step takes at least one batch",
-                hint=f"use {name}=1 or more",
-                code="batches-per-step-not-positive",
+                f"{name}={number} is less than 1", hint=f"use {name}=1 or more", code="batches-per-step-not-positive"
             )
     if global_batches is not None and backward_passes != 1:
         raise UsageError(

@@ -180,32 +180,23 @@ class JobDatasets:
     def _check(self, ledger: ShardLedger, key: Key, worker: Worker, message: wire.LeaseRequest) -> None:
         """Refuse calls that are late or from an unknown process, before anything is changed."""
         latest, known = self._roster.generation.number, ledger.holders.get(key)
+        is_repeated = known is not None and message.request == known.request
         if message.generation > latest:
-            raise Refused(
-                f"generation {message.generation} does not exist; the latest is {latest}",
-                status=CONFLICT,
-                code="lease-generation-ahead",
-            )
-        if known is not None and message.request < known.request:
-            raise Refused(
-                f"request {message.request} comes after request {known.request}",
-                status=CONFLICT,
-                code="lease-request-old",
-            )
-        if known is not None and message.request == known.request:
-            return
-        if message.done and 0 < message.generation < ledger.settled:
-            settled = ledger.settled
-            why = f"generation {settled} has said what was committed before it"
-            raise Refused(
-                f"generation {message.generation} is over: {why}", status=CONFLICT, code="lease-generation-over"
-            )
-        if known is None and not worker.incarnation and any(name == key[0] for name, _ in ledger.holders):
-            raise Refused(
+            why = f"generation {message.generation} does not exist; the latest is {latest}"
+            code = "lease-generation-ahead"
+        elif known is not None and message.request < known.request:
+            why, code = f"request {message.request} comes after request {known.request}", "lease-request-old"
+        elif message.done and 0 < message.generation < ledger.settled and not is_repeated:
+            why = f"generation {ledger.settled} has said what was committed before it"
+            why, code = f"generation {message.generation} is over: {why}", "lease-generation-over"
+        elif known is None and not worker.incarnation and any(name == key[0] for name, _ in ledger.holders):
+            why, code = (
                 f"{key[0]} is another process: one process of a worker takes samples",
-                status=CONFLICT,
-                code="lease-of-another-process",
+                "lease-of-another-process",
             )
+        else:
+            return
+        raise Refused(why, status=CONFLICT, code=code)
 
     def _take_in(self, ledger: ShardLedger, key: Key, message: wire.LeaseRequest, now: float) -> None:
         if not _says_something(ledger.holders.get(key), message):

@@ -391,7 +391,8 @@ class Leases:
         is what this worker has. Alone, that is asked when no more can be had."""
         if not self.is_shared:
             return True
-        (view,) = [each for each in self._ask(self._coordinator.datasets).datasets if each.dataset == self._dataset]
+        views = self._ask(self._coordinator.datasets).datasets  # type: ignore[union-attr]  # not LocalLeases
+        (view,) = [each for each in views if each.dataset == self._dataset]
         return any(
             known.leased + known.waiting == number and known.done + known.skipped + number == view.spec.size
             for known in view.epochs

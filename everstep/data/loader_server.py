@@ -20,6 +20,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
@@ -30,8 +31,6 @@ from everstep.ipc.local_socket import peer_user
 LOOK_S = 0.1  # a process that waits for a batch checks this often whether it is still wanted
 
 Answer = dict[str, Any]
-
-_fetch_code: CodeType | None = None
 
 
 class EndOfRecords(StopIteration):
@@ -133,22 +132,28 @@ class RecordIterator:
 
 def _find_loader() -> tuple[object, object]:
     """torch's fetcher that is reading now, and the indices that it was given; None, None without one."""
-    code = _code_of_fetch()
+    if "torch.utils.data" not in sys.modules:
+        return None, None
+    found = locals_of(_fetch())
+    return found.get("self"), found.get("possibly_batched_index")
+
+
+@cache
+def _fetch() -> Callable[..., Any]:
+    from torch.utils.data._utils import fetch
+
+    return fetch._MapDatasetFetcher.fetch
+
+
+def locals_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """What the nearest call of this function on the stack knows; nothing if there is none."""
+    code: CodeType = function.__code__
     frame: FrameType | None = sys._getframe(2)
-    while code is not None and frame is not None:
+    while frame is not None:
         if frame.f_code is code:
-            return frame.f_locals["self"], frame.f_locals["possibly_batched_index"]
+            return frame.f_locals
         frame = frame.f_back
-    return None, None
-
-
-def _code_of_fetch() -> CodeType | None:
-    global _fetch_code
-    if _fetch_code is None and "torch.utils.data" in sys.modules:
-        from torch.utils.data._utils import fetch
-
-        _fetch_code = fetch._MapDatasetFetcher.fetch.__code__
-    return _fetch_code
+    return {}
 
 
 # --- between processes ---
@@ -326,12 +331,9 @@ def _is_loader_done() -> bool:
 
 def _loop_of_loader() -> Mapping[str, Any]:
     """What the loop of a process of torch's loader knows; nothing in another process."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "_worker_loop":
-            return frame.f_locals
-        frame = frame.f_back
-    return {}
+    from torch.utils.data._utils.worker import _worker_loop
+
+    return locals_of(_worker_loop)
 
 
 def _send(connection: socket.socket, message: Answer) -> None:

@@ -340,19 +340,18 @@ def _next_name() -> str:
 def _check(
     batch_size: int, num_epochs: int | None, dataset_size: int | None, per_shard: int | None, on_bad_shard: str
 ) -> None:
+    if dataset_size is None or dataset_size < 1:
+        raise UsageError(
+            f"dataset_size={dataset_size}: a dataset has at least 1",
+            hint="len(dataset)",
+            code="dataset-size-not-positive",
+        )
     for name, number, least, hint, code in (
         ("batch_size", batch_size, "a batch has", "pass the loader's batch_size", "records-batch-size-not-positive"),
-        ("dataset_size", dataset_size or 0, "a dataset has", "pass len(dataset)", "dataset-size-not-positive"),
-        ("num_epochs", 1 if num_epochs is None else num_epochs, "there is", "None is 1", "num-epochs-not-positive"),
-        (
-            "num_minibatches_per_shard",
-            1 if per_shard is None else per_shard,
-            "a shard has",
-            "None is 8",
-            "batches-per-shard-not-positive",
-        ),
+        ("num_epochs", num_epochs, "there is", "None is 1", "num-epochs-not-positive"),
+        ("num_minibatches_per_shard", per_shard, "a shard has", "None is 8", "batches-per-shard-not-positive"),
     ):
-        if number < 1:
+        if number is not None and number < 1:
             raise UsageError(f"{name}={number}: {least} at least 1", hint=hint, code=code)
     if on_bad_shard not in (wire.STOP, wire.SKIP):
         raise UsageError(

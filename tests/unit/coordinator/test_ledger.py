@@ -236,7 +236,7 @@ def test_a_ledger_is_small_whatever_the_size():
         lease = take(ledger, WORKERS[0], request + 1)
         ledger.report(part(lease), WORKERS[0], 0.0, may_speak_for_others=False)
     assert ledger.checkpoint().done == [[0, 400]]
-    assert len(json.dumps(ledger.rows().holders[0].leases)) < 10
+    assert len(json.dumps(ledger.rows().kept["holders"][0]["leases"])) < 10
 
 
 def test_other_numbers_are_refused_and_both_are_named():

@@ -27,8 +27,8 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from everstep.data.held_leases import Usage, UsageNote
-from everstep.data.record_index import RecordBatch, RecordIndexService
+from everstep.data.held_leases import RecordBatch, Usage, UsageNote
+from everstep.data.record_index import RecordIndexService
 from everstep.engine import process_engine
 from everstep.engine.data_parallel import unwrap
 from everstep.engine.data_source import DataSource
@@ -319,7 +319,7 @@ class AllReduceController:
         """One worker reports for all; the others keep what it has not reported yet, in case it is lost."""
         parts = self._usage.through(step)
         if parts and self._engine.world.rank == 0 and self._service is not None:
-            self._service.report(parts, self._engine.world.generation, lambda: self._usage.reported(step))
+            self._service.report(parts, lambda: self._usage.reported(step))
 
     def _keep(self, notes: list[UsageNote]) -> None:
         """Without a coordinator each worker serves itself, and a loss ends all: each commit is reported."""
@@ -327,7 +327,7 @@ class AllReduceController:
         world, step = self._engine.world, self._engine.step
         parts = [part for rank, note in enumerate(notes) if rank != world.rank for part in note.used]
         self._elsewhere = merged([*self._elsewhere, *((part.start, part.start + part.count) for part in parts)])
-        self._service.report(notes[world.rank].used, world.generation, lambda: None)
+        self._service.report(notes[world.rank].used)
         self._usage.reported(step)
 
     def _settled(self) -> None:
@@ -372,9 +372,7 @@ def _check(service: Any, backward_passes: int, global_batches: int | None) -> No
     for name, number in ("backward_passes_per_step", backward_passes), ("global_batch_num_per_step", global_batches):
         if number is not None and number < 1:
             raise UsageError(
-                f"{name}={number}: a step takes at least one batch",
-                hint=f"use {name}=1 or more",
-                code="batches-per-step-not-positive",
+                f"{name}={number} is less than 1", hint=f"use {name}=1 or more", code="batches-per-step-not-positive"
             )
     if global_batches is not None and backward_passes != 1:
         raise UsageError(

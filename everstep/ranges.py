@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 Range = tuple[int, int]
 Ranges = tuple[Range, ...]
@@ -17,6 +17,11 @@ def merged(ranges: Iterable[Range]) -> Ranges:
         else:
             found.append((start, stop))
     return tuple(found)
+
+
+def as_ranges(pairs: Iterable[Sequence[int]]) -> Ranges:
+    """Ranges that came as JSON."""
+    return tuple((start, stop) for start, stop in pairs)
 
 
 def within(ranges: Iterable[Range], start: int, stop: int) -> Ranges:

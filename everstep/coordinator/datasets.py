@@ -18,8 +18,8 @@ from everstep import wire
 from everstep.coordinator.clock import Now
 from everstep.coordinator.roster.facts import ID, Roster, Worker
 from everstep.coordinator.shards.leasing import Holder, Key, LeaseFacts, Leasing, decide_lease, decide_release
-from everstep.coordinator.shards.ledger import DatasetMark, Leftover, Rows, ShardLedger, check_same
-from everstep.coordinator.store.store import StoreError
+from everstep.coordinator.shards.ledger import Leftover, Rows, ShardLedger, check_same
+from everstep.coordinator.store.store import Store, StoreError
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.errors import CONFLICT, UNKNOWN, Refused
 from everstep.events import emit
@@ -28,8 +28,8 @@ from everstep.wire.limits import check_datasets
 
 log = logging.getLogger(__name__)
 
-Keep = Callable[[Sequence[Rows]], Awaitable[None]]
 Stop = Callable[[str], Awaitable[None]]
+Lessee = Callable[[str, str], Worker]  # by worker and incarnation; refuses those that are not of the job
 
 LONGEST_HOLD_S = 1.0
 STORE_PAUSE_S = 0.5
@@ -51,8 +51,9 @@ class JobDatasets:
         self,
         roster: Roster,
         ledgers: Iterable[Rows],
-        keep: Keep,
+        store: Store,
         stop: Stop,
+        lessee: Lessee,
         *,
         grace_s: float = 0.0,
         now: Now = time.monotonic,
@@ -60,7 +61,7 @@ class JobDatasets:
         self._now = now
         began = now()
         self._roster = roster
-        self._keep, self._stop = keep, stop
+        self._store, self._stop, self._lessee = store, stop, lessee
         self._ledgers = {rows.dataset: ShardLedger(rows, began) for rows in ledgers}
         self._deadlines: dict[str, dict[Key, float]] = {name: {} for name in self._ledgers}
         self._lines: dict[str, list[_Waiter]] = {name: [] for name in self._ledgers}
@@ -101,7 +102,7 @@ class JobDatasets:
             check_same(name, spec, known.spec)
         else:
             check_datasets(len(self._ledgers) + 1)
-            self._ledgers[name] = ShardLedger(Rows(dataset=name, spec=spec, mark=DatasetMark()))
+            self._ledgers[name] = ShardLedger.new(name, spec)
             self._deadlines[name], self._lines[name] = {}, []
             self._touch(name)
         await self._kept()
@@ -120,7 +121,7 @@ class JobDatasets:
             done=ledger.next - ledger.num_out - size(ledger.skipped()),
             is_end=ledger.is_end,
             epochs=ledger.epochs(),
-            bad_shards=ledger.bad_shards(),
+            bad_shards=list(ledger.bad.values()),
             reason=decide_lease(self._facts(name, ("", "")), self._now()).reason,
         )
 
@@ -141,9 +142,10 @@ class JobDatasets:
 
     # --- the call of workers ---
 
-    async def lease(self, worker: Worker, message: wire.LeaseRequest) -> bytes:
+    async def lease(self, caller: str, message: wire.LeaseRequest) -> bytes:
+        worker = self._lessee(caller, message.incarnation)
         name, ledger, now = message.dataset, self._ledger(message.dataset), self._now()
-        key = (worker.worker, message.incarnation)
+        key = (caller, message.incarnation)
         self._check(ledger, key, worker, message)
         if message.request > ledger.holder(key).request:
             self._take_in(ledger, key, message, now)
@@ -178,32 +180,23 @@ class JobDatasets:
     def _check(self, ledger: ShardLedger, key: Key, worker: Worker, message: wire.LeaseRequest) -> None:
         """Refuse calls that are late or from an unknown process, before anything is changed."""
         latest, known = self._roster.generation.number, ledger.holders.get(key)
+        is_repeated = known is not None and message.request == known.request
         if message.generation > latest:
-            raise Refused(
-                f"generation {message.generation} does not exist; the latest is {latest}",
-                status=CONFLICT,
-                code="lease-generation-ahead",
-            )
-        if known is not None and message.request < known.request:
-            raise Refused(
-                f"request {message.request} comes after request {known.request}",
-                status=CONFLICT,
-                code="lease-request-old",
-            )
-        if known is not None and message.request == known.request:
-            return
-        if message.done and 0 < message.generation < ledger.settled:
-            settled = ledger.settled
-            why = f"generation {settled} has said what was committed before it"
-            raise Refused(
-                f"generation {message.generation} is over: {why}", status=CONFLICT, code="lease-generation-over"
-            )
-        if known is None and not worker.incarnation and any(name == key[0] for name, _ in ledger.holders):
-            raise Refused(
+            why = f"generation {message.generation} does not exist; the latest is {latest}"
+            code = "lease-generation-ahead"
+        elif known is not None and message.request < known.request:
+            why, code = f"request {message.request} comes after request {known.request}", "lease-request-old"
+        elif message.done and 0 < message.generation < ledger.settled and not is_repeated:
+            why = f"generation {ledger.settled} has said what was committed before it"
+            why, code = f"generation {message.generation} is over: {why}", "lease-generation-over"
+        elif known is None and not worker.incarnation and any(name == key[0] for name, _ in ledger.holders):
+            why, code = (
                 f"{key[0]} is another process: one process of a worker takes samples",
-                status=CONFLICT,
-                code="lease-of-another-process",
+                "lease-of-another-process",
             )
+        else:
+            return
+        raise Refused(why, status=CONFLICT, code=code)
 
     def _take_in(self, ledger: ShardLedger, key: Key, message: wire.LeaseRequest, now: float) -> None:
         if not _says_something(ledger.holders.get(key), message):
@@ -220,7 +213,7 @@ class JobDatasets:
         ledger.heard(key, message.request, message.generation, ledger.explain(left_over))
         self._touch(ledger.dataset)
         if message.settles and message.generation > ledger.settled:
-            ledger.settle(message.generation)
+            ledger.settled = message.generation
             self._release(ledger.dataset, ledger)
         self._serve(ledger.dataset)
 
@@ -395,24 +388,23 @@ class JobDatasets:
             self._touched.clear()
             waiting, self._until_kept = self._until_kept, []
             self._is_keeping = True
-            await self._keep_stubbornly(rows, waiting)
+            while rows and not await self._keep(rows, waiting):
+                await asyncio.sleep(STORE_PAUSE_S)
             self._is_keeping = False
             for kept in waiting:
                 _wake(kept)
 
-    async def _keep_stubbornly(self, rows: Sequence[Rows], waiting: Sequence[asyncio.Future[None]]) -> None:
-        """Waiting callers get an error, ask again, and are answered once this is kept."""
-        is_kept = not rows
-        while not is_kept:
-            try:
-                await self._keep(rows)
-                is_kept = True
-            except StoreError as error:
-                log.error("%s: %s", self._roster.job, error)
-                for kept in waiting:
-                    if not kept.done():
-                        kept.set_exception(StoreError(error.message, code="store-failed"))
-                await asyncio.sleep(STORE_PAUSE_S)
+    async def _keep(self, rows: Sequence[Rows], waiting: Sequence[asyncio.Future[None]]) -> bool:
+        """If it cannot be kept, waiting callers get an error, ask again, and are answered once it is."""
+        try:
+            await self._store.in_thread(lambda: self._store.save_ledgers(self._roster.job, rows))
+        except StoreError as error:
+            log.error("%s: %s", self._roster.job, error)
+            for kept in waiting:
+                if not kept.done():
+                    kept.set_exception(StoreError(error.message, code="store-failed"))
+            return False
+        return True
 
 
 def _says_something(holder: Holder | None, message: wire.LeaseRequest) -> bool:

@@ -11,12 +11,12 @@ import logging
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from everstep import wire
 from everstep.coordinator.clock import Now
-from everstep.coordinator.datasets import JobDatasets, Keep
+from everstep.coordinator.datasets import JobDatasets
 from everstep.coordinator.roster import changes, replies
 from everstep.coordinator.roster.advance import advance, examine
 from everstep.coordinator.roster.facts import (
@@ -34,7 +34,7 @@ from everstep.coordinator.roster.facts import (
 )
 from everstep.coordinator.roster.health import CUT_S
 from everstep.coordinator.shards.ledger import Rows
-from everstep.coordinator.store.store import StoreError
+from everstep.coordinator.store.store import Store, StoreError
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.coordinator.waiters import Bell
 from everstep.errors import Refused
@@ -42,8 +42,6 @@ from everstep.events import emit
 from everstep.wire.limits import check_nodes, check_workers
 
 log = logging.getLogger(__name__)
-
-Save = Callable[[Roster, Roster], Awaitable[None]]
 
 LONGEST_HOLD_S = 1.0
 STORE_PAUSE_S = 0.5
@@ -55,8 +53,7 @@ class CoordinatedJob:
     def __init__(
         self,
         roster: Roster,
-        save: Save,
-        keep: Keep,
+        store: Store,
         ledgers: Iterable[Rows] = (),
         *,
         grace_s: float = 0.0,
@@ -73,7 +70,7 @@ class CoordinatedJob:
         }
         self.node_signs = {name: NodeSign(alive_at=self._now() + grace_s) for name in roster.nodes}
         self.reason = roster.generation.reason
-        self._save = save
+        self._store = store
         self._num_changes = self._num_kept = 0
         self._until_kept: list[tuple[int, asyncio.Future[None]]] = []
         self._has_changed = asyncio.Event()
@@ -91,7 +88,7 @@ class CoordinatedJob:
         self._views: dict[bool, tuple[Roster, str, int, bytes]] = {}  # by whether they are brief, and of which state
         self._num_steps = 0  # that were heard of
         self._formed_replies = replies.FormedReplies(roster.generation)
-        self.shards = JobDatasets(roster, ledgers, keep, self.stop, grace_s=grace_s, now=now)
+        self.shards = JobDatasets(roster, ledgers, store, self.stop, self._lessee, grace_s=grace_s, now=now)
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(die_if_failed)
 
@@ -241,15 +238,6 @@ class CoordinatedJob:
             await self._leaving.wait(deadline - self._now())
         return left or wire.Left(is_released=False, is_closed=False, reason=self.reason)
 
-    async def report_and_lease(self, name: str, message: wire.LeaseRequest) -> bytes:
-        worker = self.roster.worker(name)
-        if worker.incarnation:  # else it is a classic one: known only to have been started
-            worker = changes.known(self.roster, name, message.incarnation)
-            self._prove_alive(name, self._now())
-        elif worker.status != ALIVE:
-            raise Refused(f"{name} is {worker.status}: {worker.reason}", code="lease-worker-gone")
-        return await self.shards.lease(worker, message)
-
     # --- what the calls are made of ---
 
     def _caller(self, name: str, incarnation: str) -> Worker:
@@ -258,6 +246,16 @@ class CoordinatedJob:
         if worker.status in (LEFT, SENT) and worker.incarnation == incarnation:
             return worker
         return changes.known(self.roster, name, incarnation)
+
+    def _lessee(self, name: str, incarnation: str) -> Worker:
+        """The worker that asks for samples, which proves that it is alive."""
+        worker = self.roster.worker(name)
+        if worker.incarnation:  # else it is a classic one: known only to have been started
+            worker = changes.known(self.roster, name, incarnation)
+            self._prove_alive(name, self._now())
+        elif worker.status != ALIVE:
+            raise Refused(f"{name} is {worker.status}: {worker.reason}", code="lease-worker-gone")
+        return worker
 
     def _stand_ready(self, name: str, message: wire.Arrive, now: float) -> None:
         if self.roster.is_over:
@@ -355,7 +353,7 @@ class CoordinatedJob:
         """Nothing is decided on top of what could not be kept. Waiting callers get an error and ask again."""
         while True:
             try:
-                return await self._save(self.kept, roster)
+                return await self._store.in_thread(lambda: self._store.save(self.kept, roster))
             except StoreError as error:
                 log.error("%s: %s", self.roster.job, error)
                 for _, future in self._until_kept:

@@ -1,13 +1,9 @@
-"""All jobs of a coordinator: found in memory, else read from the store, else unknown.
-
-The store is used by one thread of its own, so that no flush to a disk holds up a heartbeat."""
+"""All jobs of a coordinator: found in memory, else read from the store, else unknown."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Sequence
 
 from everstep import wire
 from everstep.coordinator.clock import Clock
@@ -15,19 +11,16 @@ from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.roster.facts import ID, Roster
 from everstep.coordinator.roster.replies import generation_view
 from everstep.coordinator.shards.ledger import Rows
-from everstep.coordinator.store.store import Store, StoreTaken, restored
-from everstep.coordinator.vital_tasks import die, die_if_failed
+from everstep.coordinator.store.store import Store, restored
+from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.errors import UNKNOWN, Refused
 from everstep.retry import LONGEST_PAUSE_S
 from everstep.wire.limits import check_jobs
-
-T = TypeVar("T")
 
 
 class Service:
     def __init__(self, store: Store, clock: Clock | None = None) -> None:
         self._store = store
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._jobs: dict[str, CoordinatedJob] = {}
         self._opening = asyncio.Lock()
         self._clock = clock or Clock()
@@ -37,7 +30,6 @@ class Service:
     async def close(self) -> None:
         self._ticking.cancel()
         await asyncio.gather(*(job.close() for job in self._jobs.values()))
-        self._thread.shutdown()
         self._store.close()
 
     def job_at_hand(self, name: str) -> CoordinatedJob | None:
@@ -61,7 +53,7 @@ class Service:
             if name not in self._jobs:
                 check_jobs(sum(not job.kept.is_over for job in self._jobs.values()))
                 roster = Roster(job=name, name=spec.name, policy=spec.policy)
-                await self._in_thread(lambda: self._store.save(None, roster))
+                await self._store.in_thread(lambda: self._store.save(None, roster))
                 self._jobs[name] = self._make(roster)
         return self._jobs[name]
 
@@ -69,48 +61,34 @@ class Service:
         latest = (await self.job(name)).kept.generation
         found = latest if number == latest.number else None
         if 0 < number < latest.number:
-            found = await self._in_thread(lambda: self._store.generation(name, number))
+            found = await self._store.in_thread(lambda: self._store.generation(name, number))
         if found is None or number == 0:
             raise Refused(f"job {name} has no generation {number}", status=UNKNOWN, code="generation-unknown")
         return generation_view(found)
 
     async def keep_metrics(self, name: str, reports: Sequence[wire.MetricReport]) -> None:
         await self.job(name)
-        await self._in_thread(lambda: self._store.save_reports(name, reports))
+        await self._store.in_thread(lambda: self._store.save_reports(name, reports))
 
     async def metrics(self, name: str, since: int, limit: int) -> wire.MetricsView:
         await self.job(name)
-        return await self._in_thread(lambda: self._store.load_reports(name, since, limit))
+        return await self._store.in_thread(lambda: self._store.load_reports(name, since, limit))
 
     async def _load(self, name: str) -> CoordinatedJob | None:
         async with self._opening:
             if name in self._jobs:
                 return self._jobs[name]
-            roster = await self._in_thread(lambda: self._store.load(name)) if ID.fullmatch(name) else None
+            roster = await self._store.in_thread(lambda: self._store.load(name)) if ID.fullmatch(name) else None
             if roster is None:
                 return None
             # Clients pause this long between two tries: their time counts from when they can have reached us.
             grace_s = LONGEST_PAUSE_S + roster.policy.lease_s
             roster = restored(roster, self._clock.now(), grace_s)
-            ledgers = await self._in_thread(lambda: self._store.load_ledgers(name))
+            ledgers = await self._store.in_thread(lambda: self._store.load_ledgers(name))
             job = self._make(roster, ledgers, grace_s=LONGEST_PAUSE_S)
             self._jobs[name] = job
             return job
 
     def _make(self, roster: Roster, ledgers: Sequence[Rows] = (), *, grace_s: float = 0.0) -> CoordinatedJob:
-        return CoordinatedJob(
-            roster,
-            lambda before, after: self._in_thread(lambda: self._store.save(before, after)),
-            lambda rows: self._in_thread(lambda: self._store.save_ledgers(roster.job, rows)),
-            ledgers,
-            grace_s=grace_s,
-            now=self._clock.now,
-            was_away=self._clock.was_away,
-        )
-
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-        except StoreTaken as error:
-            die("the coordinator stops", error)
-            raise
+        clock = self._clock
+        return CoordinatedJob(roster, self._store, ledgers, grace_s=grace_s, now=clock.now, was_away=clock.was_away)

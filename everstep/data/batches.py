@@ -11,11 +11,12 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from everstep import wire
+from everstep.data.held_leases import RecordBatch
 from everstep.data.leases import Leases, in_words
 from everstep.data.permutation import Permutation
 from everstep.errors import UsageError
@@ -28,31 +29,6 @@ MANY = 1024  # batches: a script that has reported none of this many will report
 TRAIN_ALL = "call the training function once for each batch that comes out of the loader, in that order"
 
 Key = tuple[int, int]  # the loader, and how often it has been iterated before
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecordBatch:
-    """What one call of a training function trains on. A ghost has no parts and no records that count."""
-
-    parts: tuple[wire.LeasePart, ...]
-    num_records: int
-    epoch: int
-    is_ghost: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Handed:
-    """A batch that was bound to a number."""
-
-    parts: tuple[wire.LeasePart, ...]
-    epoch: int
-    repeats: tuple[wire.LeasePart, ...] = ()  # of a ghost: whose records it shows
-    is_ghost: bool = False
-
-    @property
-    def is_void(self) -> bool:
-        """None of its records could be read: another will take its place."""
-        return not self.parts and not self.is_ghost
 
 
 class Records:
@@ -77,21 +53,22 @@ class Records:
 
 
 class LoaderBatches:
-    def __init__(self, leases: Leases, records: Records, dataset: str, batch_size: int) -> None:
-        self._leases, self._records, self._dataset, self._batch_size = leases, records, dataset, batch_size
+    def __init__(self, leases: Leases, dataset: str, spec: wire.DatasetSpec) -> None:
+        self._leases, self._dataset, self._batch_size = leases, dataset, spec.batch_size
+        self._records = Records(spec.size, shuffle=spec.shuffle, seed=spec.seed)
         self.in_steps = False
         self.has_ended = False  # all that take steps together have agreed on it
         self._key: Key = (-1, 0)
         self._next = 0  # the number of the next batch of this iteration
-        self._coming: dict[int, Handed] = {}  # bound and not taken, by number
-        self._last: Handed | None = None  # that was not a ghost
+        self._coming: dict[int, RecordBatch] = {}  # bound and not taken, by number
+        self._last: RecordBatch | None = None  # that was not a ghost
         self._taken_at = 0.0
         self._trainer: int | None = None  # the thread that trains
         self._is_reported = self._is_warned = self._is_end_reported = False
 
     # --- for the reader of records ---
 
-    def obtain(self, key: Key, number: int) -> tuple[Handed, list[int]] | None:
+    def obtain(self, key: Key, number: int) -> tuple[RecordBatch, list[int]] | None:
         """The batch of this number, and its records; None at the end of the data."""
         asked_at, is_patient = time.monotonic(), True
         with self._leases.changed:
@@ -149,19 +126,17 @@ class LoaderBatches:
             leases.changed.notify_all()
             if not handed.is_ghost and not leases.holds(handed.parts):  # this worker was thought lost meanwhile
                 leases.put_back(handed.parts)
-                handed = Handed(parts=(), epoch=handed.epoch, is_ghost=True)
-        num_records = sum(part.count for part in handed.parts)
-        return RecordBatch(parts=handed.parts, num_records=num_records, epoch=handed.epoch, is_ghost=handed.is_ghost)
+                handed = RecordBatch(parts=(), epoch=handed.epoch, is_ghost=True)
+        return handed
 
     def report(self, number: int | None) -> None:
         """The next `number` records that were handed out are done; None: the next batch."""
         with self._leases.changed:
             self._leases.raise_failure()
             self._is_reported = True
-            handed = sum(part.count for each in self._coming.values() for part in each.parts)
+            handed = sum(each.num_records for each in self._coming.values())
             if number is None:
-                batch = next((each for each in self._coming.values() if each.parts), None)
-                number = self._batch_size if batch is None else sum(part.count for part in batch.parts)
+                number = next((each.num_records for each in self._coming.values() if each.parts), self._batch_size)
             if number > handed:
                 raise UsageError(
                     f"{number} records of dataset {self._dataset} are reported as done; {handed} have been handed out "
@@ -212,7 +187,7 @@ class LoaderBatches:
     def _num_untaken(self) -> int:
         return sum(not handed.is_void for handed in self._coming.values())
 
-    def _find(self, key: Key, number: int, asked_at: float) -> Handed | None:
+    def _find(self, key: Key, number: int, asked_at: float) -> RecordBatch | None:
         self._leases.raise_failure()
         if key != self._key:
             raise UsageError(
@@ -227,16 +202,16 @@ class LoaderBatches:
             self._next = max(self._next, min(number, self._next) + 1)
         return self._coming.get(number)
 
-    def _next_batch(self, number: int, asked_at: float) -> Handed | None:
+    def _next_batch(self, number: int, asked_at: float) -> RecordBatch | None:
         cut = self._leases.cut()
         if cut is not None:
             if len(self._coming) >= MANY and not (self.in_steps or self._is_reported):
                 self._do_without_reports()
-            self._last = Handed(parts=cut.parts, epoch=cut.epoch)
-            return self._last
+            self._last = cut
+            return cut
         if self._may_be_ghost() and number <= self._next and time.monotonic() >= self._ghost_at(asked_at):
-            last = self._last or Handed(parts=(), epoch=0)
-            return Handed(parts=(), epoch=last.epoch, repeats=last.parts, is_ghost=True)
+            last = self._last or RecordBatch(parts=(), epoch=0)
+            return RecordBatch(parts=(), epoch=last.epoch, repeats=last.parts, is_ghost=True)
         return None
 
     def _do_without_reports(self) -> None:
@@ -268,7 +243,7 @@ class LoaderBatches:
             return self.has_ended
         return self._leases.is_end or self._leases.is_exhausted
 
-    def _indices(self, handed: Handed) -> list[int]:
+    def _indices(self, handed: RecordBatch) -> list[int]:
         parts = handed.repeats if handed.is_ghost else handed.parts
         return self._records.indices(parts) or [n % self._records.size for n in range(self._batch_size)]
 
@@ -283,7 +258,7 @@ class LoaderBatches:
             )  # fmt: skip
 
     def _warn_of_waiting(self, waited_s: float) -> None:
-        unused = sum(part.count for handed in self._coming.values() for part in handed.parts)
+        unused = sum(handed.num_records for handed in self._coming.values())
         way_out = f"not trained on: {TRAIN_ALL}" if self.in_steps else "not reported: report_batch_done()"
         hint = f"; {unused} were handed out here and {way_out}" if unused else ""
         reason = self._leases.reason or "the next lease has been asked for"

@@ -14,6 +14,7 @@ Pure: no clock, no lock, no call."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,15 +26,22 @@ MOST_PARTS = 4096  # in one call
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cut:
-    """The samples of one batch."""
+class RecordBatch:
+    """What one call of a training function trains on: samples of one epoch. A ghost has none that count."""
 
     parts: tuple[LeasePart, ...]
     epoch: int
+    is_ghost: bool = False
+    repeats: tuple[LeasePart, ...] = ()  # of a ghost: whose records it shows
 
     @property
     def num_records(self) -> int:
         return sum(part.count for part in self.parts)
+
+    @property
+    def is_void(self) -> bool:
+        """None of its records could be read: another will take its place."""
+        return not self.parts and not self.is_ghost
 
 
 class HeldLeases:
@@ -79,30 +87,27 @@ class HeldLeases:
 
     def forget(self) -> None:
         """All leases are void."""
-        self._leases, self._uncut = {}, {}
-        self._tails.clear()
+        self._leases, self._uncut, self._tails = {}, {}, set()
 
     def holds(self, parts: Iterable[LeasePart]) -> bool:
         return all(self._holds(part) for part in parts)
 
-    def cut(self) -> Cut | None:
+    def cut(self) -> RecordBatch | None:
         """The next batch; a short one only of an epoch that ends here (`end_epoch`)."""
         epoch = self._ripe_epoch()
         return None if epoch is None else self._cut(epoch, self._batch_size)
 
     def put_back(self, parts: Iterable[LeasePart]) -> None:
-        """Cut, but not used: to be cut again. Parts that are not held any more are forgotten."""
+        """RecordBatch, but not used: to be cut again. Parts that are not held any more are forgotten."""
         for part in parts:
             if self._holds(part):
                 uncut = self._uncut.get(part.lease, ())
                 self._uncut[part.lease] = merged([*uncut, (part.start, part.start + part.count)])
 
-    def take_out(self, leases: Iterable[int]) -> list[LeasePart]:
-        """All of these leases that is not cut: it will not be used here."""
-        return [part for number in leases for part in _parts(number, self._uncut.pop(number, ()))]
-
-    def take_out_all(self) -> list[LeasePart]:
-        return self.take_out(list(self._uncut))
+    def take_out(self, leases: Iterable[int] | None = None) -> tuple[LeasePart, ...]:
+        """All of these leases, or of all, that is not cut: it will not be used here."""
+        taken = [(number, self._uncut.pop(number, ())) for number in (list(self._uncut) if leases is None else leases)]
+        return tuple(LeasePart(lease=number, start=a, count=b - a) for number, uncut in taken for a, b in uncut)
 
     def remainders(self) -> list[int]:
         """Epochs of which fewer samples than a batch are held uncut, and that do not end here (`end_epoch`)."""
@@ -118,10 +123,10 @@ class HeldLeases:
         """No more will come of this epoch: what is left of it may be cut as a short batch."""
         self._tails.add(epoch)
 
-    def take_remainder(self, epoch: int) -> Cut:
+    def take_remainder(self, epoch: int) -> RecordBatch:
         return self._cut(epoch, self._batch_size - 1)
 
-    def _cut(self, epoch: int, number: int) -> Cut:
+    def _cut(self, epoch: int, number: int) -> RecordBatch:
         parts: list[LeasePart] = []
         for lease in [each for each in self._uncut if self._leases[each].epoch == epoch]:
             for start, stop in self._uncut[lease]:
@@ -132,14 +137,13 @@ class HeldLeases:
         for part in parts:
             self._uncut[part.lease] = without(self._uncut[part.lease], part.start, part.start + part.count)
         self._uncut = {lease: uncut for lease, uncut in self._uncut.items() if uncut}
-        return Cut(parts=tuple(parts), epoch=epoch)
+        return RecordBatch(parts=tuple(parts), epoch=epoch)
 
-    def _uncut_by_epoch(self) -> dict[int, int]:
-        found: dict[int, int] = {}
+    def _uncut_by_epoch(self) -> Counter[int]:
+        found: Counter[int] = Counter()
         for lease, uncut in self._uncut.items():
-            if number := size(uncut):
-                epoch = self._leases[lease].epoch
-                found[epoch] = found.get(epoch, 0) + number
+            if uncut:
+                found[self._leases[lease].epoch] += size(uncut)
         return found
 
     def _ripe_epoch(self) -> int | None:
@@ -149,10 +153,6 @@ class HeldLeases:
     def _holds(self, part: LeasePart) -> bool:
         lease = self._leases.get(part.lease)
         return lease is not None and any(a <= part.start and part.start + part.count <= b for a, b in lease.left)
-
-
-def _parts(lease: int, ranges: Ranges) -> list[LeasePart]:
-    return [LeasePart(lease=lease, start=start, count=stop - start) for start, stop in ranges]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,18 +6,28 @@ Does not know what the batches are used for."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
-from everstep import wire
-from everstep.data.held_leases import Cut, HeldLeases, LeaseReport, LeaseReports
-from everstep.data.lease_source import LeaseSource
+from everstep import env, wire
+from everstep.data.held_leases import HeldLeases, LeaseReport, LeaseReports, RecordBatch
+from everstep.engine import incarnation
 from everstep.errors import Abandoned, EverstepError, JobStopped, Refused, TemporaryError
 from everstep.events import emit
+from everstep.retry import patiently
+
+if TYPE_CHECKING:
+    from everstep.client.calls import Coordinator  # httpx: not needed by a worker that is alone
+    from everstep.data.local_leases import LocalLeases
+
+T = TypeVar("T")
 
 log = logging.getLogger("everstep")
 
@@ -33,21 +43,6 @@ MOST_REASON = 1000  # characters of an error that are reported
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LeftOut:
-    """Samples that no worker got: fewer than a batch, at the end of an epoch."""
-
-    epoch: int
-    parts: tuple[wire.LeasePart, ...]
-    num_records: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wants:
-    leases: int
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _LeaseCall:
     """The content of one call, and its generation: facts about a step are valid in that generation alone."""
 
@@ -57,26 +52,31 @@ class _LeaseCall:
     is_held: bool  # at the coordinator, until something is free
 
 
-def decide_wants(num_whole: int, batches_per_lease: int, call_s: float, batch_s: float) -> Wants:
+def num_wanted(num_whole: int, batches_per_lease: int, call_s: float, batch_s: float) -> int:
     """How many leases to ask for, so that the next batch is there when it is needed, and no more: others need them."""
     ahead = 1 + min(math.ceil(3 * call_s / max(batch_s, 1e-6)), 8 * batches_per_lease)
-    leases = min(MOST_LEASES, -(-max(0, ahead - num_whole) // batches_per_lease))
-    return Wants(leases=leases, reason=f"{num_whole} batches are ready; {ahead} are needed by the end of a call")
+    return min(MOST_LEASES, -(-max(0, ahead - num_whole) // batches_per_lease))
 
 
 class Leases:
-    def __init__(self, source: LeaseSource, dataset: str, batch_size: int, *, delivers_tail: bool = False) -> None:
+    """`worker`: this process's worker at the coordinator. None: no others take from it, and there is `LocalLeases`."""
+
+    def __init__(
+        self, coordinator: Coordinator | LocalLeases, worker: str | None, dataset: str, spec: wire.DatasetSpec
+    ) -> None:
         self.changed = threading.Condition()
         self.is_end = False  # all samples of all epochs are done
         self.has_answer = False
         self.failure: BaseException | None = None
-        self.left_out: list[LeftOut] = []
-        self.spec: wire.DatasetSpec | None = None
+        self.left_out: list[RecordBatch] = []  # samples that no worker got: fewer than a batch, at an epoch's end
+        self.is_shared = worker is not None  # samples that are not free now may be later
+        self.delivers_tail = False  # a short batch may be cut
         self.generation = 0  # in whose steps the samples are used
         self.reason = "the dataset is being registered"  # why there is nothing
-        self.delivers_tail = delivers_tail  # a short batch may be cut
-        self._source, self._dataset = source, dataset
-        self._held, self._reports = HeldLeases(batch_size), LeaseReports()
+        self._coordinator, self._worker, self._dataset, self._spec = coordinator, worker or "", dataset, spec
+        self._held, self._reports = HeldLeases(spec.batch_size), LeaseReports()
+        self._stop = threading.Event()
+        self._is_registered = False
         self._answered = 0  # the generation of the latest answer
         self._restore: wire.RestoreShards | None = None
         self._is_nothing_free = False
@@ -97,13 +97,14 @@ class Leases:
     def close(self) -> None:
         """Send the last reports, give back what is unused, end."""
         with self.changed:
-            returned = tuple(self._held.take_out_all())
-            if returned and self._source.is_shared:
+            returned = self._held.take_out()
+            if returned and self.is_shared:
                 self._say(LeaseReport(returned=returned, is_urgent=True))
             self._is_closing = True
             self.changed.notify_all()
         self._thread.join(CLOSE_S)
-        self._source.close()
+        self._stop.set()
+        self._coordinator.close()
         self._thread.join(CLOSE_S)
 
     def give_up(self, error: BaseException) -> None:
@@ -118,21 +119,17 @@ class Leases:
     # Under `changed`, but for `report`, `fail`, `regroup` and `restore`, which take it themselves:
 
     @property
-    def is_shared(self) -> bool:
-        return self._source.is_shared
-
-    @property
     def is_current(self) -> bool:
-        """Whether the source has been asked, in this generation, what is held."""
+        """Whether the coordinator has been asked, in this generation, what is held."""
         return self._restore is None and self.has_answer and self._answered == self.generation
 
     @property
     def is_exhausted(self) -> bool:
-        """No other worker takes from the source, it has no more for us, and all that we had is cut."""
-        return self._is_nothing_free and not self._source.is_shared and self._held.num_uncut == 0
+        """This worker is alone, all has been leased, and all that it had is cut."""
+        return self._is_nothing_free and not self.is_shared and self._held.num_uncut == 0
 
-    def cut(self) -> Cut | None:
-        if not self._source.is_shared:
+    def cut(self) -> RecordBatch | None:
+        if not self.is_shared:
             self._settle_remainders()  # before anything of a later epoch is cut
         batch = self._held.cut()
         self._time_cut(time.monotonic() if batch is not None else None)
@@ -149,14 +146,6 @@ class Leases:
 
     def holds(self, parts: Iterable[wire.LeasePart]) -> bool:
         return self._held.holds(parts)
-
-    def still_holds(self, parts: Iterable[wire.LeasePart]) -> bool:
-        """As of this generation: waits until the source has been asked in it."""
-        with self.changed:
-            while not self.is_current:
-                self.raise_failure()
-                self.changed.wait()
-            return self._held.holds(parts)
 
     def put_back(self, parts: Iterable[wire.LeasePart]) -> None:
         self._held.put_back(parts)
@@ -189,15 +178,15 @@ class Leases:
                 self.raise_failure()
                 self.changed.wait()
             self.raise_failure()
-        return self._source.checkpoint()
+        return self._ask(lambda: self._coordinator.shard_checkpoint(self._dataset))
 
     # --- the thread ---------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            spec = self._source.register()
+            spec = self._ask(lambda: self._coordinator.register_dataset(self._dataset, self._spec)).spec
             with self.changed:
-                self.spec = spec
+                self._spec, self._is_registered = spec, True
                 self.reason = "the first lease has been asked for"
             while (asked := self._await_call()) is not None:
                 self._make(asked)
@@ -214,15 +203,13 @@ class Leases:
                 if self.failure is not None:
                     return None
                 now = time.monotonic()
-                if self._restore is not None and not self._is_closing:
-                    break
-                if self._is_due(now):
+                if self._is_due(now) or (self._restore is not None and not self._is_closing):
                     break
                 if self._is_closing:
                     return None
-                if self._num_wanted() and (self._source.is_shared or not self._is_nothing_free):
+                if self._num_wanted() and (self.is_shared or not self._is_nothing_free):
                     break
-                if self._stuck() and not self._source.is_shared:
+                if self._stuck() and not self.is_shared:
                     break
                 if self._held.num_leases and now >= self._called_at + RENEW_S:
                     break
@@ -244,11 +231,10 @@ class Leases:
         return self._refused_in is not None and self.generation <= self._refused_in
 
     def _num_wanted(self) -> int:
-        if self.is_end or self._is_closing or self.spec is None or time.monotonic() < self._quiet_until:
+        if self.is_end or self._is_closing or not self._is_registered or time.monotonic() < self._quiet_until:
             return 0
-        per_lease = self.spec.minibatches_per_shard or 1
-        batch_s = self._batch_s or UNKNOWN_BATCH_S
-        return decide_wants(self._held.num_whole(), per_lease, self._call_s, batch_s).leases
+        per_lease = self._spec.minibatches_per_shard or 1
+        return num_wanted(self._held.num_whole(), per_lease, self._call_s, self._batch_s or UNKNOWN_BATCH_S)
 
     def _pause_s(self, now: float, *, is_calling: bool = False) -> float | None:
         """Until the next thing is due. While a call is held, none is made to renew."""
@@ -261,10 +247,10 @@ class Leases:
     def _make(self, call: _LeaseCall) -> None:
         restore = self._restore
         if restore is not None:
-            self._source.restore(restore)
+            self._ask(lambda: self._coordinator.restore_shards(self._dataset, restore))
         request = self._request(call)
         began = time.monotonic()
-        answer = self._ask_and_wait(request) if call.is_held else self._ask(request, call.message)
+        answer = self._lease_and_wait(request) if call.is_held else self._lease(request, call.message)
         if answer is None:
             return
         with self.changed:
@@ -280,12 +266,11 @@ class Leases:
             tell()
 
     def _request(self, call: _LeaseCall) -> wire.LeaseRequest:
-        name, number = self._source.request()
-        message = call.message
+        message, name = call.message, incarnation.current()
         return wire.LeaseRequest(
             incarnation=name,
             dataset=self._dataset,
-            request=number,
+            request=_next_request(name, self._dataset),
             generation=call.generation,
             settles=message.settles and call.generation > 0,
             done=list(message.done),
@@ -296,29 +281,35 @@ class Leases:
             wait_s=WAIT_S if call.is_held else 0.0,
         )
 
-    def _ask(self, request: wire.LeaseRequest, message: LeaseReport) -> wire.Leased | None:
+    def _ask(self, call: Callable[[], T]) -> T:
+        """An unreachable coordinator is waited for, up to a deadline, and then an error; never the end of the data."""
+        return patiently(call, env.coordinator_deadline_s(), stop=self._stop)
+
+    def _lease(self, request: wire.LeaseRequest, message: LeaseReport) -> wire.Leased | None:
         try:
-            return self._source.call(request)
+            return self._ask(lambda: self._coordinator.report_and_lease(self._worker, request))
         except Refused:
             if not (request.generation and message.done):
                 raise
         # A later generation has reported what was committed before it. The rest is reported again in that one, which
         # this worker is yet to join; unless it is no longer in the job: then this call is refused too.
-        name, number = self._source.request()
-        answer = self._source.call(replace(request, incarnation=name, request=number, done=[], settles=False, wants=0))
+        name = incarnation.current()
+        number = _next_request(name, self._dataset)
+        rest = replace(request, incarnation=name, request=number, done=[], settles=False, wants=0)
+        answer = self._ask(lambda: self._coordinator.report_and_lease(self._worker, rest))
         with self.changed:
             self._reports.add(replace(message, returned=(), failed=(), settles=False), time.monotonic())
             self._refused_in = request.generation
-            self._apply(answer, replace(request, wants=0))
+            self._apply(answer, rest)
         return None
 
-    def _ask_and_wait(self, request: wire.LeaseRequest) -> wire.Leased | None:
+    def _lease_and_wait(self, request: wire.LeaseRequest) -> wire.Leased | None:
         """Held at the coordinator. None: there is something to report first, which ends the call there."""
         answers: list[wire.Leased | EverstepError] = []
 
         def ask() -> None:
             try:
-                answer: wire.Leased | EverstepError = self._source.call_once(request)
+                answer: wire.Leased | EverstepError = self._coordinator.report_and_lease(self._worker, request)
             except EverstepError as error:
                 answer = error
             with self.changed:
@@ -348,8 +339,12 @@ class Leases:
         if num_new or request.wants:
             self._is_nothing_free = not num_new
         if answer.give_back and (returned := self._held.take_out(answer.give_back)):
-            log.info("%s: %d samples are given back: others wait for them", self._dataset, _count(returned))
-            self._say(LeaseReport(returned=tuple(returned), is_urgent=True))
+            log.info(
+                "%s: %d samples are given back: others wait for them",
+                self._dataset,
+                sum(part.count for part in returned),
+            )
+            self._say(LeaseReport(returned=returned, is_urgent=True))
             self._quiet_until = time.monotonic() + MODEST_S
         self.changed.notify_all()
         for refused in answer.refused:
@@ -373,7 +368,7 @@ class Leases:
             now = time.monotonic()
             self._stuck_since = (self._stuck_since or now) if epochs else None
         for epoch, number in epochs:
-            is_rest = self._source.is_rest(epoch, number)
+            is_rest = self._is_rest(epoch, number)
             with self.changed:
                 if epoch not in self._stuck():
                     continue
@@ -389,10 +384,23 @@ class Leases:
         if self._is_nothing_free and not self._held.has_batch:
             return self._held.remainders()
         # Alone, one epoch is leased after the other.
-        return [] if self._source.is_shared else self._held.overtaken()
+        return [] if self.is_shared else self._held.overtaken()
 
-    def _leave_out(self, cut: Cut) -> None:
-        self.left_out.append(LeftOut(epoch=cut.epoch, parts=cut.parts, num_records=cut.num_records))
+    def _is_rest(self, epoch: int, number: int) -> bool:
+        """Whether `number` samples are all that is not done of this epoch: all of it has been leased, and what is out
+        is what this worker has. Alone, that is asked when no more can be had."""
+        if not self.is_shared:
+            return True
+        views = self._ask(self._coordinator.datasets).datasets  # type: ignore[union-attr]  # not LocalLeases
+        (view,) = [each for each in views if each.dataset == self._dataset]
+        return any(
+            known.leased + known.waiting == number and known.done + known.skipped + number == view.spec.size
+            for known in view.epochs
+            if known.epoch == epoch
+        )
+
+    def _leave_out(self, cut: RecordBatch) -> None:
+        self.left_out.append(cut)
         spans = [[part.start, part.start + part.count] for part in cut.parts]
         emit("records.left_out", dataset=self._dataset, epoch=cut.epoch, positions=spans, records=cut.num_records)
         self._say(LeaseReport(done=cut.parts, is_urgent=True))
@@ -407,11 +415,15 @@ class Leases:
             self._say(LeaseReport(is_urgent=True))
 
 
-def _count(parts: Iterable[wire.LeasePart]) -> int:
-    return sum(part.count for part in parts)
+_requests: dict[tuple[int, str, str], Iterator[int]] = {}
 
 
-def in_words(left_out: Iterable[LeftOut]) -> str:
+def _next_request(name: str, dataset: str) -> int:
+    """1, 2, …: also of a dataset that this process has used before by another object."""
+    return next(_requests.setdefault((os.getpid(), name, dataset), itertools.count(1)))
+
+
+def in_words(left_out: Iterable[RecordBatch]) -> str:
     """For people: which samples no worker got."""
     return "; ".join(
         f"{each.num_records} of epoch {each.epoch}, positions "

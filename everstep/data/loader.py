@@ -185,7 +185,7 @@ class DataLoader(data.DataLoader[Any]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from there. An empty state is a fresh start."""
-        self.position.restore(state)
+        self.position.load_state_dict(state)
         self._next_epoch, self._wanted_epoch = self.position.epoch, None
         self._is_resumed = self.position.epoch > 0
 
@@ -279,24 +279,16 @@ def _check(dataset: Any, batch_size: int | None, batch_sampler: Any, in_order: b
             code="dataset-iterable",
         )
     if not hasattr(dataset, "__len__"):
-        raise UsageError(
-            f"{kind} has no __len__: an epoch needs an end",
-            hint="give the dataset a __len__, the number of samples",
-            code="dataset-without-length",
-        )
+        raise UsageError(f"{kind} has no __len__: an epoch needs an end", hint="add one", code="dataset-without-length")
     if len(dataset) < 1:
         raise UsageError(f"{kind} has {len(dataset)} samples", hint="train on at least one", code="dataset-empty")
     if batch_sampler is not None:
         raise UsageError(
-            "a batch_sampler decides what the plan must decide",
-            hint="use batch_size and shuffle",
-            code="batch-sampler-given",
+            "a batch_sampler cannot follow the plan", hint="use batch_size and shuffle", code="batch-sampler-given"
         )
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise UsageError(
-            f"batch_size={batch_size}: a micro-batch has at least one sample",
-            hint="use batch_size=1 or more",
-            code="loader-batch-size-not-positive",
+            f"batch_size={batch_size} is less than 1", hint="use 1 or more", code="loader-batch-size-not-positive"
         )
     if not in_order:
         raise UsageError(

@@ -20,8 +20,9 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from types import CodeType, FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from everstep import errors
 from everstep.errors import Abandoned, EverstepError, PermanentError, UsageError
@@ -30,8 +31,6 @@ from everstep.ipc.local_socket import peer_user
 LOOK_S = 0.1  # a process that waits for a batch checks this often whether it is still wanted
 
 Answer = dict[str, Any]
-
-_fetch_code: CodeType | None = None
 
 
 class EndOfRecords(StopIteration):
@@ -49,94 +48,75 @@ class EndOfRecords(StopIteration):
 class Obtained:
     """One batch, for the reader of its records."""
 
-    number: int
     indices: Sequence[int]
     is_ghost: bool
 
 
-class BatchSource(Protocol):
-    """Where a process gets its batches from."""
+class IndexBatches:
+    """Batch after batch, for one process of a loader, whose numbers are process, process + num_processes, …
+
+    `ask`: of the process that owns the leases."""
+
+    def __init__(
+        self, ask: Callable[[Answer], Answer], close: Callable[[], None], *, process: int = 0, num_processes: int = 1
+    ) -> None:
+        self._ask_owner, self.close = ask, close
+        self._process, self._num_processes = process, num_processes
+        self._iteration = -1
+        self.begin()
 
     def begin(self) -> None:
         """A new iteration of the loader."""
-        ...
-
-    def obtain(self, number: int) -> Obtained | None:
-        """None: the end."""
-        ...
-
-    def abandon(self, number: int) -> None:
-        """It will not come out."""
-        ...
-
-    def amend(self, number: int, failed: Sequence[tuple[int, str]]) -> None:
-        """Of these, counted from its beginning, the records could not be read, and why."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class IndexBatches:
-    """Batch after batch, for one iteration in one process, whose numbers are process, process + num_processes, …"""
-
-    def __init__(self, source: BatchSource, *, process: int = 0, num_processes: int = 1) -> None:
-        self._source, self._num_processes = source, num_processes
-        self._number = process - num_processes
-        source.begin()
+        self._iteration += 1
+        self._number = self._process - self._num_processes
 
     def next(self) -> Obtained | None:
+        """None: the end."""
         self._number += self._num_processes
-        return self._source.obtain(self._number)
-
-    def amend(self, failed: Sequence[tuple[int, str]]) -> None:
-        self._source.amend(self._number, failed)
+        return self.again()
 
     def again(self) -> Obtained | None:
         """Another in place of one that had no record that could be read."""
-        return self._source.obtain(self._number)
+        answer = self._ask("next")
+        return Obtained(**answer) if answer else None
 
-    def close(self) -> None:
-        self._source.close()
+    def abandon(self) -> None:
+        """It will not come out."""
+        self._ask("abandon")
+
+    def amend(self, failed: Sequence[tuple[int, str]]) -> None:
+        """Of these, counted from its beginning, the records could not be read, and why."""
+        self._ask("amend", failed=failed)
+
+    def _ask(self, what: str, **more: Any) -> Answer:
+        return self._ask_owner({"do": what, "iteration": self._iteration, "number": self._number, **more})
 
 
 class RecordIterator:
-    """`process` of `num_processes`: whose numbers are process, process + num_processes, …"""
+    """Record after record of these batches, as torch's loader asks for them."""
 
-    def __init__(self, source: BatchSource, batch_size: int, *, process: int = 0, num_processes: int = 1) -> None:
-        self._source, self._batch_size = source, batch_size
-        self._process, self._num_processes = process, num_processes
+    def __init__(self, batches: IndexBatches, batch_size: int) -> None:
+        self._batches, self._batch_size = batches, batch_size
         self._loader: object = None  # torch's fetcher: there is one for each iteration in each process
         self._batch: object = None  # what torch reads with one call of it
-        self._number: int | None = None
         self._left: list[int] = []  # the last is the next
 
     def next(self) -> int:
         loader, batch = _find_loader()
-        if self._number is None or loader is not self._loader:
-            self._begin(loader)
+        if loader is not self._loader:
+            self._loader, self._left = loader, []
+            self._batches.begin()
         if self._left and batch is not self._batch:  # it was broken off, and will not come out
-            assert self._number is not None
-            self._source.abandon(self._number)
+            self._batches.abandon()
             self._left = []
         if not self._left:
             self._check(batch)
             self._batch = batch
-            self._left = self._next_batch()
+            found = self._batches.next()
+            if found is None:
+                raise EndOfRecords
+            self._left = list(reversed(found.indices))
         return self._left.pop()
-
-    def _begin(self, loader: object) -> None:
-        self._source.begin()
-        self._loader = loader
-        self._left = []
-        self._number = self._process - self._num_processes
-
-    def _next_batch(self) -> list[int]:
-        assert self._number is not None
-        self._number += self._num_processes
-        found = self._source.obtain(self._number)
-        if found is None:
-            raise EndOfRecords
-        return list(reversed(found.indices))
 
     def _check(self, batch: Any) -> None:
         if batch is None:
@@ -152,22 +132,28 @@ class RecordIterator:
 
 def _find_loader() -> tuple[object, object]:
     """torch's fetcher that is reading now, and the indices that it was given; None, None without one."""
-    code = _code_of_fetch()
+    if "torch.utils.data" not in sys.modules:
+        return None, None
+    found = locals_of(_fetch())
+    return found.get("self"), found.get("possibly_batched_index")
+
+
+@cache
+def _fetch() -> Callable[..., Any]:
+    from torch.utils.data._utils import fetch
+
+    return fetch._MapDatasetFetcher.fetch
+
+
+def locals_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """What the nearest call of this function on the stack knows; nothing if there is none."""
+    code: CodeType = function.__code__
     frame: FrameType | None = sys._getframe(2)
-    while code is not None and frame is not None:
+    while frame is not None:
         if frame.f_code is code:
-            return frame.f_locals["self"], frame.f_locals["possibly_batched_index"]
+            return frame.f_locals
         frame = frame.f_back
-    return None, None
-
-
-def _code_of_fetch() -> CodeType | None:
-    global _fetch_code
-    if _fetch_code is None and "torch.utils.data" in sys.modules:
-        from torch.utils.data._utils import fetch
-
-        _fetch_code = fetch._MapDatasetFetcher.fetch.__code__
-    return _fetch_code
+    return {}
 
 
 # --- between processes ---
@@ -337,35 +323,6 @@ class LoaderClient:
             raise Abandoned("the loader is being ended", code="loader-ending")
 
 
-class RemoteBatches:
-    """Batches for a loader's process."""
-
-    def __init__(self, client: LoaderClient) -> None:
-        self._client = client
-        self._iteration = -1
-
-    def begin(self) -> None:
-        self._iteration += 1
-
-    def obtain(self, number: int) -> Obtained | None:
-        answer = self._ask("next", number)
-        if answer.get("end"):
-            return None
-        return Obtained(number=number, indices=answer["indices"], is_ghost=answer["is_ghost"])
-
-    def abandon(self, number: int) -> None:
-        self._ask("abandon", number)
-
-    def amend(self, number: int, failed: Sequence[tuple[int, str]]) -> None:
-        self._ask("amend", number, failed=failed)
-
-    def close(self) -> None:
-        self._client.close()
-
-    def _ask(self, what: str, number: int, **more: Any) -> Answer:
-        return self._client.ask({"do": what, "iteration": self._iteration, "number": number, **more})
-
-
 def _is_loader_done() -> bool:
     """torch ends its processes by an event that they look at between two batches; one that waits here must, too."""
     event = _loop_of_loader().get("done_event")
@@ -374,12 +331,9 @@ def _is_loader_done() -> bool:
 
 def _loop_of_loader() -> Mapping[str, Any]:
     """What the loop of a process of torch's loader knows; nothing in another process."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "_worker_loop":
-            return frame.f_locals
-        frame = frame.f_back
-    return {}
+    from torch.utils.data._utils.worker import _worker_loop
+
+    return locals_of(_worker_loop)
 
 
 def _send(connection: socket.socket, message: Answer) -> None:

@@ -39,9 +39,7 @@ class Permutation:
         n, seed, epoch = operator.index(n), operator.index(seed), operator.index(epoch)
         if not 0 <= n <= LARGEST:
             raise UsageError(
-                f"a permutation of {n} numbers: n must be from 0 to 2^62",
-                hint="pass len(dataset)",
-                code="permutation-size-out-of-range",
+                f"n={n} is not from 0 to 2^62", hint="pass len(dataset)", code="permutation-size-out-of-range"
             )
         self.n, self.seed, self.epoch = n, seed, epoch
         rows = max(1, math.isqrt(n - 1) + 1 if n > 1 else 1)
@@ -103,22 +101,20 @@ class Permutation:
         return numbers.view(np.int64)
 
     def _forward(self, block: Numbers, scratch: Numbers) -> None:
-        row, column, hashed = self._split(block, scratch)
-        for index, key in enumerate(self._keys):
-            source, target, size = (row, column, self._columns) if index % 2 else (column, row, self._rows)
-            _hash(source, size, key, hashed)
-            target += hashed[0]
-            np.subtract(target, size, out=hashed[0])  # wraps round to a huge number where the sum is below size
-            np.minimum(target, hashed[0], out=target)
-        self._join(row, column)
+        self._turn(block, scratch, list(enumerate(self._keys)), np.add, np.subtract)
 
     def _backward(self, block: Numbers, scratch: Numbers) -> None:
+        self._turn(block, scratch, list(enumerate(self._keys))[::-1], np.subtract, np.add)
+
+    def _turn(
+        self, block: Numbers, scratch: Numbers, rounds: list[tuple[int, np.uint64]], turn: np.ufunc, wrap: np.ufunc
+    ) -> None:
         row, column, hashed = self._split(block, scratch)
-        for index, key in reversed(list(enumerate(self._keys))):
+        for index, key in rounds:
             source, target, size = (row, column, self._columns) if index % 2 else (column, row, self._rows)
             _hash(source, size, key, hashed)
-            target -= hashed[0]
-            np.add(target, size, out=hashed[0])
+            turn(target, hashed[0], out=target)
+            wrap(target, size, out=hashed[0])  # below 0 it wraps round to a huge number: the smaller is inside
             np.minimum(target, hashed[0], out=target)
         self._join(row, column)
 

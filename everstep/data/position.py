@@ -81,9 +81,7 @@ class Position:
     def _known_order(self) -> EpochOrder:
         if self.order is None:
             raise UsageError(
-                "the loader is not bound to a trainer",
-                hint="everstep.ElasticTrainer(model, loader)",
-                code="position-not-bound",
+                "the loader is not bound to a trainer", hint="pass it to ElasticTrainer", code="position-not-bound"
             )
         return self.order
 
@@ -98,9 +96,6 @@ class Position:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.restore(state)
-
-    def restore(self, state: dict[str, Any]) -> None:
         """What a checkpoint or a peer says. An empty state is a fresh start."""
         self.epoch, self.samples = resume_point(state, size=self.size, seed=self.seed, shuffle=self.shuffle)
         self._done_before, done = self.epoch - 1, state.get("done_after", {})

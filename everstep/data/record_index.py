@@ -13,30 +13,31 @@ import json
 import logging
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everstep import env, wire
-from everstep.data.batches import Key, LoaderBatches, RecordBatch, Records
-from everstep.data.lease_source import LeaseSource, open_lease_source
-from everstep.data.leases import Leases, LeftOut
+from everstep.data.batches import LoaderBatches
+from everstep.data.held_leases import RecordBatch
+from everstep.data.leases import Leases
 from everstep.data.loader_server import (
     Answer,
     IndexBatches,
     LoaderClient,
     LoaderServer,
-    Obtained,
     RecordIterator,
-    RemoteBatches,
     hello_of_this_process,
 )
+from everstep.data.local_leases import LocalLeases
 from everstep.errors import UsageError
 from everstep.ranges import merged
 
-log = logging.getLogger("everstep")
+if TYPE_CHECKING:
+    from everstep.client.calls import Coordinator  # httpx: not needed by a worker that is alone
 
-__all__ = ["RecordBatch", "LeftOut", "RecordIndexService"]
+log = logging.getLogger("everstep")
 
 _unnamed = itertools.count()  # services without a name, in the order in which the script makes them
 
@@ -133,7 +134,7 @@ class RecordIndexService:
         return True
 
     @property
-    def left_out(self) -> list[LeftOut]:
+    def left_out(self) -> list[RecordBatch]:
         """Samples at the ends of epochs that no worker got, since a loader would have dropped the short batch."""
         return list(self._leases.left_out) if self._leases is not None else []
 
@@ -150,11 +151,8 @@ class RecordIndexService:
         atexit.unregister(self.close)
         if self._leases is not None:
             self._leases.close()
-            self._leases.give_up(
-                UsageError(
-                    f"the RecordIndexService of dataset {self.dataset_name} was closed", code="record-service-closed"
-                )
-            )
+            what = f"the RecordIndexService of dataset {self.dataset_name}"
+            self._leases.give_up(UsageError(f"{what} was closed", code="record-service-closed"))
         self._server.close()
 
     # --- checkpoints --------------------------------------------------------------------------------------
@@ -203,15 +201,11 @@ class RecordIndexService:
         """What the coming call of the training function trains on. Call `regrouped` first."""
         return self._work().take()
 
-    def holds(self, batch: RecordBatch) -> bool:
-        """Whether the samples of a batch that was taken are this worker's still. Waits for an answer on it."""
-        return self._leasing().still_holds(batch.parts)
-
     def regrouped(self, generation: int, done: Sequence[wire.LeasePart], settles: bool) -> None:
         """A new generation has settled; `done`: what is in steps that all hold, also of workers that are gone."""
         self._leasing().regroup(generation, done, settles=settles)
 
-    def report(self, done: Sequence[wire.LeasePart], generation: int, on_durable: Callable[[], None]) -> None:
+    def report(self, done: Sequence[wire.LeasePart], on_durable: Callable[[], None] | None = None) -> None:
         """In the background; `on_durable` is called there, when it cannot be lost any more."""
         self._leasing().report(done, on_durable)
 
@@ -234,10 +228,6 @@ class RecordIndexService:
         """All have agreed that it is the end: StopIteration from now on. A ghost that is under way still comes out."""
         self._work().end()
 
-    def give_up(self, error: BaseException) -> None:
-        """Raise this where records are waited for, here and in loaders' processes."""
-        self._leasing().give_up(error)
-
     # --- for ShardDataset ---------------------------------------------------------------------------------
 
     def deliver_tail(self) -> None:
@@ -249,10 +239,11 @@ class RecordIndexService:
     def batches(self) -> IndexBatches:
         """Whole batches, in the process that asks for them."""
         if self._is_owner:
-            return IndexBatches(_LocalBatches(self))
+            groups: defaultdict[int, int] = defaultdict(lambda: next(self._groups))  # one for each iteration
+            return IndexBatches(lambda request: self._answer(groups[request["iteration"]], request), lambda: None)
         hello = hello_of_this_process()
-        source = RemoteBatches(LoaderClient(self._address, hello))
-        return IndexBatches(source, process=hello.process, num_processes=hello.num_processes)
+        client = LoaderClient(self._address, hello)
+        return IndexBatches(client.ask, client.close, process=hello.process, num_processes=hello.num_processes)
 
     # --- inside -------------------------------------------------------------------------------------------
 
@@ -270,7 +261,7 @@ class RecordIndexService:
             )
         with self._begin_lock:
             if self._batches is None:
-                self._begin(open_lease_source(self.dataset_name, self._spec))
+                self._begin(*_open_coordinator(self.dataset_name, self._spec))
             assert self._batches is not None
             return self._batches
 
@@ -279,14 +270,12 @@ class RecordIndexService:
         assert self._leases is not None
         return self._leases
 
-    def _begin(self, source: LeaseSource) -> None:
-        spec = self._spec
-        self._leases = Leases(source, self.dataset_name, self.batch_size, delivers_tail=self._delivers_tail)
+    def _begin(self, coordinator: Coordinator | LocalLeases, worker: str | None) -> None:
+        self._leases = Leases(coordinator, worker, self.dataset_name, self._spec)
+        self._leases.delivers_tail = self._delivers_tail
         self._restore()
-        records = Records(spec.size, shuffle=spec.shuffle, seed=spec.seed)
-        batches = LoaderBatches(self._leases, records, self.dataset_name, self.batch_size)
-        batches.in_steps = self._in_steps
-        self._batches = batches
+        self._batches = LoaderBatches(self._leases, self.dataset_name, self._spec)
+        self._batches.in_steps = self._in_steps
         self._leases.start()
 
     def _restore(self) -> None:
@@ -302,58 +291,45 @@ class RecordIndexService:
         request = hashlib.sha256(text.encode()).hexdigest()
         self._leases.restore(wire.RestoreShards(request=request, checkpoint=saved))
 
-    def _new_key(self) -> Key:
-        return next(self._groups), 0
-
     def _answer(self, group: int, request: Answer) -> Answer:
-        """A loader's process asks; in a thread of its own."""
+        """A process asks, a loader's in a thread of its own. {}: the end of the data, or nothing to say."""
         key, number = (group, int(request["iteration"])), int(request["number"])
         batches = self._work()
         if request["do"] == "abandon":
             batches.abandon(key, number)
         elif request["do"] == "amend":
             batches.amend(key, number, [(int(offset), str(reason)) for offset, reason in request["failed"]])
-        else:
-            found = batches.obtain(key, number)
-            if found is None:
-                return {"end": True}
+        elif found := batches.obtain(key, number):
             return {"indices": found[1], "is_ghost": found[0].is_ghost}
         return {}
 
     def _iterator_here(self) -> RecordIterator:
         if self._iterator is None or self._iterator[0] != os.getpid():
-            self._iterator = (os.getpid(), self._new_iterator())
+            self._iterator = (os.getpid(), RecordIterator(self.batches(), self.batch_size))
         return self._iterator[1]
 
-    def _new_iterator(self) -> RecordIterator:
-        if self._is_owner:
-            return RecordIterator(_LocalBatches(self), self.batch_size)
-        hello = hello_of_this_process()
-        source = RemoteBatches(LoaderClient(self._address, hello))
-        return RecordIterator(source, self.batch_size, process=hello.process, num_processes=hello.num_processes)
 
+def _open_coordinator(dataset: str, spec: wire.DatasetSpec) -> tuple[Coordinator | LocalLeases, str | None]:
+    """Where this process gets leases, by its environment, and its worker's name there."""
+    url = env.coordinator_url()
+    if url is None:
+        return LocalLeases(dataset, spec, rank=env.torchrun_rank(), num_workers=env.torchrun_size()), None
+    from everstep.client.calls import Coordinator
 
-class _LocalBatches:
-    """Batches for the process that owns the leases."""
-
-    def __init__(self, service: RecordIndexService) -> None:
-        self._service = service
-        self._key: Key = (-1, 0)
-
-    def begin(self) -> None:
-        self._key = self._service._new_key()
-
-    def obtain(self, number: int) -> Obtained | None:
-        found = self._service._work().obtain(self._key, number)
-        return None if found is None else Obtained(number=number, indices=found[1], is_ghost=found[0].is_ghost)
-
-    def abandon(self, number: int) -> None:
-        self._service._work().abandon(self._key, number)
-
-    def amend(self, number: int, failed: Sequence[tuple[int, str]]) -> None:
-        self._service._work().amend(self._key, number, failed)
-
-    def close(self) -> None: ...
+    token, worker = env.token(), env.worker()
+    if token is None:
+        raise UsageError(
+            f"{env.COORDINATOR}={url} is set, but no token",
+            hint=f"set {env.TOKEN_FILE} to the coordinator's token file (mode 0600), or {env.TOKEN}",
+            code="lease-token-missing",
+        )
+    if not worker:
+        raise UsageError(
+            f"{env.COORDINATOR} is set, but not {env.WORKER}",
+            hint="start the script with `everstep run`",
+            code="lease-worker-name-missing",
+        )
+    return Coordinator(url, token, env.job()), worker
 
 
 def _next_name() -> str:
@@ -364,28 +340,19 @@ def _next_name() -> str:
 def _check(
     batch_size: int, num_epochs: int | None, dataset_size: int | None, per_shard: int | None, on_bad_shard: str
 ) -> None:
-    if batch_size < 1:
-        raise UsageError(
-            f"batch_size={batch_size}: a batch has at least 1 record",
-            hint="pass the loader's batch_size",
-            code="records-batch-size-not-positive",
-        )
     if dataset_size is None or dataset_size < 1:
         raise UsageError(
-            f"dataset_size={dataset_size}: there must be records",
-            hint="pass len(dataset)",
+            f"dataset_size={dataset_size}: a dataset has at least 1",
+            hint="len(dataset)",
             code="dataset-size-not-positive",
         )
-    if num_epochs is not None and num_epochs < 1:
-        raise UsageError(
-            f"num_epochs={num_epochs}: there is at least 1 epoch", hint="None is 1", code="num-epochs-not-positive"
-        )
-    if per_shard is not None and per_shard < 1:
-        raise UsageError(
-            f"num_minibatches_per_shard={per_shard}: a shard has at least 1 batch",
-            hint="None is 8",
-            code="batches-per-shard-not-positive",
-        )
+    for name, number, least, hint, code in (
+        ("batch_size", batch_size, "a batch has", "pass the loader's batch_size", "records-batch-size-not-positive"),
+        ("num_epochs", num_epochs, "there is", "None is 1", "num-epochs-not-positive"),
+        ("num_minibatches_per_shard", per_shard, "a shard has", "None is 8", "batches-per-shard-not-positive"),
+    ):
+        if number is not None and number < 1:
+            raise UsageError(f"{name}={number}: {least} at least 1", hint=hint, code=code)
     if on_bad_shard not in (wire.STOP, wire.SKIP):
         raise UsageError(
             f"on_bad_shard={on_bad_shard!r}", hint=f'it is "{wire.STOP}" or "{wire.SKIP}"', code="on-bad-shard-unknown"

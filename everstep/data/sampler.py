@@ -187,26 +187,18 @@ def _place(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
             )
     if not 0 <= rank < num_replicas:
         raise UsageError(
-            f"rank={rank} of num_replicas={num_replicas}",
-            hint="ranks go from 0 to num_replicas - 1",
-            code="rank-out-of-range",
+            f"rank={rank} of num_replicas={num_replicas}", hint="count ranks from 0", code="rank-out-of-range"
         )
     return num_replicas, rank
 
 
 def _count(value: Any, name: str, least: int = 0) -> int:
+    hint = f"give an int from {least} up"
     try:
         number = operator.index(value)
     except TypeError:
-        raise UsageError(
-            f"{name}={value!r} is not a whole number",
-            hint=f"give an int from {least} up",
-            code="sampler-not-whole-number",
-        ) from None
+        what = f"{name}={value!r} is not a whole number"
+        raise UsageError(what, hint=hint, code="sampler-not-whole-number") from None
     if number < least:
-        raise UsageError(
-            f"{name}={number} is less than {least}",
-            hint=f"give an int from {least} up",
-            code="sampler-number-too-small",
-        )
+        raise UsageError(f"{name}={number} is less than {least}", hint=hint, code="sampler-number-too-small")
     return number

@@ -6,17 +6,15 @@ drop the short ones, and mix those of two epochs. Which samples, `RecordIndexSer
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from torch.utils.data import IterableDataset, default_collate
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 
 from everstep import wire
-from everstep.data.loader_server import IndexBatches, Obtained
+from everstep.data.loader_server import IndexBatches, Obtained, locals_of
 from everstep.data.record_index import RecordIndexService
 from everstep.data.text_lines import TextLines
 from everstep.errors import UsageError
@@ -64,7 +62,7 @@ class ShardDataset(IterableDataset[Any]):
         self.service.deliver_tail()
 
     def __iter__(self) -> Iterator[Any]:
-        if _is_batched_by_torch():
+        if locals_of(_IterableDatasetFetcher.__init__).get("auto_collation"):
             raise UsageError(
                 f"a ShardDataset makes its batches of {self.service.batch_size} records itself",
                 hint="use DataLoader(dataset, batch_size=None, num_workers=…)",
@@ -137,13 +135,3 @@ def _records(source: Any) -> Any:
             code="shard-source-unreadable",
         )
     return source
-
-
-def _is_batched_by_torch() -> bool:
-    code = _IterableDatasetFetcher.__init__.__code__
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is code:
-            return bool(frame.f_locals["auto_collation"])
-        frame = frame.f_back
-    return False

@@ -84,6 +84,10 @@ async def report(call: HttpCall, agent: str, message: wire.AgentReport) -> wire.
     return reply
 
 
+async def report_and_lease(call: HttpCall, worker: str, message: wire.LeaseRequest) -> bytes:
+    return await call.job.shards.lease(worker, message)
+
+
 async def datasets(call: HttpCall) -> wire.Datasets:
     return await call.job.shards.views()
 

@@ -1,22 +1,27 @@
 """Decide what a worker that asks for samples gets, and when a lost worker's samples may be given to another.
 
-Samples of lost workers go first, then shards that were never leased, then what a silent worker holds. Towards the end
-leases are smaller (`share`); at the very end a slow worker is asked to give back what it has not begun. Nothing is
-taken from a worker that may still commit it: an exact count needs the owner's word, or the proof that it has none.
+Samples of lost workers go first, then shards that were never leased, then what a silent worker holds. While there is
+plenty, a lease is a whole shard. Towards the end of an epoch it is half of what is the worker's by its pace, so that
+all are through at the same time; and nothing at all if the others are through with everything before it would be
+through with one batch more: it would be waited for. At the very end a slow worker is asked to give back what it has not
+begun. Nothing is taken from a worker that may still commit it: an exact count needs the owner's word, or the proof that
+it has none.
 Pure: facts and `now` in, a value with its reason out."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from everstep.coordinator.roster.facts import ALIVE, Roster, listed
-from everstep.coordinator.shards.fair_share import FairShare, Load, WorkerPace, decide_share, is_expected, is_plenty
-from everstep.ranges import Range, Ranges, size
+from everstep.ranges import Range, Ranges, as_ranges, size
 from everstep.wire import RefusedPart
 
 FEWEST_DURATIONS = 3  # fewer do not show what is slow
+LEAST_S = 0.05  # of work in a lease, and of waiting that is worth a thought: a call takes about as long
+ABSENT_S = 2.0  # after which a worker that holds nothing, and asks for nothing, is not counted on any more
 
 Key = tuple[str, str]  # worker and incarnation: one process
 
@@ -35,6 +40,10 @@ class HeldLease:
     since: float = 0.0
     is_asked: bool = False  # its holder was asked to give back what it has not begun
 
+    def row(self) -> dict[str, Any]:
+        """Of one that waits to be leased again."""
+        return {"lease": self.lease, "start": self.start, "stop": self.stop, "is_takeover": self.is_takeover}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
@@ -51,6 +60,27 @@ class Holder:
     def key(self) -> Key:
         return self.worker, self.incarnation
 
+    def row(self) -> dict[str, Any]:
+        return {
+            "worker": self.worker,
+            "incarnation": self.incarnation,
+            "request": self.request,
+            "generation": self.generation,
+            "refused": [asdict(each) for each in self.refused],
+            "leases": [
+                [each.lease, each.start, each.stop, each.left, each.request, each.is_takeover]
+                for each in self.leases.values()
+            ],
+        }
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], now: float) -> Holder:
+        names = ("lease", "start", "stop", "left", "request", "is_takeover")
+        found = [dict(zip(names, each, strict=True)) for each in row["leases"]]
+        leases = [HeldLease(**{**each, "left": as_ranges(each["left"])}, since=now) for each in found]
+        refused = tuple(RefusedPart(**each) for each in row["refused"])
+        return cls(**{**row, "refused": refused, "leases": {each.lease: each for each in leases}})
+
     @property
     def num_held(self) -> int:
         return sum(size(lease.left) for lease in self.leases.values())
@@ -59,6 +89,28 @@ class Holder:
     def num_leased(self) -> int:
         """With what is done of these leases."""
         return sum(lease.stop - lease.start for lease in self.leases.values())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerPace:
+    """How quickly one process processes its samples, as it reports."""
+
+    per_s: float  # samples
+    asked_at: float  # when it last asked for more
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Load:
+    """What one process holds, and how quickly it gets through it."""
+
+    per_s: float
+    num_held: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FairShare:
+    most: int  # samples; 0: it had better wait
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,10 +184,10 @@ def _decide_free(facts: LeaseFacts, share: FairShare) -> Leasing:
 def _share(facts: LeaseFacts, now: float) -> FairShare:
     pace, whole = facts.paces.get(facts.asker), facts.shard_size
     if pace is None:
-        return FairShare(most=whole, reason="its pace is not known", code="pace-unknown")
+        return FairShare(most=whole, reason="its pace is not known")
     own = Load(per_s=pace.per_s, num_held=facts.holders[facts.asker].num_held)
-    if is_plenty(own, facts.per_s_of_all, num_free=facts.num_free, shard_size=whole):
-        return FairShare(most=whole, reason="there is plenty", code="plenty")
+    if facts.num_free * own.per_s >= (own.num_held + 2 * whole) * facts.per_s_of_all:  # whatever the others hold
+        return FairShare(most=whole, reason="there is plenty")
     others = [
         Load(per_s=pace.per_s, num_held=facts.holders[key].num_held)
         for key, pace in facts.paces.items()
@@ -145,24 +197,43 @@ def _share(facts: LeaseFacts, now: float) -> FairShare:
     return decide_share(own, others, num_free=facts.num_free, batch_size=facts.batch_size, shard_size=whole)
 
 
+def decide_share(own: Load, others: Iterable[Load], *, num_free: int, batch_size: int, shard_size: int) -> FairShare:
+    """`others`: all who are expected to ask for more. Somebody always gets some: the quickest, at the latest when all
+    hold nothing."""
+    team = [own, *others]
+    per_s = sum(each.per_s for each in team)
+    all_s = (num_free + sum(each.num_held for each in team)) / per_s
+    own_s = (own.num_held + batch_size) / own.per_s
+    if own_s > all_s + len(team) * batch_size / per_s + LEAST_S:
+        reason = f"all is done in {all_s:.2f} s; with one batch more this worker would take {own_s:.2f} s"
+        return FairShare(most=0, reason=reason)
+    wanted = max((all_s * own.per_s - own.num_held) / 2, LEAST_S * own.per_s)
+    most = min(max(int(wanted) // batch_size, 1) * batch_size, shard_size)
+    return FairShare(most=most, reason=f"{num_free} samples are free, and all is done in {all_s:.2f} s")
+
+
+def is_expected(pace: WorkerPace, num_leased: int, now: float) -> bool:
+    """Whether a process with this many leased samples will ask for more. One that does something else for long is not
+    counted on."""
+    return now < pace.asked_at + max(ABSENT_S, 2 * num_leased / pace.per_s)
+
+
 def _decide_straggler(facts: LeaseFacts, now: float, next_look: float | None) -> Leasing:
-    reason = _why_waiting(facts)
-    if len(facts.durations_s) < FEWEST_DURATIONS:
-        return Leasing(code="waits", reason=reason, next_look=next_look)
-    usual_s = statistics.median(facts.durations_s)
-    limit_s = facts.straggler_factor * usual_s
+    is_usual_known = len(facts.durations_s) >= FEWEST_DURATIONS
     slow = [
         (lease.since, key, lease.lease)
         for key, holder in facts.holders.items()
-        if key != facts.asker and key not in facts.pending
+        if is_usual_known and key != facts.asker and key not in facts.pending
         for lease in holder.leases.values()
         if not (lease.is_asked or lease.is_takeover)
     ]
     if not slow:
-        return Leasing(code="waits", reason=reason, next_look=next_look)
+        return Leasing(code="waits", reason=_why_waiting(facts), next_look=next_look)
     since, key, lease = min(slow)
-    if since + limit_s > now:
-        return Leasing(code="waits", reason=reason, next_look=min(since + limit_s, next_look or since + limit_s))
+    usual_s = statistics.median(facts.durations_s)
+    slow_at = since + facts.straggler_factor * usual_s
+    if slow_at > now:
+        return Leasing(code="waits", reason=_why_waiting(facts), next_look=min(slow_at, next_look or slow_at))
     why = f"{key[0]} has held lease {lease} for {now - since:.1f} s; {usual_s:.1f} s is usual"
     return Leasing(
         reason=f"{why}: asked to give back what it has not begun", asked=(key, lease), code="straggler-asked"
@@ -189,16 +260,11 @@ def decide_release(holder: Holder, roster: Roster, settled: int) -> Release:
     why = _why_gone(holder, roster)
     if why is None:
         return Release(reason=f"{holder.worker} is alive", code="alive")
-    if holder.generation == 0:
-        return Release(code="released", reason=why, is_gone=True, is_released=True)
     needed = roster.generation.number + _was_member(holder, roster)
-    if settled >= needed:
+    if holder.generation == 0 or settled >= needed:
         return Release(code="released", reason=why, is_gone=True, is_released=True)
-    return Release(
-        reason=f"{why}; generation {needed} is to say what was committed of its samples",
-        is_gone=True,
-        code="waits-for-settling",
-    )
+    reason = f"{why}; generation {needed} is to say what was committed of its samples"
+    return Release(code="waits-for-settling", reason=reason, is_gone=True)
 
 
 def _why_gone(holder: Holder, roster: Roster) -> str | None:

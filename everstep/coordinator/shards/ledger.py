@@ -3,7 +3,7 @@
 A position counts samples through all epochs. Everything below `next` was leased once; of that, all is done or skipped
 that no lease has left. So memory and store hold the leases that are out and nothing per sample or shard, whatever the
 size. Changes thousands of times a second, so it is changed in place, by one thread, and remembers which rows of the
-store it touched. Decides nothing (`leasing`), and knows nothing of clocks, HTTP or SQL."""
+store's tables it touched. Decides nothing (`leasing`), and knows nothing of clocks, HTTP or SQL."""
 
 from __future__ import annotations
 
@@ -11,52 +11,25 @@ import sys
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
 
 from everstep import wire
-from everstep.coordinator.shards.fair_share import WorkerPace
-from everstep.coordinator.shards.leasing import HeldLease, Holder, Key, LeaseFacts
+from everstep.coordinator.shards.leasing import HeldLease, Holder, Key, LeaseFacts, WorkerPace
 from everstep.errors import CONFLICT, Refused
-from everstep.ranges import Range, Ranges, gaps, merged, size, within, without
+from everstep.ranges import Range, Ranges, as_ranges, gaps, merged, size, within, without
 
 KNOWN_DURATIONS = 64  # of leases, for what is usual
 QUICKEST_S = 1e-6  # for a batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bad:
-    """A shard that failed."""
-
-    start: int
-    failures: int
-    reason: str
-    skipped: Ranges = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DatasetMark:
-    """How far a dataset is."""
-
-    next: int = 0  # the first position that was never leased
-    next_lease: int = 1
-    settled: int = 0  # the latest generation that has reported what was committed before it
-    restored: str = ""  # the latest request to restore
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
-    """What of a ledger is to be kept."""
+    """A ledger, or what has changed in it, by the store's tables. The store adds the job and the dataset."""
 
     dataset: str
-    spec: wire.DatasetSpec
-    mark: DatasetMark
-    holders: Sequence[Holder] = ()
-    waiting: Sequence[HeldLease] = ()
-    bad: Sequence[Bad] = ()
-    gone: Sequence[Key] = ()  # processes that hold nothing and ask for nothing any more
-    ended: Sequence[int] = ()  # leases that no longer wait
-    mended: Sequence[int] = ()  # shards that no longer count as bad
+    kept: Mapping[str, Sequence[Mapping[str, Any]]]
+    removed: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)  # their keys
 
 
 class Leftover(NamedTuple):
@@ -76,22 +49,32 @@ class _Touched:
 
 class ShardLedger:
     def __init__(self, rows: Rows, now: float = 0.0) -> None:
-        self.dataset, self.spec = rows.dataset, rows.spec
-        self.next, self.settled, self.restored = rows.mark.next, rows.mark.settled, rows.mark.restored
-        self._next_lease = rows.mark.next_lease
-        self.holders = {each.key: _renewed(each, now) for each in rows.holders}
-        self.waiting = {each.lease: each for each in rows.waiting}
-        self.bad = {each.start: each for each in rows.bad}
+        (mark,) = rows.kept["datasets"]
+        self.dataset, self.spec = rows.dataset, wire.DatasetSpec(**mark["spec"])
+        self.next: int = mark["next"]  # the first position that was never leased
+        self._next_lease: int = mark["next_lease"]
+        self.settled: int = mark["settled"]  # the latest generation that has reported what was committed before it
+        self.restored: str = mark["restored"]  # the latest request to restore
+        holders = [Holder.from_row(row, now) for row in rows.kept.get("holders", ())]
+        self.holders = {each.key: each for each in holders}
+        waiting = [HeldLease(left=((row["start"], row["stop"]),), **row) for row in rows.kept.get("waiting_leases", ())]
+        self.waiting = {each.lease: each for each in waiting}
+        self.bad = {row["start"]: wire.BadShard(**row) for row in rows.kept.get("bad_shards", ())}
         self.pending: dict[Key, str] = {}
         self._paces: dict[Key, WorkerPace] = {}  # not kept: soon said again
         self._per_s_of_all = 0.0
-        self._num_waiting = sum(size(each.left) for each in rows.waiting)
+        self._num_waiting = sum(size(each.left) for each in waiting)
         self._touched = _Touched()
         self._durations_s: deque[float] = deque(maxlen=KNOWN_DURATIONS)
         self._holder_of = {lease: each.key for each in self.holders.values() for lease in each.leases}
         self._out: Counter[int] = Counter()  # epoch → positions that were leased once and are not done
         for lease in self.leases():
             self._out[self.epoch(lease.start)] += size(lease.left)
+
+    @classmethod
+    def new(cls, dataset: str, spec: wire.DatasetSpec) -> ShardLedger:
+        mark = {"spec": asdict(spec), "next": 0, "next_lease": 1, "settled": 0, "restored": ""}
+        return cls(Rows(dataset=dataset, kept={"datasets": [mark]}))
 
     # --- what it says ---
 
@@ -169,7 +152,7 @@ class ShardLedger:
         return gaps(out, 0, self.next)
 
     def skipped(self) -> Ranges:
-        return merged(each for bad in self.bad.values() for each in bad.skipped)
+        return merged((start, stop) for bad in self.bad.values() for start, stop in bad.skipped)
 
     def fatal(self, limit: int) -> str | None:
         """The sentence that stops the job, if a shard failed too often and must not be skipped."""
@@ -206,39 +189,32 @@ class ShardLedger:
 
     def report(self, part: wire.LeasePart, by: Key, now: float, *, may_speak_for_others: bool) -> list[Leftover]:
         """Done. Parts that do not count are left over, and explained after all others are applied."""
-        owner = self._holder_of.get(part.lease)
-        if owner is None or (owner != by and not may_speak_for_others):
-            return [Leftover(part, part.start, part.start + part.count)]
-        lease, counted = self._cut(part, owner)
+        lease, counted = self._cut(part, by, may_speak_for_others=may_speak_for_others)
         self._take_out(counted)
-        if part.lease not in self._holder_of:
+        if lease is not None and part.lease not in self._holder_of:
             self._durations_s.append(now - lease.since)
         return _leftovers(part, counted)
 
     def take_back(self, part: wire.LeasePart, by: Key) -> list[Leftover]:
         """Not used: others may have it."""
-        if self._holder_of.get(part.lease) != by:
-            return [Leftover(part, part.start, part.start + part.count)]
         lease, returned = self._cut(part, by)
         for start, stop in returned:
-            self._wait(start, stop, is_takeover=lease.is_asked or lease.is_takeover)
+            self._wait(start, stop, is_takeover=lease is not None and (lease.is_asked or lease.is_takeover))
         return _leftovers(part, returned)
 
     def fail(self, part: wire.FailedPart, by: Key, limit: int) -> list[Leftover]:
         """Could not be processed: tried again, or skipped once its shard failed too often."""
-        if self._holder_of.get(part.lease) != by:
-            return [Leftover(part, part.start, part.start + part.count)]
         _, failed = self._cut(part, by)
         if failed:
-            self._count_failure(part, failed, limit)
+            self._count_failure(part.reason, failed, limit)
         return _leftovers(part, failed)
 
-    def _count_failure(self, part: wire.FailedPart, failed: Ranges, limit: int) -> None:
+    def _count_failure(self, reason: str, failed: Ranges, limit: int) -> None:
         start = self._shard_start(failed[0][0])
-        known = self.bad.get(start, Bad(start=start, failures=0, reason=""))
-        bad = replace(known, failures=known.failures + 1, reason=part.reason)
+        known = self.bad.get(start, wire.BadShard(start=start, failures=0, reason="", skipped=[]))
+        bad = replace(known, failures=known.failures + 1, reason=reason)
         if bad.failures >= limit and self.spec.on_bad_shard == wire.SKIP:
-            bad = replace(bad, skipped=merged([*known.skipped, *failed]))
+            bad = replace(bad, skipped=_pairs(merged([*as_ranges(known.skipped), *failed])))
             self._take_out(failed)
         else:
             for a, b in failed:
@@ -304,25 +280,14 @@ class ShardLedger:
                 self._wait(start, stop, is_takeover=lease.is_takeover)
         return merged(left for lease in holder.leases.values() for left in lease.left)
 
-    def settle(self, generation: int) -> None:
-        self.settled = max(self.settled, generation)
-
     def checkpoint(self) -> wire.ShardCheckpoint:
         return wire.ShardCheckpoint(
             size=self.spec.size,
             shuffle=self.spec.shuffle,
             seed=self.spec.seed,
-            done=[list(each) for each in self.done()],
-            bad_shards=self.bad_shards(),
+            done=_pairs(self.done()),
+            bad_shards=list(self.bad.values()),
         )
-
-    def bad_shards(self) -> list[wire.BadShard]:
-        return [
-            wire.BadShard(
-                start=bad.start, failures=bad.failures, reason=bad.reason, skipped=[list(each) for each in bad.skipped]
-            )
-            for bad in self.bad.values()
-        ]
 
     def restore(self, request: str, checkpoint: wire.ShardCheckpoint) -> None:
         """From now on this is done and nothing else; no process holds a lease."""
@@ -343,17 +308,19 @@ class ShardLedger:
     def rows(self) -> Rows:
         """What changed since the last time."""
         touched, self._touched = self._touched, _Touched()
-        return Rows(
-            dataset=self.dataset,
-            spec=self.spec,
-            mark=DatasetMark(next=self.next, next_lease=self._next_lease, settled=self.settled, restored=self.restored),
-            holders=[self.holders[each] for each in touched.holders if each in self.holders],
-            waiting=[self.waiting[each] for each in touched.waiting if each in self.waiting],
-            bad=[self.bad[each] for each in touched.bad if each in self.bad],
-            gone=[each for each in touched.holders if each not in self.holders],
-            ended=[each for each in touched.waiting if each not in self.waiting],
-            mended=[each for each in touched.bad if each not in self.bad],
-        )
+        mark = {"next": self.next, "next_lease": self._next_lease, "settled": self.settled, "restored": self.restored}
+        kept = {
+            "datasets": [{"spec": asdict(self.spec), **mark}],
+            "holders": [self.holders[each].row() for each in touched.holders if each in self.holders],
+            "waiting_leases": [self.waiting[each].row() for each in touched.waiting if each in self.waiting],
+            "bad_shards": [asdict(self.bad[each]) for each in touched.bad if each in self.bad],
+        }
+        removed: dict[str, list[dict[str, Any]]] = {
+            "holders": [{"worker": key[0], "incarnation": key[1]} for key in touched.holders - self.holders.keys()],
+            "waiting_leases": [{"lease": each} for each in touched.waiting - self.waiting.keys()],
+            "bad_shards": [{"start": each} for each in touched.bad - self.bad.keys()],
+        }
+        return Rows(dataset=self.dataset, kept=kept, removed=removed)
 
     # --- inside ---
 
@@ -379,21 +346,21 @@ class ShardLedger:
         self._put(replace(holder, leases=leases, request=max(holder.request, lease.request), refused=refused))
         self._holder_of[lease.lease] = key
 
-    def _set_left(self, owner: Key, lease: HeldLease, left: Ranges) -> None:
-        if left == lease.left:
-            return
-        holder = self.holders[owner]
-        leases = dict(holder.leases)
-        if left:
-            leases[lease.lease] = replace(lease, left=left)
-        else:
-            del leases[lease.lease], self._holder_of[lease.lease]
-        self._put(replace(holder, leases=leases))
-
-    def _cut(self, part: wire.LeasePart | wire.FailedPart, owner: Key) -> tuple[HeldLease, Ranges]:
-        """Take a part out of a lease: the lease as it was, and what was taken."""
-        lease, stop = self.holders[owner].leases[part.lease], part.start + part.count
-        self._set_left(owner, lease, without(lease.left, part.start, stop))
+    def _cut(
+        self, part: wire.LeasePart | wire.FailedPart, by: Key, *, may_speak_for_others: bool = False
+    ) -> tuple[HeldLease | None, Ranges]:
+        """Take a part out of a lease: the lease as it was, and what was taken. Nothing, if it is not the caller's."""
+        owner = self._holder_of.get(part.lease)
+        if owner is None or (owner != by and not may_speak_for_others):
+            return None, ()
+        holder, stop = self.holders[owner], part.start + part.count
+        lease = holder.leases[part.lease]
+        left = without(lease.left, part.start, stop)
+        if left != lease.left:
+            leases = {**holder.leases, lease.lease: replace(lease, left=left)}
+            if not left:
+                del leases[lease.lease], self._holder_of[lease.lease]
+            self._put(replace(holder, leases=leases))
         return lease, within(lease.left, part.start, stop)
 
     def _new(
@@ -432,21 +399,11 @@ class ShardLedger:
             if not self._out[epoch]:
                 del self._out[epoch]
 
-    def _checked(self, checkpoint: wire.ShardCheckpoint) -> tuple[Ranges, dict[int, Bad]]:
-        theirs, ours = (
-            {"size": each.size, "shuffle": each.shuffle, "seed": each.seed} for each in (checkpoint, self.spec)
-        )
-        if theirs != ours:
-            raise Refused(
-                _differs(self.dataset, "the checkpoint", theirs, ours), status=CONFLICT, code="checkpoint-differs"
-            )
+    def _checked(self, checkpoint: wire.ShardCheckpoint) -> tuple[Ranges, dict[int, wire.BadShard]]:
+        if differences := _differences(checkpoint, self.spec, "the checkpoint", ("size", "shuffle", "seed")):
+            raise Refused(f"dataset {self.dataset} {differences}", status=CONFLICT, code="checkpoint-differs")
         bad = {
-            each.start: Bad(
-                start=each.start,
-                failures=each.failures,
-                reason=each.reason,
-                skipped=merged(self._range(pair) for pair in each.skipped),
-            )
+            each.start: replace(each, skipped=_pairs(merged(self._range(pair) for pair in each.skipped)))
             for each in checkpoint.bad_shards
         }
         return merged(self._range(pair) for pair in checkpoint.done), bad
@@ -463,19 +420,18 @@ class ShardLedger:
 
 def check_same(dataset: str, wanted: wire.DatasetSpec, known: wire.DatasetSpec) -> None:
     """A dataset has the numbers that it was first registered with."""
-    if wanted != known:
-        theirs, ours = ({name: getattr(each, name) for name in _NAMES} for each in (wanted, known))
-        raise Refused(_differs(dataset, "this worker's", theirs, ours), status=CONFLICT, code="dataset-differs")
+    if differences := _differences(wanted, known, "this worker's", wire.DatasetSpec.__dataclass_fields__):
+        raise Refused(f"dataset {dataset} {differences}", status=CONFLICT, code="dataset-differs")
 
 
-_NAMES = tuple(wire.DatasetSpec.__dataclass_fields__)
+def _differences(theirs: object, ours: wire.DatasetSpec, whose: str, names: Iterable[str]) -> str:
+    names = [name for name in names if getattr(theirs, name) != getattr(ours, name)]
+    known, said = (", ".join(f"{name}={getattr(each, name)}" for name in names) for each in (ours, theirs))
+    return f"is registered with {known}; {whose} says {said}" if names else ""
 
 
-def _differs(dataset: str, whose: str, theirs: Mapping[str, object], ours: Mapping[str, object]) -> str:
-    names = [name for name, value in theirs.items() if value != ours[name]]
-    said = ", ".join(f"{name}={theirs[name]}" for name in names)
-    known = ", ".join(f"{name}={ours[name]}" for name in names)
-    return f"dataset {dataset} is registered with {known}; {whose} says {said}"
+def _pairs(ranges: Ranges) -> list[list[int]]:
+    return [list(each) for each in ranges]
 
 
 def _leftovers(part: wire.LeasePart | wire.FailedPart, counted: Ranges) -> list[Leftover]:
@@ -490,8 +446,3 @@ def _explained(leftover: Leftover, out: Sequence[tuple[int, int, str]]) -> wire.
     why = "they are done already" if is_done else out[at][2]
     reason = f"positions {start} to {stop} of lease {part.lease}: {why}"
     return wire.RefusedPart(lease=part.lease, start=start, count=stop - start, reason=reason, is_done=is_done)
-
-
-def _renewed(holder: Holder, now: float) -> Holder:
-    leases = {number: replace(lease, since=now) for number, lease in holder.leases.items()}
-    return replace(holder, leases=leases)

@@ -4,39 +4,71 @@
 agents report again the facts that are not kept here. One coordinator per store: a second one is turned away. Locks can
 be lost (a broken connection, a file system without locks), so each start counts up the store's epoch, and each
 transaction checks it: a coordinator that finds another number has lost the store and must stop.
-Blocking; knows nothing of asyncio or HTTP."""
+Blocking, but for `in_thread`; knows nothing of HTTP."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, insert, select, text, update
+from sqlalchemy import (
+    Connection,
+    Dialect,
+    Engine,
+    RowMapping,
+    Table,
+    bindparam,
+    create_engine,
+    delete,
+    event,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from everstep.coordinator.roster.facts import Attempt, Generation, Node, NodePart, Roster, Worker
 from everstep.coordinator.shards.ledger import Rows
-from everstep.coordinator.store.metric_rows import load_reports, save_reports
 from everstep.coordinator.store.migrate import bring_up_to_date
-from everstep.coordinator.store.shard_rows import load_ledgers, save_ledger
-from everstep.coordinator.store.tables import GENERATIONS, JOBS, OWNER, WORKERS
-from everstep.coordinator.store.upsert import upsert
+from everstep.coordinator.store.tables import (
+    BAD_SHARDS,
+    DATASETS,
+    GENERATIONS,
+    HOLDERS,
+    JOBS,
+    METRICS,
+    OWNER,
+    TABLES,
+    WAITING_LEASES,
+    WORKERS,
+)
+from everstep.coordinator.vital_tasks import die
 from everstep.errors import PermanentError, TemporaryError, UsageError
 from everstep.storage import private_file
 from everstep.waiting import wait_until
 from everstep.wire import Member, MetricReport, MetricsView, Policy
+from everstep.wire.limits import check_reports
+
+T = TypeVar("T")
 
 ADVISORY_LOCK = 0x45564552  # "EVER": one coordinator per PostgreSQL database
 
 SEE = "see --store"
+ROWS_PER_STATEMENT = 128  # databases limit the number of parameters: with 20 columns, this is a tenth of the limit
+MOST_BYTES = 1 << 22  # of one answer about metrics; the rest is for the next
 LOCK_S = 2.0  # the database may take a moment to notice that a coordinator was killed
 
 
@@ -52,6 +84,7 @@ class Store:
     """Used by one thread at a time."""
 
     def __init__(self, url: str) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._lock_file: TextIO | None = None
         self._lock_connection: Connection | None = None
         self._engine = self._open(url)
@@ -125,7 +158,16 @@ class Store:
                 "another coordinator uses this database", hint="stop it, or give another --store", code="store-in-use"
             )
 
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Make calls in a thread of the store's own, so that no flush to a disk holds up a heartbeat."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        except StoreTaken as error:
+            die("the coordinator stops", error)
+            raise
+
     def close(self) -> None:
+        self._thread.shutdown()
         if self._lock_connection:
             self._lock_connection.close()
         self._engine.dispose()
@@ -158,9 +200,12 @@ class Store:
     def save(self, before: Roster | None, after: Roster) -> None:
         """Write what differs."""
         with self._writing() as connection:
-            self._save_job(connection, before, after)
-            self._save_workers(connection, before, after)
-            self._save_generation(connection, before, after)
+            if before is None or _job_facts(before) != _job_facts(after):
+                upsert(connection, JOBS, [_job_row(after)])
+            known = before.workers if before else {}
+            changed = [worker for name, worker in after.workers.items() if known.get(name) is not worker]
+            upsert(connection, WORKERS, [{"job": after.job, **asdict(worker)} for worker in changed])
+            _save_generation(connection, before.generation if before else Generation(), after)
 
     def load(self, job: str) -> Roster | None:
         with self._reading() as connection:
@@ -174,56 +219,105 @@ class Store:
         """Write what changed in them."""
         with self._writing() as connection:
             for rows in ledgers:
-                save_ledger(connection, job, rows)
+                keys = {"job": job, "dataset": rows.dataset}
+                for name, kept in rows.kept.items():
+                    upsert(connection, TABLES.tables[name], [{**keys, **row} for row in kept])
+                for name, removed in rows.removed.items():
+                    if gone := [_marked({**keys, **key}) for key in removed]:
+                        connection.execute(_deletion(TABLES.tables[name]), gone)
 
     def load_ledgers(self, job: str) -> list[Rows]:
+        tables = (DATASETS, HOLDERS, WAITING_LEASES, BAD_SHARDS)
         with self._reading() as connection:
-            return load_ledgers(connection, job)
+            kept = {table.name: _find(connection, table, job=job) for table in tables}
+        names = [row["dataset"] for row in kept["datasets"]]
+        return [Rows(dataset=name, kept={table: _of(name, rows) for table, rows in kept.items()}) for name in names]
 
     def save_reports(self, job: str, reports: Sequence[MetricReport]) -> None:
-        """Of metrics."""
+        """Of metrics. Of one kind and batch there is one row: the last word. It gets a new number when it is replaced,
+        so that callers that ask for later numbers see it."""
         with self._writing() as connection:
-            save_reports(connection, job, reports)
+            last = connection.scalar(select(func.max(METRICS.c.number)).where(METRICS.c.job == job)) or 0
+            check_reports(last + len(reports))
+            newest = {(each.kind, each.batches): each for each in reports}  # a statement must not meet a row twice
+            numbered = enumerate(newest.values(), start=last + 1)
+            upsert(connection, METRICS, [{**asdict(each), "job": job, "number": number} for number, each in numbered])
 
     def load_reports(self, job: str, since: int, limit: int) -> MetricsView:
+        """Those numbered after `since`; a negative one asks for that many of the last."""
+        ours, number = METRICS.c.job == job, METRICS.c.number
         with self._reading() as connection:
-            return load_reports(connection, job, since, limit)
+            if since < 0:
+                first = select(number).where(ours).order_by(number.desc()).offset(-since).limit(1)
+                since = connection.scalar(first) or 0
+            query = select(METRICS).where(ours, number > since).order_by(number).limit(limit)
+            reports, last, num_bytes = list[MetricReport](), since, 0
+            for row in connection.execute(query).mappings():
+                values = _decoded(METRICS, row)
+                last, num_bytes = values.pop("number"), num_bytes + len(row["metrics"]) + len(row["facts"])
+                reports.append(MetricReport(**values))
+                if num_bytes > MOST_BYTES:
+                    break
+        return MetricsView(reports=reports, last=last)
 
-    def _save_job(self, connection: Connection, before: Roster | None, after: Roster) -> None:
-        row = {
-            "job": after.job,
-            "name": after.name,
-            "policy": json.dumps(asdict(after.policy)),
-            "is_stopped": after.is_stopped,
-            "is_finished": after.is_finished,
-            "reason": after.reason,
-            "attempt": json.dumps(asdict(after.attempt)),
-            "num_restarts": after.num_restarts,
-        }
-        if before is None or _job_facts(before) != _job_facts(after):
-            upsert(connection, JOBS, [row])
 
-    def _save_workers(self, connection: Connection, before: Roster | None, after: Roster) -> None:
-        kept = before.workers if before else {}
-        rows = [
-            {"job": after.job, **asdict(worker)}
-            for name, worker in after.workers.items()
-            if kept.get(name) is not worker
-        ]
-        upsert(connection, WORKERS, rows)
+# --- rows and statements ---
 
-    def _save_generation(self, connection: Connection, before: Roster | None, after: Roster) -> None:
-        kept = before.generation if before else Generation()
-        generation, previous = after.generation, after.previous
-        if generation.number == kept.number:
-            if generation is not kept:
-                _save_closing(connection, after.job, generation)
-            return
-        if generation.number != kept.number + 1:
-            raise AssertionError(f"generation {kept.number + 1} would never be kept")
-        if previous is not kept and previous.number:
-            _save_closing(connection, after.job, previous)
-        upsert(connection, GENERATIONS, [_generation_row(after.job, generation)])
+
+def upsert(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write many rows with few statements: insert those that are new, replace the others.
+
+    Row by row, each would be a call into the driver, which releases the interpreter and waits for its turn again:
+    beside a busy event loop, that cost a second for two hundred rows. The statements are plain text, made once: to look
+    up one of a thousand parameters again, SQLAlchemy would need longer than the database for the rows."""
+    columns, first = [(each.name, "is_json" in each.info) for each in table.columns], 0
+    while first < len(rows):
+        # Powers of 2, so that there are few statements.
+        num_rows = min(ROWS_PER_STATEMENT, 1 << (len(rows) - first).bit_length() - 1)
+        some = rows[first : first + num_rows]
+        values = tuple(json.dumps(row[name]) if is_json else row[name] for row in some for name, is_json in columns)
+        connection.exec_driver_sql(_upsertion(connection.dialect, table, num_rows), values)
+        first += num_rows
+
+
+@cache
+def _upsertion(dialect: Dialect, table: Table, num_rows: int) -> str:
+    quote = dialect.identifier_preparer.quote
+    names = [quote(column.name) for column in table.columns]
+    keys = [quote(column.name) for column in table.primary_key]
+    mark = "?" if dialect.paramstyle == "qmark" else "%s"
+    row = f"({', '.join([mark] * len(names))})"
+    replaced = ", ".join(f"{name} = excluded.{name}" for name in names if name not in keys)
+    return (
+        f"INSERT INTO {quote(table.name)} ({', '.join(names)}) VALUES {', '.join([row] * num_rows)} "
+        f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {replaced}"
+    )
+
+
+@cache
+def _deletion(table: Table) -> Any:
+    """By primary key, for many rows at once; a parameter must not have a column's name."""
+    return delete(table).where(*(column == bindparam(f"{column.name}_") for column in table.primary_key))
+
+
+def _marked(key: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{name}_": value for name, value in key.items()}
+
+
+def _find(connection: Connection, table: Table, **where: Any) -> list[dict[str, Any]]:
+    """The rows with these values, in the order of their keys, without the job."""
+    query = select(table).where(*(table.c[name] == value for name, value in where.items())).order_by(*table.primary_key)
+    return [_decoded(table, row) for row in connection.execute(query).mappings()]
+
+
+def _decoded(table: Table, row: RowMapping) -> dict[str, Any]:
+    columns = [each for each in table.columns if each.name != "job"]
+    return {each.name: json.loads(row[each.name]) if "is_json" in each.info else row[each.name] for each in columns}
+
+
+def _of(dataset: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Its rows, without its name."""
+    return [{k: value for k, value in row.items() if k != "dataset"} for row in rows if row["dataset"] == dataset]
 
 
 def _take(connection: Connection) -> int:
@@ -252,88 +346,66 @@ def _job_facts(roster: Roster) -> tuple[Any, ...]:
     return (roster.is_over, roster.reason, roster.attempt, roster.num_restarts)
 
 
-def _attempt(text: str) -> Attempt:
-    values = json.loads(text)
-    parts = tuple(NodePart(**{**part, "workers": tuple(part["workers"])}) for part in values.pop("parts"))
-    return Attempt(**values, parts=parts)
+def _job_row(roster: Roster) -> dict[str, Any]:
+    names = ("job", "name", "is_stopped", "is_finished", "reason", "num_restarts")
+    row = {name: getattr(roster, name) for name in names}
+    return {**row, "policy": asdict(roster.policy), "attempt": asdict(roster.attempt)}
+
+
+def _save_generation(connection: Connection, kept: Generation, after: Roster) -> None:
+    generation, previous = after.generation, after.previous
+    if generation.number == kept.number:
+        if generation is not kept:
+            _save_closing(connection, after.job, generation)
+        return
+    if generation.number != kept.number + 1:
+        raise AssertionError(f"generation {kept.number + 1} would never be kept")
+    if previous is not kept and previous.number:
+        _save_closing(connection, after.job, previous)
+    members = [[each.worker, each.address, each.probe_port] for each in generation.members]
+    facts = {name: getattr(generation, name) for name in (*_FORMED, *_CLOSING)}
+    row = {"job": after.job, "members": members, "left_out": dict(generation.left_out), **facts}
+    upsert(connection, GENERATIONS, [row])
+
+
+_FORMED = ("number", "store_port", "continues", "max_workers")
+_CLOSING = ("is_closed", "is_broken", "must_probe", "is_lost", "reason")
 
 
 def _save_closing(connection: Connection, job: str, generation: Generation) -> None:
-    connection.execute(
-        update(GENERATIONS)
-        .where(GENERATIONS.c.job == job, GENERATIONS.c.number == generation.number)
-        .values(
-            is_closed=generation.is_closed,
-            is_broken=generation.is_broken,
-            must_probe=generation.must_probe,
-            is_lost=generation.is_lost,
-            reason=generation.reason,
-        )
-    )
-
-
-def _generation_row(job: str, generation: Generation) -> dict[str, Any]:
-    return {
-        "job": job,
-        "number": generation.number,
-        "members": json.dumps([[each.worker, each.address, each.probe_port] for each in generation.members]),
-        "store_port": generation.store_port,
-        "continues": generation.continues,
-        "max_workers": generation.max_workers,
-        "left_out": json.dumps(dict(generation.left_out)),
-        "is_closed": generation.is_closed,
-        "is_broken": generation.is_broken,
-        "must_probe": generation.must_probe,
-        "is_lost": generation.is_lost,
-        "reason": generation.reason,
-    }
+    this = update(GENERATIONS).where(GENERATIONS.c.job == job, GENERATIONS.c.number == generation.number)
+    connection.execute(this.values({name: getattr(generation, name) for name in _CLOSING}))
 
 
 def _load(connection: Connection, job: str) -> Roster | None:
-    row = connection.execute(select(JOBS).where(JOBS.c.job == job)).mappings().one_or_none()
-    if row is None:
+    found = _find(connection, JOBS, job=job)
+    if not found:
         return None
-    found = connection.execute(select(WORKERS).where(WORKERS.c.job == job).order_by(WORKERS.c.number)).mappings()
-    workers = [Worker(**{name: value for name, value in each.items() if name != "job"}) for each in found]
-    last = connection.scalar(
-        select(GENERATIONS.c.number).where(GENERATIONS.c.job == job).order_by(GENERATIONS.c.number.desc()).limit(1)
-    )
+    workers = sorted((Worker(**row) for row in _find(connection, WORKERS, job=job)), key=lambda each: each.number)
+    last = connection.scalar(select(func.max(GENERATIONS.c.number)).where(GENERATIONS.c.job == job))
+    attempt = found[0].pop("attempt")
+    parts = tuple(NodePart(**{**part, "workers": tuple(part["workers"])}) for part in attempt.pop("parts"))
     return Roster(
         job=job,
-        name=row["name"],
-        policy=Policy(**json.loads(row["policy"])),
+        policy=Policy(**found[0].pop("policy")),
+        attempt=Attempt(**attempt, parts=parts),
         workers={each.worker: each for each in workers},
         generation=(_load_generation(connection, job, last) if last else None) or Generation(),
-        is_stopped=row["is_stopped"],
-        is_finished=row["is_finished"],
-        reason=row["reason"],
-        attempt=_attempt(row["attempt"]),
-        num_restarts=row["num_restarts"],
         num_announced=sum(1 for each in workers if each.incarnation),
         reserved={(each.agent, each.request): each.worker for each in workers},
+        **found[0],
     )
 
 
 def _load_generation(connection: Connection, job: str, number: int) -> Generation | None:
-    query = select(GENERATIONS).where(GENERATIONS.c.job == job, GENERATIONS.c.number == number)
-    row = connection.execute(query).mappings().one_or_none()
-    if row is None:
+    found = _find(connection, GENERATIONS, job=job, number=number)
+    if not found:
         return None
     members = tuple(
         Member(worker=worker, rank=rank, address=address, probe_port=probe_port)
-        for rank, (worker, address, probe_port) in enumerate(json.loads(row["members"]))
+        for rank, (worker, address, probe_port) in enumerate(found[0].pop("members"))
     )
-    values = {
-        name: row[name]
-        for name in ("number", "store_port", "continues", "max_workers", "is_closed", "is_broken", "is_lost")
-    }
-    return Generation(
-        members=members,
-        left_out=json.loads(row["left_out"]),
-        must_probe=row["must_probe"],
-        reason=row["reason"],
-        **values,
-    )
+    return Generation(members=members, **found[0])
 
 
 def restored(roster: Roster, now: float, grace_s: float) -> Roster:

@@ -5,6 +5,7 @@ A change here needs a revision there; a test compares the two."""
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, Index, MetaData, String, Table, Text
@@ -12,100 +13,63 @@ from sqlalchemy import BigInteger, Boolean, Column, Float, Index, MetaData, Stri
 from everstep.coordinator.roster.facts import Worker
 
 TABLES = MetaData()
-OWNER = Table("owner", TABLES, Column("epoch", BigInteger, primary_key=True, autoincrement=False))  # one row
+
+_name = partial(Column, type_=String, primary_key=True)
+_key = partial(Column, type_=BigInteger, primary_key=True, autoincrement=False)
+_text = partial(Column, type_=Text, nullable=False)
+_json = partial(Column, type_=Text, nullable=False, info={"is_json": True})
+_number = partial(Column, type_=BigInteger, nullable=False)
+_optional = partial(Column, type_=BigInteger)
+_flag = partial(Column, type_=Boolean, nullable=False)
+
+OWNER = Table("owner", TABLES, _key("epoch"))  # one row
 JOBS = Table(
     "jobs",
     TABLES,
-    Column("job", String, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("policy", Text, nullable=False),
-    Column("is_stopped", Boolean, nullable=False),
-    Column("is_finished", Boolean, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("attempt", Text, nullable=False),
-    Column("num_restarts", BigInteger, nullable=False),
+    *(_name("job"), _text("name"), _json("policy"), _flag("is_stopped"), _flag("is_finished"), _text("reason")),
+    *(_json("attempt"), _number("num_restarts")),
 )
-_TYPES: dict[str, Any] = {"int": BigInteger, "str": Text, "bool": Boolean}
+_KINDS: dict[str, Any] = {"int": _number, "str": _text, "bool": _flag}
 WORKERS = Table(
     "workers",
     TABLES,
-    Column("job", String, primary_key=True),
-    *(
-        Column(each.name, _TYPES[str(each.type)], primary_key=each.name == "worker", nullable=False)
-        for each in fields(Worker)
-    ),
+    _name("job"),
+    *(_KINDS[str(each.type)](each.name, primary_key=each.name == "worker") for each in fields(Worker)),
 )
 GENERATIONS = Table(
     "generations",
     TABLES,
-    Column("job", String, primary_key=True),
-    Column("number", BigInteger, primary_key=True),
-    Column("members", Text, nullable=False),
-    Column("store_port", BigInteger, nullable=False),
-    Column("continues", BigInteger, nullable=False),
-    Column("max_workers", BigInteger),
-    Column("left_out", Text, nullable=False),
-    Column("is_closed", Boolean, nullable=False),
-    Column("is_broken", Boolean, nullable=False),
-    Column("must_probe", Boolean, nullable=False),
-    Column("is_lost", Boolean, nullable=False),
-    Column("reason", Text, nullable=False),
+    *(_name("job"), _key("number"), _json("members"), _number("store_port"), _number("continues")),
+    *(_optional("max_workers"), _json("left_out"), _flag("is_closed"), _flag("is_broken"), _flag("must_probe")),
+    *(_flag("is_lost"), _text("reason")),
 )
 DATASETS = Table(
     "datasets",
     TABLES,
-    Column("job", String, primary_key=True),
-    Column("dataset", String, primary_key=True),
-    Column("spec", Text, nullable=False),
-    Column("next", BigInteger, nullable=False),
-    Column("next_lease", BigInteger, nullable=False),
-    Column("settled", BigInteger, nullable=False),
-    Column("restored", Text, nullable=False),
+    *(_name("job"), _name("dataset"), _json("spec"), _number("next"), _number("next_lease"), _number("settled")),
+    _text("restored"),
 )
 # One row per process, with all that it holds: the usual call of a worker then writes one row.
 HOLDERS = Table(
     "holders",
     TABLES,
-    Column("job", String, primary_key=True),
-    Column("dataset", String, primary_key=True),
-    Column("worker", String, primary_key=True),
-    Column("incarnation", String, primary_key=True),
-    Column("request", BigInteger, nullable=False),
-    Column("generation", BigInteger, nullable=False),
-    Column("refused", Text, nullable=False),
-    Column("leases", Text, nullable=False),
+    *(_name("job"), _name("dataset"), _name("worker"), _name("incarnation"), _number("request")),
+    *(_number("generation"), _json("refused"), _json("leases")),
 )
 WAITING_LEASES = Table(
     "waiting_leases",
     TABLES,
-    Column("job", String, primary_key=True),
-    Column("dataset", String, primary_key=True),
-    Column("lease", BigInteger, primary_key=True),
-    Column("start", BigInteger, nullable=False),
-    Column("stop", BigInteger, nullable=False),
-    Column("is_takeover", Boolean, nullable=False),
+    *(_name("job"), _name("dataset"), _key("lease"), _number("start"), _number("stop"), _flag("is_takeover")),
 )
 BAD_SHARDS = Table(
     "bad_shards",
     TABLES,
-    Column("job", String, primary_key=True),
-    Column("dataset", String, primary_key=True),
-    Column("start", BigInteger, primary_key=True),
-    Column("failures", BigInteger, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("skipped", Text, nullable=False),
+    *(_name("job"), _name("dataset"), _key("start"), _number("failures"), _text("reason"), _json("skipped")),
 )
 METRICS = Table(
     "metrics",
     TABLES,
-    Column("job", String, primary_key=True),
-    Column("kind", String, primary_key=True),
-    Column("batches", BigInteger, primary_key=True),
-    Column("number", BigInteger, nullable=False),
-    Column("time", Float, nullable=False),
-    Column("epochs", BigInteger),
-    Column("records", BigInteger),
-    Column("metrics", Text, nullable=False),
-    Column("facts", Text, nullable=False),
+    *(_name("job"), _name("kind"), _key("batches"), _number("number"), Column("time", Float, nullable=False)),
+    *(_optional("epochs"), _optional("records"), _json("metrics"), _json("facts")),
     Index("metrics_by_number", "job", "number"),
 )

@@ -17,7 +17,6 @@ import pytest
 
 from everstep import env, wire
 from everstep.client.calls import Coordinator
-from everstep.data.lease_source import RemoteLeaseSource
 from everstep.data.record_index import RecordIndexService
 from everstep.engine import incarnation
 
@@ -248,7 +247,7 @@ def members(play):
             service = RecordIndexService(**numbers, dataset_name="train")
             clients.append(Coordinator(job.server.url, job.server.token, job.coordinator.job))
             service.join_steps(is_newcomer=False)
-            service._begin(RemoteLeaseSource(clients[-1], puppet.name, "train", service._spec))
+            service._begin(clients[-1], puppet.name)
             services.append(service)
             service.regrouped(puppet.generation, [], False)
         return job, puppets, services
@@ -270,7 +269,7 @@ def fetch(service):
 
 
 def test_steps_to_the_end_with_ghosts_for_who_has_nothing(members):
-    job, puppets, services = members(dataset_size=40, num_epochs=2)
+    job, _, services = members(dataset_size=40, num_epochs=2)
     seen, unproved, steps = [], [], 0
     while not all(service.is_end for service in services):
         taken = []
@@ -280,7 +279,7 @@ def test_steps_to_the_end_with_ghosts_for_who_has_nothing(members):
             taken += batch.parts
             seen += [] if batch.is_ghost else records
         for service in services:  # … which proves the one before
-            service.report(unproved, puppets[0].generation, lambda: None)
+            service.report(unproved)
         unproved, steps = taken, steps + 1
         assert steps < 2000
     assert Counter(seen) == Counter([*range(40)] * 2)
@@ -308,7 +307,7 @@ def test_a_lost_members_batch_in_a_committed_step_is_done_and_the_rest_is_read_b
         records = fetch(second)
         batch = second.take()
         seen += [] if batch.is_ghost else records
-        second.report(batch.parts, left.generation, lambda: None)
+        second.report(batch.parts)
     assert Counter(seen) == Counter(set(range(32)) - done)
 
 
@@ -320,8 +319,10 @@ def test_a_report_of_a_generation_that_is_over_is_said_again_in_the_next(members
     a.break_("a socket broke")
     job.together(a.arrive, b.arrive)
     second.regrouped(b.generation, [], True)
-    assert second.holds(others)  # which it was told in the new generation
-    first.report(batch.parts, 1, durable.set)  # it does not know yet
+    with second._leases.changed:
+        assert second._leases.changed.wait_for(lambda: second._leases.is_current, 60)
+        assert second._leases.holds(others.parts)  # which it was told in the new generation
+    first.report(batch.parts, durable.set)  # it does not know yet
     assert not durable.wait(0.6)
     first.regrouped(a.generation, [], False)
     assert durable.wait(60)
@@ -329,7 +330,7 @@ def test_a_report_of_a_generation_that_is_over_is_said_again_in_the_next(members
 
 
 def test_a_slow_worker_gives_back_what_it_has_not_begun(members):
-    _, (a, _), (fast, slow) = members(dataset_size=64, num_minibatches_per_shard=4)
+    _, _, (fast, slow) = members(dataset_size=64, num_minibatches_per_shard=4)
     fetch(slow)
     slow.take()
     seen = []
@@ -338,18 +339,18 @@ def test_a_slow_worker_gives_back_what_it_has_not_begun(members):
         records = fetch(fast)
         batch = fast.take()
         seen += [] if batch.is_ghost else records
-        fast.report(batch.parts, a.generation, lambda: None)
+        fast.report(batch.parts)
     assert len(seen) == 60  # all but the batch that the slow one holds in its hands
 
 
 def test_saved_and_restored_by_all_workers(members):
-    job, (a, _), (first, second) = members(dataset_size=32)
+    job, _, (first, second) = members(dataset_size=32)
     fetch(first), fetch(second)
     used = [first.take(), second.take()]
-    first.report(used[0].parts, a.generation, lambda: None)
+    first.report(used[0].parts)
     saved = first.state_dict(usage=used[1].parts)
     fetch(first)
-    first.report(first.take().parts, a.generation, lambda: None)
+    first.report(first.take().parts)
     wait_for(lambda: job.coordinator.datasets().datasets[0].done == 8)
     for service in (first, second):
         service.load_state_dict(saved)

@@ -165,7 +165,7 @@ def test_records_are_reported_to_a_coordinator_when_the_next_step_has_proved_the
     service = serve(12)
     job, told = Job(service).broadcast(), []
 
-    def report(done: Sequence[LeasePart], generation: int, on_durable: Callable[[], None]) -> None:
+    def report(done: Sequence[LeasePart], on_durable: Callable[[], None]) -> None:
         told.append((job.controller.num_steps, [part.start for part in done]))
         on_durable()
 

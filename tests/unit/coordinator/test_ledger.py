@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from everstep import wire
 from everstep.coordinator.shards.leasing import decide_lease
-from everstep.coordinator.shards.ledger import DatasetMark, Rows, ShardLedger, check_same
+from everstep.coordinator.shards.ledger import ShardLedger, check_same
 from everstep.coordinator.store.store import Store
 from everstep.errors import Refused
 
@@ -27,7 +27,7 @@ def members(ranges):
 
 def new_ledger(**spec):
     numbers = {"size": 10, "batch_size": 2, "minibatches_per_shard": 2} | spec
-    return ShardLedger(Rows(dataset="d", spec=wire.DatasetSpec(**numbers), mark=DatasetMark()))
+    return ShardLedger.new("d", wire.DatasetSpec(**numbers))
 
 
 def take(ledger, key, request=1, now=0.0):
@@ -59,7 +59,7 @@ class Books(RuleBasedStateMachine):
             size=size, epochs=epochs, batch_size=batch_size, minibatches_per_shard=2, is_overlapping=overlaps,
             on_bad_shard=on_bad,
         )  # fmt: skip
-        self.ledger = ShardLedger(Rows(dataset="d", spec=spec, mark=DatasetMark()))
+        self.ledger = ShardLedger.new("d", spec)
         self.held: dict[tuple[str, str], set[int]] = {key: set() for key in WORKERS}
         self.done: set[int] = set()
         self.skipped: set[int] = set()
@@ -226,7 +226,7 @@ def test_or_is_skipped_and_listed():
     ledger.report(part(lease, 0, 2), WORKERS[0], 0.0, may_speak_for_others=False)
     ledger.fail(wire.FailedPart(lease=lease.lease, start=2, count=2, reason="torn"), WORKERS[0], 1)
     assert ledger.is_end and ledger.fatal(1) is None
-    assert ledger.bad_shards() == [wire.BadShard(start=0, failures=1, reason="torn", skipped=[[2, 4]])]
+    assert list(ledger.bad.values()) == [wire.BadShard(start=0, failures=1, reason="torn", skipped=[[2, 4]])]
     assert ledger.checkpoint().done == [[0, 2]]
 
 
@@ -236,7 +236,7 @@ def test_a_ledger_is_small_whatever_the_size():
         lease = take(ledger, WORKERS[0], request + 1)
         ledger.report(part(lease), WORKERS[0], 0.0, may_speak_for_others=False)
     assert ledger.checkpoint().done == [[0, 400]]
-    assert len(json.dumps(ledger.rows().holders[0].leases)) < 10
+    assert len(json.dumps(ledger.rows().kept["holders"][0]["leases"])) < 10
 
 
 def test_other_numbers_are_refused_and_both_are_named():

@@ -7,9 +7,8 @@ import heapq
 import pytest
 
 from everstep import wire
-from everstep.coordinator.shards.fair_share import Load, WorkerPace, decide_share, is_expected
-from everstep.coordinator.shards.leasing import decide_lease
-from everstep.coordinator.shards.ledger import DatasetMark, Rows, ShardLedger
+from everstep.coordinator.shards.leasing import Load, WorkerPace, decide_lease, decide_share, is_expected
+from everstep.coordinator.shards.ledger import ShardLedger
 
 SIZES = {"batch_size": 10, "shard_size": 80}
 
@@ -59,7 +58,7 @@ def simulate(batch_s, num_batches, minibatches_per_shard, epochs=1):
     spec = wire.DatasetSpec(
         size=num_batches * 10, batch_size=10, minibatches_per_shard=minibatches_per_shard, epochs=epochs
     )
-    ledger, now = ShardLedger(Rows(dataset="d", spec=spec, mark=DatasetMark())), 0.0
+    ledger, now = ShardLedger.new("d", spec), 0.0
     keys = [(f"w{n}", "a") for n in range(len(batch_s))]
     for key in keys:
         ledger.heard(key, 1, 0, [])

@@ -53,7 +53,7 @@ def test_what_was_cut_and_not_used_is_cut_again_first():
     first, second = held.cut(), held.cut()
     held.put_back(first.parts)
     assert held.cut() == first
-    assert held.take_out([1]) == [part(1, 4, 2)]
+    assert held.take_out([1]) == (part(1, 4, 2),)
     assert held.num_uncut == 0
     assert held.holds(second.parts)
 

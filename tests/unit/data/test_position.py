@@ -59,7 +59,7 @@ def test_a_state_goes_on_with_another_number_of_micro_batches_at_the_same_sample
     saved, loaded = make_position(size, before), make_position(size, after)
     for _ in range(commits):
         saved.advance()
-    loaded.restore(saved.state_dict())
+    loaded.load_state_dict(saved.state_dict())
     assert place(loaded) == place(saved)
     rest = loaded.size - loaded.samples
     while loaded.epoch == saved.epoch:
@@ -72,9 +72,9 @@ def test_a_state_goes_on_with_another_number_of_micro_batches_at_the_same_sample
 def test_an_empty_state_is_a_fresh_start_and_an_end_of_an_epoch_is_the_next_ones_beginning() -> None:
     position = make_position()
     position.advance()
-    position.restore({})
+    position.load_state_dict({})
     assert place(position) == (0, 0)
-    position.restore({"epoch": 4, "position": 10})
+    position.load_state_dict({"epoch": 4, "position": 10})
     assert place(position) == (5, 0)
 
 
@@ -83,7 +83,7 @@ def test_a_state_of_other_data_is_refused_with_both_numbers(name: str, other: An
     position = make_position()
     own = position.state_dict()[name]
     with pytest.raises(UsageError, match=f"{name}={other} there, {name}={own} here") as caught:
-        position.restore(position.state_dict() | {name: other})
+        position.load_state_dict(position.state_dict() | {name: other})
     assert caught.value.hint
 
 
@@ -125,7 +125,7 @@ def test_who_is_brought_past_the_epochs_end_does_what_the_leader_had_still_to_do
 def test_a_state_without_marks_has_done_what_comes_after_the_epochs_before_it() -> None:
     position = make_position()
     position.expect_after("scheduler")
-    position.restore({"epoch": 2, "position": 4})
+    position.load_state_dict({"epoch": 2, "position": 4})
     assert not after_epoch(position, 1)
     assert after_epoch(position, 2)
 

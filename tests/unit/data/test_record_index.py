@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from everstep import wire
-from everstep.data.local_lease_source import LocalLeaseSource
+from everstep.data.local_leases import LocalLeases
 from everstep.data.record_index import RecordIndexService
 from everstep.errors import CoordinatorUnreachable, JobStopped, PermanentError, UsageError
 
@@ -63,10 +63,8 @@ def loader(service, num_workers=0, **more):
     return DataLoader(Elastic(service, **more), batch_size=service.batch_size, num_workers=num_workers)
 
 
-class SharedLeaseSource(LocalLeaseSource):
-    """One that others take from, too: what they do is said by the test."""
-
-    is_shared = True
+class SharedLeases(LocalLeases):
+    """Others take from them, too: what they do is said by the test."""
 
     def __init__(self, spec, free=None):
         super().__init__("d", spec)
@@ -74,10 +72,7 @@ class SharedLeaseSource(LocalLeaseSource):
         self.calls, self.give_back, self.void, self.error, self.rest = [], [], [], None, True
         self.wake = threading.Condition()
 
-    def call(self, message):
-        return self.call_once(message)
-
-    def call_once(self, message):
+    def report_and_lease(self, worker, message):
         with self.wake:
             self.calls.append(message)
             if self.error is not None:
@@ -86,7 +81,7 @@ class SharedLeaseSource(LocalLeaseSource):
             self.free = None if self.free is None else self.free - wants
             for number in self.void:
                 self._out.pop(number, None)
-            answer = super().call(replace(message, wants=wants))
+            answer = super().report_and_lease(worker, replace(message, wants=wants))
             answer = replace(answer, give_back=self.give_back)
             self.give_back, self.void = [], []
             if message.wants and not wants:
@@ -94,8 +89,14 @@ class SharedLeaseSource(LocalLeaseSource):
             self.wake.notify_all()
             return answer
 
-    def is_rest(self, epoch, number):
-        return self.rest
+    def datasets(self):
+        """What is held here is all that is not done of epoch 0, or another worker holds a sample of it, too."""
+        held = sum(stop - start for left in self._out.values() for start, stop in left)
+        others = 0 if self.rest else 1
+        epoch = wire.EpochView(
+            epoch=0, done=self._spec.size - held - others, leased=held + others, waiting=0, skipped=0
+        )
+        return wire.Datasets(datasets=[replace(self.register_dataset("d", self._spec), epochs=[epoch])])
 
     def heard(self, what, within_s=60.0):
         """Wait for a call of which this is true."""
@@ -112,10 +113,10 @@ def shared(make):
 
     def begin(size=40, free=None, in_steps=True, generation=1, **options):
         service = make(4, dataset_size=size, num_minibatches_per_shard=2, dataset_name="d", **options)
-        source = SharedLeaseSource(service._spec, free)
+        source = SharedLeases(service._spec, free)
         if in_steps:
             service.join_steps(is_newcomer=False)
-        service._begin(source)
+        service._begin(source, "w0")
         if in_steps:
             service.regrouped(generation, [], False)
         return service, source
@@ -329,7 +330,7 @@ def test_what_is_taken_is_what_came_out(shared):
             batch = service.take()
             assert records.tolist() == [p.start + n for p in batch.parts for n in range(p.count)]
             assert (batch.num_records, batch.epoch, batch.is_ghost) == (4, 0, False)
-            service.report(batch.parts, 1, lambda: None)
+            service.report(batch.parts)
             if records[-1] == 39:
                 break
         _wait(lambda service=service: service.is_end)
@@ -369,7 +370,7 @@ def test_the_end_is_when_the_group_says_so(shared):
         for _ in come:
             batch = service.take()
             steps += 1
-            service.report(batch.parts, 1, lambda: None)
+            service.report(batch.parts)
             if service.is_end:
                 service.end()
         assert steps > 2
@@ -382,9 +383,9 @@ def test_reports_are_durable_when_it_is_said(shared):
     come, durable = iter(loader(service)), threading.Event()
     next(come)
     batch = service.take()
-    service.report(batch.parts, 1, durable.set)
+    service.report(batch.parts, durable.set)
     assert durable.wait(60)
-    assert source.checkpoint().done == [[0, 4]]
+    assert source.shard_checkpoint("d").done == [[0, 4]]
 
 
 def test_a_new_generation_is_told_at_once_and_asked_what_is_held(shared):
@@ -398,7 +399,7 @@ def test_a_new_generation_is_told_at_once_and_asked_what_is_held(shared):
     service.regrouped(2, [others], True)
     lost = service.take()
     assert (lost.is_ghost, lost.parts) == (True, ())
-    assert not service.holds(taken)
+    assert not service._leases.holds(taken.parts)
     said = source.heard(lambda call: call.generation == 2)
     assert (said.settles, said.done) == (True, [others])
 
@@ -407,7 +408,7 @@ def test_what_others_need_is_given_back_unless_it_is_cut(shared):
     service, source = shared(free=1)
     next(iter(loader(service)))
     source.give_back = [1]
-    service.report([], 1, lambda: None)
+    service.report([], lambda: None)
     assert source.heard(lambda call: call.returned).returned == [wire.LeasePart(lease=1, start=4, count=4)]
 
 
@@ -428,14 +429,15 @@ def test_a_failure_in_the_background_is_raised_where_records_are_wanted(shared):
             for _ in loader(service, num_workers):
                 pass
     service, _ = shared()
-    service.give_up(PermanentError("no more"))
+    service._leases.give_up(PermanentError("no more"))
     with pytest.raises(PermanentError, match="no more"):
         service.take()
 
 
-def test_a_coordinator_that_is_away_is_no_end_of_the_data(shared):
+def test_a_coordinator_that_is_away_is_no_end_of_the_data(shared, monkeypatch):
+    monkeypatch.setattr("everstep.env.coordinator_deadline_s", lambda: 0.5)
     service, source = shared(free=1, in_steps=False)
-    source.error = CoordinatorUnreachable("gave up after 600.0 s")
+    source.error = CoordinatorUnreachable("not there")
     with pytest.raises(CoordinatorUnreachable, match="gave up"):
         for _ in range(20):
             service.fetch_record_index()

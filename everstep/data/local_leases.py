@@ -1,4 +1,4 @@
-"""Leases without a coordinator: this process serves itself, by the same messages.
+"""Leases without a coordinator: this process serves itself, by the same calls and messages.
 
 Under plain torchrun shard k belongs to rank k % WORLD_SIZE, counted through all epochs; each rank knows of its own
 alone. Nothing is kept: what was done is lost with the process, unless it is saved (`checkpoint`)."""
@@ -16,9 +16,7 @@ MINIBATCHES_PER_SHARD = wire.Policy().minibatches_per_shard
 SHARD_FAILURES = wire.Policy().shard_failures
 
 
-class LocalLeaseSource:
-    is_shared = False
-
+class LocalLeases:
     def __init__(self, dataset: str, spec: wire.DatasetSpec, *, rank: int = 0, num_workers: int = 1) -> None:
         self._dataset = dataset
         self._spec = replace(spec, minibatches_per_shard=spec.minibatches_per_shard or MINIBATCHES_PER_SHARD)
@@ -26,18 +24,17 @@ class LocalLeaseSource:
         self._shard_size = spec.batch_size * (self._spec.minibatches_per_shard or 1)
         self._bad: dict[int, wire.BadShard] = {}
         self._done: Ranges = ()
-        self._num_leases = self._request = 0
+        self._num_leases = 0
         self._restored = ""
         self._begin()
 
-    def register(self) -> wire.DatasetSpec:
-        return self._spec
+    def register_dataset(self, dataset: str, spec: wire.DatasetSpec) -> wire.DatasetView:
+        done, bad = size(self._done), list(self._bad.values())
+        return wire.DatasetView(
+            dataset=dataset, spec=self._spec, done=done, is_end=False, epochs=[], bad_shards=bad, reason=""
+        )
 
-    def request(self) -> tuple[str, int]:
-        self._request += 1
-        return "local", self._request
-
-    def call(self, message: wire.LeaseRequest) -> wire.Leased:
+    def report_and_lease(self, _worker: str, message: wire.LeaseRequest) -> wire.Leased:
         refused = [self._refuse(part) for part in message.done if not self._report(part)]
         for part in message.returned:
             self._again += [(part.start, part.start + part.count)] if self._take_out(part) else []
@@ -54,18 +51,13 @@ class LocalLeaseSource:
             reason="" if not self._is_exhausted() else "all samples of this worker have been leased",
         )
 
-    call_once = call
-
-    def is_rest(self, epoch: int, number: int) -> bool:
-        return True  # it is asked when no more can be had
-
-    def checkpoint(self) -> wire.ShardCheckpoint:
+    def shard_checkpoint(self, _dataset: str) -> wire.ShardCheckpoint:
         spec = self._spec
         done = [list(each) for each in self._done]
         bad = list(self._bad.values())
         return wire.ShardCheckpoint(size=spec.size, shuffle=spec.shuffle, seed=spec.seed, done=done, bad_shards=bad)
 
-    def restore(self, message: wire.RestoreShards) -> None:
+    def restore_shards(self, _dataset: str, message: wire.RestoreShards) -> None:
         if self._restored == message.request:
             return
         saved, spec = message.checkpoint, self._spec

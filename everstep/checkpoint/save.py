@@ -148,7 +148,7 @@ class SavePipeline:
     # --- the saver ------------------------------------------------------------------------------------
 
     def _connect(self) -> SaverConnection | None:
-        path = env.saver_path()
+        path = env.path(env.SAVER)
         if path is None or self._storage.uri.partition("://")[0] in _OWN_MEMORY:
             return None
         try:

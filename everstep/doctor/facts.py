@@ -96,7 +96,7 @@ def gather(
     clock_s, problem = _ask(coordinator) if coordinator is not None else (None, None)
     return Facts(
         python=platform.python_version(),
-        torch=torch or ask_torch(env.python() or sys.executable),
+        torch=torch or ask_torch(env.value("PYTHON_EXEC") or sys.executable),
         num_cpus=count_cpus(),
         num_gpus=count_gpus(),
         driver=_driver(),
@@ -169,12 +169,12 @@ def _names() -> NameFacts:
         found = _within(NAMES_S, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
         addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in found))
     except OSError as error:
-        return NameFacts(host=host, problem=error.strerror or str(error), interface=env.gloo_interface())
+        return NameFacts(host=host, problem=error.strerror or str(error), interface=env.value("GLOO_SOCKET_IFNAME"))
     try:
         reverse = _within(NAMES_S, lambda: socket.gethostbyaddr(addresses[0])[0])
     except OSError:
         reverse = ""
-    return NameFacts(host=host, addresses=addresses, reverse=reverse, interface=env.gloo_interface())
+    return NameFacts(host=host, addresses=addresses, reverse=reverse, interface=env.value("GLOO_SOCKET_IFNAME"))
 
 
 def _within(limit_s: float, call: Callable[[], T]) -> T:

@@ -77,7 +77,7 @@ def _meet(store: dist.Store, where: str, size: int) -> None:
 
 def _measure_alone(rank: int, *, has_peers: bool) -> NodeReport:
     url, token = env.coordinator_url(), env.token()
-    address = env.address() or (address_towards(url) if url else "127.0.0.1")
+    address = env.value(env.ADDRESS) or (address_towards(url) if url else "127.0.0.1")
     report = NodeReport(
         rank=rank,
         node=socket.gethostname(),

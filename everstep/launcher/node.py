@@ -87,7 +87,7 @@ def worker_command(script: str, args: list[str], *, is_module: bool = False, is_
         )
     if is_program:
         return [script, *args]
-    return [env.python() or sys.executable, "-u", *(["-m"] if is_module else []), script, *args]
+    return [env.value("PYTHON_EXEC") or sys.executable, "-u", *(["-m"] if is_module else []), script, *args]
 
 
 def common_environment(outer: Mapping[str, str], num_workers: int) -> dict[str, str]:

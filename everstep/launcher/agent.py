@@ -23,9 +23,7 @@ from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError
 from everstep.events import emit
 from everstep.ipc.event_loop import EventLoop
-from everstep.ipc.progress_page import (
-    allocate,
-)
+from everstep.ipc.progress_page import allocate
 from everstep.launcher.cleanup import Sweeper
 from everstep.launcher.decisions import (
     TOLD_AFTER_S,
@@ -207,8 +205,7 @@ class Agent:
     def _drop_due(self) -> None:
         """An attempt that was over before it began here: no node must wait for its workers' end."""
         due, self._due = self._due, None
-        for name in due.workers if due else []:
-            self._reporter.report_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
+        self._report_never_started(due.workers if due else [])
 
     def _report_never_started(self, past: Sequence[str]) -> None:
         """An attempt may begin and be over while the coordinator does not hear from us: then only we know that our part
@@ -227,7 +224,7 @@ class Agent:
         self._is_ending = self._is_ending or reserved is None  # the job was over before we heard of it
         if place is None or reserved is None or self._is_ending:
             return
-        used, allowed = reserved.num_restarts, place.max_restarts
+        used, allowed = reserved.num_restarts, place.order.max_restarts
         if not reserved.worker:
             self._refused.add(place.worker)
             budget = f"{used} of {allowed} restarts are used" if allowed else "no restart is allowed (--max-restarts)"
@@ -249,8 +246,8 @@ class Agent:
         except OSError as error:  # a full disk, no process left: the other workers of this node continue
             self._say(f"{worker} cannot be started: {error}")
             self._reporter.report_exit(worker, WorkerExit(exit_code=1))
-            self._ends.append(WorkerEnd(worker=worker, exit=Exit(code=1), attempt=place.attempt))
             ended = Exit(code=1)
+            self._ends.append(WorkerEnd(worker=worker, exit=ended, attempt=place.order.number))
             if decide_replacement(ended, is_ending=self._is_ending, is_regrouping=self._is_regrouping).is_replaced:
                 self._ask_replacement(place, delay_s=_NO_ROOM_S)
             return
@@ -275,7 +272,7 @@ class Agent:
         self._note_end()
         end = worker.end_with(ended)
         self._ends.append(end)
-        if worker.place.max_restarts == 0:
+        if worker.place.order.max_restarts == 0:
             self._refused.add(name)
         emit(
             "worker.exited",
@@ -435,9 +432,12 @@ class Agent:
             self._reporter.report_leaving(f"its agent got {signal.Signals(number).name}")
             self._terminate_all()
 
-    def _terminate_all(self) -> None:
+    def _await_none(self) -> None:
         self._awaited.clear()
         self._drop_due()
+
+    def _terminate_all(self) -> None:
+        self._await_none()
         for worker in list(self._workers.values()):
             self._terminate(worker)
         grace_s = self._node.shutdown_s
@@ -448,8 +448,7 @@ class Agent:
         for worker in list(self._workers.values()):
             self._kill(worker, reason)
             self._bury(worker)
-        self._awaited.clear()
-        self._drop_due()
+        self._await_none()
 
     def _give_up(self, error: EverstepError) -> None:
         if self._is_ending:

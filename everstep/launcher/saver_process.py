@@ -7,7 +7,6 @@ torch."""
 from __future__ import annotations
 
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,18 +16,12 @@ from everstep.checkpoint.saver.messages import KINDS, Said
 from everstep.events import emit
 from everstep.ipc.event_loop import EventLoop
 from everstep.ipc.local_socket import listen, pair, receive_packet
-from everstep.process import reap_detached, start_detached
+from everstep.process import program_command, reap_detached, start_detached
 from everstep.storage import private_file
 from everstep.waiting import SAID_AFTER_S
 
 WRITE_OUT_S = 600.0  # an agent waits this long for the last states to be written; its saver continues
 _MAX_STARTS = 8  # of its process; after that, workers write for themselves
-
-# The folder that it is started in must not be on its path: the modules there are the user's.
-_PROGRAM = (
-    "import sys; getattr(sys.flags, 'safe_path', False) or sys.path.pop(0); "
-    "from everstep.checkpoint.saver.process import main; main()"
-)
 
 
 class SaverProcess:
@@ -96,7 +89,7 @@ class SaverProcess:
         assert self._listener is not None
         with theirs, private_file.append(f"{self._path}.log") as output:
             files = [self._listener.fileno(), theirs.fileno()]
-            command = [sys.executable, "-u", "-c", _PROGRAM, *(str(file) for file in files)]
+            command = program_command("everstep.checkpoint.saver.process", *map(str, files))
             return start_detached(command, env=env.everything(), output=output, descriptors=files)
 
     def _hear(self) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from everstep import env
-from everstep.nursery import exit, interrupt
+from everstep.nursery import exit
 from everstep.nursery.process_title import set_title
 from everstep.nursery.programs import PythonProgram, python_program, read_early
 from everstep.nursery.server import ForkedWorker
@@ -144,7 +144,7 @@ def _as_top_level(run: Callable[[], None]) -> None:
             sys.last_exc = error
         sys.excepthook(type(error), error, trace)
         if isinstance(error, KeyboardInterrupt):
-            interrupt.note()
+            exit.note_interrupt()
         sys.exit(1)
 
 

@@ -24,7 +24,7 @@ from everstep.errors import EverstepError, UsageError
 from everstep.launcher.local_coordinator import CoordinatorFiles, private_directory, start_coordinator
 from everstep.launcher.logs import tail
 from everstep.launcher.worker_files import WorkerFiles
-from everstep.process import Child, wait_for_end
+from everstep.process import Child, kill_group, wait_for_end
 from everstep.retry import patiently
 from everstep.testing.network import Network
 from everstep.testing.tape import Event, Tape, is_match
@@ -140,7 +140,7 @@ class Cluster:
         for node in self._nodes:
             node.agent.signal(signal.SIGKILL)  # first, lest it replace the workers; the kernel ends them with it …
         for event in self.events("worker.started"):
-            _kill_group(event["pid"])  # … but not what they have started
+            kill_group(event["pid"])  # … but not what they have started
             wait_for_end(event["pid"], _END_S)
         for node in self._nodes:
             node.agent.kill()
@@ -416,10 +416,3 @@ class Cluster:
                 os.kill(event["pid"], number)
             except ProcessLookupError:
                 pass
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

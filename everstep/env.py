@@ -291,9 +291,6 @@ def read_token(path: Path) -> str:
 
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
-        raise UsageError(
-            f"token file {path} has mode {mode:04o}: others can read it",
-            hint=f"chmod 600 {path}",
-            code="token-file-readable-by-others",
-        )
+        problem = f"token file {path} has mode {mode:04o}: others can read it"
+        raise UsageError(problem, hint=f"chmod 600 {path}", code="token-file-readable-by-others")
     return path.read_text().strip()

@@ -178,8 +178,8 @@ def own_command(name: str, options: Mapping[str, str]) -> list[str]:
 
 
 def program_command(module: str, *arguments: str) -> list[str]:
-    """Run `main()` of a module of ours. The folder that it is started in must not be on its path: the modules there are
-    the user's."""
+    """Run a module's `main()`. The folder that it is started in must not be on its path: the modules there are the
+    user's."""
     safe = "import sys; getattr(sys.flags, 'safe_path', False) or sys.path.pop(0)"
     return [sys.executable, "-u", "-c", f"{safe}; from {module} import main; main()", *arguments]
 

@@ -54,9 +54,8 @@ def private_directory(path: Path) -> Path:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(
-            f"cannot make the folder {path}: {error.strerror}", hint="see --log-dir", code="folder-not-made"
-        ) from None
+        problem = f"cannot make the folder {path}: {error.strerror}"
+        raise UsageError(problem, hint="see --log-dir", code="folder-not-made") from None
     return path.resolve()
 
 
@@ -121,13 +120,10 @@ def await_ready(child: Child, files: CoordinatorFiles, patience_s: float) -> str
         if files.ready.exists() and (url := files.ready.read_text().strip()):
             return url
         if (ended := child.wait(0.005)) is not None:
-            raise PermanentError(
-                "\n  ".join([f"the coordinator ended: {ended}", *tail(files.log)]), code="coordinator-ended"
-            )
-    raise PermanentError(
-        "\n  ".join([f"the coordinator did not answer within {patience_s:.0f} s", *tail(files.log)]),
-        code="coordinator-start-timed-out",
-    )
+            problem = "\n  ".join([f"the coordinator ended: {ended}", *tail(files.log)])
+            raise PermanentError(problem, code="coordinator-ended")
+    problem = "\n  ".join([f"the coordinator did not answer within {patience_s:.0f} s", *tail(files.log)])
+    raise PermanentError(problem, code="coordinator-start-timed-out")
 
 
 class LocalCoordinator:

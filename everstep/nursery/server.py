@@ -28,9 +28,11 @@ from everstep.nursery.messages import (
     Started,
     StartWorker,
 )
+from everstep.nursery.preload import ask_fork
 from everstep.process import collect_exit, kill_group
 
 _PR_SET_PDEATHSIG = 1
+_COUNT_S = 60.0  # the driver may take its time
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -220,17 +222,4 @@ def count_gpus() -> int:
     """How many GPUs torch would use; asked in a fork, lest the nursery itself get in touch with CUDA."""
     import torch
 
-    ours, theirs = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        number = 0
-        try:
-            number = torch.cuda.device_count()
-        finally:
-            os.write(theirs, str(number).encode())
-            os._exit(0)
-    os.close(theirs)
-    with open(ours) as pipe:
-        number = int(pipe.read() or 0)
-    os.waitpid(pid, 0)
-    return number
+    return ask_fork(torch.cuda.device_count, _COUNT_S) or 0

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar
@@ -69,12 +70,9 @@ class Result:
         """The one digest that all workers that finished reported."""
         digests = {event["worker"]: event["weights_digest"] for event in self.outputs if "weights_digest" in event}
         if len(set(digests.values())) != 1:
+            told = f"different digests: {digests}" if digests else "no digest"
             hint = 'emit("result", weights_digest=everstep.weights_digest(model)) at the end, from everstep.events'
-            told = f"different ones: {digests}" if digests else "none"
-            raise ClusterError(
-                f"workers that finished must all report one digest, but reported {told}: {hint}",
-                code="cluster-digests-differ",
-            )
+            raise ClusterError(f"workers that finished reported {told}", hint=hint, code="cluster-digests-differ")
         return str(next(iter(digests.values())))
 
 
@@ -158,9 +156,8 @@ class Cluster:
         hosts = [*range(1, self._network.num_hosts + 1)] if self._network is not None else [None]
         per_host, rest = divmod(workers, len(hosts))
         if rest:
-            raise UsageError(
-                f"{workers} workers do not split evenly over {len(hosts)} hosts", code="cluster-workers-uneven"
-            )
+            problem = f"{workers} workers do not split evenly over {len(hosts)} hosts"
+            raise UsageError(problem, code="cluster-workers-uneven")
         policy = dataclasses.replace(
             self._policy,
             start_workers=workers,
@@ -176,9 +173,7 @@ class Cluster:
     def add(self, n: int = 1, *, host: int | None = None) -> list[str]:
         """Start one more node with `n` workers; returns their names once their processes run."""
         if self._network is not None and host is None:
-            raise UsageError(
-                "a node in a cluster with hosts needs a host", hint="add(n, host=1)", code="cluster-host-missing"
-            )
+            raise UsageError("which host is the node on?", hint="add(n, host=1)", code="cluster-host-missing")
         return self._await_workers(self._start_node(n, host), n)
 
     def _start_node(self, num_workers: int, host: int | None) -> str:
@@ -298,10 +293,8 @@ class Cluster:
         deadline = time.monotonic() + timeout_s
         for node in self._nodes:
             if not self._is_out(node) and node.agent.wait(max(0.0, deadline - time.monotonic())) is None:
-                raise ClusterError(
-                    f"{node.name} did not end within {timeout_s:.0f} s\n{self._story()}",
-                    code="cluster-node-did-not-end",
-                )
+                problem = f"{node.name} did not end within {timeout_s:.0f} s\n{self._story()}"
+                raise ClusterError(problem, code="cluster-node-did-not-end")
         ends = {node.name: node.agent.wait(0) for node in self._nodes}
         result = Result(
             exit_codes={name: end.code for name, end in ends.items() if end is not None},
@@ -412,7 +405,5 @@ class Cluster:
 
     def _signal_node(self, node: _ClusterNode, number: int) -> None:
         for event in self.events("worker.started", agent=node.name):
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(event["pid"], number)
-            except ProcessLookupError:
-                pass

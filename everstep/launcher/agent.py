@@ -41,8 +41,8 @@ from everstep.launcher.reporting import AgentReporter
 from everstep.launcher.saver_process import SaverProcess
 from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
-from everstep.launcher.worker_files import open_log
 from everstep.process import RUNNING, STOPPED, Exit, Orphans, ending_code
+from everstep.storage import private_file
 from everstep.wire import (
     AgentOrders,
     AgentReport,
@@ -241,7 +241,8 @@ class Agent:
         try:
             files.make(attempt=place.num_restarts, local_rank=place.local_rank)
             allocate(files.board)
-            with open_log(files.stdout) as output, open_log(files.stderr) as errors:
+            # Appending, so that what a worker starts itself may write to it too.
+            with private_file.append(files.stdout) as output, private_file.append(files.stderr) as errors:
                 child = self._starter.start(self._node.command, env=environment, output=output, errors=errors)
         except OSError as error:  # a full disk, no process left: the other workers of this node continue
             self._say(f"{worker} cannot be started: {error}")

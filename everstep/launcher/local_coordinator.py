@@ -141,14 +141,10 @@ class LocalCoordinator:
         """`start` starts the first one."""
         self._files, self._say, self._host, self._port, self._start = files, say, host, port, start
         self._child: Child | None = None
-        self._url = ""
+        self.url = ""
         self._error: EverstepError | OSError | None = None
         self._is_ready, self._is_closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._keep, name="local coordinator", daemon=True)
-
-    @property
-    def url(self) -> str:
-        return self._url
 
     def __enter__(self) -> LocalCoordinator:
         self._thread.start()
@@ -167,13 +163,13 @@ class LocalCoordinator:
     def _keep(self) -> None:
         # In this thread, because the kernel ends a child with the thread that started it.
         try:
-            self._child, self._url = start_coordinator(self._files, host=self._host, port=self._port, start=self._start)
+            self._child, self.url = start_coordinator(self._files, host=self._host, port=self._port, start=self._start)
         except (EverstepError, OSError) as error:
             self._error = error
             return
         finally:
             self._is_ready.set()
-        port = int(self._url.rsplit(":", 1)[1])
+        port = int(self.url.rsplit(":", 1)[1])
         while not self._is_closing.is_set():
             ended = self._child.wait()
             if not self._is_closing.is_set():

@@ -57,7 +57,7 @@ class NurseryClient:
         self._awaited: set[int] = set()
         self._codes: dict[int, int] = {}
         self._num_gpus: int | None = None
-        self._is_gone = False
+        self.is_gone = False
         self.pid = 0
         self.problem = ""  # why it will never be of use
 
@@ -77,20 +77,16 @@ class NurseryClient:
 
     @property
     def is_ready(self) -> bool:
-        return bool(self.pid) and not self.problem and not self._is_gone
-
-    @property
-    def is_gone(self) -> bool:
-        return self._is_gone
+        return bool(self.pid) and not self.problem and not self.is_gone
 
     def hear(self) -> None:
         """Read all messages that have arrived."""
-        while not self._is_gone and self._take(0.0):
+        while not self.is_gone and self._take(0.0):
             pass
 
     def await_ready(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
-        while not self.pid and not self._is_gone and self._take(max(0.0, deadline - time.monotonic())):
+        while not self.pid and not self.is_gone and self._take(max(0.0, deadline - time.monotonic())):
             pass
         return self.is_ready
 
@@ -138,7 +134,7 @@ class NurseryClient:
 
     def close(self) -> None:
         """Its workers end with the connection; a nursery of our own ends as well."""
-        self._is_gone = True
+        self.is_gone = True
         self._line.close()
         if self._process is not None:
             self._process.wait(_END_S)
@@ -173,17 +169,17 @@ class NurseryClient:
         return -signal.SIGKILL if code is None else code
 
     def _take_or_give_up(self, deadline: float) -> None:
-        if self._is_gone:
+        if self.is_gone:
             raise NurseryGone("it has ended")
         if not self._take(max(0.0, deadline - time.monotonic())):
-            raise NurseryGone("it has ended" if self._is_gone else f"no answer within {_ANSWER_S:.0f} s")
+            raise NurseryGone("it has ended" if self.is_gone else f"no answer within {_ANSWER_S:.0f} s")
 
     def _take(self, timeout_s: float) -> bool:
         """Whether something came in time."""
         try:
             received = receive_packet(self._line, KINDS, timeout_s)
         except EOFError:
-            self._is_gone = True
+            self.is_gone = True
             return False
         if received is not None:
             self._note(*received)

@@ -374,26 +374,10 @@ class Cluster:
         """SIGTERM to the agent of this worker: the node is asked to go."""
         self._node_of(worker).agent.signal(signal.SIGTERM)
 
-    def cut(self, host: int) -> None:
-        """Pull the host's cable. The coordinator is on host 0, the workers' hosts are numbered from 1."""
-        self._hosts.cut(host)
-
-    def mend(self, host: int) -> None:
-        self._hosts.mend(host)
-
-    def crash(self, host: int) -> None:
-        """The host is gone, with its agent and workers. After `mend`, it can have a new node: `add(host=…)`."""
-        self._hosts.crash(host)
-
-    def cut_between(self, one: int, other: int) -> None:
-        """These two hosts lose each other; both still reach the coordinator and the rest."""
-        self._hosts.cut_between(one, other)
-
-    def mend_between(self, one: int, other: int) -> None:
-        self._hosts.mend_between(one, other)
-
     @property
-    def _hosts(self) -> Network:
+    def hosts(self) -> Network:
+        """To cut, mend and crash. The coordinator is on host 0, the workers' hosts are numbered from 1. One that
+        crashed can have a new node after `mend`: `add(host=…)`."""
         if self._network is None:
             raise UsageError("this cluster has one network", hint="Cluster(…, hosts=3)", code="cluster-without-hosts")
         return self._network

@@ -270,19 +270,13 @@ class Agent:
         self._report_exit(worker, ended.code)  # first of all: the others wait for nothing else
         self._sweeper.forget(worker.child.pid)
         del self._workers[name]
-        self._note_end()
+        self._ended_at, self._told_wait = time.monotonic(), ""
         end = worker.end_with(ended)
         self._ends.append(end)
         if worker.place.order.max_restarts == 0:
             self._refused.add(name)
-        emit(
-            "worker.exited",
-            worker=name,
-            exit_code=ended.code,
-            signal=ended.signal,
-            step=end.step,
-            micro_batch=end.micro_batch,
-        )
+        reached = {"step": end.step, "micro_batch": end.micro_batch}
+        emit("worker.exited", worker=name, exit_code=ended.code, signal=ended.signal, **reached)
         is_ending = self._is_ending or self._is_ending_attempt
         num_left = len(self._workers)
         choice = decide_replacement(ended, is_ending=is_ending, is_regrouping=self._is_regrouping, num_left=num_left)
@@ -342,7 +336,7 @@ class Agent:
         self._follow_attempt(orders)
         if orders.is_ended and self._job is None and self._signal_number is None:
             self._is_ending = True
-            self._note_end()
+            self._ended_at, self._told_wait = time.monotonic(), ""
             self._job = JobEnd(is_finished=not orders.reason, stop_reason=orders.reason)
             if orders.reason:
                 self._say(f"the job was stopped: {orders.reason}")
@@ -366,9 +360,6 @@ class Agent:
             if is_news and not self._workers:
                 self._starter.when_settled(self._begin_due)
         self._report_never_started(orders.past)
-
-    def _note_end(self) -> None:
-        self._ended_at, self._told_wait = time.monotonic(), ""
 
     def _wants_view(self) -> bool:
         """Whether a worker is late that ought to have ended. Called from the reporter's thread, too."""
@@ -433,12 +424,9 @@ class Agent:
             self._reporter.report_leaving(f"its agent got {signal.Signals(number).name}")
             self._terminate_all()
 
-    def _await_none(self) -> None:
+    def _terminate_all(self) -> None:
         self._awaited.clear()
         self._drop_due()
-
-    def _terminate_all(self) -> None:
-        self._await_none()
         for worker in list(self._workers.values()):
             self._terminate(worker)
         grace_s = self._node.shutdown_s
@@ -449,7 +437,8 @@ class Agent:
         for worker in list(self._workers.values()):
             self._kill(worker, reason)
             self._bury(worker)
-        self._await_none()
+        self._awaited.clear()
+        self._drop_due()
 
     def _give_up(self, error: EverstepError) -> None:
         if self._is_ending:

@@ -44,11 +44,11 @@ def everstep_losses(way: str, rounds: int) -> list[Taken]:
             full = full_generation(cluster, HOSTS)
             wait_for_random_phase()
             lost_at = time.monotonic()
-            cluster.crash(VICTIM) if way == CRASH else cluster.cut(VICTIM)
+            cluster.hosts.crash(VICTIM) if way == CRASH else cluster.hosts.cut(VICTIM)
             after = {"generation": lambda number, full=full: number > full, "size": HOSTS - 1}
             found = until(lambda: bool(cluster.events("step.committed", **after)), NEVER_S)  # noqa: B023
             taken.append(cluster.events("step.committed", **after)[0]["t"] - lost_at if found else None)
-            cluster.mend(VICTIM)
+            cluster.hosts.mend(VICTIM)
             if way == CRASH:
                 cluster.add(host=VICTIM)
     return taken

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from typing import Any
 from urllib.parse import urlsplit
 
 from everstep.errors import UsageError
@@ -21,12 +22,8 @@ def family_of(address: str) -> socket.AddressFamily:
 def address_towards(target: str) -> str:
     """The address that this machine reaches another from. `target`: its name or address, or a URL with it."""
     host = (urlsplit(target).hostname or "") if "://" in target else target
-    try:
-        found = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)
-    except OSError as error:
-        raise _no_address(host, error) from None
     problem: OSError | None = None
-    for family, kind, _, _, there in found:
+    for family, kind, _, _, there in _resolved(host, _ANY_PORT, socket.SOCK_DGRAM):
         with socket.socket(family, kind) as probe:
             try:
                 probe.connect(there)
@@ -40,10 +37,7 @@ def own_address(name: str) -> str:
     """Where others reach this machine, by a name or an address of it. The name of many machines leads only to
     themselves (127.0.1.1): then it is the address that this machine would reach the world from. If the name is another
     machine's, it is the address that this one would reach that from."""
-    try:
-        addresses = [str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
-    except OSError as error:
-        raise _no_address(name, error) from None
+    addresses = [str(found[4][0]) for found in _resolved(name)]
     if not can_bind(addresses[0]):
         return _towards(addresses[0]) or addresses[0]
     is_local = name == "localhost" or name in addresses
@@ -53,11 +47,7 @@ def own_address(name: str) -> str:
 
 def is_here(host: str) -> bool:
     """Whether a name or an address is this machine's: only then can a process listen there."""
-    try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise _no_address(host, error) from None
-    return any(can_bind(str(target[0])) for *_, target in found)
+    return any(can_bind(str(target[0])) for *_, target in _resolved(host))
 
 
 def can_bind(address: str, port: int = 0, *, is_reused: bool = False) -> bool:
@@ -109,6 +99,10 @@ def _towards(target: str) -> str | None:
         return None
 
 
-def _no_address(host: str, error: OSError) -> UsageError:
-    hint = "give a name that this machine can resolve, or an address"
-    return UsageError(f"{host} has no address: {error.strerror}", hint=hint, code="host-has-no-address")
+def _resolved(host: str, port: int = 0, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[tuple[Any, ...]]:
+    try:
+        return [*socket.getaddrinfo(host, port, type=kind)]
+    except OSError as error:
+        hint = "give a name that this machine can resolve, or an address"
+        problem = f"{host} has no address: {error.strerror}"
+        raise UsageError(problem, hint=hint, code="host-has-no-address") from None

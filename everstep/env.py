@@ -145,6 +145,11 @@ def value(name: str) -> str | None:
     return os.environ.get(name) or None
 
 
+def path(name: str) -> Path | None:
+    found = value(name)
+    return Path(found) if found else None
+
+
 def update(values: Mapping[str, str]) -> None:
     """For this process and all that it starts."""
     os.environ.update(values)
@@ -165,11 +170,7 @@ def set_default(name: str, value: str) -> None:
 
 
 def coordinator_url() -> str | None:
-    return os.environ.get(COORDINATOR) or None
-
-
-def ca_file() -> str | None:
-    return os.environ.get(CA) or None
+    return value(COORDINATOR)
 
 
 def trust(path: Path | None) -> Path | None:
@@ -187,58 +188,14 @@ def worker() -> str:
     return os.environ.get(WORKER, "")
 
 
-def address() -> str | None:
-    return os.environ.get(ADDRESS) or None
-
-
-def events_path() -> str | None:
-    return os.environ.get(EVENTS) or None
-
-
 def share_events(path: Path) -> Path:
     """The file for the events of this process and all that it starts; `path`, unless it is set already."""
     return Path(os.environ.setdefault(EVENTS, str(path)))
 
 
-def are_events_checked() -> bool:
-    return os.environ.get(CHECK_EVENTS) == "1"
-
-
-def board_path() -> str | None:
-    return os.environ.get(BOARD) or None
-
-
-def saver_path() -> Path | None:
-    path = os.environ.get(SAVER)
-    return Path(path) if path else None
-
-
-def experiment_path() -> Path | None:
-    path = os.environ.get(EXPERIMENT)
-    return Path(path) if path else None
-
-
-def secrets_file() -> str | None:
-    """A path or a URI."""
-    return os.environ.get(SECRETS_FILE) or None
-
-
 def oci_secrets() -> dict[str, str]:
     pairs = [pair.partition("=") for pair in os.environ.get(OCI_SECRETS, "").split(",") if pair]
     return {name: ocid for name, _, ocid in pairs}
-
-
-def is_job_run() -> bool:
-    """Whether this is a node that OCI's Data Science service has started."""
-    return "JOB_RUN_OCID" in os.environ
-
-
-def network() -> str | None:
-    return os.environ.get(NETWORK) or None
-
-
-def oci_endpoint() -> str:
-    return os.environ.get(OCI_ENDPOINT, "")
 
 
 def take_set_up() -> bool:
@@ -272,11 +229,6 @@ def node_rank() -> int:
     return int(os.environ.get("GROUP_RANK", "0"))
 
 
-def chief_address() -> str:
-    """The address of rank 0, from torchrun's variables; without them, this machine's."""
-    return os.environ.get("MASTER_ADDR") or "127.0.0.1"
-
-
 def is_one_node() -> bool:
     """Whether all workers were started on this node, from torchrun's variables."""
     return os.environ.get("WORLD_SIZE", "1") == os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1"))
@@ -284,11 +236,6 @@ def is_one_node() -> bool:
 
 def coordinator_deadline_s() -> float:
     return float(os.environ.get(COORDINATOR_DEADLINE, "600"))
-
-
-def python() -> str | None:
-    """The interpreter that torchrun's users have chosen for their workers."""
-    return os.environ.get("PYTHON_EXEC") or None
 
 
 def visible_gpus() -> str | None:
@@ -301,19 +248,9 @@ def runtime_folder() -> Path:
     return Path(runtime) / "everstep" if runtime else Path(tempfile.gettempdir()) / f"everstep-{os.geteuid()}"
 
 
-def slurm_job() -> str:
-    """The number of the Slurm job that this process is in; "" if none."""
-    return os.environ.get("SLURM_JOB_ID", "")
-
-
 def pbs_job() -> str:
     """The id of the PBS job whose script, or interactive shell, this process is in; "" if none."""
     return os.environ.get("PBS_JOBID", "") if os.environ.get("PBS_NODEFILE") else ""
-
-
-def gloo_interface() -> str | None:
-    """The network interface for gloo, instead of the one of the host's name."""
-    return os.environ.get("GLOO_SOCKET_IFNAME") or None
 
 
 def torchrun_size() -> int:
@@ -340,11 +277,6 @@ def torchrun_master() -> tuple[str, int]:
     return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
 
-def has_agent_store() -> bool:
-    """Whether torchrun's agent, not rank 0, opens the workers' store."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
 def token() -> str | None:
     """The bearer token: the variable, else the file. Refuses a file that others can read."""
     if value := os.environ.get(TOKEN):
@@ -359,9 +291,6 @@ def read_token(path: Path) -> str:
 
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
-        raise UsageError(
-            f"token file {path} has mode {mode:04o}: others can read it",
-            hint=f"chmod 600 {path}",
-            code="token-file-readable-by-others",
-        )
+        problem = f"token file {path} has mode {mode:04o}: others can read it"
+        raise UsageError(problem, hint=f"chmod 600 {path}", code="token-file-readable-by-others")
     return path.read_text().strip()

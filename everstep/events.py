@@ -136,7 +136,7 @@ _is_torn = False  # the last line was cut short: the next one must not be taken 
 def emit(event: str, /, **facts: Any) -> None:
     """Append one event, with the sender's `pid` and `worker` unless given. Never raises, but for an event of the
     package that is not declared, where tests ask for that (EVERSTEP_CHECK_EVENTS)."""
-    if env.are_events_checked() and sys._getframe(1).f_globals["__name__"].startswith("everstep."):
+    if env.value(env.CHECK_EVENTS) == "1" and sys._getframe(1).f_globals["__name__"].startswith("everstep."):
         check(event, facts)
     try:
         _write({"event": event, "t": time.monotonic(), "pid": os.getpid(), "worker": env.worker(), **facts})
@@ -160,12 +160,12 @@ def _drop(event: str, error: Exception) -> None:
     global num_dropped
     num_dropped += 1
     if num_dropped == 1:
-        log.warning("dropped event %s, which cannot be written to %s: %s", event, env.events_path(), error)
+        log.warning("dropped event %s, which cannot be written to %s: %s", event, env.value(env.EVENTS), error)
 
 
 def _descriptor() -> int | None:
     global _file
-    path = env.events_path()
+    path = env.value(env.EVENTS)
     if path is None:
         return None
     if _file is None or _file[:2] != (path, os.getpid()):

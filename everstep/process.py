@@ -177,6 +177,20 @@ def own_command(name: str, options: Mapping[str, str]) -> list[str]:
     return [sys.executable, "-u", "-m", "everstep", name, *(part for pair in options.items() for part in pair)]
 
 
+def program_command(module: str, *arguments: str) -> list[str]:
+    """Run a module's `main()`. The folder that it is started in must not be on its path: the modules there are the
+    user's."""
+    safe = "import sys; getattr(sys.flags, 'safe_path', False) or sys.path.pop(0)"
+    return [sys.executable, "-u", "-c", f"{safe}; from {module} import main; main()", *arguments]
+
+
+def kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 def start_detached(
     command: Sequence[str], *, env: Mapping[str, str] | None = None, output: IO[bytes] | int, descriptors: Sequence[int]
 ) -> int:
@@ -269,12 +283,6 @@ def started_at(pid: int) -> str:
     """Its start by the kernel's clock, since the pid may be reused one day; "" if there is no such process."""
     fields = _stat(pid)
     return fields[_STARTED] if fields is not None else ""
-
-
-def is_zombie(pid: int) -> bool:
-    """Whether it has ended, but was not reaped."""
-    fields = _stat(pid)
-    return fields is not None and fields[_STATE] == "Z"
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -46,11 +46,8 @@ def patiently(
                 say = None
             pause_s = max(decide_pause(attempt, random.random()), failure.wait_s)
             if passed_s + pause_s > deadline_s:
-                raise gave_up(
-                    f"gave up after {passed_s:.1f} s and {attempt + 1} tries: {failure.message}",
-                    hint=hint,
-                    code="retries-exhausted",
-                ) from failure
+                problem = f"gave up after {passed_s:.1f} s and {attempt + 1} tries: {failure.message}"
+                raise gave_up(problem, hint=hint, code="retries-exhausted") from failure
             stop.wait(pause_s)
     raise AssertionError("unreachable")
 

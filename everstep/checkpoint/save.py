@@ -147,7 +147,7 @@ class SavePipeline:
     # --- the saver ------------------------------------------------------------------------------------
 
     def _open_buffers(self) -> DoubleBuffer:
-        path = env.saver_path()
+        path = env.path(env.SAVER)
         if path is None or self._storage.uri.partition("://")[0] in _OWN_MEMORY:
             return DoubleBuffer(prepare=pin)
         try:

@@ -16,11 +16,11 @@ from rich.table import Table
 
 from everstep.checkpoint.catalog import find, prune, verify
 from everstep.checkpoint.export import export_safetensors, read_metas
-from everstep.checkpoint.image import TensorMeta
 from everstep.checkpoint.index import checkpoint_uuid
 from everstep.checkpoint.manifest import RetentionPolicy, to_record
 from everstep.checkpoint.policy import Found, Retention, best_first, decide_retention
 from everstep.cli.options import command
+from everstep.cli.tables import print_json, table
 from everstep.errors import CheckpointBroken, NoCheckpoint, UsageError
 from everstep.settings import setting
 from everstep.storage.base import Storage, open_storage
@@ -78,20 +78,19 @@ def list_checkpoints(options: ListOptions) -> None:
         runs = [] if found else _runs_below(storage)
     kept = decide_retention(found, policy_of(found))
     if options.json:
-        _print_json([_row(each, kept, uri) for each in found])
+        print_json([_row(each, kept, uri) for each in found])
         return
     if not found:
         click.echo(f"no checkpoints in {uri}" + (f" itself; runs below it: {', '.join(runs)}" if runs else ""))
         return
-    table = Table(title=f"checkpoints in {uri}, oldest first", title_justify="left")
-    for name in ("step", "generation", "saved", "size", "workers", "metrics", "state", "kept because", "uuid"):
-        table.add_column(name, justify="right" if name in ("step", "generation", "size", "workers") else "left")
+    columns = ("step", "generation", "saved", "size", "workers", "metrics", "state", "kept because", "uuid")
+    rows = []
     for each in found:
         row = _row(each, kept, uri)
         metrics = ", ".join(f"{name} {value:.6g}" for name, value in each.metrics.items())
-        cells = (row["step"], row["generation"], _time(each), _size(row["size_bytes"]), row["workers"] or "", metrics)
-        table.add_row(*(str(cell) for cell in cells), row["problem"] or "whole", row["kept"], row["uuid"])
-    _console().print(table)
+        saved = (row["step"], row["generation"], _time(each), _size(row["size_bytes"]), row["workers"] or "", metrics)
+        rows.append((*saved, row["problem"] or "whole", row["kept"], row["uuid"]))
+    _console().print(table(f"checkpoints in {uri}, oldest first", columns, rows))
 
 
 @command(ShowOptions, name="show")
@@ -101,15 +100,12 @@ def show_checkpoint(options: ShowOptions) -> None:
     with closing(open_storage(uri)) as storage:
         chosen = choose(find(storage), options.step, uri)
         if chosen.manifest is None or chosen.problem:
-            raise NoCheckpoint(
-                f"step {chosen.step}: {chosen.problem}",
-                hint="`everstep checkpoint list` shows the others",
-                code="checkpoint-not-whole",
-            )
+            hint = "`everstep checkpoint list` shows the others"
+            raise NoCheckpoint(f"step {chosen.step}: {chosen.problem}", hint=hint, code="checkpoint-not-whole")
         metas = read_metas(storage, chosen.manifest)
     record = {"uuid": checkpoint_uuid(uri, chosen.step), **to_record(chosen.manifest)}
     if options.json:
-        _print_json(record | {"tensors": [{"name": m.name, "type": m.dtype, "shape": list(m.shape)} for m in metas]})
+        print_json(record | {"tensors": [{"name": m.name, "type": m.dtype, "shape": list(m.shape)} for m in metas]})
         return
     console = _console()
     facts = Table(title=f"{uri}/{chosen.key.folder}", title_justify="left", show_header=False)
@@ -117,8 +113,10 @@ def show_checkpoint(options: ShowOptions) -> None:
         if name not in ("files", "format"):
             facts.add_row(name, value if isinstance(value, str) else json.dumps(value))
     console.print(facts)
-    console.print(_files_table(chosen))
-    console.print(_tensors_table(metas))
+    files = [(file.name, _size(file.size_bytes)) for file in chosen.manifest.files]
+    console.print(table("files", ("name", "size"), files))
+    tensors = [(meta.name, meta.dtype, "×".join(map(str, meta.shape)) or "scalar") for meta in metas]
+    console.print(table(f"{len(metas)} tensors", ("name", "type", "shape"), tensors, folds=True))
 
 
 @command(VerifyOptions, name="verify")
@@ -131,7 +129,7 @@ def verify_checkpoints(options: VerifyOptions) -> int:
     incomplete = {each.key.folder for each in chosen if each.manifest is None and each.problem.startswith("incomplete")}
     num_broken = sum(bool(each) for name, each in problems.items() if name not in incomplete)
     if options.json:
-        _print_json([{"checkpoint": name, "problems": each} for name, each in problems.items()])
+        print_json([{"checkpoint": name, "problems": each} for name, each in problems.items()])
     else:
         for name, each in problems.items():
             click.echo(f"{name}: {'whole' if not each else ''}{'; '.join(each)}")
@@ -144,17 +142,11 @@ def export_checkpoint(options: ExportOptions) -> None:
     """Write one checkpoint as a single FILE: NAME.safetensors or NAME.pt."""
     target = options.target
     if target.suffix not in (".safetensors", ".pt"):
-        raise UsageError(
-            f"{target} is neither .safetensors nor .pt",
-            hint="the suffix chooses the format",
-            code="export-format-unknown",
-        )
+        hint = "the suffix chooses the format"
+        raise UsageError(f"{target} is neither .safetensors nor .pt", hint=hint, code="export-format-unknown")
     if not target.parent.is_dir():
-        raise UsageError(
-            f"there is no folder {target.parent}",
-            hint="create it first, or give another path",
-            code="export-folder-missing",
-        )
+        hint = "create it first, or give another path"
+        raise UsageError(f"there is no folder {target.parent}", hint=hint, code="export-folder-missing")
     with closing(open_storage(options.uri)) as storage:
         chosen = choose(find(storage), options.step, options.uri)
         if target.suffix == ".safetensors":
@@ -176,13 +168,9 @@ def prune_checkpoints(options: PruneOptions) -> None:
         _check_newest(storage, prune(storage, policy, is_dry=True))
         decision = prune(storage, policy, is_dry=is_dry)
     if options.json:
-        _print_json(
-            {
-                "deleted": {key.folder: why for key, why in decision.delete.items()},
-                "kept": {key.folder: why for key, why in decision.keep.items()},
-                "dry_run": is_dry,
-            }
-        )
+        deleted = {key.folder: why for key, why in decision.delete.items()}
+        kept = {key.folder: why for key, why in decision.keep.items()}
+        print_json({"deleted": deleted, "kept": kept, "dry_run": is_dry})
         return
     for key, why in decision.delete.items():
         click.echo(f"{'would delete' if is_dry else 'deleted'} {key.folder}: {why}")
@@ -196,11 +184,9 @@ def _check_newest(storage: Storage, decision: Retention) -> None:
     if newest is None or not decision.delete:
         return
     for problem in verify(storage, newest):
-        raise CheckpointBroken(
-            f"nothing is deleted, because the newest checkpoint is broken: {problem}",
-            hint=f"delete {newest.key.folder} first, if you do not need it",
-            code="newest-checkpoint-broken",
-        )
+        told = f"nothing is deleted, because the newest checkpoint is broken: {problem}"
+        hint = f"delete {newest.key.folder} first, if you do not need it"
+        raise CheckpointBroken(told, hint=hint, code="newest-checkpoint-broken")
 
 
 def choose(found: list[Found], step: str, uri: str) -> Found:
@@ -215,11 +201,8 @@ def choose(found: list[Found], step: str, uri: str) -> Found:
         raise UsageError(f"--step {step}", hint="give latest, best or a number", code="step-unknown")
     if not chosen:
         steps = ", ".join(str(each.step) for each in whole) or "none"
-        raise NoCheckpoint(
-            f"no checkpoint {step!r} in {uri}",
-            hint=f"steps with whole checkpoints: {steps}",
-            code="checkpoint-not-found",
-        )
+        hint = f"steps with whole checkpoints: {steps}"
+        raise NoCheckpoint(f"no checkpoint {step!r} in {uri}", hint=hint, code="checkpoint-not-found")
     return chosen[0]
 
 
@@ -233,11 +216,8 @@ def _export_pt(storage: Storage, chosen: Found, target: Path, only: str) -> None
     try:
         module: Any = importlib.import_module("everstep.checkpoint.load")
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f"a .pt file needs torch: {error}",
-            hint="export to .safetensors, or pip install torch",
-            code="torch-missing",
-        ) from error
+        hint = "export to .safetensors, or pip install torch"
+        raise UsageError(f"a .pt file needs torch: {error}", hint=hint, code="torch-missing") from error
     module.export_pt(storage, chosen, target, only=only)
 
 
@@ -262,24 +242,6 @@ def _row(found: Found, kept: Retention, uri: str) -> dict[str, Any]:
     }
 
 
-def _files_table(found: Found) -> Table:
-    table = Table(title="files", title_justify="left")
-    table.add_column("name")
-    table.add_column("size", justify="right")
-    for file in found.manifest.files if found.manifest else ():
-        table.add_row(file.name, _size(file.size_bytes))
-    return table
-
-
-def _tensors_table(metas: list[TensorMeta]) -> Table:
-    table = Table(title=f"{len(metas)} tensors", title_justify="left")
-    for name in ("name", "type", "shape"):
-        table.add_column(name, overflow="fold")
-    for meta in metas:
-        table.add_row(meta.name, meta.dtype, "×".join(str(each) for each in meta.shape) or "scalar")
-    return table
-
-
 def _time(found: Found) -> str:
     if found.manifest is None:
         return ""
@@ -298,10 +260,6 @@ def _size(size_bytes: int | None) -> str:
 def _console() -> Console:
     console = Console(markup=False, highlight=False)
     return console if console.is_terminal else Console(markup=False, highlight=False, width=_WIDE)
-
-
-def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=1))
 
 
 for _each in (list_checkpoints, show_checkpoint, verify_checkpoints, export_checkpoint, prune_checkpoints):

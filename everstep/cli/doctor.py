@@ -6,19 +6,20 @@ import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-import click
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from everstep.cli.options import command, say
+from everstep.cli.tables import print_json
 from everstep.client.calls import Coordinator
 from everstep.doctor.facts import gather
-from everstep.doctor.finding import Finding, error, has_error
+from everstep.doctor.finding import ERROR, OK, WARNING, Finding, error, has_error
 from everstep.doctor.here import judge_here
 from everstep.doctor.nodes import judge_node
-from everstep.doctor.table import render, to_json
 from everstep.jobs.check import Probed, probe_nodes
 from everstep.jobs.meeting import coordinator_of, create_job, job_id, policy_of
 from everstep.jobs.node_spec import node_spec
@@ -26,6 +27,8 @@ from everstep.jobs.options import DoctorOptions
 from everstep.jobs.tokens import find_token
 
 Findings = Mapping[str, Sequence[Finding]]  # by node
+
+_STYLES = {OK: "green", WARNING: "yellow", ERROR: "bold red"}
 
 
 @command(DoctorOptions)
@@ -77,11 +80,23 @@ def _failed(probed: Probed) -> Finding:
 
 def _print(found: Findings, options: DoctorOptions) -> None:
     if options.json:
-        click.echo(to_json(found))
+        print_json({"nodes": {name: [asdict(each) for each in findings] for name, findings in found.items()}})
         return
     console = Console()
     for title, findings in found.items():
-        console.print(render(title, findings))
+        console.print(_render(title, findings))
+
+
+def _render(title: str, findings: Sequence[Finding]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+    for style in ("bold", None, None):
+        table.add_column(style=style, vertical="top")
+    for finding in findings:
+        text = Text(finding.text)
+        if finding.hint:
+            text.append(f"\n→ {finding.hint}", style="dim")
+        table.add_row(finding.check, Text(finding.level, style=_STYLES[finding.level]), text)
+    return table
 
 
 COMMANDS = {"doctor": doctor}

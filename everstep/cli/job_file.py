@@ -48,9 +48,8 @@ def _loaded(words: Sequence[str], changes: Sequence[str]) -> Loaded:
     if name == "-":
         return load(sys.stdin.read(), changes, name="stdin")
     if name == "elasticdl":
-        raise UsageError(
-            "elasticdl alone is not a job", hint="everstep convert -- elasticdl train …", code="command-incomplete"
-        )
+        hint = "everstep convert -- elasticdl train …"
+        raise UsageError("elasticdl alone is not a job", hint=hint, code="command-incomplete")
     return load_file(Path(name), changes)
 
 

@@ -29,9 +29,9 @@ _COMMANDS = {  # name: (module, one line for --help; "" hides it)
     "show-config": ("submitted", "Show a submitted job as a job file, and where its parts are."),
     "scale": ("submitted", "Change the number of nodes of a running job."),
     "cancel": ("submitted", "End a submitted job and clean up after it."),
-    "node": ("platform_calls", ""),
-    "entry": ("platform_calls", ""),
-    "coordinate": ("platform_calls", ""),
+    "node": ("run", ""),
+    "entry": ("run", ""),
+    "coordinate": ("run", ""),
 }
 
 

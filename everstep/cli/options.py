@@ -156,11 +156,8 @@ def _type(kind: type[Any], declared: Setting) -> click.ParamType[Any]:
 def _there(_ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
     """A file that was named must exist, even where the command would not read it."""
     if path is not None and not path.is_file():
-        raise UsageError(
-            f"there is no token file {path}",
-            hint=f"see --token-file and {env.TOKEN_FILE}",
-            code="token-file-missing",
-        )
+        hint = f"see --token-file and {env.TOKEN_FILE}"
+        raise UsageError(f"there is no token file {path}", hint=hint, code="token-file-missing")
     return path
 
 

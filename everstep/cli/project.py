@@ -73,9 +73,7 @@ def init(options: InitOptions) -> int:
         check_platform(platform)
     name = Job(entrypoint=("train.py",), name=re.sub(r"[^\w.-]", "-", folder.resolve().name)).slug
     if folder.exists() and not folder.is_dir():
-        raise UsageError(
-            f"{folder} is a file, not a folder", hint="everstep init FOLDER", code="project-folder-is-a-file"
-        )
+        raise UsageError(f"{folder} is a file", hint="everstep init FOLDER", code="project-folder-is-a-file")
     job = "train.yaml" if platform == "oci" else "job.yaml"
     others = [
         path
@@ -127,9 +125,8 @@ def _write(path: Path, text: str, *, is_forced: bool) -> bool:
         path.write_text(text, encoding="utf-8")
         path.chmod(0o755 if text.startswith("#!") else 0o644)
     except OSError as error:
-        raise UsageError(
-            f"{path}: {error.strerror}", hint="choose a folder that you can write to", code="project-file-not-written"
-        ) from None
+        hint = "choose a folder that you can write to"
+        raise UsageError(f"{path}: {error.strerror}", hint=hint, code="project-file-not-written") from None
     click.echo(str(path))
     return True
 
@@ -171,9 +168,8 @@ def _run(words: Sequence[str]) -> None:
     with Child.start(words, env=env.everything(), output=sys.stderr.fileno()) as child:
         ended = child.wait()
     if ended is None or not ended.is_good:
-        raise PermanentError(
-            f"{' '.join(words[:2])} failed: {ended}", hint="its output is above", code="docker-build-failed"
-        )
+        problem = f"{' '.join(words[:2])} failed: {ended}"
+        raise PermanentError(problem, hint="its output is above", code="docker-build-failed")
 
 
 COMMANDS = {"init": init, "build": command(BuildOptions, name="build")(build_image)}

@@ -1,11 +1,11 @@
-"""`everstep run` and `everstep join`."""
+"""`everstep run` and `join`; and the commands that platforms call: `everstep node`, `entry` and `coordinate`."""
 
 from __future__ import annotations
 
 import click
 
-from everstep.cli.options import SCRIPT_LAST, command, refuse, refuse_others
-from everstep.jobs.options import JoinOptions, RunOptions
+from everstep.cli.options import SCRIPT_LAST, command, refuse, refuse_others, say
+from everstep.jobs.options import CoordinateOptions, EntryOptions, JoinOptions, RunOptions, SubmittedNodeOptions
 
 _OF_JOB_FILES = ("platform", "changes", "dry_run", "follow")
 _VARIABLES = (
@@ -39,4 +39,28 @@ def join(options: JoinOptions) -> int:
     return join_job(options)
 
 
-COMMANDS = {"run": run, "join": join}
+@command(SubmittedNodeOptions)
+def node(options: SubmittedNodeOptions) -> int:
+    """Be one node of a submitted job: fetch its code, run its setup lines, start its workers."""
+    from everstep.jobs.node import run_node
+
+    return run_node(options, say)
+
+
+@command(EntryOptions, context_settings=SCRIPT_LAST)
+def entry(options: EntryOptions) -> int:
+    """Be the node that this container's environment describes, or run COMMAND. Our image's entry point."""
+    from everstep.jobs.entry import run_entry
+
+    return run_entry(options, say)
+
+
+@command(CoordinateOptions)
+def coordinate(options: CoordinateOptions) -> int:
+    """Be the coordinator of a submitted job, from its creation to its end."""
+    from everstep.jobs.coordinate import run_coordinate
+
+    return run_coordinate(options, say)
+
+
+COMMANDS = {"run": run, "join": join, "node": node, "entry": entry, "coordinate": coordinate}

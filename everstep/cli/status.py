@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from everstep import env
 from everstep.cli.options import command
+from everstep.cli.tables import print_json, table
 from everstep.client.calls import Coordinator
 from everstep.errors import CoordinatorUnreachable, Refused, UsageError
 from everstep.jobs.options import CoordinatorOptions
@@ -68,8 +68,10 @@ def _print_run(directory: Path, record: RunRecord, token_file: Path | None, *, i
             raise CoordinatorUnreachable("the run is over", code="run-over")
         view, reports = _ask(record.url, record.job, token_file or directory / "token")
     except (CoordinatorUnreachable, Refused):  # refused: by another coordinator, which has the port now
-        lines = outcome(record, directory)
-        print(json.dumps(record.as_json() | {"logs": str(directory)}, indent=2) if is_json else lines)
+        if is_json:
+            print_json(record.as_json() | {"logs": str(directory)})
+        else:
+            print(outcome(record, directory))
     else:
         _print(view, reports, is_json=is_json)
 
@@ -94,8 +96,12 @@ def _ask(url: str, job: str, token_file: Path | None) -> tuple[JobView, Sequence
 
 def _print(view: JobView, reports: Sequence[MetricReport], *, is_json: bool) -> None:
     if is_json:
-        print(json.dumps(as_json(view, reports), indent=2))
-        return
+        print_json(as_json(view, reports))
+    else:
+        print_training(view, reports)
+
+
+def print_training(view: JobView, reports: Sequence[MetricReport]) -> None:
     console = Console()
     console.print(render(view))
     if line := newest_line(reports):
@@ -118,12 +124,11 @@ def _newest(log_dir: Path, job: str | None) -> tuple[Path, RunRecord]:
     """The folder of the newest run here, or of the named job."""
     found = next(run_record.newest_first(log_dir, job), None)
     if found is None:
-        raise UsageError(
-            f"no run of {job} in {log_dir}" if job else f"no run in {log_dir}",
-            hint="`everstep run SCRIPT` starts one; a job elsewhere: --coordinator URL, --job ID and --token-file; "
-            "a submitted job: everstep status ID",
-            code="run-not-found",
+        hint = (
+            "`everstep run SCRIPT` starts one; a job elsewhere: --coordinator URL, --job ID and --token-file; "
+            "a submitted job: everstep status ID"
         )
+        raise UsageError(f"no run{f' of {job}' if job else ''} in {log_dir}", hint=hint, code="run-not-found")
     return found
 
 
@@ -132,23 +137,13 @@ def state_of(view: JobView) -> str:
 
 
 def render(view: JobView) -> Table:
+    columns = ("worker", "status", "rank", "step", "generation", "agent", "pid", "reason")
+    rows = []
+    for each in view.workers:
+        facts = {name: getattr(each, name) for name in columns}
+        rows.append((facts | {"rank": each.rank if each.rank >= 0 else ""}).values())
     title = f"{view.job}: {state_of(view)}, generation {view.generation}"
-    table = Table(title=title, caption=view.reason, title_justify="left")
-    for column in ("worker", "status", "rank", "step", "generation", "agent", "pid", "reason"):
-        table.add_column(column, justify="right" if column in ("rank", "step", "generation", "pid") else "left")
-    for worker in view.workers:
-        rank = str(worker.rank) if worker.rank >= 0 else ""
-        table.add_row(
-            worker.worker,
-            worker.status,
-            rank,
-            str(worker.step),
-            str(worker.generation),
-            worker.agent,
-            str(worker.pid),
-            worker.reason,
-        )
-    return table
+    return table(title, columns, rows, caption=view.reason)
 
 
 def newest_line(reports: Sequence[MetricReport]) -> str:

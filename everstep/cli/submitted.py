@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from everstep.cli.options import command, say
-from everstep.cli.status import newest_line, render
+from everstep.cli.status import print_training
+from everstep.cli.tables import print_json, table
 from everstep.errors import EverstepError, UsageError
 from everstep.job_file.tree import dump
 from everstep.jobs import submitted
 from everstep.jobs.options import RunOptions
+from everstep.platforms.base import JobStatus
 from everstep.platforms.job_records import JobRecord
 from everstep.settings import setting
 
@@ -130,17 +131,15 @@ def list_jobs(options: JobListOptions) -> None:
     """List the jobs that you have submitted, newest first."""
     found = submitted.list_all()
     if options.json:
-        rows = [
-            {"id": each.id, "name": each.name, "platform": each.platform, **asdict(status)} for each, status in found
-        ]
-        click.echo(json.dumps(rows, indent=2))
+        print_json([_facts(record, status) for record, status in found])
         return
-    table = Table(title=None if found else "you have not submitted a job on this machine")
-    for column in ("id", "platform", "state", "age", "reason"):
-        table.add_column(column, overflow="fold")
-    for record, status in found:
-        table.add_row(record.id, record.platform, status.state, _age(record.age_s), status.reason)
-    Console().print(table)
+    rows = [(each.id, each.platform, status.state, _age(each.age_s), status.reason) for each, status in found]
+    title = None if found else "you have not submitted a job on this machine"
+    Console().print(table(title, ("id", "platform", "state", "age", "reason"), rows, folds=True))
+
+
+def _facts(record: JobRecord, status: JobStatus) -> dict[str, Any]:
+    return {"id": record.id, "name": record.name, "platform": record.platform, **asdict(status)}
 
 
 def print_submitted(wanted: str, *, is_json: bool) -> None:
@@ -148,31 +147,18 @@ def print_submitted(wanted: str, *, is_json: bool) -> None:
     record = submitted.find(wanted)
     status = submitted.status(record)
     if is_json:
-        facts = {"id": record.id, "name": record.name, "platform": record.platform, **asdict(status)}
-        click.echo(json.dumps(facts, indent=2))
+        print_json(_facts(record, status))
         return
-    console = Console()
-    table = Table(
-        title=f"{record.id} on {record.platform}: {status.state}", caption=status.reason, title_justify="left"
-    )
-    for column in ("node", "state", "where", "reason"):
-        table.add_column(column)
-    for node in status.nodes:
-        table.add_row(node.name, node.state, node.where, node.reason)
-    console.print(table)
-    _print_training(record, console)
-
-
-def _print_training(record: JobRecord, console: Console) -> None:
+    title = f"{record.id} on {record.platform}: {status.state}"
+    rows = [(node.name, node.state, node.where, node.reason) for node in status.nodes]
+    Console().print(table(title, ("node", "state", "where", "reason"), rows, caption=status.reason))
     try:
         training = submitted.training(record)
     except EverstepError as error:
         say(f"its coordinator does not answer: {error.message}")
         return
     if training is not None:
-        console.print(render(training.view))
-        if line := newest_line(training.reports):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_training(training.view, training.reports)
 
 
 @command(ShowConfigOptions, name="show-config", no_args_is_help=True)
@@ -183,8 +169,8 @@ def show_config(options: ShowConfigOptions) -> None:
     elif options.job is None and options.file is not None:
         record = submitted.find_printed(options.file)
     else:
-        raise UsageError("which job?", hint="give its ID, or the output of `everstep run -f` with -f",
-                         code="submitted-job-not-named")  # fmt: skip
+        hint = "give its ID, or the output of `everstep run -f` with -f"
+        raise UsageError("which job?", hint=hint, code="submitted-job-not-named")
     click.echo(dump(submitted.config_of(record)), nl=False)
 
 

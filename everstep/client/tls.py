@@ -19,7 +19,7 @@ _NAME = {62, 64}  # for another host, for another address
 
 
 def tls_context() -> ssl.SSLContext:
-    return _context(env.ca_file())
+    return _context(env.value(env.CA))
 
 
 @functools.cache
@@ -60,7 +60,7 @@ def _way_out(error: ssl.SSLCertVerificationError) -> str:
         return "give the coordinator a new certificate and start it again; or is this machine's clock wrong?"
     if error.verify_code in _NAME:
         return "use a name in the URL that is in the certificate (subjectAltName)"
-    return f"{env.CA} or --ca-file must name the certificate that signed it; now it is {env.ca_file() or 'not set'}"
+    return f"{env.CA} or --ca-file must name the certificate that signed it; now it is {env.value(env.CA) or 'not set'}"
 
 
 def explain_silence(url: str) -> UsageError | None:

@@ -196,7 +196,7 @@ class JobDatasets:
             )
         else:
             return
-        raise Refused(why, status=CONFLICT, code=code)
+        raise Refused(why, code=code)
 
     def _take_in(self, ledger: ShardLedger, key: Key, message: wire.LeaseRequest, now: float) -> None:
         if not _says_something(ledger.holders.get(key), message):

@@ -83,7 +83,7 @@ def get_cluster_info() -> ClusterInfo | None:
 
 def experiment_config() -> dict[str, Any]:
     """The job file's content; empty without a job file."""
-    path = env.experiment_path()
+    path = env.path(env.EXPERIMENT)
     if path is None:
         return {}
     hint = f"{env.EXPERIMENT} names a file with the job file's content as JSON, on each node"

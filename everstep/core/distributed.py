@@ -60,7 +60,7 @@ class DistributedContext(ABC):
 
     @property
     def chief_ip(self) -> str:
-        return self._chief_ip or env.chief_address()
+        return self._chief_ip or env.value("MASTER_ADDR") or "127.0.0.1"
 
     @property
     def is_chief(self) -> bool:

@@ -93,17 +93,21 @@ def gather(
 ) -> Facts:
     """`torch`: if it is known already."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    clock_s, problem = _ask(coordinator) if coordinator is not None else (None, None)
+    clock_s, problem = None, None
+    try:
+        clock_s = measure_clock(coordinator) if coordinator is not None else None
+    except EverstepError as error:
+        problem = error
     return Facts(
         python=platform.python_version(),
-        torch=torch or ask_torch(env.python() or sys.executable),
+        torch=torch or ask_torch(env.value("PYTHON_EXEC") or sys.executable),
         num_cpus=count_cpus(),
         num_gpus=count_gpus(),
-        driver=_driver(),
+        driver=_known(_driver),
         names=_names(),
-        port_range=_port_range(),
-        listen_problem=_listen_problem(),
-        shm_bytes=_size(Path("/dev/shm")),
+        port_range=_known(_port_range),
+        listen_problem=_listen_problem("", 0),
+        shm_bytes=_known(lambda: _size(Path("/dev/shm"))),
         log_dir=str(log_dir),
         disk_bytes=_free(log_dir),
         max_files=soft,
@@ -148,18 +152,16 @@ def measure_clock(coordinator: Coordinator, num_asks: int = 5) -> float:
     return ahead_s
 
 
-def _ask(coordinator: Coordinator) -> tuple[float | None, EverstepError | None]:
+def _known(read: Callable[[], T]) -> T | None:
+    """None: it cannot be read here."""
     try:
-        return measure_clock(coordinator), None
-    except EverstepError as error:
-        return None, error
-
-
-def _driver() -> str | None:
-    try:
-        first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
-    except (OSError, IndexError):
+        return read()
+    except (OSError, IndexError, ValueError):
         return None
+
+
+def _driver() -> str:
+    first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     return next((word for word in first.split() if word[:1].isdigit()), first)
 
 
@@ -169,12 +171,12 @@ def _names() -> NameFacts:
         found = _within(NAMES_S, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
         addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in found))
     except OSError as error:
-        return NameFacts(host=host, problem=error.strerror or str(error), interface=env.gloo_interface())
+        return NameFacts(host=host, problem=error.strerror or str(error), interface=env.value("GLOO_SOCKET_IFNAME"))
     try:
         reverse = _within(NAMES_S, lambda: socket.gethostbyaddr(addresses[0])[0])
     except OSError:
         reverse = ""
-    return NameFacts(host=host, addresses=addresses, reverse=reverse, interface=env.gloo_interface())
+    return NameFacts(host=host, addresses=addresses, reverse=reverse, interface=env.value("GLOO_SOCKET_IFNAME"))
 
 
 def _within(limit_s: float, call: Callable[[], T]) -> T:
@@ -196,17 +198,14 @@ def _within(limit_s: float, call: Callable[[], T]) -> T:
     raise errors[0] if errors else TimeoutError(f"no answer within {limit_s:.0f} s")
 
 
-def _port_range() -> tuple[int, int] | None:
-    try:
-        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    except (OSError, ValueError):
-        return None
+def _port_range() -> tuple[int, int]:
+    low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     return int(low), int(high)
 
 
-def _listen_problem() -> str:
+def _listen_problem(host: str, port: int) -> str:
     try:
-        addresses.listen("").close()
+        addresses.listen(host, port).close()
     except OSError as error:
         return error.strerror or str(error)
     return ""
@@ -219,20 +218,12 @@ def _port(endpoint: Endpoint) -> Port:
         return Port(endpoint=str(endpoint), problem=error.message)
     if endpoint.is_taken():
         return Port(endpoint=str(endpoint), is_here=is_here, is_taken=True)
-    problem = ""
-    if is_here:
-        try:
-            addresses.listen(endpoint.host, endpoint.port).close()
-        except OSError as error:
-            problem = error.strerror or str(error)
+    problem = _listen_problem(endpoint.host, endpoint.port) if is_here else ""
     return Port(endpoint=str(endpoint), is_here=is_here, problem=problem)
 
 
-def _size(path: Path) -> int | None:
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return None
+def _size(path: Path) -> int:
+    found = os.statvfs(path)
     return found.f_blocks * found.f_frsize
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
 
 from everstep.doctor.facts import Facts
 from everstep.doctor.finding import Finding, error, ok, warning
@@ -19,18 +18,16 @@ SKEW_S, BAD_SKEW_S = 1.0, 60.0
 
 def judge_here(facts: Facts, *, has_peers: bool = False) -> list[Finding]:
     """`has_peers`: whether other nodes must reach this one by name."""
-    checks: list[Callable[[Facts], Finding]] = [_python, _torch, _devices, _shm, _disk, _files, _ports]
-    findings = [check(facts) for check in checks]
+    findings = [
+        ok("python", facts.python),
+        *(check(facts) for check in (_torch, _devices, _shm, _disk, _files, _ports)),
+    ]
     findings.append(_names(facts, has_peers=has_peers))
     if facts.port is not None:
         findings.append(_endpoint(facts))
     if facts.clock_s is not None or facts.coordinator_problem:
         findings.append(_clock(facts))
     return findings
-
-
-def _python(facts: Facts) -> Finding:
-    return ok("python", facts.python)
 
 
 def _torch(facts: Facts) -> Finding:

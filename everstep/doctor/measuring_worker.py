@@ -1,7 +1,7 @@
 """A worker that measures its node, alone and around a ring with others, and prints what all of them found, as JSON.
 
 A script for torchrun's environment, one such worker per node. First each measures its devices; then pairs of nodes
-measure the way between them over gloo, one partner at a time (doctor/links.py). A device or a way that fails is a
+measure the way between them over gloo, one partner at a time (doctor/nodes.py). A device or a way that fails is a
 result like any other. What all have found is exchanged through rank 0's store: every node knows of every node."""
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from everstep.client.calls import Coordinator
 from everstep.doctor.facts import Torch, gather, measure_clock
 from everstep.doctor.finding import Finding
 from everstep.doctor.here import judge_here
-from everstep.doctor.links import Pair, rounds
-from everstep.doctor.nodes import PEER_LOST, LinkReport, NodeReport
+from everstep.doctor.nodes import PEER_LOST, LinkReport, NodeReport, Pair, rounds
 from everstep.errors import EverstepError
 from everstep.waiting import wait_until
 
@@ -77,7 +76,7 @@ def _meet(store: dist.Store, where: str, size: int) -> None:
 
 def _measure_alone(rank: int, *, has_peers: bool) -> NodeReport:
     url, token = env.coordinator_url(), env.token()
-    address = env.address() or (address_towards(url) if url else "127.0.0.1")
+    address = env.value(env.ADDRESS) or (address_towards(url) if url else "127.0.0.1")
     report = NodeReport(
         rank=rank,
         node=socket.gethostname(),

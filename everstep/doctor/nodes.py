@@ -1,5 +1,5 @@
-"""Judge what nodes measured. A node is as good as its best link: one with a slow neighbor has another neighbor that is
-not. Pure: reports in, findings out."""
+"""Which nodes measure the way between them, and what their reports say. A node is as good as its best link: one with a
+slow neighbor has another neighbor that is not. Pure: reports in, findings out."""
 
 from __future__ import annotations
 
@@ -44,32 +44,43 @@ class NodeReport:
     findings: list[Finding] = field(default_factory=list)  # of its machine
 
 
+Pair = tuple[int, int]
+
+
+def pairs(num_nodes: int) -> list[Pair]:
+    """Each node is measured with the next one around a ring and, where there are enough, with the one after: a node
+    between two slow ones still has a good neighbor. The first of each pair is the one that measures."""
+    strides = [stride for stride in (1, 2) if num_nodes > max(1, 2 * stride - 1)]
+    around = [(node, (node + stride) % num_nodes) for stride in strides for node in range(num_nodes)]
+    return [*{frozenset(pair): pair for pair in reversed(around)}.values()][::-1]
+
+
+def rounds(num_nodes: int) -> list[list[Pair]]:
+    """In a round no node has more than one partner."""
+    made: list[list[Pair]] = []
+    for pair in pairs(num_nodes):
+        free = next((each for each in made if not any(set(pair) & set(other) for other in each)), None)
+        if free is None:
+            made.append([pair])
+        else:
+            free.append(pair)
+    return made
+
+
 def read_reports(line: str) -> tuple[int, list[NodeReport]]:
     """What a probe prints: its rank, and what all nodes say."""
     told = json.loads(line)
     return told["rank"], [from_json(NodeReport, report) for report in told["reports"]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Way:
-    peer: NodeReport
-    link: LinkReport
-
-
-def ways_of(rank: int, reports: Sequence[NodeReport]) -> list[Way]:
+def links_of(rank: int, reports: Sequence[NodeReport]) -> list[LinkReport]:
     """All links of a node, measured from either end."""
-    by_rank = {report.rank: report for report in reports}
-    ways = []
-    for report in reports:
-        for link in report.links:
-            if rank in (report.rank, link.peer):
-                ways.append(Way(peer=by_rank[link.peer if rank == report.rank else report.rank], link=link))
-    return ways
+    return [link for report in reports for link in report.links if rank in (report.rank, link.peer)]
 
 
 def best_mb_per_s(rank: int, reports: Sequence[NodeReport]) -> float | None:
     """None: nothing was measured; 0: no node could be reached."""
-    return max((way.link.mb_per_s for way in ways_of(rank, reports)), default=None)
+    return max((link.mb_per_s for link in links_of(rank, reports)), default=None)
 
 
 def fitness_of(rank: int, reports: Sequence[NodeReport]) -> Fitness:
@@ -77,8 +88,8 @@ def fitness_of(rank: int, reports: Sequence[NodeReport]) -> Fitness:
     mb_per_s = best_mb_per_s(rank, reports)
     failure = own.device_problem
     if not failure and mb_per_s == 0.0:
-        ways = ways_of(rank, reports)
-        failure = f"it reaches none of {len(ways)} nodes: {ways[0].link.problem}"
+        links = links_of(rank, reports)
+        failure = f"it reaches none of {len(links)} nodes: {links[0].problem}"
     return Fitness(gflops=own.gflops, mb_per_s=mb_per_s or None, failure=failure)
 
 
@@ -106,14 +117,14 @@ def _speed(own: NodeReport, reports: Sequence[NodeReport]) -> Finding:
 
 
 def _network(rank: int, reports: Sequence[NodeReport]) -> Finding:
-    ways = ways_of(rank, reports)
-    best = max(ways, key=lambda way: way.link.mb_per_s)
-    if best.link.mb_per_s == 0:
+    links = links_of(rank, reports)
+    best = max(links, key=lambda link: link.mb_per_s)
+    if best.mb_per_s == 0:
         hint = "look at firewalls, routes and --address"
-        return error("network", f"it reaches none of {len(ways)} nodes: {best.link.problem}", hint)
+        return error("network", f"it reaches none of {len(links)} nodes: {best.problem}", hint)
     median = statistics.median(best_mb_per_s(report.rank, reports) or 0.0 for report in reports)
-    text = f"{_rate(best.link.mb_per_s)}, {_delay(min(w.link.latency_s for w in ways if not w.link.problem))}"
-    if best.link.mb_per_s * SLOW < median:
+    text = f"{_rate(best.mb_per_s)}, {_delay(min(link.latency_s for link in links if not link.problem))}"
+    if best.mb_per_s * SLOW < median:
         hint = "all nodes wait for the slowest: look at its cable, interface and address, or leave it out (run --check)"
         return warning("network", f"{text}; median {_rate(median)}", hint)
     return ok("network", text)

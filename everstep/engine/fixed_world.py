@@ -79,7 +79,7 @@ class Fixed(LoneMembership):
 
     def _form(self) -> Group:
         (host, port), rank = env.torchrun_master(), env.torchrun_rank()
-        is_hosted = env.has_agent_store() or dist.is_initialized()
+        is_hosted = env.value("TORCHELASTIC_USE_AGENT_STORE") == "True" or dist.is_initialized()
         if rank == 0 and not is_hosted:
             timeout = timedelta(seconds=60)
             self._store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timeout)

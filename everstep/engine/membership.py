@@ -69,7 +69,7 @@ class Membership:
         self._board = board
         self._on_closed = on_closed
         self._incarnation = incarnation.announce()
-        self._address = env.address() or address_towards(url)
+        self._address = env.value(env.ADDRESS) or address_towards(url)
         self._stop = threading.Event()
         self._deadline_s = env.coordinator_deadline_s()
         self._changed = threading.Condition()

@@ -31,7 +31,7 @@ def current(*, is_fixed: bool = False) -> Engine:
     """`is_fixed`: in a world that does not change, if there is no engine yet."""
     global _engine
     if _engine is None:
-        _engine = Engine(_fixed_membership if is_fixed else _membership, ProgressPage(env.board_path()))
+        _engine = Engine(_fixed_membership if is_fixed else _membership, ProgressPage(env.value(env.BOARD)))
         atexit.register(_end)
     return _engine
 
@@ -90,11 +90,11 @@ def _end() -> None:
 
 def _address() -> str:
     url = env.coordinator_url()
-    return env.address() or (address_towards(url) if url else "127.0.0.1")
+    return env.value(env.ADDRESS) or (address_towards(url) if url else "127.0.0.1")
 
 
 def _fixed_membership(board: ProgressPage, on_closed: Callable[[int], None]) -> LoneMembership:
-    return Fixed(env.address()) if env.torchrun_size() > 1 else LoneMembership()
+    return Fixed(env.value(env.ADDRESS)) if env.torchrun_size() > 1 else LoneMembership()
 
 
 def _membership(board: ProgressPage, on_closed: Callable[[int], None]) -> LoneMembership | Membership:

@@ -50,7 +50,7 @@ def run_entry(options: EntryOptions, say: Say) -> int:
     try:
         return _be_node(options, say)
     finally:
-        if env.is_job_run():
+        if env.value("JOB_RUN_OCID"):
             say(END_OF_LOG)  # for those who follow it: lines arrive late there
 
 
@@ -205,7 +205,7 @@ def _own_address(node: AdsNode) -> str:
     if node.num_nodes == 1:
         return "127.0.0.1"
     try:
-        return address_towards(_address_in(env.network()))
+        return address_towards(_address_in(env.value(env.NETWORK)))
     except UsageError:  # no way out of this machine
         return "127.0.0.1"
 

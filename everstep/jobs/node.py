@@ -104,18 +104,18 @@ def _handle_termination() -> None:
 def _secrets() -> Mapping[str, str]:
     """From the platform's place for them: a file, a bucket, a vault."""
     found: dict[str, str] = {}
-    if (place := env.secrets_file()) is not None:
+    if (place := env.value(env.SECRETS_FILE)) is not None:
         found = json.loads(_read_bucket(place) if "://" in place else _read_private(Path(place)))
     if in_vault := env.oci_secrets():
         from everstep.platforms.oci.vault_secrets import read_secrets
 
-        found.update(read_secrets(in_vault, env.oci_endpoint()))
+        found.update(read_secrets(in_vault, env.value(env.OCI_ENDPOINT) or ""))
     return found
 
 
 def forget_secrets(say: Say) -> None:
     """The job is over: its nodes no longer need the secrets in a bucket."""
-    place = env.secrets_file()
+    place = env.value(env.SECRETS_FILE)
     if place is None or "://" not in place:
         return
     folder, _, name = place.rpartition("/")

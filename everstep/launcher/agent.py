@@ -23,9 +23,7 @@ from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError
 from everstep.events import emit
 from everstep.ipc.event_loop import EventLoop
-from everstep.ipc.progress_page import (
-    allocate,
-)
+from everstep.ipc.progress_page import allocate
 from everstep.launcher.cleanup import Sweeper
 from everstep.launcher.decisions import (
     TOLD_AFTER_S,
@@ -43,8 +41,8 @@ from everstep.launcher.reporting import AgentReporter
 from everstep.launcher.saver_process import SaverProcess
 from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
-from everstep.launcher.worker_files import open_log
 from everstep.process import RUNNING, STOPPED, Exit, Orphans, ending_code
+from everstep.storage import private_file
 from everstep.wire import (
     AgentOrders,
     AgentReport,
@@ -207,8 +205,7 @@ class Agent:
     def _drop_due(self) -> None:
         """An attempt that was over before it began here: no node must wait for its workers' end."""
         due, self._due = self._due, None
-        for name in due.workers if due else []:
-            self._reporter.report_exit(name, WorkerExit(exit_code=-signal.SIGTERM))
+        self._report_never_started(due.workers if due else [])
 
     def _report_never_started(self, past: Sequence[str]) -> None:
         """An attempt may begin and be over while the coordinator does not hear from us: then only we know that our part
@@ -227,7 +224,7 @@ class Agent:
         self._is_ending = self._is_ending or reserved is None  # the job was over before we heard of it
         if place is None or reserved is None or self._is_ending:
             return
-        used, allowed = reserved.num_restarts, place.max_restarts
+        used, allowed = reserved.num_restarts, place.order.max_restarts
         if not reserved.worker:
             self._refused.add(place.worker)
             budget = f"{used} of {allowed} restarts are used" if allowed else "no restart is allowed (--max-restarts)"
@@ -244,13 +241,14 @@ class Agent:
         try:
             files.make(attempt=place.num_restarts, local_rank=place.local_rank)
             allocate(files.board)
-            with open_log(files.stdout) as output, open_log(files.stderr) as errors:
+            # Appending, so that what a worker starts itself may write to it too.
+            with private_file.append(files.stdout) as output, private_file.append(files.stderr) as errors:
                 child = self._starter.start(self._node.command, env=environment, output=output, errors=errors)
         except OSError as error:  # a full disk, no process left: the other workers of this node continue
             self._say(f"{worker} cannot be started: {error}")
             self._reporter.report_exit(worker, WorkerExit(exit_code=1))
-            self._ends.append(WorkerEnd(worker=worker, exit=Exit(code=1), attempt=place.attempt))
             ended = Exit(code=1)
+            self._ends.append(WorkerEnd(worker=worker, exit=ended, attempt=place.order.number))
             if decide_replacement(ended, is_ending=self._is_ending, is_regrouping=self._is_regrouping).is_replaced:
                 self._ask_replacement(place, delay_s=_NO_ROOM_S)
             return
@@ -272,19 +270,13 @@ class Agent:
         self._report_exit(worker, ended.code)  # first of all: the others wait for nothing else
         self._sweeper.forget(worker.child.pid)
         del self._workers[name]
-        self._note_end()
+        self._ended_at, self._told_wait = time.monotonic(), ""
         end = worker.end_with(ended)
         self._ends.append(end)
-        if worker.place.max_restarts == 0:
+        if worker.place.order.max_restarts == 0:
             self._refused.add(name)
-        emit(
-            "worker.exited",
-            worker=name,
-            exit_code=ended.code,
-            signal=ended.signal,
-            step=end.step,
-            micro_batch=end.micro_batch,
-        )
+        reached = {"step": end.step, "micro_batch": end.micro_batch}
+        emit("worker.exited", worker=name, exit_code=ended.code, signal=ended.signal, **reached)
         is_ending = self._is_ending or self._is_ending_attempt
         num_left = len(self._workers)
         choice = decide_replacement(ended, is_ending=is_ending, is_regrouping=self._is_regrouping, num_left=num_left)
@@ -344,7 +336,7 @@ class Agent:
         self._follow_attempt(orders)
         if orders.is_ended and self._job is None and self._signal_number is None:
             self._is_ending = True
-            self._note_end()
+            self._ended_at, self._told_wait = time.monotonic(), ""
             self._job = JobEnd(is_finished=not orders.reason, stop_reason=orders.reason)
             if orders.reason:
                 self._say(f"the job was stopped: {orders.reason}")
@@ -368,9 +360,6 @@ class Agent:
             if is_news and not self._workers:
                 self._starter.when_settled(self._begin_due)
         self._report_never_started(orders.past)
-
-    def _note_end(self) -> None:
-        self._ended_at, self._told_wait = time.monotonic(), ""
 
     def _wants_view(self) -> bool:
         """Whether a worker is late that ought to have ended. Called from the reporter's thread, too."""

@@ -33,10 +33,8 @@ class WorkerEnd:
 
     def __str__(self) -> str:
         place = f" in micro-batch {self.micro_batch}" if self.micro_batch >= 0 else ""
-        step = (
-            f" after step {self.step}" if self.step or self.micro_batch >= 0 else ""
-        )  # else it may know no steps at all
-        return f"{self.exit}{place}{step}"
+        knows_steps = self.step or self.micro_batch >= 0
+        return f"{self.exit}{place}" + (f" after step {self.step}" if knows_steps else "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -67,12 +67,8 @@ class JobDisplay:
         self._boards: dict[str, Path] = {}
         self._is_alive: dict[str, Callable[[], bool]] = {}  # of those not yet seen dead
         self._events: Follower | None = None
-        self._pace, self._generation, self._goodput, self._training = (
-            StepPace(),
-            GenerationLine(),
-            Goodput(),
-            ScriptProgress(),
-        )
+        self._pace, self._generation = StepPace(), GenerationLine()
+        self._goodput, self._training = Goodput(), ScriptProgress()
         self._waits_for: str | None = None  # the last line about workers that wait
         self._drawn_at = float("-inf")
         self._flushes: deque[threading.Event] = deque()
@@ -137,7 +133,7 @@ class JobDisplay:
     @property
     def good_s(self) -> float | None:
         """Time that went into steps (progress.Goodput); None if no step was seen."""
-        return self._goodput.good_s if self._goodput.is_known else None
+        return self._goodput.good_s
 
     def _print(self) -> None:
         while not self._is_closing.wait(_TICK_S):

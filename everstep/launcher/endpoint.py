@@ -9,7 +9,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,11 +44,9 @@ class Endpoint:
     def may_host(self, is_host: bool | None) -> bool:
         """Whether this node is to host the coordinator; `is_host`: what the user said, if anything."""
         if self.is_tls and is_host:
-            raise UsageError(
-                f"a run cannot host a coordinator with TLS at {self.url}",
-                hint="start `everstep serve --tls-cert … --tls-key …` there, and leave is_host out",
-                code="tls-cannot-be-hosted",
-            )
+            problem = f"a run cannot host a coordinator with TLS at {self.url}"
+            hint = "start `everstep serve --tls-cert … --tls-key …` there, and leave is_host out"
+            raise UsageError(problem, hint=hint, code="tls-cannot-be-hosted")
         return not self.is_tls and (is_here(self.host) if is_host is None else is_host)
 
     def __str__(self) -> str:
@@ -72,8 +70,7 @@ def shared_token_path(job: str) -> Path:
 
 def share_token(job: str, token: str) -> Path:
     """Only for the other nodes of the job."""
-    path = shared_token_path(job)
-    return save_token(path, token)
+    return save_token(shared_token_path(job), token)
 
 
 def save_token(path: Path, token: str) -> Path:
@@ -132,11 +129,9 @@ def _await_others(endpoint: Endpoint, job: str, token: str, directory: Path, say
 def unshare_token(job: str, token: str) -> None:
     """The run that wrote it is over; what another one has written since stays."""
     path = shared_token_path(job)
-    try:
+    with suppress(FileNotFoundError):
         if path.read_text().strip() == token:
             path.unlink()
-    except FileNotFoundError:
-        pass
 
 
 def join(endpoint: Endpoint, job: str, token_file: Path | None, patience_s: float, say: Callable[[str], None]) -> str:
@@ -171,29 +166,22 @@ def _connect(endpoint: Endpoint, token: str, job: str) -> Coordinator:
 
 
 def _try(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | None:
+    from everstep.client.calls import is_foreign
+
     problem = _ask(endpoint, job, token)
-    if problem is not None and endpoint.is_taken() and _is_foreign(endpoint):
-        return UsageError(
-            f"the program at {endpoint} is not an Everstep coordinator",
-            hint="another program has this port: give another one in --rdzv-endpoint",
-            code="endpoint-foreign",
-        )
+    if problem is not None and endpoint.is_taken() and is_foreign(endpoint.url):
+        hint = "another program has this port: give another one in --rdzv-endpoint"
+        told = f"the program at {endpoint} is not an Everstep coordinator"
+        return UsageError(told, hint=hint, code="endpoint-foreign")
     return problem
 
 
-def _is_foreign(endpoint: Endpoint) -> bool:
-    from everstep.client.calls import is_foreign
-
-    return is_foreign(endpoint.url)
-
-
 def _ask(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | None:
+    hint = (
+        f"set the same {env.TOKEN} on all nodes, or let them share the home folder: it is in {shared_token_path(job)}"
+    )
     if token is None:
-        return UsageError(
-            f"no token for the coordinator at {endpoint}",
-            hint=f"set {env.TOKEN} on all nodes, or let them share the home folder: it is in {shared_token_path(job)}",
-            code="token-missing",
-        )
+        return UsageError(f"no token for the coordinator at {endpoint}", hint=hint, code="token-missing")
     try:
         with _connect(endpoint, token, job) as coordinator:
             coordinator.check()
@@ -203,11 +191,7 @@ def _ask(endpoint: Endpoint, job: str, token: str | None) -> EverstepError | Non
     except Refused as error:
         if error.status != _UNAUTHORIZED:
             return error
-        return UsageError(
-            f"the coordinator at {endpoint} refused this node's token",
-            hint=f"set the same {env.TOKEN} on all nodes, or let them share the home folder",
-            code="token-refused",
-        )
+        return UsageError(f"the coordinator at {endpoint} refused this node's token", hint=hint, code="token-refused")
 
 
 def _find_token(job: str, token_file: Path | None) -> str | None:

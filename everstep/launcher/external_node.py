@@ -204,9 +204,6 @@ class ExternalNode:
     def _why_over(self) -> BaseException:
         if self._failure is not None:
             return self._failure
-        reason = self._orders.reason if self._orders else ""
-        return (
-            JobStopped(reason, code="job-stopped-elsewhere")
-            if reason
-            else JobFinished("the other nodes finished the job")
-        )
+        if self._orders and self._orders.reason:
+            return JobStopped(self._orders.reason, code="job-stopped-elsewhere")
+        return JobFinished("the other nodes finished the job")

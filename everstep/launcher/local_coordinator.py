@@ -54,9 +54,8 @@ def private_directory(path: Path) -> Path:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(
-            f"cannot make the folder {path}: {error.strerror}", hint="see --log-dir", code="folder-not-made"
-        ) from None
+        problem = f"cannot make the folder {path}: {error.strerror}"
+        raise UsageError(problem, hint="see --log-dir", code="folder-not-made") from None
     return path.resolve()
 
 
@@ -121,13 +120,10 @@ def await_ready(child: Child, files: CoordinatorFiles, patience_s: float) -> str
         if files.ready.exists() and (url := files.ready.read_text().strip()):
             return url
         if (ended := child.wait(0.005)) is not None:
-            raise PermanentError(
-                "\n  ".join([f"the coordinator ended: {ended}", *tail(files.log)]), code="coordinator-ended"
-            )
-    raise PermanentError(
-        "\n  ".join([f"the coordinator did not answer within {patience_s:.0f} s", *tail(files.log)]),
-        code="coordinator-start-timed-out",
-    )
+            problem = "\n  ".join([f"the coordinator ended: {ended}", *tail(files.log)])
+            raise PermanentError(problem, code="coordinator-ended")
+    problem = "\n  ".join([f"the coordinator did not answer within {patience_s:.0f} s", *tail(files.log)])
+    raise PermanentError(problem, code="coordinator-start-timed-out")
 
 
 class LocalCoordinator:
@@ -145,14 +141,10 @@ class LocalCoordinator:
         """`start` starts the first one."""
         self._files, self._say, self._host, self._port, self._start = files, say, host, port, start
         self._child: Child | None = None
-        self._url = ""
+        self.url = ""
         self._error: EverstepError | OSError | None = None
         self._is_ready, self._is_closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._keep, name="local coordinator", daemon=True)
-
-    @property
-    def url(self) -> str:
-        return self._url
 
     def __enter__(self) -> LocalCoordinator:
         self._thread.start()
@@ -171,13 +163,13 @@ class LocalCoordinator:
     def _keep(self) -> None:
         # In this thread, because the kernel ends a child with the thread that started it.
         try:
-            self._child, self._url = start_coordinator(self._files, host=self._host, port=self._port, start=self._start)
+            self._child, self.url = start_coordinator(self._files, host=self._host, port=self._port, start=self._start)
         except (EverstepError, OSError) as error:
             self._error = error
             return
         finally:
             self._is_ready.set()
-        port = int(self._url.rsplit(":", 1)[1])
+        port = int(self.url.rsplit(":", 1)[1])
         while not self._is_closing.is_set():
             ended = self._child.wait()
             if not self._is_closing.is_set():

@@ -47,7 +47,7 @@ class LocalWorker:
             exit=ended,
             step=progress.step,
             micro_batch=progress.micro_batch,
-            attempt=self.place.attempt,
+            attempt=self.place.order.number,
             was_asked=self.was_asked,
             has_raised=has_raised(self.files.board),
             is_shared=is_shared(self.files.board),

@@ -75,11 +75,8 @@ def find(folder: str) -> Meeting | None:
             is_over=is_over,
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UsageError(
-            f"{folder}/{CONFIG} was not written by an Everstep job: {error!r}",
-            hint="remove it",
-            code="meeting-file-foreign",
-        ) from None
+        problem = f"{folder}/{CONFIG} was not written by an Everstep job: {error!r}"
+        raise UsageError(problem, hint="remove it", code="meeting-file-foreign") from None
 
 
 def wait_for(folder: str, patience_s: float, say: Callable[[str], None], *, job: str | None = None) -> Meeting:
@@ -92,20 +89,12 @@ def wait_for(folder: str, patience_s: float, say: Callable[[str], None], *, job:
         meeting, problem = _look(folder, job)
         return meeting if problem is None else None
 
-    meeting = wait_until(
-        look,
-        patience_s,
-        lambda: f"the first node at {folder}: {problem}",
-        say=say,
-        pause_s=_PAUSE_S,
-        longest_pause_s=_LONGEST_PAUSE_S,
-    )
+    what = lambda: f"the first node at {folder}: {problem}"  # noqa: E731
+    meeting = wait_until(look, patience_s, what, say=say, pause_s=_PAUSE_S, longest_pause_s=_LONGEST_PAUSE_S)
     if meeting is None:
-        raise PermanentError(
-            f"the first node did not appear in {folder} within {patience_s:.0f} s: {problem}",
-            hint="do all nodes reach that folder, and each other? OCI__TIMEOUT is how long they wait",
-            code="first-node-missing",
-        )
+        problem = f"the first node did not appear in {folder} within {patience_s:.0f} s: {problem}"
+        hint = "do all nodes reach that folder, and each other? OCI__TIMEOUT is how long they wait"
+        raise PermanentError(problem, hint=hint, code="first-node-missing")
     return meeting
 
 

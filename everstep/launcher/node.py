@@ -45,35 +45,15 @@ class NodeSpec:
 class WorkerRanks:
     """Which of the job's workers a process is, by torchrun's counting."""
 
-    worker: str
-    attempt: int
+    order: AttemptOrder  # the attempt that it is part of
     local_rank: int
-    rank: int
-    size: int
-    node_rank: int
-    num_nodes: int
-    master_address: str
-    master_port: int
+    worker: str  # the order's, or the one that replaces it
     num_restarts: int  # of the whole job before it was started
-    max_restarts: int
-    max_workers: int  # the most that the job may ever have
 
     @classmethod
     def of(cls, order: AttemptOrder, local_rank: int) -> WorkerRanks:
-        return cls(
-            worker=order.workers[local_rank],
-            attempt=order.number,
-            local_rank=local_rank,
-            rank=order.first_rank + local_rank,
-            size=order.size,
-            node_rank=order.node_rank,
-            num_nodes=order.num_nodes,
-            master_address=order.master_address,
-            master_port=order.master_port,
-            num_restarts=order.num_restarts,
-            max_restarts=order.max_restarts,
-            max_workers=order.max_workers,
-        )
+        worker = order.workers[local_rank]
+        return cls(order=order, local_rank=local_rank, worker=worker, num_restarts=order.num_restarts)
 
     def files(self, directory: Path) -> WorkerFiles:
         return WorkerFiles(directory=directory / self.worker)
@@ -82,12 +62,10 @@ class WorkerRanks:
 def worker_command(script: str, args: list[str], *, is_module: bool = False, is_program: bool = False) -> list[str]:
     """The command line of a worker: a Python script, a module, or a program as it is."""
     if is_program and is_module:
-        raise UsageError(
-            "--module and --no-python exclude each other", hint="give one of them", code="module-and-no-python"
-        )
+        raise UsageError("--module and --no-python exclude each other", hint="give one", code="module-and-no-python")
     if is_program:
         return [script, *args]
-    return [env.python() or sys.executable, "-u", *(["-m"] if is_module else []), script, *args]
+    return [env.value("PYTHON_EXEC") or sys.executable, "-u", *(["-m"] if is_module else []), script, *args]
 
 
 def common_environment(outer: Mapping[str, str], num_workers: int) -> dict[str, str]:
@@ -108,7 +86,7 @@ def worker_environment(
         env.JOB: node.job,
         env.WORKER: place.worker,
         env.EVENTS: outer.get(env.EVENTS) or str(node.directory / "events.jsonl"),
-        env.MAX_WORKERS: str(place.max_workers),
+        env.MAX_WORKERS: str(place.order.max_workers),
         env.BOARD: str(place.files(node.directory).board),
     }
     if node.is_address_given:
@@ -121,7 +99,8 @@ def worker_environment(
 
 
 def _torchrun_names(node: NodeSpec, place: WorkerRanks, outer: Mapping[str, str]) -> dict[str, str]:
-    rank, size = str(place.rank), str(place.size)
+    order = place.order
+    rank, size = str(order.first_rank + place.local_rank), str(order.size)
     names = {
         "RANK": rank,
         "LOCAL_RANK": str(place.local_rank),
@@ -130,12 +109,12 @@ def _torchrun_names(node: NodeSpec, place: WorkerRanks, outer: Mapping[str, str]
         "LOCAL_WORLD_SIZE": str(node.num_workers),
         "ROLE_WORLD_SIZE": size,
         "ROLE_NAME": node.role,
-        "GROUP_RANK": str(place.node_rank),
-        "GROUP_WORLD_SIZE": str(place.num_nodes),
-        "MASTER_ADDR": place.master_address,
-        "MASTER_PORT": str(place.master_port),
+        "GROUP_RANK": str(order.node_rank),
+        "GROUP_WORLD_SIZE": str(order.num_nodes),
+        "MASTER_ADDR": order.master_address,
+        "MASTER_PORT": str(order.master_port),
         "TORCHELASTIC_RESTART_COUNT": str(place.num_restarts),
-        "TORCHELASTIC_MAX_RESTARTS": str(place.max_restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(order.max_restarts),
         "TORCHELASTIC_RUN_ID": node.run_id or node.job,
         "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 opens the store: a new one for each attempt
         "TORCHELASTIC_ERROR_FILE": str(place.files(node.directory).error),
@@ -151,9 +130,7 @@ def _virtual_local_rank(place: WorkerRanks, outer: Mapping[str, str]) -> dict[st
         return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": str(place.local_rank)}
     devices = given.split(",")
     if place.local_rank >= len(devices):
-        raise UsageError(
-            f"CUDA_VISIBLE_DEVICES={given} has no device for local rank {place.local_rank}",
-            hint="start fewer workers, or none with --virtual-local-rank",
-            code="too-few-visible-devices",
-        )
+        problem = f"CUDA_VISIBLE_DEVICES={given} has no device for local rank {place.local_rank}"
+        hint = "start fewer workers, or none with --virtual-local-rank"
+        raise UsageError(problem, hint=hint, code="too-few-visible-devices")
     return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": devices[place.local_rank].strip()}

@@ -102,12 +102,13 @@ class Goodput:
 
     def __init__(self) -> None:
         self._last: tuple[int, int, float] | None = None  # step, generation, time
-        self.good_s = 0.0
+        self.good_s: float | None = None  # None: no step was seen
 
     def hear(self, event: Mapping[str, Any]) -> None:
         if event["event"] != "step.committed":
             return
         step, generation, now = event["step"], event.get("generation", 0), event["t"]
+        self.good_s = self.good_s or 0.0
         if self._last is not None:
             last_step, last_generation, last = self._last
             if step <= last_step:  # another worker's word of the same step
@@ -115,10 +116,6 @@ class Goodput:
             if step == last_step + 1 and generation == last_generation:
                 self.good_s += now - last
         self._last = (step, generation, now)
-
-    @property
-    def is_known(self) -> bool:
-        return self._last is not None
 
 
 def event_line(event: Mapping[str, Any], *, is_log: bool = False) -> str | None:

@@ -118,8 +118,7 @@ class AgentReporter:
         woke_at = float("-inf")
         while True:
             began = time.monotonic()
-            report = partial(self._report_once, coordinator)
-            orders = self._with_peers(self._ask(report))
+            orders = self._with_peers(self._ask(partial(self._report_once, coordinator)))
             if (now := time.monotonic()) - began > self._heartbeat_s + _STANDSTILL_S:
                 woke_at = now  # the whole node stood still
             if now - woke_at < _COMEBACK_S:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from everstep.process import is_zombie, started_at
+from everstep.process import ENDED, process_state, started_at
 from everstep.storage import private_file
 
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
@@ -38,7 +38,8 @@ class RunRecord:
 
     @property
     def is_alive(self) -> bool:
-        return bool(self.pid_started_at) and started_at(self.pid) == self.pid_started_at and not is_zombie(self.pid)
+        is_same = bool(self.pid_started_at) and started_at(self.pid) == self.pid_started_at
+        return is_same and process_state(self.pid) != ENDED
 
     @property
     def shown_state(self) -> str:

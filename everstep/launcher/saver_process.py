@@ -7,7 +7,6 @@ torch."""
 from __future__ import annotations
 
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,18 +16,12 @@ from everstep.checkpoint.saver.messages import KINDS, Said
 from everstep.events import emit
 from everstep.ipc.event_loop import EventLoop
 from everstep.ipc.local_socket import listen, pair, receive_packet
-from everstep.process import reap_detached, start_detached
+from everstep.process import program_command, reap_detached, start_detached
 from everstep.storage import private_file
 from everstep.waiting import SAID_AFTER_S
 
 WRITE_OUT_S = 600.0  # an agent waits this long for the last states to be written; its saver continues
 _MAX_STARTS = 8  # of its process; after that, workers write for themselves
-
-# The folder that it is started in must not be on its path: the modules there are the user's.
-_PROGRAM = (
-    "import sys; getattr(sys.flags, 'safe_path', False) or sys.path.pop(0); "
-    "from everstep.checkpoint.saver.process import main; main()"
-)
 
 
 class SaverProcess:
@@ -38,18 +31,13 @@ class SaverProcess:
         self._path, self._loop, self._say = path, loop, say
         self._listener: socket.socket | None = None
         self._line: socket.socket | None = None  # to the process, if there is one
-        self._pid = 0
+        self.pid = 0  # of its process; 0: there is none
         self._num_starts = 0
 
     @property
     def path(self) -> Path | None:
         """Where workers find it; None if no saver can be started."""
         return self._path if self._listener is not None else None
-
-    @property
-    def pid(self) -> int:
-        """Of its process; 0: there is none."""
-        return self._pid
 
     def open(self) -> None:
         try:
@@ -82,21 +70,21 @@ class SaverProcess:
         self._num_starts += 1
         self._line, theirs = pair()
         try:
-            self._pid = self._start_process(theirs)
+            self.pid = self._start_process(theirs)
         except OSError as problem:  # a disk that became read-only, no process left: this node's workers continue
             self._line.close()
             self._line = None
             self._say(f"the saver cannot be started, checkpoints are written by the workers themselves: {problem}")
             self._close_listener()
             return
-        emit("saver.opened", saver=self._pid)
+        emit("saver.opened", saver=self.pid)
         self._loop.watch(self._line, self._hear)
 
     def _start_process(self, theirs: socket.socket) -> int:
         assert self._listener is not None
         with theirs, private_file.append(f"{self._path}.log") as output:
             files = [self._listener.fileno(), theirs.fileno()]
-            command = [sys.executable, "-u", "-c", _PROGRAM, *(str(file) for file in files)]
+            command = program_command("everstep.checkpoint.saver.process", *map(str, files))
             return start_detached(command, env=env.everything(), output=output, descriptors=files)
 
     def _hear(self) -> None:
@@ -131,7 +119,7 @@ class SaverProcess:
         while (left_s := deadline - (now := time.monotonic())) > 0:
             if now >= speak_at:
                 self._say(
-                    f"waiting up to {left_s:.0f} s for the saver (pid {self._pid}), which writes the last checkpoints; "
+                    f"waiting up to {left_s:.0f} s for the saver (pid {self.pid}), which writes the last checkpoints; "
                     "it continues if this agent is killed"
                 )
                 speak_at = deadline
@@ -139,11 +127,11 @@ class SaverProcess:
                 self._bury()
                 return
         self._say(
-            f"the saver (pid {self._pid}) is still writing after {WRITE_OUT_S:.0f} s and continues without this agent"
+            f"the saver (pid {self.pid}) is still writing after {WRITE_OUT_S:.0f} s and continues without this agent"
         )
 
     def _bury(self) -> None:
         assert self._line is not None
         self._line.close()
-        reap_detached(self._pid)
-        self._line, self._pid = None, 0
+        reap_detached(self.pid)
+        self._line, self.pid = None, 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import IO
 
 from everstep import env as names
@@ -74,15 +73,14 @@ class Starter:
         env: Mapping[str, str],
         output: IO[bytes] | int | None = None,
         errors: IO[bytes] | int | None = None,
-        cwd: str | Path | None = None,
     ) -> Child:
         """As `Child.start`."""
         if self._nursery is not None and self._nursery.is_ready and python_program(command) is not None:
             try:
-                return self._nursery.start_worker(command, env=env, output=output, errors=errors, cwd=cwd)
+                return self._nursery.start_worker(command, env=env, output=output, errors=errors)
             except NurseryGone as reason:
                 self._say(f"a worker is started without the nursery: {reason}")
-        return Child.start(command, env=env, output=output, errors=errors, cwd=cwd)
+        return Child.start(command, env=env, output=output, errors=errors)
 
     def start_service(self, command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int | None) -> Child:
         """As `Child.start`, for other processes, such as the coordinator; from the thread that will wait for its end.
@@ -91,7 +89,7 @@ class Starter:
             nursery = _warm_nursery(plain_environment(env), CONTROL, may_start=False, idle_s=self._keep_warm_s)
             try:
                 if nursery is not None and nursery.await_ready(_READY_S):
-                    return nursery.start_worker(command, env=env, output=output, cwd=None, is_only=True)
+                    return nursery.start_worker(command, env=env, output=output, is_only=True)
             except NurseryGone:
                 pass
             if nursery is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from everstep.errors import UsageError
@@ -50,16 +50,10 @@ def parse_nodes(text: str) -> NodesRange:
     if not text:
         return NodesRange(is_limit=False)
     if not (found := re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())):
-        raise UsageError(
-            f"--nnodes={text} is neither a number nor a range", hint="such as 2, or 1:4", code="nnodes-not-a-range"
-        )
+        raise UsageError(f"--nnodes={text} is not a range", hint="such as 2, or 1:4", code="nnodes-not-a-range")
     nodes = NodesRange(min=int(found[1]), max=int(found[2] or found[1]))
     if not 0 < nodes.min <= nodes.max:
-        raise UsageError(
-            f"--nnodes={text}: from {nodes.min} to {nodes.max} nodes",
-            hint="MIN:MAX, 0 < MIN <= MAX",
-            code="nnodes-range-empty",
-        )
+        raise UsageError(f"--nnodes={text} is empty", hint="MIN:MAX, 0 < MIN <= MAX", code="nnodes-range-empty")
     return nodes
 
 
@@ -68,16 +62,11 @@ def parse_endpoint(text: str, *, option: str = "--rdzv-endpoint", default_port: 
     pattern = r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:/\s]+))(?::(\d{1,5}))?"
     scheme, _, address = text.strip().rpartition("://")
     if scheme not in ("", "https") or not (found := re.fullmatch(pattern, address.rstrip("/"))):
-        raise UsageError(
-            f"{option}={text} is not an address",
-            hint="HOST:PORT, such as 10.0.0.5:29400",
-            code="endpoint-not-an-address",
-        )
+        hint = "HOST:PORT, such as 10.0.0.5:29400"
+        raise UsageError(f"{option}={text} is not an address", hint=hint, code="endpoint-not-an-address")
     port = default_port if found[3] is None else int(found[3])
     if port > 65535:
-        raise UsageError(
-            f"{option}={text}: there is no port {port}", hint="from 0 to 65535", code="endpoint-port-too-large"
-        )
+        raise UsageError(f"{option}={text}: no such port", hint="from 0 to 65535", code="endpoint-port-too-large")
     return Endpoint(host=found[1] or found[2], port=port, is_tls=scheme == "https")
 
 
@@ -95,14 +84,12 @@ def parse_rendezvous(
     """All of torchrun's options for it. `--standalone` ignores the rest, as torchrun does."""
     backend = backend or _STATIC
     if backend not in _MEETINGS:
-        raise UsageError(
-            f"--rdzv-backend={backend}: nodes meet at Everstep's coordinator, no other service is needed",
-            hint="leave it out, and give --rdzv-endpoint HOST:PORT or --coordinator URL",
-            code="rdzv-backend-unknown",
-        )
+        problem = f"--rdzv-backend={backend}: nodes meet at Everstep's coordinator, no other service is needed"
+        hint = "leave it out, and give --rdzv-endpoint HOST:PORT or --coordinator URL"
+        raise UsageError(problem, hint=hint, code="rdzv-backend-unknown")
     if node_rank is not None and node_rank < 0:
         raise UsageError(f"--node-rank={node_rank} is negative", hint="ranks count from 0", code="node-rank-negative")
-    settings = _meeting_settings(parse_pairs(conf, option="--rdzv-conf"))
+    settings = _meeting_settings(_pairs(conf))
     if is_standalone:
         return replace(settings, is_host=None)
     notes = settings.notes
@@ -124,9 +111,8 @@ def parse_rendezvous(
 
 
 def _endpoint(backend: str, endpoint: str, master_addr: str | None, master_port: int | None) -> Endpoint | None:
-    is_static = backend == _STATIC
     if endpoint:
-        return parse_endpoint(endpoint, default_port=STATIC_PORT if is_static else C10D_PORT)
+        return parse_endpoint(endpoint, default_port=STATIC_PORT if backend == _STATIC else C10D_PORT)
     if not master_addr and master_port is None:
         return None
     master = parse_endpoint(master_addr or "127.0.0.1", option="--master-addr", default_port=STATIC_PORT)
@@ -135,57 +121,47 @@ def _endpoint(backend: str, endpoint: str, master_addr: str | None, master_port:
 
 def _meeting_settings(conf: Mapping[str, str]) -> Rendezvous:
     """`--rdzv-conf`: the keys that mean something here; the others are named in a note."""
-    known = {
-        "join_timeout": "join_s",
-        "timeout": "join_s",
-        "last_call_timeout": "last_call_s",
-        "is_host": "is_host",
-    }
-    ignored = [key for key in conf if key not in known]
-    notes = (f"--rdzv-conf: {', '.join(ignored)} changes nothing here",) if ignored else ()
+    ignored = [key for key in conf if key not in ("join_timeout", "timeout", "last_call_timeout", "is_host")]
     join = conf.get("join_timeout", conf.get("timeout"))
-    last_call, host = conf.get("last_call_timeout"), conf.get("is_host")
     return Rendezvous(
-        join_s=None if join is None else _seconds(join, "join_timeout"),
-        last_call_s=None if last_call is None else _seconds(last_call, "last_call_timeout"),
-        is_host=None if host is None else _is_true(host),
-        notes=notes,
+        join_s=_seconds(join, "join_timeout"),
+        last_call_s=_seconds(conf.get("last_call_timeout"), "last_call_timeout"),
+        is_host=_truth(conf.get("is_host")),
+        notes=(f"--rdzv-conf: {', '.join(ignored)} changes nothing here",) if ignored else (),
     )
 
 
-def parse_pairs(text: str, *, option: str) -> dict[str, str]:
+def _pairs(conf: str) -> dict[str, str]:
     """ "a=1,b=2" """
     pairs = {}
-    for part in filter(str.strip, text.split(",")):
+    for part in filter(str.strip, conf.split(",")):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not (key and equals and value):
-            raise UsageError(f"{option}: {part!r} is not KEY=VALUE", hint="KEY=VALUE,KEY=VALUE", code="pairs-malformed")
+            raise UsageError(f"--rdzv-conf: {part!r} is not KEY=VALUE", hint="KEY=VALUE,…", code="pairs-malformed")
         pairs[key] = value
     return pairs
 
 
-def _seconds(text: str, key: str) -> float:
+def _seconds(text: str | None, key: str) -> float | None:
+    if text is None:
+        return None
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
     if seconds < 0:
-        raise UsageError(
-            f"--rdzv-conf: {key}={text} is not a number of seconds",
-            hint=f"such as {key}=60",
-            code="rdzv-conf-not-seconds",
-        )
+        problem = f"--rdzv-conf: {key}={text} is not a number of seconds"
+        raise UsageError(problem, hint=f"such as {key}=60", code="rdzv-conf-not-seconds")
     return seconds
 
 
-def _is_true(text: str) -> bool:
-    if (lower := text.lower()) in ("1", "true", "t", "yes", "y"):
+def _truth(text: str | None) -> bool | None:
+    if text is None or (lower := text.lower()) in ("0", "false", "f", "no", "n"):
+        return None if text is None else False
+    if lower in ("1", "true", "t", "yes", "y"):
         return True
-    if lower in ("0", "false", "f", "no", "n"):
-        return False
-    raise UsageError(
-        f"--rdzv-conf: is_host={text} is neither true nor false", hint="is_host=true", code="rdzv-conf-not-boolean"
-    )
+    problem = f"--rdzv-conf: is_host={text} is neither true nor false"
+    raise UsageError(problem, hint="is_host=true", code="rdzv-conf-not-boolean")
 
 
 # --- workers --------------------------------------------------------------------------------------
@@ -196,31 +172,22 @@ def parse_num_workers(text: str, *, num_gpus: int, num_cpus: int) -> int:
     counts = {"gpu": num_gpus, "cpu": num_cpus, "auto": num_gpus or num_cpus}
     number = counts[text] if text in counts else int(text) if re.fullmatch("[0-9]+", text) else 0
     if text == "gpu" and num_gpus == 0:
-        raise UsageError(
-            "--nproc-per-node=gpu: there is no GPU here, or none is visible",
-            hint="a number, auto or cpu",
-            code="nproc-without-gpu",
-        )
+        problem = "--nproc-per-node=gpu: there is no GPU here, or none is visible"
+        raise UsageError(problem, hint="a number, auto or cpu", code="nproc-without-gpu")
     if number < 1:
-        raise UsageError(
-            f"--nproc-per-node={text} gives no worker",
-            hint="a number from 1, or auto, gpu, cpu",
-            code="nproc-not-positive",
-        )
+        hint = "a number from 1, or auto, gpu, cpu"
+        raise UsageError(f"--nproc-per-node={text} gives no worker", hint=hint, code="nproc-not-positive")
     return number
 
 
 def parse_signals(text: str) -> tuple[int, ...]:
     """`--signals-to-handle`: names, with or without SIG."""
     numbers = []
-    for name in _names(text):
+    for name in filter(None, map(str.strip, text.split(","))):
         number = getattr(signal, name if name.startswith("SIG") else f"SIG{name}", None)
         if not isinstance(number, signal.Signals) or number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD):
-            raise UsageError(
-                f"--signals-to-handle: {name} is not a signal that can be handled",
-                hint="SIGTERM,SIGUSR1",
-                code="signal-unknown",
-            )
+            problem = f"--signals-to-handle: {name} is not a signal that can be handled"
+            raise UsageError(problem, hint="SIGTERM,SIGUSR1", code="signal-unknown")
         numbers.append(int(number))
     return tuple(dict.fromkeys(numbers))
 
@@ -235,11 +202,8 @@ def parse_streams(text: str, *, option: str) -> ShownStreams:
     if re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):
         pairs = (part.split(":") for part in text.split(","))
         return ShownStreams(by_rank={int(rank): int(streams) for rank, streams in pairs})
-    raise UsageError(
-        f"{option}={text} is not a choice of streams",
-        hint=f"1 stdout, 2 stderr, {BOTH} both, 0 none, or RANK:N,RANK:N",
-        code="streams-unknown",
-    )
+    hint = f"1 stdout, 2 stderr, {BOTH} both, 0 none, or RANK:N,RANK:N"
+    raise UsageError(f"{option}={text} is not a choice of streams", hint=hint, code="streams-unknown")
 
 
 def parse_ranks(text: str) -> frozenset[int] | None:
@@ -247,9 +211,8 @@ def parse_ranks(text: str) -> frozenset[int] | None:
     if not text.strip():
         return None
     if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", text):
-        raise UsageError(
-            f"--local-ranks-filter={text} is not a list of ranks", hint="such as 0,1", code="local-ranks-not-a-list"
-        )
+        problem = f"--local-ranks-filter={text} is not a list of ranks"
+        raise UsageError(problem, hint="such as 0,1", code="local-ranks-not-a-list")
     return frozenset(int(rank) for rank in text.split(","))
 
 
@@ -272,14 +235,16 @@ def notes_on(
     numa_binding: str | None = None,
 ) -> tuple[str, ...]:
     """A line for each option that was given and changes nothing; values that torchrun would not take are refused."""
-    _check_choice("--start-method", start_method, _START_METHODS)
-    _check_choice("--numa-binding", numa_binding, _NUMA_BINDINGS)
+    for option, value, choices in (
+        ("--start-method", start_method, _START_METHODS),
+        ("--numa-binding", numa_binding, _NUMA_BINDINGS),
+    ):
+        if value is not None and value not in choices:
+            raise UsageError(f"{option}={value} is not known", hint=", ".join(choices), code="option-value-unknown")
     if logs_specs is not None:
-        raise UsageError(
-            f"--logs-specs={logs_specs}: torchrun's plug-ins are not loaded here",
-            hint="--log-dir, --redirects and --tee say where output goes",
-            code="logs-specs-unsupported",
-        )
+        problem = f"--logs-specs={logs_specs}: torchrun's plug-ins are not loaded here"
+        hint = "--log-dir, --redirects and --tee say where output goes"
+        raise UsageError(problem, hint=hint, code="logs-specs-unsupported")
     notes = {
         "--monitor-interval changes nothing: ends are seen at once": monitor_interval is not None,
         "--start-method changes nothing: each worker is a process with an interpreter of its own": bool(start_method),
@@ -288,12 +253,3 @@ def notes_on(
         "--numa-binding changes nothing: workers are not bound; numactl can be, by --no-python": bool(numa_binding),
     }
     return tuple(note for note, is_told in notes.items() if is_told)
-
-
-def _check_choice(option: str, value: str | None, choices: Sequence[str]) -> None:
-    if value is not None and value not in choices:
-        raise UsageError(f"{option}={value} is not known", hint=", ".join(choices), code="option-value-unknown")
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]

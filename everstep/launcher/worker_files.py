@@ -10,9 +10,6 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
-
-from everstep.storage import private_file
 
 log = logging.getLogger("everstep")
 
@@ -70,8 +67,3 @@ class WorkerFiles:
             return str(message["message"] if isinstance(message, dict) else message)
         except (OSError, ValueError, KeyError, TypeError):
             return ""
-
-
-def open_log(path: Path) -> IO[bytes]:
-    """For a worker to write to: appending, so that what it starts itself may write to it too."""
-    return private_file.append(path)

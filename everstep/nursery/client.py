@@ -9,7 +9,6 @@ import itertools
 import os
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -17,32 +16,24 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from everstep.ipc.local_socket import pair
+from everstep.ipc.local_socket import pair, receive_packet, send_packet
 from everstep.nursery.messages import (
+    KINDS,
     CountGpus,
     Ended,
     Gpus,
     KeepWarm,
     Message,
     NurseryReady,
-    Parcel,
     Reap,
     Started,
     StartWorker,
-    receive,
-    send,
 )
-from everstep.process import Child, ending_code
+from everstep.process import Child, ending_code, program_command
 
 WORKERS, CONTROL = "workers", "control"  # what a nursery's forks will be, and so what it has imported
 _ANSWER_S = 5.0  # a fork takes milliseconds; the machine may be busy
 _END_S = 2.0  # for a nursery whose agent goes to kill its workers
-
-# The folder that it is started in must not be on its path: the modules there are the user's.
-_PROGRAM = (
-    "import sys; getattr(sys.flags, 'safe_path', False) or sys.path.pop(0); "
-    "from everstep.nursery.main import main; main()"
-)
 
 
 class NurseryGone(Exception):
@@ -51,7 +42,7 @@ class NurseryGone(Exception):
 
 def nursery_command(descriptor: int, kind: str, path: Path | None = None) -> list[str]:
     """`path`: of the socket, if it is one that listens."""
-    return [sys.executable, "-u", "-c", _PROGRAM, str(descriptor), kind, *([str(path)] if path else [])]
+    return program_command("everstep.nursery.main", str(descriptor), kind, *([str(path)] if path else []))
 
 
 class NurseryClient:
@@ -66,7 +57,7 @@ class NurseryClient:
         self._awaited: set[int] = set()
         self._codes: dict[int, int] = {}
         self._num_gpus: int | None = None
-        self._is_gone = False
+        self.is_gone = False
         self.pid = 0
         self.problem = ""  # why it will never be of use
 
@@ -86,20 +77,16 @@ class NurseryClient:
 
     @property
     def is_ready(self) -> bool:
-        return bool(self.pid) and not self.problem and not self._is_gone
-
-    @property
-    def is_gone(self) -> bool:
-        return self._is_gone
+        return bool(self.pid) and not self.problem and not self.is_gone
 
     def hear(self) -> None:
         """Read all messages that have arrived."""
-        while not self._is_gone and self._take(0.0):
+        while not self.is_gone and self._take(0.0):
             pass
 
     def await_ready(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
-        while not self.pid and not self._is_gone and self._take(max(0.0, deadline - time.monotonic())):
+        while not self.pid and not self.is_gone and self._take(max(0.0, deadline - time.monotonic())):
             pass
         return self.is_ready
 
@@ -120,7 +107,7 @@ class NurseryClient:
         env: Mapping[str, str],
         output: IO[bytes] | int | None,
         errors: IO[bytes] | int | None = None,
-        cwd: str | Path | None,
+        cwd: str | Path | None = None,
         is_only: bool = False,
     ) -> Child:
         """`is_only`: the connection was made for this process, and is closed when it has ended."""
@@ -147,7 +134,7 @@ class NurseryClient:
 
     def close(self) -> None:
         """Its workers end with the connection; a nursery of our own ends as well."""
-        self._is_gone = True
+        self.is_gone = True
         self._line.close()
         if self._process is not None:
             self._process.wait(_END_S)
@@ -182,24 +169,23 @@ class NurseryClient:
         return -signal.SIGKILL if code is None else code
 
     def _take_or_give_up(self, deadline: float) -> None:
-        if self._is_gone:
+        if self.is_gone:
             raise NurseryGone("it has ended")
         if not self._take(max(0.0, deadline - time.monotonic())):
-            raise NurseryGone("it has ended" if self._is_gone else f"no answer within {_ANSWER_S:.0f} s")
+            raise NurseryGone("it has ended" if self.is_gone else f"no answer within {_ANSWER_S:.0f} s")
 
     def _take(self, timeout_s: float) -> bool:
         """Whether something came in time."""
         try:
-            parcel = receive(self._line, timeout_s)
+            received = receive_packet(self._line, KINDS, timeout_s)
         except EOFError:
-            self._is_gone = True
+            self.is_gone = True
             return False
-        if parcel is not None:
-            self._note(parcel)
-        return parcel is not None
+        if received is not None:
+            self._note(*received)
+        return received is not None
 
-    def _note(self, parcel: Parcel) -> None:
-        message = parcel.message
+    def _note(self, message: Message, files: list[int]) -> None:
         if isinstance(message, NurseryReady):
             self.pid, self.problem = message.pid, message.problem
         elif isinstance(message, Ended):
@@ -207,9 +193,9 @@ class NurseryClient:
         elif isinstance(message, Gpus):
             self._num_gpus = message.number
         elif isinstance(message, Started) and message.request in self._awaited:
-            self._started[message.request] = (message, parcel.files)
+            self._started[message.request] = (message, files)
         elif isinstance(message, Started):
-            self._discard_late_worker(message, parcel.files)
+            self._discard_late_worker(message, files)
 
     def _discard_late_worker(self, late: Started, files: list[int]) -> None:
         """It came after we had given up: another one runs in its place."""
@@ -220,7 +206,7 @@ class NurseryClient:
 
     def _send(self, message: Message, files: Sequence[int] = ()) -> None:
         try:
-            send(self._line, message, files)
+            send_packet(self._line, message, files)
         except OSError as problem:
             raise NurseryGone(str(problem)) from None
 

@@ -1,7 +1,9 @@
 """A fork ends as python ends, but does not free what it has from the nursery: most of torch, which it shares with
 others. That takes longer than everything else that an end does, and copies a hundred megabytes to free them.
 
-Threads, exit handlers, the script's own objects, buffers and exit code are treated as ever."""
+Threads, exit handlers, the script's own objects, buffers and exit code are treated as ever. An unhandled interrupt
+ends it by the signal itself, after all else, so that a shell sees it too: Python does this for its own top level, which
+a fork's program is not, and in some releases not even for all of that."""
 
 from __future__ import annotations
 
@@ -11,6 +13,8 @@ import ctypes
 import gc
 import io
 import itertools
+import os
+import signal
 import sys
 from collections import deque
 
@@ -18,13 +22,28 @@ _BUFFERED = (io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
 
 _names: list[str] = []
 _kept: list[object] = []
+_is_interrupted = False
 
 
 def prepare() -> None:
     """Before anything is imported: exit handlers that come later are called earlier, and may need all modules."""
+    atexit.register(_end_by_signal)
     # One call without a line of Python in it: no other thread gets a turn to import a module that was just removed.
     atexit.register(deque, map(sys.modules.pop, _names, itertools.repeat(None)), 0)
     atexit.register(_flush_files)
+
+
+def note_interrupt() -> None:
+    global _is_interrupted
+    _is_interrupted = True
+
+
+def _end_by_signal() -> None:
+    if _is_interrupted:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def spare_modules() -> None:

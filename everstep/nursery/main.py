@@ -14,12 +14,11 @@ import socket
 import sys
 
 from everstep import env
-from everstep.nursery import exit, interrupt
+from everstep.nursery import exit
 from everstep.nursery.programs import read_early
 
 
 def main() -> None:
-    interrupt.prepare()
     exit.prepare()
     gc.disable()  # nothing that an import makes is garbage
     line = socket.socket(fileno=int(sys.argv[1]))

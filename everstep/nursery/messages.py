@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-from everstep.ipc.local_socket import receive_packet, send_packet
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,23 +63,6 @@ class Gpus:
 
 
 Message = NurseryReady | KeepWarm | StartWorker | Started | Ended | Reap | CountGpus | Gpus
-_KINDS: dict[str, type[Message]] = {
+KINDS: dict[str, type[Message]] = {
     kind.__name__: kind for kind in (NurseryReady, KeepWarm, StartWorker, Started, Ended, Reap, CountGpus, Gpus)
 }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parcel:
-    message: Message
-    files: list[int] = field(default_factory=list)
-
-
-def send(line: socket.socket, message: Message, files: Sequence[int] = ()) -> None:
-    """OSError if the other side is gone, or if the message is larger than a packet may be."""
-    send_packet(line, message, files)
-
-
-def receive(line: socket.socket, timeout_s: float | None = None) -> Parcel | None:
-    """The next one. EOFError: the other side is gone. None: nothing came in time."""
-    received = receive_packet(line, _KINDS, timeout_s)
-    return Parcel(message=received[0], files=received[1]) if received is not None else None

@@ -13,12 +13,15 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from everstep import env
 from everstep.nursery.client import CONTROL
 from everstep.waiting import wait_until
+
+T = TypeVar("T")
 
 # What makes up nearly all of it, so that the rehearsal is short.
 _FOR_WORKERS = (
@@ -91,35 +94,41 @@ def _import(names: Sequence[str]) -> None:
 def _learn() -> list[str]:
     """The names of modules that a first step imports, beyond those that are here."""
     known = set(sys.modules)
+
+    def rehearse() -> list[str]:
+        try:
+            _rehearse()
+        except BaseException as problem:
+            print(f"rehearsal: {problem!r}", file=sys.stderr)
+        return [name for name in sys.modules if name not in known]
+
+    return ask_fork(rehearse, _REHEARSAL_S) or []
+
+
+def ask_fork(ask: Callable[[], T], timeout_s: float) -> T | None:
+    """The answer of a fork that ends with it: whatever it does, this process stays as it is. None: it died, or
+    took longer."""
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             os.close(ours)
-            _rehearse()
-        except BaseException as problem:
-            print(f"rehearsal: {problem!r}", file=sys.stderr)
-        finally:
             with open(theirs, "w") as pipe:
-                json.dump([name for name in sys.modules if name not in known], pipe)
+                json.dump(ask(), pipe)
+        finally:
             os._exit(0)
     os.close(theirs)
+    deadline, body = time.monotonic() + timeout_s, b""
     try:
-        return _hear(ours)
+        with open(ours, "rb", buffering=0) as pipe:
+            while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                if not (part := pipe.read(65536)):
+                    return json.loads(body) if body else None
+                body += part
+        return None
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-
-
-def _hear(descriptor: int) -> list[str]:
-    deadline, body = time.monotonic() + _REHEARSAL_S, b""
-    with open(descriptor, "rb", buffering=0) as pipe:
-        while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            part = pipe.read(65536)
-            if not part:
-                return [str(name) for name in json.loads(body)] if body else []
-            body += part
-    return []
 
 
 def _rehearse() -> None:

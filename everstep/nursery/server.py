@@ -15,24 +15,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from everstep.ipc.local_socket import peer_user
+from everstep.ipc.local_socket import peer_user, receive_packet, send_packet
 from everstep.nursery.messages import (
+    KINDS,
     CountGpus,
     Ended,
     Gpus,
     KeepWarm,
     Message,
     NurseryReady,
-    Parcel,
     Reap,
     Started,
     StartWorker,
-    receive,
-    send,
 )
-from everstep.process import collect_exit
+from everstep.nursery.preload import ask_fork
+from everstep.process import collect_exit, kill_group
 
 _PR_SET_PDEATHSIG = 1
+_COUNT_S = 60.0  # the driver may take its time
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -119,21 +119,21 @@ class NurseryServer:
 
     def _hear(self, connection: _Client) -> ForkedWorker | None:
         try:
-            parcel = receive(connection.line)
+            received = receive_packet(connection.line, KINDS)
         except EOFError:
             self._drop(connection)
             return None
-        assert parcel is not None
+        assert received is not None
+        order, files = received
         try:
-            return self._obey(connection, parcel)
+            return self._obey(connection, order, files)
         finally:
-            for descriptor in parcel.files if os.getpid() == self._pid else ():
+            for descriptor in files if os.getpid() == self._pid else ():
                 os.close(descriptor)
 
-    def _obey(self, connection: _Client, parcel: Parcel) -> ForkedWorker | None:
-        order = parcel.message
+    def _obey(self, connection: _Client, order: Message, files: list[int]) -> ForkedWorker | None:
         if isinstance(order, StartWorker):
-            return self._fork_worker(connection, order, parcel.files)
+            return self._fork_worker(connection, order, files)
         if isinstance(order, Reap):
             self._reap(connection, order.pid)
         elif isinstance(order, KeepWarm):
@@ -155,7 +155,7 @@ class NurseryServer:
 
     def _tell(self, connection: _Client, message: Message, files: Sequence[int] = ()) -> None:
         try:
-            send(connection.line, message, files)
+            send_packet(connection.line, message, files)
         except OSError:
             pass  # gone: the line will say so
 
@@ -218,28 +218,8 @@ class NurseryServer:
         os.close(descriptor)
 
 
-def kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-
-
 def count_gpus() -> int:
     """How many GPUs torch would use; asked in a fork, lest the nursery itself get in touch with CUDA."""
     import torch
 
-    ours, theirs = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        number = 0
-        try:
-            number = torch.cuda.device_count()
-        finally:
-            os.write(theirs, str(number).encode())
-            os._exit(0)
-    os.close(theirs)
-    with open(ours) as pipe:
-        number = int(pipe.read() or 0)
-    os.waitpid(pid, 0)
-    return number
+    return ask_fork(torch.cuda.device_count, _COUNT_S) or 0

@@ -5,6 +5,7 @@ Where that cannot be had, it makes one of itself by exec: same process, same num
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import gc
 import multiprocessing.process
@@ -15,25 +16,31 @@ import signal
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 
 from everstep import env
-from everstep.nursery import exit, interrupt
-from everstep.nursery.process_title import set_title
+from everstep.nursery import exit
 from everstep.nursery.programs import PythonProgram, python_program, read_early
 from everstep.nursery.server import ForkedWorker
 
+_PR_SET_NAME = 15
+_NAME_BYTES = 15
+_ARG_START, _ARG_END = 45, 46  # of /proc/PID/stat, counted after the name
 _STACKS_SIGNAL = signal.SIGUSR2  # the agent asks for the stacks of all threads with it
 
 
 def become(forked: ForkedWorker, *, environment: Mapping[str, str]) -> None:
     """`environment`: what the nursery has read early."""
     order = forked.order
-    _take_files(forked.files)
-    _take_surroundings(order.environment, order.directory)
+    for place, descriptor in enumerate(forked.files, start=1):  # the nursery's own stdin is empty, too
+        os.dup2(descriptor, place)
+        os.close(descriptor)
+    env.replace(order.environment)
+    time.tzset()
+    os.chdir(order.directory)
     program = python_program(order.command)
     if program is None or read_early(order.environment) != environment or not _can_run(program):
         os.execve(order.command[0], order.command, order.environment)
@@ -42,20 +49,8 @@ def become(forked: ForkedWorker, *, environment: Mapping[str, str]) -> None:
     faulthandler.register(_STACKS_SIGNAL, file=2, all_threads=True)
     sys.orig_argv = list(order.command)
     exit.spare_libraries()
-    set_title(order.environment.get(env.WORKER, "worker"), [program.name, *program.args])
+    _set_title(order.environment.get(env.WORKER, "worker"), [program.name, *program.args])
     _run(program)
-
-
-def _take_files(files: list[int]) -> None:
-    for place, descriptor in enumerate(files, start=1):  # the nursery's own stdin is empty, too
-        os.dup2(descriptor, place)
-        os.close(descriptor)
-
-
-def _take_surroundings(environment: Mapping[str, str], directory: str) -> None:
-    env.replace(environment)
-    time.tzset()
-    os.chdir(directory)
 
 
 def _can_run(program: PythonProgram) -> bool:
@@ -67,11 +62,8 @@ def _can_run(program: PythonProgram) -> bool:
 
 
 def _is_source(path: str) -> bool:
-    return os.path.isfile(path) and not path.endswith(".pyc") and not _is_archive(path)
-
-
-def _is_archive(path: str) -> bool:
-    return not path.endswith(".py") and zipfile.is_zipfile(path)
+    is_archive = not path.endswith(".py") and zipfile.is_zipfile(path)
+    return os.path.isfile(path) and not path.endswith(".pyc") and not is_archive
 
 
 def _first_folder(program: PythonProgram) -> str | None:
@@ -106,6 +98,21 @@ def _renew_randomness() -> None:
     multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
 
 
+def _set_title(worker: str, program: Sequence[str]) -> None:
+    """What `ps`, `top` and `pgrep -f` show of it: `everstep w1: train.py`, not how the nursery was started. Written
+    over the memory that the kernel reads a process's command line from; longer titles are cut to its size."""
+    title = os.fsencode(f"everstep {worker}: {' '.join(program)}")
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, os.fsencode(f"everstep {worker}")[:_NAME_BYTES], 0, 0, 0)
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # no /proc: then there is no `ps` either
+        return
+    start, end = int(fields[_ARG_START]), int(fields[_ARG_END])
+    if end > start > 0:  # the kernel says 0 to a process without the right to know
+        room = end - start
+        ctypes.memmove(start, title[: room - 1].ljust(room, b"\0"), room)
+
+
 def _run(program: PythonProgram) -> None:
     folder = _first_folder(program)
     if folder is not None:
@@ -115,14 +122,11 @@ def _run(program: PythonProgram) -> None:
     sys.modules["__main__"] = main
     if program.is_module:
         sys.argv = ["-m", *program.args]
-        _as_top_level(lambda: _run_module(program.name))
+        run_module = runpy._run_module_as_main  # type: ignore[attr-defined]  # what `python -m` itself calls
+        _as_top_level(lambda: run_module(program.name))
     else:
         sys.argv = [program.name, *program.args]
         _as_top_level(lambda: _run_script(program.name, main))
-
-
-def _run_module(name: str) -> None:
-    runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # what `python -m` itself calls
 
 
 def _run_script(path: str, main: ModuleType) -> None:
@@ -144,7 +148,7 @@ def _as_top_level(run: Callable[[], None]) -> None:
             sys.last_exc = error
         sys.excepthook(type(error), error, trace)
         if isinstance(error, KeyboardInterrupt):
-            interrupt.note()
+            exit.note_interrupt()
         sys.exit(1)
 
 

@@ -69,7 +69,7 @@ class SlurmPlatform(QueuePlatform):
         return _options(job).mode
 
     def allocation(self) -> str:
-        return env.slurm_job()
+        return env.value("SLURM_JOB_ID") or ""
 
     def main(self, record: JobRecord) -> str:
         return _names(record)[-1]

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar
@@ -24,7 +25,7 @@ from everstep.errors import EverstepError, UsageError
 from everstep.launcher.local_coordinator import CoordinatorFiles, private_directory, start_coordinator
 from everstep.launcher.logs import tail
 from everstep.launcher.worker_files import WorkerFiles
-from everstep.process import Child, wait_for_end
+from everstep.process import Child, kill_group, wait_for_end
 from everstep.retry import patiently
 from everstep.testing.network import Network
 from everstep.testing.tape import Event, Tape, is_match
@@ -69,12 +70,9 @@ class Result:
         """The one digest that all workers that finished reported."""
         digests = {event["worker"]: event["weights_digest"] for event in self.outputs if "weights_digest" in event}
         if len(set(digests.values())) != 1:
+            told = f"different digests: {digests}" if digests else "no digest"
             hint = 'emit("result", weights_digest=everstep.weights_digest(model)) at the end, from everstep.events'
-            told = f"different ones: {digests}" if digests else "none"
-            raise ClusterError(
-                f"workers that finished must all report one digest, but reported {told}: {hint}",
-                code="cluster-digests-differ",
-            )
+            raise ClusterError(f"workers that finished reported {told}", hint=hint, code="cluster-digests-differ")
         return str(next(iter(digests.values())))
 
 
@@ -140,7 +138,7 @@ class Cluster:
         for node in self._nodes:
             node.agent.signal(signal.SIGKILL)  # first, lest it replace the workers; the kernel ends them with it …
         for event in self.events("worker.started"):
-            _kill_group(event["pid"])  # … but not what they have started
+            kill_group(event["pid"])  # … but not what they have started
             wait_for_end(event["pid"], _END_S)
         for node in self._nodes:
             node.agent.kill()
@@ -158,9 +156,8 @@ class Cluster:
         hosts = [*range(1, self._network.num_hosts + 1)] if self._network is not None else [None]
         per_host, rest = divmod(workers, len(hosts))
         if rest:
-            raise UsageError(
-                f"{workers} workers do not split evenly over {len(hosts)} hosts", code="cluster-workers-uneven"
-            )
+            problem = f"{workers} workers do not split evenly over {len(hosts)} hosts"
+            raise UsageError(problem, code="cluster-workers-uneven")
         policy = dataclasses.replace(
             self._policy,
             start_workers=workers,
@@ -176,9 +173,7 @@ class Cluster:
     def add(self, n: int = 1, *, host: int | None = None) -> list[str]:
         """Start one more node with `n` workers; returns their names once their processes run."""
         if self._network is not None and host is None:
-            raise UsageError(
-                "a node in a cluster with hosts needs a host", hint="add(n, host=1)", code="cluster-host-missing"
-            )
+            raise UsageError("which host is the node on?", hint="add(n, host=1)", code="cluster-host-missing")
         return self._await_workers(self._start_node(n, host), n)
 
     def _start_node(self, num_workers: int, host: int | None) -> str:
@@ -298,10 +293,8 @@ class Cluster:
         deadline = time.monotonic() + timeout_s
         for node in self._nodes:
             if not self._is_out(node) and node.agent.wait(max(0.0, deadline - time.monotonic())) is None:
-                raise ClusterError(
-                    f"{node.name} did not end within {timeout_s:.0f} s\n{self._story()}",
-                    code="cluster-node-did-not-end",
-                )
+                problem = f"{node.name} did not end within {timeout_s:.0f} s\n{self._story()}"
+                raise ClusterError(problem, code="cluster-node-did-not-end")
         ends = {node.name: node.agent.wait(0) for node in self._nodes}
         result = Result(
             exit_codes={name: end.code for name, end in ends.items() if end is not None},
@@ -381,26 +374,10 @@ class Cluster:
         """SIGTERM to the agent of this worker: the node is asked to go."""
         self._node_of(worker).agent.signal(signal.SIGTERM)
 
-    def cut(self, host: int) -> None:
-        """Pull the host's cable. The coordinator is on host 0, the workers' hosts are numbered from 1."""
-        self._hosts.cut(host)
-
-    def mend(self, host: int) -> None:
-        self._hosts.mend(host)
-
-    def crash(self, host: int) -> None:
-        """The host is gone, with its agent and workers. After `mend`, it can have a new node: `add(host=…)`."""
-        self._hosts.crash(host)
-
-    def cut_between(self, one: int, other: int) -> None:
-        """These two hosts lose each other; both still reach the coordinator and the rest."""
-        self._hosts.cut_between(one, other)
-
-    def mend_between(self, one: int, other: int) -> None:
-        self._hosts.mend_between(one, other)
-
     @property
-    def _hosts(self) -> Network:
+    def hosts(self) -> Network:
+        """To cut, mend and crash. The coordinator is on host 0, the workers' hosts are numbered from 1. One that
+        crashed can have a new node after `mend`: `add(host=…)`."""
         if self._network is None:
             raise UsageError("this cluster has one network", hint="Cluster(…, hosts=3)", code="cluster-without-hosts")
         return self._network
@@ -412,14 +389,5 @@ class Cluster:
 
     def _signal_node(self, node: _ClusterNode, number: int) -> None:
         for event in self.events("worker.started", agent=node.name):
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(event["pid"], number)
-            except ProcessLookupError:
-                pass
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

@@ -10,8 +10,8 @@ import itertools
 import os
 import shutil
 import signal
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
@@ -35,11 +35,8 @@ def can_make_hosts() -> bool:
 class Network:
     def __init__(self, num_hosts: int) -> None:
         if not can_make_hosts():
-            raise UsageError(
-                "hosts of their own need root, iproute2 and nftables",
-                hint="run as root after: apt-get install iproute2 nftables",
-                code="hosts-need-root",
-            )
+            hint = "run as root after: apt-get install iproute2 nftables"
+            raise UsageError("hosts of their own need root, iproute2 and nftables", hint=hint, code="hosts-need-root")
         self.num_hosts = num_hosts
         # The owner's pid in the name lets a later run clear away what a killed one left.
         self._name = f"{_PREFIX}-{os.getpid()}-{next(_serial)}"
@@ -54,23 +51,14 @@ class Network:
 
     def within(self, host: int, act: Callable[[], T]) -> T:
         """Do it here, but with this host's network: connections made by `act` start there."""
-        result: list[T] = []
-        failure: list[BaseException] = []
 
-        def visit() -> None:
-            try:
-                _enter(self._namespace(host))
-                result.append(act())
-            except BaseException as error:  # raised again below, in the caller's thread
-                failure.append(error)
+        def visit() -> T:
+            _enter(self._namespace(host))
+            return act()
 
         # A thread of its own, since a thread that changed its namespace cannot be used for anything else.
-        visitor = threading.Thread(target=visit)
-        visitor.start()
-        visitor.join()
-        if failure:
-            raise failure[0]
-        return result[0]
+        with ThreadPoolExecutor(1) as visitor:
+            return visitor.submit(visit).result()
 
     def is_cut(self, host: int) -> bool:
         return host in self._cut

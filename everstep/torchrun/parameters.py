@@ -33,11 +33,8 @@ class MeetingOptions:
 
 def read_parameters(parameters: RendezvousParameters) -> MeetingOptions:
     if not parameters.endpoint:
-        raise UsageError(
-            "no --rdzv-endpoint: the nodes need a place to meet",
-            hint="--rdzv-endpoint HOST:PORT",
-            code="rdzv-endpoint-missing",
-        )
+        problem = "no --rdzv-endpoint: the nodes need a place to meet"
+        raise UsageError(problem, hint="--rdzv-endpoint HOST:PORT", code="rdzv-endpoint-missing")
     join_s, last_call_s = parameters.get("join_timeout"), parameters.get("last_call_timeout")
     token_file = parameters.get("token_file")
     return MeetingOptions(

@@ -251,11 +251,11 @@ needs_hosts = pytest.mark.skipif(not can_make_hosts(), reason="needs root, iprou
 def test_a_host_that_was_cut_off_is_lost_until_it_is_mended() -> None:
     with puppets(hosts=2, workers=2, policy=STRICT) as cluster:
         cluster.wait("step.committed", worker="w1", step=2)
-        cluster.cut(2)
+        cluster.hosts.cut(2)
         alone = cluster.wait("generation.joined", worker="w0", size=1)
         assert cluster.view().workers[1].status == "lost"
         assert process_state(cluster.pid("w1")) != ENDED
-        cluster.mend(2)
+        cluster.hosts.mend(2)
         wait_until_back_or_killed(cluster, "w1", alone["generation"])
 
 

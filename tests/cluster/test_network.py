@@ -88,7 +88,7 @@ def test_what_happens_within_a_host_fails_here(network: Network) -> None:
 
 def test_a_cluster_without_hosts_has_no_cables() -> None:
     with Cluster("unused.py") as cluster, pytest.raises(UsageError, match="has one network"):
-        cluster.cut(1)
+        cluster.hosts.cut(1)
 
 
 def test_workers_must_split_evenly_over_hosts() -> None:

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from everstep.ipc.event_loop import EventLoop
+from everstep.ipc.local_socket import receive_packet
 from everstep.launcher.starter import Starter, nursery_environment
 from everstep.nursery.client import NurseryClient
-from everstep.nursery.messages import NurseryReady, receive
+from everstep.nursery.messages import KINDS, NurseryReady
 from everstep.process import Child, Exit, wait_for_end
 from everstep.testing import Cluster
 from everstep.wire import Policy
@@ -446,9 +447,9 @@ def kept_nurseries(folder: Path) -> set[int]:
     for path in (folder / "everstep").glob("*.nursery"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
             line.connect(str(path))
-            greeting = receive(line, READY_S)
-            assert greeting is not None and isinstance(greeting.message, NurseryReady)
-            pids.add(greeting.message.pid)
+            greeting = receive_packet(line, KINDS, READY_S)
+            assert greeting is not None and isinstance(greeting[0], NurseryReady)
+            pids.add(greeting[0].pid)
     return pids
 
 

@@ -58,12 +58,12 @@ def test_a_frozen_node_comes_back_as_a_newcomer() -> None:
 def test_a_host_that_is_cut_off_is_lost_until_it_is_mended() -> None:
     with Stage("--steps", 30, "--micro-batches", 6, gates=[5, 20], hosts=3, workers=3, policy=STRICT) as cluster:
         cluster.wait_at_gate(5, "w0", "w1", "w2")
-        cluster.cut(3)
+        cluster.hosts.cut(3)
         cluster.open_gate(5)
         cluster.wait("worker.lost", worker="w2")
         cluster.wait("regroup.settled", size=2)
         cluster.wait_at_gate(20, "w0", "w1")
-        cluster.mend(3)
+        cluster.hosts.mend(3)
         cluster.until(lambda: cluster.status("w2") in ("waiting", "dead"), "w2 back, or killed by its agent")
         cluster.open_gate(20)
         cluster.finish_undisturbed()
@@ -73,7 +73,7 @@ def test_a_host_that_is_cut_off_is_lost_until_it_is_mended() -> None:
 def test_of_two_hosts_that_lost_each_other_one_goes_on() -> None:
     with Stage("--steps", 16, "--micro-batches", 6, gates=[5], hosts=3, workers=3, policy=STRICT) as cluster:
         cluster.wait_at_gate(5, "w0", "w1", "w2")
-        cluster.cut_between(2, 3)
+        cluster.hosts.cut_between(2, 3)
         cluster.open_gate(5)
         cluster.wait("regroup.settled", size=2)
         result = cluster.finish_undisturbed()

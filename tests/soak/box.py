@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from everstep.process import is_zombie
+from everstep.process import ENDED, process_state
 from everstep.testing import can_make_hosts
 from lab import nest
 from lab.command import until
@@ -67,7 +67,7 @@ def contents() -> set[str]:
 
 def _contents() -> set[str]:
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*") if path.is_dir()]
-    processes = {f"process {pid}: {_command(pid)}" for pid in pids if not is_zombie(pid)}
+    processes = {f"process {pid}: {_command(pid)}" for pid in pids if process_state(pid) != ENDED}
     places = (*_PLACES, tempfile.gettempdir())
     files = {str(path) for place in places for path in Path(place).iterdir() if not path.name.startswith(_PYTHONS)}
     mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}

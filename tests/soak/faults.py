@@ -130,10 +130,10 @@ def _cut_cable(job: DisturbedJob, fault: Fault) -> None:
     job.undo("network")
     (host,), workers = job.victim_hosts(1, fault.pick)
     job.harmed |= workers
-    job.cut(host)
+    job.hosts.cut(host)
 
     def mend() -> None:
-        job.mend(host)
+        job.hosts.mend(host)
         job.recover(workers)
 
     job.undo_later("network", fault.lasts_s, mend)
@@ -144,10 +144,10 @@ def _cut_between(job: DisturbedJob, fault: Fault) -> None:
     job.undo("network")
     (one, other), workers = job.victim_hosts(2, fault.pick)
     job.harmed |= workers
-    job.cut_between(one, other)
+    job.hosts.cut_between(one, other)
 
     def mend() -> None:
-        job.mend_between(one, other)
+        job.hosts.mend_between(one, other)
         job.recover(workers)
 
     job.undo_later("network", fault.lasts_s, mend)
@@ -158,10 +158,10 @@ def _crash_host(job: DisturbedJob, fault: Fault) -> None:
     job.undo("network")
     (host,), workers = job.victim_hosts(1, fault.pick)
     job.harmed |= workers
-    job.crash(host)
+    job.hosts.crash(host)
 
     def mend() -> None:
-        job.mend(host)
+        job.hosts.mend(host)
         job.add_node(host - 1)
 
     job.undo_later("network", fault.lasts_s, mend)

@@ -401,7 +401,7 @@ class ShardLedger:
 
     def _checked(self, checkpoint: wire.ShardCheckpoint) -> tuple[Ranges, dict[int, wire.BadShard]]:
         if differences := _differences(checkpoint, self.spec, "the checkpoint", ("size", "shuffle", "seed")):
-            raise Refused(f"dataset {self.dataset} {differences}", status=CONFLICT, code="checkpoint-differs")
+            raise Refused(f"dataset {self.dataset} {differences}", code="checkpoint-differs")
         bad = {
             each.start: replace(each, skipped=_pairs(merged(self._range(pair) for pair in each.skipped)))
             for each in checkpoint.bad_shards
@@ -412,7 +412,6 @@ class ShardLedger:
         if len(pair) != 2 or not 0 <= pair[0] < pair[1] <= self.total:
             raise Refused(
                 f"{list(pair)[:3]} is not a range of the {self.total} positions of {self.dataset}",
-                status=CONFLICT,
                 code="range-invalid",
             )
         return pair[0], pair[1]
@@ -421,7 +420,7 @@ class ShardLedger:
 def check_same(dataset: str, wanted: wire.DatasetSpec, known: wire.DatasetSpec) -> None:
     """A dataset has the numbers that it was first registered with."""
     if differences := _differences(wanted, known, "this worker's", wire.DatasetSpec.__dataclass_fields__):
-        raise Refused(f"dataset {dataset} {differences}", status=CONFLICT, code="dataset-differs")
+        raise Refused(f"dataset {dataset} {differences}", code="dataset-differs")
 
 
 def _differences(theirs: object, ours: wire.DatasetSpec, whose: str, names: Iterable[str]) -> str:

@@ -29,7 +29,7 @@ class Puppet:
     def __init__(self, coordinator: Coordinator, num_steps: int) -> None:
         self.coordinator, self.num_steps = coordinator, num_steps
         self.worker, self.incarnation = env.worker(), uuid.uuid4().hex
-        self.board = ProgressPage(env.board_path())
+        self.board = ProgressPage(env.value(env.BOARD))
         self.step, self.generation, self.settled = 0, 0, 0
 
     def announce(self) -> None:

@@ -63,7 +63,7 @@ def committed(step: int, generation: int, t: float) -> dict[str, object]:
 
 def test_goodput_is_the_time_between_commits_of_one_generation() -> None:
     goodput = Goodput()
-    assert not goodput.is_known
+    assert goodput.good_s is None
     goodput.hear({"event": "worker.lost"})
     for event in (
         committed(1, 1, 10.0),

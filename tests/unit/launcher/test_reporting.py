@@ -11,7 +11,8 @@ import pytest
 from everstep import wire
 from everstep.ipc.progress_page import WorkerProgress, has_lifeline, read_board
 from everstep.launcher.reporting import AgentReporter
-from everstep.launcher.worker_files import WorkerFiles, open_log
+from everstep.launcher.worker_files import WorkerFiles
+from everstep.storage import private_file
 
 WAIT_S = 30.0
 
@@ -159,7 +160,7 @@ def test_a_log_that_was_moved_away_kills_nobody(tmp_path):
     files = WorkerFiles(directory=tmp_path / "w0")
     files.make(attempt=0, local_rank=0)
     for path in (files.stdout, files.stderr):
-        open_log(path).close()
+        private_file.append(path).close()
     before = time.monotonic()
     files.stdout.unlink()
 

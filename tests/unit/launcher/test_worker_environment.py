@@ -10,6 +10,7 @@ import pytest
 from everstep.errors import UsageError
 from everstep.launcher.machine import count_cpus, count_gpus
 from everstep.launcher.node import NodeSpec, WorkerRanks, worker_command, worker_environment
+from everstep.wire import AttemptOrder
 
 NODE = NodeSpec(
     job="j",
@@ -21,10 +22,11 @@ NODE = NodeSpec(
     agent="a",
     address="10.0.0.1",
 )
-PLACE = WorkerRanks(
-    worker="w5", attempt=2, local_rank=1, rank=3, size=4, node_rank=1, num_nodes=2, master_address="10.0.0.9",
+ORDER = AttemptOrder(
+    number=2, workers=["w4", "w5"], first_rank=2, size=4, node_rank=1, num_nodes=2, master_address="10.0.0.9",
     master_port=4567, num_restarts=3, max_restarts=5, max_workers=8,
 )  # fmt: skip
+PLACE = WorkerRanks.of(ORDER, 1)
 
 
 def test_workers_get_torchruns_names_and_ours() -> None:

@@ -1,0 +1,33 @@
+"""Tables and JSON for `status`, `list` and `checkpoint`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import click
+from rich.table import Table
+
+_NUMBERS = ("step", "generation", "size", "workers", "rank", "pid")  # columns that are aligned to the right
+
+
+def table(
+    title: str | None,
+    columns: Collection[str],
+    rows: Iterable[Iterable[object]],
+    *,
+    caption: str | None = None,
+    folds: bool = False,
+) -> Table:
+    """`folds`: long cells are continued in the next line."""
+    made = Table(title=title, caption=caption, title_justify="left")
+    for name in columns:
+        made.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold" if folds else "ellipsis")
+    for row in rows:
+        made.add_row(*map(str, row))
+    return made
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2))

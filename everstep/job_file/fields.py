@@ -8,7 +8,16 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, JsonValue, PlainSerializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from everstep.errors import UsageError
@@ -45,6 +54,12 @@ class Section(BaseModel):
         if isinstance(given, Mapping):
             return {key: value for key, value in given.items() if value is not None}
         return given
+
+
+def key(default: Any, text: str, **bounds: Any) -> Any:
+    """Declare a key of a section. `...` as the default: it must be given."""
+    start = {"default_factory": dict} if default == {} else {"default": default}
+    return Field(**start, description=text, **bounds)
 
 
 # --- types ----------------------------------------------------------------------------------------

@@ -16,12 +16,22 @@ from everstep import process
 from everstep.errors import PermanentError, UsageError
 from everstep.job_file.schema import Job
 from everstep.platforms import inside_allocation
-from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Say, State, SubmitRequest, Submitted, Ticket
+from everstep.platforms.base import (
+    OVER,
+    JobRecord,
+    JobStatus,
+    LogLine,
+    NodeStatus,
+    Say,
+    State,
+    SubmitRequest,
+    Submitted,
+    Ticket,
+    refuse_foreign,
+)
 from everstep.platforms.cluster_folder import ClusterFolder
 from everstep.platforms.follow_logs import follow_files
-from everstep.platforms.job_records import JobRecord
 from everstep.platforms.queue_watch import QueueWatch
-from everstep.platforms.secrets import refuse_foreign
 from everstep.waiting import wait_until
 
 _LOOK_S = 0.5

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 from everstep import env
 from everstep.platforms import background_process
-from everstep.platforms.base import OVER, JobStatus, Say, Submitted, Ticket
+from everstep.platforms.base import OVER, JobRecord, JobStatus, Say, Submitted, Ticket
 from everstep.platforms.cluster_folder import JOB_LOG, ClusterFolder
-from everstep.platforms.job_records import JobRecord
 
 
 def start(ticket: Ticket, command: Sequence[str], grace_s: float) -> Submitted:

@@ -12,9 +12,8 @@ from everstep import env
 from everstep.errors import PermanentError, UsageError
 from everstep.job_file.platform_options import Pbs
 from everstep.job_file.schema import Job
-from everstep.platforms.base import Say, State, SubmitRequest, Ticket
+from everstep.platforms.base import JobRecord, Say, State, SubmitRequest, Ticket
 from everstep.platforms.batch_queue import BatchScripts, Queued, QueuePlatform, Runs, ask
-from everstep.platforms.job_records import JobRecord
 from everstep.platforms.pbs_script import JOB, NODE, job_script, node_script
 
 _STATES: dict[str, State] = {

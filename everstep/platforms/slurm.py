@@ -14,9 +14,8 @@ from everstep import env
 from everstep.errors import UsageError
 from everstep.job_file.platform_options import Slurm
 from everstep.job_file.schema import Job
-from everstep.platforms.base import Say, SubmitRequest, Ticket
+from everstep.platforms.base import JobRecord, Say, SubmitRequest, Ticket
 from everstep.platforms.batch_queue import BatchScripts, Queued, QueuePlatform, Runs, ask
-from everstep.platforms.job_records import JobRecord
 from everstep.platforms.slurm_queue import look
 from everstep.platforms.slurm_script import (
     COORDINATOR,

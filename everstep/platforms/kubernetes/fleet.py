@@ -24,8 +24,7 @@ from everstep.job_file.order import NodeOrder
 from everstep.platforms.fleet import FleetNode, NoFleet
 from everstep.platforms.kubernetes.cluster import CONFLICT, FORBIDDEN, Denied, Namespace, Object, import_client
 from everstep.platforms.kubernetes.facts import fleet_node
-from everstep.platforms.kubernetes.names import NODES, NUMBER, WORKER, ObjectNames
-from everstep.platforms.kubernetes.pods import ALL_TOKENS, TEMPLATE, WORKER_TOKEN
+from everstep.platforms.kubernetes.names import ALL_TOKENS, NODES, NUMBER, TEMPLATE, WORKER, WORKER_TOKEN, ObjectNames
 from everstep.retry import patiently
 from everstep.wire.tokens import only_for_workers
 

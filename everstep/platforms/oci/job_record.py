@@ -8,7 +8,7 @@ from typing import Any
 
 from everstep.job_file.platform_options import Oci
 from everstep.job_file.schema import Job
-from everstep.platforms.job_records import JobRecord
+from everstep.platforms.base import JobRecord
 from everstep.platforms.oci.access import Access, Auth, open_access
 from everstep.platforms.oci.payload import tags
 from everstep.platforms.oci.runs import RunNames

@@ -1,4 +1,7 @@
-"""The OCI platform. A submitted job is found again by its OCIDs."""
+"""Data Science jobs of Oracle Cloud Infrastructure: one Job, and a job run for each node (or one for all of them).
+
+Submits what ADS submits, so that its images accept it; our images find the order of the job beside it. Nothing here
+needs the SDK before something is sent. A submitted job is found again by its OCIDs."""
 
 from __future__ import annotations
 
@@ -13,14 +16,12 @@ from everstep.job_file.order import order_of
 from everstep.job_file.platform_options import Oci
 from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
-from everstep.platforms.base import JobStatus, LogLine, Say, SubmitRequest, Submitted, Ticket
-from everstep.platforms.job_records import JobRecord
+from everstep.platforms.base import JobRecord, JobStatus, LogLine, Say, SubmitRequest, Submitted, Ticket, refuse_foreign
 from everstep.platforms.oci import access, environment, payload, search
 from everstep.platforms.oci.job_record import OciPlace, place_of, recall
 from everstep.platforms.oci.runs import OciRun, decide_end, decide_scale, decide_status
 from everstep.platforms.oci.service import Jobs, Logs, cidr_of
 from everstep.platforms.raw_overlay import lay_over
-from everstep.platforms.secrets import refuse_foreign
 from everstep.storage.shared_folder import SharedFolder, below
 from everstep.waiting import wait_until
 

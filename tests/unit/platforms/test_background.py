@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 from everstep.platforms import background_process, inside_allocation
+from everstep.platforms.base import JobRecord
 from everstep.platforms.cluster_folder import ClusterFolder
-from everstep.platforms.job_records import JobRecord
 from everstep.platforms.local import LocalPlatform
 from everstep.storage import private_file
 from lab.refused import refused

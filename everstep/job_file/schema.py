@@ -127,11 +127,8 @@ class Nodes(Section):
     @model_validator(mode="after")
     def _in_order(self) -> Nodes:
         if self.min > self.max:
-            raise refusal(
-                f"from {self.min} to {self.max} nodes",
-                f"MIN:MAX, such as {self.max}:{self.min}",
-                code="nodes-min-above-max",
-            )
+            message = f"from {self.min} to {self.max} nodes"
+            raise refusal(message, f"MIN:MAX, such as {self.max}:{self.min}", code="nodes-min-above-max")
         return self
 
     def __str__(self) -> str:
@@ -213,11 +210,8 @@ class Volume(Section):
     @model_validator(mode="after")
     def _is_absolute(self) -> Volume:
         if not PurePosixPath(self.target).is_absolute() or self.target.strip("/") == "":
-            raise refusal(
-                f"target: {self.target!r} is not an absolute path below /",
-                "such as /data",
-                code="volume-target-not-absolute",
-            )
+            message = f"target: {self.target!r} is not an absolute path below /"
+            raise refusal(message, "such as /data", code="volume-target-not-absolute")
         return self
 
     @property
@@ -357,11 +351,8 @@ class Job(Section):
             and self.elastic.max_workers
             and self.elastic.min_workers > self.elastic.max_workers
         ):
-            raise refusal(
-                f"elastic: from {self.elastic.min_workers} to {self.elastic.max_workers} workers",
-                "min_workers is max_workers or less",
-                code="workers-min-above-max",
-            )
+            message = f"elastic: from {self.elastic.min_workers} to {self.elastic.max_workers} workers"
+            raise refusal(message, "min_workers is max_workers or less", code="workers-min-above-max")
         return self
 
     @property

@@ -96,11 +96,8 @@ def submit(prepared: Prepared, say: Say = _ignore) -> JobRecord:
     """Send it, and store its record. `say` gets the progress, for people."""
     job, platform, ticket = prepared.job, prepared.platform, prepared.request.ticket
     if prepared.missing and not job.setup and (platform.name == "local" or not job.image):
-        raise UsageError(
-            prepared.missing,
-            hint="name a script in that folder, or see `workdir`; nothing else could provide it",
-            code="entrypoint-missing",
-        )
+        hint = "name a script in that folder, or see `workdir`; nothing else could provide it"
+        raise UsageError(prepared.missing, hint=hint, code="entrypoint-missing")
     if (problem := platform.detect()) is not None:
         raise UsageError(f"{platform.name} cannot be used from here: {problem}", code="platform-unusable")
     check_records()
@@ -163,11 +160,8 @@ def _missing_script(job: Job, workdir: Path) -> str:
 
 def _refuse_search(job: Job) -> None:
     if job.searcher is not None and job.searcher.name != "single":
-        raise UsageError(
-            f"searcher.name: {job.searcher.name}: only single is supported",
-            hint="--set searcher.name=single runs it once",
-            code="searcher-not-supported",
-        )
+        message = f"searcher.name: {job.searcher.name}: only single is supported"
+        raise UsageError(message, hint="--set searcher.name=single runs it once", code="searcher-not-supported")
 
 
 def _ticket(job: Job, platform: Platform, job_file: Path | None) -> tuple[Ticket, tuple[str, ...]]:
@@ -213,21 +207,15 @@ def _value(name: str, secret: Secret) -> str | None:
         return secret.held
     if secret.kind == "env":
         if (value := env.everything().get(secret.held)) is None:
-            raise UsageError(
-                f"secrets.{name}: the variable {secret.held} is not set",
-                hint=f"export {secret.held}=…",
-                code="secret-variable-not-set",
-            )
+            message = f"secrets.{name}: the variable {secret.held} is not set"
+            raise UsageError(message, hint=f"export {secret.held}=…", code="secret-variable-not-set")
         return value
     if secret.kind == "file":
         try:
             return Path(secret.held).expanduser().read_text().rstrip("\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(
-                f"secrets.{name}: {secret.held}: {error}",
-                hint="a text file that you may read",
-                code="secret-file-unreadable",
-            ) from None
+            message = f"secrets.{name}: {secret.held}: {error}"
+            raise UsageError(message, hint="a text file that you may read", code="secret-file-unreadable") from None
     return None
 
 
@@ -280,16 +268,10 @@ def find(wanted: str) -> JobRecord:
         return (exact or named or going or found)[0]
     if found:
         shown = ", ".join(record.id for record in found[:5])
-        raise UsageError(
-            f"{wanted} matches {len(found)} jobs: {shown}",
-            hint="give more characters of the id",
-            code="job-id-ambiguous",
-        )
-    raise UsageError(
-        f"no job {wanted} was submitted by you on this machine",
-        hint="`everstep list` shows your jobs",
-        code="job-record-missing",
-    )
+        message = f"{wanted} matches {len(found)} jobs: {shown}"
+        raise UsageError(message, hint="give more characters of the id", code="job-id-ambiguous")
+    message = f"no job {wanted} was submitted by you on this machine"
+    raise UsageError(message, hint="`everstep list` shows your jobs", code="job-record-missing")
 
 
 def _load(path: Path) -> JobRecord | None:
@@ -308,11 +290,8 @@ def find_printed(file: Path) -> JobRecord:
         printed = yaml.safe_load(file.read_text())
         return find(str(printed["everstep"]["id"] if "everstep" in printed else printed["jobId"]))
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"{file} is not the output of `everstep run -f`: {error}",
-            hint="save it with … | tee info.yaml",
-            code="run-output-unreadable",
-        ) from None
+        message = f"{file} is not the output of `everstep run -f`: {error}"
+        raise UsageError(message, hint="save it with … | tee info.yaml", code="run-output-unreadable") from None
 
 
 # --- what was submitted ---------------------------------------------------------------------------
@@ -366,11 +345,8 @@ def training(record: JobRecord) -> TrainingStatus | None:
 def scale(record: JobRecord, num_nodes: int, say: Say = _ignore) -> None:
     """`say` gets notes for people."""
     if not record.min_nodes <= num_nodes <= record.max_nodes:
-        raise UsageError(
-            f"{num_nodes} nodes: the job takes {record.min_nodes} to {record.max_nodes}",
-            hint="`nodes: MIN:MAX` in the job file sets the range",
-            code="nodes-out-of-range",
-        )
+        message = f"{num_nodes} nodes: the job takes {record.min_nodes} to {record.max_nodes}"
+        raise UsageError(message, hint="`nodes: MIN:MAX` in the job file sets the range", code="nodes-out-of-range")
     if (found := status(record)).is_over:
         raise UsageError(f"{record.id} is over: {found.state}, {found.reason}", code="submitted-job-over")
     platform_of(record.platform).scale(record, num_nodes, say)

@@ -75,11 +75,8 @@ class PbsPlatform(QueuePlatform):
             ask(["qdel", record.job_id])
 
     def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None:
-        raise UsageError(
-            "a PBS job keeps its initial size",
-            hint="cancel it and submit it with other `nodes`: it continues from its checkpoint",
-            code="pbs-cannot-scale",
-        )
+        hint = "cancel it and submit it with other `nodes`: it continues from its checkpoint"
+        raise UsageError("a PBS job keeps its initial size", hint=hint, code="pbs-cannot-scale")
 
 
 def parse_qstat(text: str) -> list[Queued]:

@@ -99,11 +99,8 @@ class KubernetesPlatform:
 
     def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None:
         if record.natives["mode"] == "indexed":
-            raise UsageError(
-                "a job of mode: indexed has a fixed size",
-                hint="mode: elastic grows and shrinks",
-                code="kubernetes-indexed-cannot-scale",
-            )
+            message = "a job of mode: indexed has a fixed size"
+            raise UsageError(message, hint="mode: elastic grows and shrinks", code="kubernetes-indexed-cannot-scale")
         change = {"metadata": {"annotations": {NODES: str(num_nodes)}}}
         _cluster(record).patch("Job", _names(record).coordinator, change)
 
@@ -158,17 +155,11 @@ def _create_all(cluster: Namespace, objects: Sequence[Object], made: list[Object
     except EverstepError as error:
         kind, name = objects[len(made)]["kind"], objects[len(made)]["metadata"]["name"]
         if isinstance(error, Denied) and error.status == NOT_FOUND:
-            raise UsageError(
-                f"namespace {cluster.namespace} does not exist",
-                hint="kubectl create namespace …",
-                code="kubernetes-namespace-missing",
-            ) from None
+            message = f"namespace {cluster.namespace} does not exist"
+            raise UsageError(message, hint="kubectl create namespace …", code="kubernetes-namespace-missing") from None
         if isinstance(error, Denied) and error.status == CONFLICT:
-            raise UsageError(
-                f"{kind} {name} already exists",
-                hint="choose another name: --set name=…",
-                code="kubernetes-object-exists",
-            ) from None
+            hint = "choose another name: --set name=…"
+            raise UsageError(f"{kind} {name} already exists", hint=hint, code="kubernetes-object-exists") from None
         raise PermanentError(
             f"{kind} {name} was refused: {error.message}", hint=_way_out(kind), code="kubernetes-object-refused"
         ) from None

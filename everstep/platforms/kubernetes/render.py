@@ -30,7 +30,7 @@ from everstep.platforms.kubernetes.names import (
 )
 from everstep.platforms.kubernetes.security import container_security, pod_security, rbac, relaxations
 from everstep.platforms.kubernetes.volumes import WORK, pod_volumes
-from everstep.platforms.raw_overlay import lay_over
+from everstep.platforms.raw_overlay import given, lay_over
 from everstep.storage.code_archive import Code
 
 PART_BYTES = 700 << 10  # a ConfigMap holds 1 MiB, and what is sent has a third more
@@ -90,11 +90,8 @@ def split(data: bytes) -> list[bytes]:
 def _check(job: Job, code: Code | None) -> None:
     refuse_foreign(job.secrets, platform="kubernetes", kinds=("kubernetes",))
     if not job.image:
-        raise UsageError(
-            "image is missing: a pod has no other Python",
-            hint="image: NAME of one with Everstep and torch",
-            code="kubernetes-image-missing",
-        )
+        message = "image is missing: a pod has no other Python"
+        raise UsageError(message, hint="image: NAME of one with Everstep and torch", code="kubernetes-image-missing")
     if code is not None and len(code.data) > MAX_CODE_BYTES:
         raise UsageError(
             f"the code is {len(code.data) >> 20} MiB as a tarball; {MAX_CODE_BYTES >> 20} MiB is the limit",
@@ -104,8 +101,7 @@ def _check(job: Job, code: Code | None) -> None:
 
 
 def _placed(each: Object, options: Kubernetes, job_id: str) -> Object:
-    place = {"namespace": options.namespace} if options.namespace else {}
-    metadata = each["metadata"]
+    place, metadata = given({"namespace": options.namespace}), each["metadata"]
     annotations = {**metadata.get("annotations", {}), ID: job_id}
     return {**each, "metadata": {"name": metadata["name"], **place, **metadata, "annotations": annotations}}
 
@@ -220,7 +216,7 @@ def _worker_pod(job: Job, options: Kubernetes, names: ObjectNames, job_id: str, 
     container = {
         "name": MAIN,
         "image": job.image,
-        **_pull(options),
+        **given({"imagePullPolicy": options.pull_policy}),
         "command": words,
         "workingDir": WORK,
         "env": environment,
@@ -229,7 +225,7 @@ def _worker_pod(job: Job, options: Kubernetes, names: ObjectNames, job_id: str, 
         "volumeMounts": mounts,
         **_LAST_WORDS,
     }
-    selector = {**options.node_selector, **({_GPU_TYPE: job.resources.gpu_type} if job.resources.gpu_type else {})}
+    selector = {**options.node_selector, **given({_GPU_TYPE: job.resources.gpu_type})}
     spec = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -238,8 +234,7 @@ def _worker_pod(job: Job, options: Kubernetes, names: ObjectNames, job_id: str, 
         "securityContext": pod_security(options.security),
         "affinity": _apart(names),
         "tolerations": _tolerations(options),
-        **({"nodeSelector": selector} if selector else {}),
-        **({"priorityClassName": options.priority_class} if options.priority_class else {}),
+        **given({"nodeSelector": selector, "priorityClassName": options.priority_class}),
         **_pull_secrets(options),
         "containers": [container],
         "volumes": volumes,
@@ -263,7 +258,7 @@ def _coordinator_pod(
     container = {
         "name": MAIN,
         "image": job.coordinator.image or job.image,
-        **_pull(options),
+        **given({"imagePullPolicy": options.pull_policy}),
         "command": ["sh", "-c", _coordinate(is_elastic, job_id, code)],
         "workingDir": WORK,
         "env": environment,
@@ -329,13 +324,13 @@ def _parts(names: ObjectNames, num_parts: int) -> list[dict[str, Any]]:
     return [{"configMap": {"name": names.code(part)}} for part in range(num_parts)]
 
 
-def _resources(given: NodeResources, num_gpus: int = 0) -> dict[str, Any]:
-    shown = given.model_dump(mode="json")
+def _resources(asked: NodeResources, num_gpus: int = 0) -> dict[str, Any]:
+    shown = asked.model_dump(mode="json")
     requests = {name: str(shown[name]) for name in ("cpu", "memory") if shown[name] is not None}
     limits = {name: str(shown["limits"][name]) for name in ("cpu", "memory") if shown["limits"][name] is not None}
     if num_gpus:
         limits[_GPU] = str(num_gpus)
-    return {**({"requests": requests} if requests else {}), **({"limits": limits} if limits else {})}
+    return given({"requests": requests, "limits": limits})
 
 
 def _secrets(job: Job, names: ObjectNames) -> list[dict[str, Any]]:
@@ -358,13 +353,13 @@ def _apart(names: ObjectNames) -> dict[str, Any]:
 
 def _tolerations(options: Kubernetes) -> list[dict[str, Any]]:
     """Kubernetes waits five minutes for a silent node; the job has continued without it long before."""
-    given: list[dict[str, Any]] = [dict(each) for each in options.tolerations]
+    kept: list[dict[str, Any]] = [dict(each) for each in options.tolerations]
     for condition in ("not-ready", "unreachable"):
         key = f"node.kubernetes.io/{condition}"
-        if not any(each.get("key") == key for each in given):
+        if not any(each.get("key") == key for each in kept):
             silent = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _SILENT_NODE_S}
-            given.append(silent)
-    return given
+            kept.append(silent)
+    return kept
 
 
 def _users(job: Job) -> dict[str, str]:
@@ -372,15 +367,11 @@ def _users(job: Job) -> dict[str, str]:
 
 
 def _queue(options: Kubernetes) -> dict[str, str]:
-    return {"kueue.x-k8s.io/queue-name": options.queue} if options.queue else {}
-
-
-def _pull(options: Kubernetes) -> dict[str, str]:
-    return {"imagePullPolicy": options.pull_policy} if options.pull_policy else {}
+    return given({"kueue.x-k8s.io/queue-name": options.queue})
 
 
 def _pull_secrets(options: Kubernetes) -> dict[str, Any]:
-    return {"imagePullSecrets": [{"name": name} for name in options.pull_secrets]} if options.pull_secrets else {}
+    return given({"imagePullSecrets": [{"name": name} for name in options.pull_secrets]})
 
 
 def _from_order(names: ObjectNames, variable: str, key: str) -> dict[str, Any]:

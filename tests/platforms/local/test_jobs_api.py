@@ -23,7 +23,7 @@ def test_submit_status_logs_scale_and_cancel(
     Path("train.py").write_text(SCRIPT)
 
     prepared = prepare(Path("job.yaml"))
-    assert prepared.ticket.id in prepared.rendering.text
+    assert prepared.request.ticket.id in prepared.request.text
     record = submit(prepared)
     try:
         assert submitted.find(record.id) == record

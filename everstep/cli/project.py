@@ -20,8 +20,7 @@ from everstep.errors import PermanentError, UsageError
 from everstep.job_file.load import load_file
 from everstep.job_file.platform_options import check_platform
 from everstep.job_file.schema import Build, Job
-from everstep.platforms.image import found_dockerfile, plan_build
-from everstep.platforms.own_wheel import wheels_in
+from everstep.platforms.image import found_dockerfile, plan_build, wheels_in
 from everstep.process import Child
 from everstep.settings import setting
 

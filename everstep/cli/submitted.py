@@ -19,8 +19,7 @@ from everstep.errors import EverstepError, UsageError
 from everstep.job_file.tree import dump
 from everstep.jobs import submitted
 from everstep.jobs.options import RunOptions
-from everstep.platforms.base import JobStatus
-from everstep.platforms.job_records import JobRecord
+from everstep.platforms.base import JobRecord, JobStatus
 from everstep.settings import setting
 
 
@@ -67,20 +66,18 @@ def _leave(code: int) -> int:
 
 def submit_file(options: RunOptions) -> int:
     """`everstep run -f`."""
-    from everstep.jobs.submit import prepare, prepare_text, submit
-
     changes, platform = options.changes, options.platform
     if str(options.file) == "-":
-        prepared = prepare_text(sys.stdin.read(), changes, platform=platform, name="stdin")
+        prepared = submitted.prepare_text(sys.stdin.read(), changes, platform=platform, name="stdin")
     else:
-        prepared = prepare(options.file or Path(), changes, platform=platform)
+        prepared = submitted.prepare(options.file or Path(), changes, platform=platform)
     for note in prepared.notes:
         say(note)
     if options.dry_run:
         text = prepared.request.text
         click.echo(text, nl=not text.endswith("\n"))
         return 0
-    record = submit(prepared, say)
+    record = submitted.submit(prepared, say)
     click.echo(dump(submitted.ids_of(record)), nl=False)
     sys.stdout.flush()
     say(f"watch it with: everstep watch {record.id}")

@@ -21,7 +21,7 @@ from everstep.coordinator.shards.leasing import Holder, Key, LeaseFacts, Leasing
 from everstep.coordinator.shards.ledger import Leftover, Rows, ShardLedger, check_same
 from everstep.coordinator.store.store import Store, StoreError
 from everstep.coordinator.vital_tasks import die_if_failed
-from everstep.errors import CONFLICT, UNKNOWN, Refused
+from everstep.errors import UNKNOWN, Refused
 from everstep.events import emit
 from everstep.ranges import size
 from everstep.wire.limits import check_datasets

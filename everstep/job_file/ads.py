@@ -39,12 +39,8 @@ def read(draft: Draft) -> None:
         draft.take(*path)
     kind = draft.text("spec", "cluster", "kind") or ""
     if kind.upper() != "PYTORCH":
-        raise draft.refused(
-            f"a cluster of kind {kind or 'nothing'}: Everstep trains PyTorch models",
-            path=("spec", "cluster", "kind"),
-            hint="kind: PYTORCH",
-            code="ads-cluster-kind",
-        )
+        message = f"a cluster of kind {kind or 'nothing'}: Everstep trains PyTorch models"
+        raise draft.refused(message, path=("spec", "cluster", "kind"), hint="kind: PYTORCH", code="ads-cluster-kind")
     _read_names(draft)
     _read_runtime(draft)
     _read_size(draft)
@@ -93,12 +89,8 @@ def _read_size(draft: Draft) -> None:
     num_main = draft.whole(*_CLUSTER, "main", "replicas")
     num_workers = draft.whole(*_CLUSTER, "worker", "replicas")
     if draft.whole(*_CLUSTER, "ps", "replicas"):
-        raise draft.refused(
-            "parameter servers: Everstep has none",
-            path=(*_CLUSTER, "ps"),
-            hint="remove spec.ps",
-            code="ads-parameter-servers",
-        )
+        message = "parameter servers: Everstep has none"
+        raise draft.refused(message, path=(*_CLUSTER, "ps"), hint="remove spec.ps", code="ads-parameter-servers")
     num_nodes = (1 if num_main is None else num_main) + (num_workers or 0)
     draft.put("nodes", value=num_nodes)
     shape = draft.look(*_INFRASTRUCTURE, "shapeName")

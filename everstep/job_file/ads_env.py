@@ -80,11 +80,8 @@ def read_order(environ: Mapping[str, str], job_id: str, *, num_gpus: int) -> Nod
             code="oci-runtime-type-unsupported",
         )
     if (cluster := environ.get("OCI__CLUSTER_TYPE", "PYTORCH")).upper() != "PYTORCH":
-        raise UsageError(
-            f"OCI__CLUSTER_TYPE={cluster}: Everstep trains PyTorch models",
-            hint="OCI__CLUSTER_TYPE=PYTORCH",
-            code="oci-cluster-type-unsupported",
-        )
+        message = f"OCI__CLUSTER_TYPE={cluster}: Everstep trains PyTorch models"
+        raise UsageError(message, hint="OCI__CLUSTER_TYPE=PYTORCH", code="oci-cluster-type-unsupported")
     script, num_nodes = environ["OCI__ENTRY_SCRIPT"], read_node(environ).num_nodes
     draft = Draft(planted({}), name="the environment")
     draft.put("nodes", value=num_nodes)
@@ -92,11 +89,8 @@ def read_order(environ: Mapping[str, str], job_id: str, *, num_gpus: int) -> Nod
     options = _words(environ, "OCI__START_ARGS")
     put_command(draft, ["torchrun", *options, script, *_words(environ, "OCI__ENTRY_SCRIPT_ARGS")], {})
     for note in draft.notes():
-        raise UsageError(
-            f"OCI__START_ARGS: {note.partition(' ')[2]}",
-            hint="see startOptions in docs/guides/compose.md",
-            code="oci-start-args-unsupported",
-        )
+        message = f"OCI__START_ARGS: {note.partition(' ')[2]}"
+        raise UsageError(message, hint="see startOptions in docs/guides/compose.md", code="oci-start-args-unsupported")
     try:
         job = Job.model_validate(draft.data)
     except ValidationError as error:

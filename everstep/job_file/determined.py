@@ -15,24 +15,11 @@ _ENVIRONMENT = ("environment",)
 _STORAGE = ("checkpoint_storage",)
 _SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
 _AS_THEY_ARE = ("hyperparameters", "data", "searcher")
-_THEIR_KEYS = frozenset(
-    [
-        "checkpoint_storage",
-        "max_restarts",
-        "bind_mounts",
-        "reproducibility",
-        "scheduling_unit",
-        "records_per_epoch",
-        "min_validation_period",
-        "min_checkpoint_period",
-        "perform_initial_validation",
-        "profiling",
-        "optimizations",
-        "workspace",
-        "project",
-        "environment",
-    ]
-)
+_THEIR_KEYS = {
+    *("checkpoint_storage", "max_restarts", "bind_mounts", "reproducibility", "scheduling_unit"),
+    *("records_per_epoch", "min_validation_period", "min_checkpoint_period", "perform_initial_validation"),
+    *("profiling", "optimizations", "workspace", "project", "environment"),
+}
 
 
 def is_determined(tree: Tree) -> bool:
@@ -104,12 +91,8 @@ def _read_searcher(draft: Draft) -> None:
         searcher.pop(key)
         draft.say(f"searcher.{key} was not carried over")
     if str(searcher.get("name")) == "custom":
-        raise draft.refused(
-            "searcher.name: custom is not supported",
-            path=("searcher",),
-            hint="name: single",
-            code="determined-searcher-custom",
-        )
+        message = "searcher.name: custom is not supported"
+        raise draft.refused(message, path=("searcher",), hint="name: single", code="determined-searcher-custom")
 
 
 def _read_labels(draft: Draft) -> None:
@@ -125,11 +108,8 @@ def _read_environment(draft: Draft) -> None:
     variables = _one_of(draft, *_ENVIRONMENT, "environment_variables")
     items = variables.value if variables else []
     if not isinstance(items, list) or not all(item.is_scalar for item in items):
-        raise draft.refused(
-            "environment.environment_variables is not a list of texts",
-            hint="- NAME=value",
-            code="determined-variables-not-a-list",
-        )
+        message = "environment.environment_variables is not a list of texts"
+        raise draft.refused(message, hint="- NAME=value", code="determined-variables-not-a-list")
     pairs = [item.text for item in items]
     env = {name: value for name, equals, value in (pair.partition("=") for pair in pairs) if equals}
     for pair in pairs:

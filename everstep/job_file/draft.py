@@ -35,55 +35,41 @@ class Draft:
 
     def text(self, *path: str) -> str | None:
         found = self.take(*path)
-        if found is not None and not found.is_scalar:
-            raise self.refused(f"{'.'.join(path)} is not a text", path=path, code="draft-not-a-text")
+        self._check(path, found is None or found.is_scalar, "a text")
         return found.text if found else None
 
     def whole(self, *path: str) -> int | None:
         """A number without a fraction."""
         text = self.text(*path)
-        if text is not None and not text.strip().lstrip("-").isdigit():
-            raise self.refused(
-                f"{'.'.join(path)}: {text!r} is not a whole number", path=path, code="draft-not-a-whole-number"
-            )
+        self._check(path, text is None or text.strip().lstrip("-").isdigit(), "a whole number")
         return None if text is None else int(text)
 
     def texts(self, *path: str) -> list[str]:
         """The items of a list of scalars, as they were written."""
-        found = self.take(*path)
-        if found is None:
-            return []
-        if not isinstance(found.value, list) or not all(item.is_scalar for item in found.value):
-            raise self.refused(f"{'.'.join(path)} is not a list of texts", path=path, code="draft-not-a-list-of-texts")
-        return [item.text for item in found.value]
+        found = (self.take(*path) or Tree(value=[])).value
+        self._check(path, isinstance(found, list) and all(each.is_scalar for each in found), "a list of texts")
+        return [each.text for each in found] if isinstance(found, list) else []
 
     def mapping(self, *path: str) -> dict[str, str]:
         """Of texts, as they were written."""
-        found = self.take(*path)
-        if found is None:
-            return {}
-        if not isinstance(found.value, dict) or not all(each.is_scalar for each in found.value.values()):
-            raise self.refused(
-                f"{'.'.join(path)} is not a mapping of texts",
-                path=path,
-                hint="name: value",
-                code="draft-not-a-mapping-of-texts",
-            )
-        return {key: each.text for key, each in found.value.items()}
+        found = (self.take(*path) or Tree(value={})).value
+        is_right = isinstance(found, dict) and all(each.is_scalar for each in found.values())
+        self._check(path, is_right, "a mapping of texts", "name: value")
+        return {key: each.text for key, each in found.items()} if isinstance(found, dict) else {}
 
     def items(self, *path: str) -> list[Path]:
         """Where the items of a list of mappings are; they are not taken."""
-        found = self.look(*path)
-        if found is None:
-            return []
-        if not isinstance(found.value, list) or not all(isinstance(item.value, dict) for item in found.value):
-            raise self.refused(
-                f"{'.'.join(path)} is not a list of mappings",
-                path=path,
-                hint="- {name: value}",
-                code="draft-not-a-list-of-mappings",
-            )
-        return [(*path, str(index)) for index in range(len(found.value))]
+        found = (self.look(*path) or Tree(value=[])).value
+        is_right = isinstance(found, list) and all(isinstance(each.value, dict) for each in found)
+        self._check(path, is_right, "a list of mappings", "- {name: value}")
+        return [(*path, str(index)) for index in range(len(found))] if isinstance(found, list) else []
+
+    def _check(self, path: Path, is_right: bool, what: str, hint: str | None = None) -> None:
+        if not is_right:
+            found = self.tree.at(*path)
+            given = f": {found.text!r}" if found is not None and found.is_scalar else ""
+            code = f"draft-not-{what.replace(' ', '-')}"
+            raise self.refused(f"{'.'.join(path)}{given} is not {what}", path=path, hint=hint, code=code)
 
     # --- putting ---
 

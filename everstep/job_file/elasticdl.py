@@ -13,30 +13,11 @@ from everstep.job_file.tree import Tree
 
 _STOCK_MASTER = "elasticdl/elasticdl"
 # Of ElasticDL's own runtime: with --job_command they have no effect there either.
-_NOTHING_HERE = frozenset(
-    [
-        "need_elasticdl_job_service",
-        "need_task_manager",
-        "need_pod_manager",
-        "task_fault_tolerance",
-        "need_tf_config",
-        "log_level",
-        "force_use_kube_config_file",
-    ]
-)
-_BOOLEANS = frozenset(
-    [
-        "need_elasticdl_job_service",
-        "need_task_manager",
-        "need_pod_manager",
-        "task_fault_tolerance",
-        "need_tf_config",
-        "use_async",
-        "lr_staleness_modulation",
-        "relaunch_timeout_worker",
-        "force_use_kube_config_file",
-    ]
-)
+_NOTHING_HERE = {
+    *("need_elasticdl_job_service", "need_task_manager", "need_pod_manager", "task_fault_tolerance"),
+    *("need_tf_config", "log_level", "force_use_kube_config_file"),
+}
+_BOOLEANS = _NOTHING_HERE - {"log_level"} | {"use_async", "lr_staleness_modulation", "relaunch_timeout_worker"}
 _ALLREDUCE = "AllreduceStrategy"
 
 
@@ -48,11 +29,8 @@ def tree_of(words: Sequence[str]) -> Tree:
     """Its options as a tree; the last of each wins."""
     command = words[1] if len(words) > 1 else ""
     if command != "train":
-        raise UsageError(
-            f"elasticdl {command}: only `elasticdl train` becomes a job",
-            hint="images are made by `everstep build`",
-            code="elasticdl-command-unknown",
-        )
+        message = f"elasticdl {command}: only `elasticdl train` becomes a job"
+        raise UsageError(message, hint="images are made by `everstep build`", code="elasticdl-command-unknown")
     options: dict[str, Tree] = {}
     rest = list(words[2:])
     while rest:
@@ -159,11 +137,8 @@ def _read_volumes(draft: Draft) -> None:
         given = _split_pairs("volume", part)
         claim, path, target = (given.pop(key, None) for key in ("claim_name", "host_path", "mount_path"))
         if target is None or (claim is None) == (path is None):
-            raise UsageError(
-                f"--volume={part}",
-                hint="host_path=…,mount_path=… or claim_name=…,mount_path=…",
-                code="elasticdl-volume-incomplete",
-            )
+            hint = "host_path=…,mount_path=… or claim_name=…,mount_path=…"
+            raise UsageError(f"--volume={part}", hint=hint, code="elasticdl-volume-incomplete")
         volumes.append({"source": f"pvc:{claim}" if claim else path, "target": target})
         for name in given:
             draft.say(f"--volume: {name} was not carried over")

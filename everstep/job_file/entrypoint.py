@@ -27,27 +27,11 @@ _LAUNCHER_MODULES = (
 _FOREIGN_LAUNCHERS = ("horovodrun", "mpirun", "mpiexec", "deepspeed", "accelerate", "srun")
 _FOREIGN_MODULES = ("determined.launch.horovod", "determined.launch.deepspeed", "determined.launch.tensorflow")
 # Of torchrun and of those made after it; all others take a value.
-_FLAGS = frozenset(
-    [
-        "--standalone",
-        "--module",
-        "-m",
-        "--no-python",
-        "--run-path",
-        "--virtual-local-rank",
-        "--auto-config",
-        "--auto-tunning",
-        "--network-check",
-        "--exclude-straggler",
-        "--save-at-breakpoint",
-        "--numa-affinity",
-        "--comm-perf-test",
-        "--check",
-        "--quiet",
-        "-q",
-        "--use-env",
-    ]
-)
+_FLAGS = {
+    *("--standalone", "--module", "-m", "--no-python", "--run-path", "--virtual-local-rank", "--auto-config"),
+    *("--auto-tunning", "--network-check", "--exclude-straggler", "--save-at-breakpoint", "--numa-affinity"),
+    *("--comm-perf-test", "--check", "--quiet", "-q", "--use-env"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,11 +64,8 @@ def split(text: str) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise UsageError(
-            f"{text!r}: {str(error).lower()}",
-            hint="or give a list: [train.py, --title, it's]",
-            code="entrypoint-quotes",
-        ) from None
+        message = f"{text!r}: {str(error).lower()}"
+        raise UsageError(message, hint="or give a list: [train.py, --title, it's]", code="entrypoint-quotes") from None
     for word in raw_words(text):
         if word in _SHELL_WORDS or word.endswith(";") or re.search(r"\$[A-Za-z_({]", _bare(word)):
             raise UsageError(
@@ -153,11 +134,8 @@ def without_launcher(words: Sequence[str]) -> Launch:
         else:
             options[name], rest = (rest[0], rest[1:]) if rest else ("", ())
     if not rest:
-        raise UsageError(
-            f"{launcher} starts nothing: no script after its options",
-            hint=f"{launcher} train.py",
-            code="launcher-without-script",
-        )
+        message = f"{launcher} starts nothing: no script after its options"
+        raise UsageError(message, hint=f"{launcher} train.py", code="launcher-without-script")
     # `--no-python` and Determined's form have python before the script.
     return Launch(words=(*prefix, *without_python(rest)), options=options, launcher=launcher)
 
@@ -175,9 +153,6 @@ def _launcher(words: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
     if module in _LAUNCHER_MODULES:
         return module, words[3:]
     if program in _FOREIGN_LAUNCHERS or module in _FOREIGN_MODULES:
-        raise UsageError(
-            f"{module or program} starts workers its own way",
-            hint="a script that uses torch.distributed needs no launcher here: give the script alone",
-            code="launcher-unsupported",
-        )
+        hint = "a script that uses torch.distributed needs no launcher here: give the script alone"
+        raise UsageError(f"{module or program} starts workers its own way", hint=hint, code="launcher-unsupported")
     return None, words

@@ -8,7 +8,16 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, JsonValue, PlainSerializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from everstep.errors import UsageError
@@ -47,6 +56,12 @@ class Section(BaseModel):
         return given
 
 
+def key(default: Any, text: str, **bounds: Any) -> Any:
+    """Declare a key of a section. `...` as the default: it must be given."""
+    start = {"default_factory": dict} if default == {} else {"default": default}
+    return Field(**start, description=text, **bounds)
+
+
 # --- types ----------------------------------------------------------------------------------------
 
 
@@ -71,11 +86,8 @@ def _one_line(text: str) -> str:
     if len(text.splitlines()) > 1:
         raise refusal(f"{len(text.splitlines())} lines where one is expected", code="text-has-lines")
     if text.splitlines() not in ([], [text]) or any(unicodedata.category(letter) == "Cc" for letter in text):
-        raise refusal(
-            "a line break or control character where plain text is expected",
-            "write it without `|` or `\\n`",
-            code="text-has-control-character",
-        )
+        message = "a line break or control character where plain text is expected"
+        raise refusal(message, "write it without `|` or `\\n`", code="text-has-control-character")
     return text
 
 
@@ -102,11 +114,8 @@ def _is_json(given: Any) -> Any:
 
 def _env_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise refusal(
-            f"{name!r} is not a valid name of an environment variable",
-            "letters, digits and _",
-            code="variable-name-invalid",
-        )
+        message = f"{name!r} is not a valid name of an environment variable"
+        raise refusal(message, "letters, digits and _", code="variable-name-invalid")
     return name
 
 

@@ -22,23 +22,12 @@ _MEETING = {  # of --rdzv-conf
     "lastcall_timeout": "last_call_s",
     "last_call_timeout": "last_call_s",
 }
-_NOTHING_HERE = frozenset(  # where nodes meet, and how they are watched, is Everstep's to know
-    [
-        "--standalone",
-        "--rdzv-endpoint",
-        "--rdzv-backend",
-        "--rdzv-id",
-        "--node-rank",
-        "--master-addr",
-        "--master-port",
-        "--monitor-interval",
-        "--start-method",
-        "--accelerator",
-        "--run-path",
-        "--no-python",
-        "--use-env",
-    ]
-)
+# where nodes meet, and how they are watched, is Everstep's to know
+_NOTHING_HERE = {
+    *("--standalone", "--rdzv-endpoint", "--rdzv-backend", "--rdzv-id", "--node-rank", "--master-addr"),
+    *("--master-port", "--monitor-interval", "--start-method", "--accelerator", "--run-path", "--no-python"),
+    "--use-env",
+}
 
 
 def put_command(draft: Draft, words: Sequence[str], variables: Mapping[str, str]) -> None:

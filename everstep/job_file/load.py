@@ -16,7 +16,7 @@ from everstep.job_file import ads, determined, elasticdl, elasticjob, overrides
 from everstep.job_file.draft import Draft
 from everstep.job_file.problems import problems_of, usage_error
 from everstep.job_file.schema import TEXT_PATHS, Job
-from everstep.job_file.tree import Tree, dump, parse, plain_but, planted
+from everstep.job_file.tree import SHORTEST, Tree, dump, parse, planted
 
 NATIVE = "Everstep"
 
@@ -47,24 +47,18 @@ def load_file(path: Path, changes: Sequence[str] = ()) -> Loaded:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{path}: byte {error.start} is not UTF-8", hint="save it as UTF-8 text", code="job-file-not-utf8"
-        ) from None
+        message = f"{path}: byte {error.start} is not UTF-8"
+        raise UsageError(message, hint="save it as UTF-8 text", code="job-file-not-utf8") from None
     except OSError as error:
-        raise UsageError(
-            f"{path}: {error.strerror}", hint="the path of a job file", code="job-file-unreadable"
-        ) from None
+        message = f"{path}: {error.strerror}"
+        raise UsageError(message, hint="the path of a job file", code="job-file-unreadable") from None
     return load(text, changes, name=str(path))
 
 
 def load(text: str, changes: Sequence[str] = (), *, name: str = "job file") -> Loaded:
     tree = parse(text, name=name)
     if not isinstance(tree.value, dict):
-        raise UsageError(
-            f"{name} is not a mapping",
-            hint="the shortest job file is: `entrypoint: train.py`",
-            code="job-file-not-a-mapping",
-        )
+        raise UsageError(f"{name} is not a mapping", hint=SHORTEST, code="job-file-not-a-mapping")
     system = next((each for each in _SYSTEMS if each.is_theirs(tree)), None)
     if system is not None:
         return _converted(Draft(tree, name=name), system, changes)
@@ -81,11 +75,8 @@ def load(text: str, changes: Sequence[str] = (), *, name: str = "job file") -> L
 def load_command(words: Sequence[str], changes: Sequence[str] = ()) -> Loaded:
     """A command line of another system: `elasticdl train …`."""
     if not elasticdl.is_elasticdl(words):
-        raise UsageError(
-            f"{words[0] if words else 'nothing'}: not a supported command",
-            hint="elasticdl train …",
-            code="command-unknown",
-        )
+        message = f"{words[0] if words else 'nothing'}: not a supported command"
+        raise UsageError(message, hint="elasticdl train …", code="command-unknown")
     system = _System(name="ElasticDL", is_theirs=lambda _: True, read=elasticdl.read)
     return _converted(Draft(elasticdl.tree_of(words), name="elasticdl train"), system, changes)
 
@@ -107,9 +98,8 @@ def _converted(draft: Draft, system: _System, changes: Sequence[str]) -> Loaded:
 
 
 def _validated(tree: Tree, name: str) -> Job:
-    data = plain_but(tree, TEXT_PATHS)
     try:
-        return Job.model_validate(data)
+        return Job.model_validate(tree.plain(TEXT_PATHS))
     except ValidationError as error:
         # Not pydantic's own text: it shows the input, which may be a secret.
         raise usage_error(problems_of(error, tree, Job), name=name) from None

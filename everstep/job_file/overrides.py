@@ -29,11 +29,8 @@ def parse_override(text: str) -> tuple[Path, Tree]:
     path = tuple(quoted or plain for quoted, plain in _PART.findall(key))
     if not equals or not path or _joined(path) != key.replace('"', ""):
         # Not the value: it may be a secret.
-        raise UsageError(
-            f"--set {key}: not KEY=VALUE",
-            hint="--set key=value, such as --set resources.gpu=2",
-            code="override-incomplete",
-        )
+        message = f"--set {key}: not KEY=VALUE"
+        raise UsageError(message, hint="--set key=value, such as --set resources.gpu=2", code="override-incomplete")
     tree = parse(value, name=f"--set {key}") if value.strip() else Tree(value=None)
     if path[0] == "secrets":
         _check_secret(key, tree)
@@ -54,11 +51,8 @@ def _check_secret(key: str, tree: Tree) -> None:
     """All users of a machine can see its command lines."""
     scalars = [each for _, each in tree.children()] if not tree.is_scalar else [tree]
     if any(each.value is not None and parse_secret(each.text or None).is_value for each in scalars):
-        raise UsageError(
-            f"--set {key}: other users can see a secret on the command line",
-            hint=f"--set {key}=env:NAME or =file:PATH",
-            code="override-shows-secret",
-        )
+        message = f"--set {key}: other users can see a secret on the command line"
+        raise UsageError(message, hint=f"--set {key}=env:NAME or =file:PATH", code="override-shows-secret")
 
 
 def _without_lines(tree: Tree) -> Tree:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from everstep.errors import UsageError
-from everstep.job_file.fields import Duration, Json, Line, Names, Section, Text, Texts, Word
+from everstep.job_file.fields import Duration, Json, Line, Names, Section, Text, Texts, Word, key
 
 PlatformName = Literal["local", "compose", "kubernetes", "slurm", "pbs", "oci"]
 PLATFORMS: tuple[PlatformName, ...] = get_args(PlatformName)
@@ -23,127 +23,100 @@ RawLines = Annotated[tuple[Line, ...], Field(description="More options of the ba
 
 
 class Local(Section):
-    log_dir: Annotated[Text, Field(description="Logs, events and progress pages.")] = "runs"
-    keep_warm: Annotated[Duration | None, Field(description="Keep a process with torch for the next run.")] = None
+    log_dir: Text = key("runs", "Logs, events and progress pages.")
+    keep_warm: Duration | None = key(None, "Keep a process with torch for the next run.")
 
 
 class Compose(Section):
-    project: Annotated[Text, Field(description="Name of the Compose project; default: the job's id.")] = ""
+    project: Text = key("", "Name of the Compose project; default: the job's id.")
     raw: Raw = Field(default_factory=dict)
 
 
 class Kubernetes(Section):
-    namespace: Annotated[Text, Field(description="Default: the context's.")] = ""
-    context: Annotated[Text, Field(description="Of the kubeconfig; default: the current one.")] = ""
-    mode: Annotated[
-        Literal["elastic", "indexed"],
-        Field(description="elastic: the coordinator makes worker pods. indexed: an Indexed Job of fixed size."),
-    ] = "elastic"
-    pull_policy: Annotated[Literal["Always", "IfNotPresent", "Never"] | None, Field(description="Of images.")] = None
-    pull_secrets: Annotated[Texts, Field(description="Names of secrets for private registries.")] = ()
-    service_account: Annotated[Text, Field(description="Of the coordinator; default: a new one.")] = ""
-    node_selector: Annotated[Names, Field(description="Labels that a worker's node must have.")] = Field(
-        default_factory=dict
+    namespace: Text = key("", "Default: the context's.")
+    context: Text = key("", "Of the kubeconfig; default: the current one.")
+    mode: Literal["elastic", "indexed"] = key(
+        "elastic", "elastic: the coordinator makes worker pods. indexed: an Indexed Job of fixed size."
     )
-    tolerations: Annotated[tuple[Json, ...], Field(description="As in a pod.")] = ()
-    priority_class: Annotated[Text, Field(description="Of worker pods.")] = ""
-    queue: Annotated[Text, Field(description="Kueue's local queue.")] = ""
-    security: Annotated[
-        Literal["restricted", "baseline"], Field(description="Pod security that worker pods comply with.")
-    ] = "restricted"
-    store: Annotated[
-        Text,
-        Field(
-            pattern=r"^(pvc:.+|node|\d+[KMGT]i?)$",
-            description="The coordinator's storage: pvc:NAME, the size of a new claim, or node (lost with its pod).",
-        ),
-    ] = "1Gi"
-    raw: Annotated[
-        Json, Field(description="Merged into each worker's pod: metadata, spec; lists appended, or merged by name.")
-    ] = Field(default_factory=dict)
-    coordinator_raw: Annotated[Json, Field(description="Merged into the coordinator's pod.")] = Field(
-        default_factory=dict
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = key(None, "Of images.")
+    pull_secrets: Texts = key((), "Names of secrets for private registries.")
+    service_account: Text = key("", "Of the coordinator; default: a new one.")
+    node_selector: Names = key({}, "Labels that a worker's node must have.")
+    tolerations: tuple[Json, ...] = key((), "As in a pod.")
+    priority_class: Text = key("", "Of worker pods.")
+    queue: Text = key("", "Kueue's local queue.")
+    security: Literal["restricted", "baseline"] = key("restricted", "Pod security that worker pods comply with.")
+    store: Text = key(
+        "1Gi",
+        "The coordinator's storage: pvc:NAME, the size of a new claim, or node (lost with its pod).",
+        pattern=r"^(pvc:.+|node|\d+[KMGT]i?)$",
     )
+    raw: Json = key({}, "Merged into each worker's pod: metadata, spec; lists appended, or merged by name.")
+    coordinator_raw: Json = key({}, "Merged into the coordinator's pod.")
 
 
 class Slurm(Section):
-    partition: Annotated[Word, Field(description="Default: the cluster's.")] = ""
-    account: Annotated[Word, Field(description="Account to charge.")] = ""
-    qos: Annotated[Word, Field(description="Quality of service.")] = ""
-    constraint: Annotated[Line, Field(description="Required features of nodes.")] = ""
-    reservation: Annotated[Word, Field(description="Name of a reservation.")] = ""
-    mode: Annotated[
-        Literal["single", "array", "allocation"],
-        Field(
-            description="single: one job for all nodes. array: one for each node, so that it grows and shrinks. "
-            "allocation: inside your current one (salloc)."
-        ),
-    ] = "single"
-    coordinator_partition: Annotated[Word, Field(description="Of the coordinator's own job, in mode array.")] = ""
-    requeue: Annotated[bool, Field(description="Requeue after a preemption or the time limit.")] = True
-    time_requeues: Annotated[
-        int, Field(ge=0, description="Requeue at most this often after the time limit; preemptions do not count.")
-    ] = 3
-    signal: Annotated[
-        Word, Field(pattern="^[A-Za-z0-9]+$", description="Sent before the time limit; not USR1, which NCCL uses.")
-    ] = "USR2"
-    signal_lead: Annotated[Duration, Field(description="How long before the time limit the signal is sent.")] = 120.0
-    memory: Annotated[bool, Field(description="Request memory; turn it off if the cluster does not manage memory.")] = (
-        True
+    partition: Word = key("", "Default: the cluster's.")
+    account: Word = key("", "Account to charge.")
+    qos: Word = key("", "Quality of service.")
+    constraint: Line = key("", "Required features of nodes.")
+    reservation: Word = key("", "Name of a reservation.")
+    mode: Literal["single", "array", "allocation"] = key(
+        "single",
+        "single: one job for all nodes. array: one for each node, so that it grows and shrinks. "
+        "allocation: inside your current one (salloc).",
     )
+    coordinator_partition: Word = key("", "Of the coordinator's own job, in mode array.")
+    requeue: bool = key(True, "Requeue after a preemption or the time limit.")
+    time_requeues: int = key(3, "Requeue at most this often after the time limit; preemptions do not count.", ge=0)
+    signal: Word = key("USR2", "Sent before the time limit; not USR1, which NCCL uses.", pattern="^[A-Za-z0-9]+$")
+    signal_lead: Duration = key(120.0, "How long before the time limit the signal is sent.")
+    memory: bool = key(True, "Request memory; turn it off if the cluster does not manage memory.")
     raw: RawLines = ()
 
 
 class Pbs(Section):
-    queue: Annotated[Word, Field(description="Default: the cluster's.")] = ""
-    project: Annotated[Word, Field(description="Account to charge.")] = ""
-    gpu_model: Annotated[Word, Field(description="In the select statement.")] = ""
-    select: Annotated[Word, Field(description="More of the select statement, such as phase=18b.")] = ""
-    place: Annotated[Word, Field(description="How chunks are spread over nodes.")] = "scatter"
-    mode: Annotated[
-        Literal["single", "allocation"],
-        Field(description="single: one job for all nodes. allocation: inside your current one (qsub -I)."),
-    ] = "single"
-    launcher: Annotated[Literal["pbsdsh", "ssh"], Field(description="How agents are started on the nodes.")] = "pbsdsh"
+    queue: Word = key("", "Default: the cluster's.")
+    project: Word = key("", "Account to charge.")
+    gpu_model: Word = key("", "In the select statement.")
+    select: Word = key("", "More of the select statement, such as phase=18b.")
+    place: Word = key("scatter", "How chunks are spread over nodes.")
+    mode: Literal["single", "allocation"] = key(
+        "single", "single: one job for all nodes. allocation: inside your current one (qsub -I)."
+    )
+    launcher: Literal["pbsdsh", "ssh"] = key("pbsdsh", "How agents are started on the nodes.")
     raw: RawLines = ()
 
 
 class Oci(Section):
-    compartment: Annotated[Text, Field(description="OCID.")] = ""
-    project: Annotated[Text, Field(description="OCID.")] = ""
-    subnet: Annotated[Text, Field(description="OCID.")] = ""
-    log_group: Annotated[Text, Field(description="OCID.")] = ""
-    log: Annotated[Text, Field(description="OCID.")] = ""
-    shape: Annotated[Text, Field(description="Of each node, such as VM.GPU2.1.")] = ""
-    ocpus: Annotated[float | None, Field(gt=0, description="Of a flexible shape.")] = None
-    memory_gb: Annotated[float | None, Field(gt=0, description="Of a flexible shape.")] = None
-    block_storage_gb: Annotated[int | None, Field(ge=50, description="Of each node.")] = None
-    work_dir: Annotated[Text, Field(description="Folder that all nodes reach: oci://bucket@namespace/path.")] = ""
-    mode: Annotated[
-        Literal["runs", "multinode"],
-        Field(description="runs: one job run for each node. multinode: one for all, by the service itself."),
-    ] = "runs"
-    main_name: Annotated[Text, Field(description="Of the first node's run.")] = ""
-    worker_name: Annotated[Text, Field(description="Of the others' runs, before their number.")] = ""
-    start_options: Annotated[Texts, Field(description="OCI__START_ARGS.")] = ()
-    auth: Annotated[
-        Literal["api_key", "resource_principal", "security_token"], Field(description="How requests are signed.")
-    ] = "api_key"
-    profile: Annotated[Text, Field(description="Of ~/.oci/config.")] = "DEFAULT"
-    endpoint: Annotated[Text, Field(description="URL for requests; default: the region's.")] = ""
-    freeform_tags: Annotated[Names, Field(description="On the job and its runs.")] = Field(default_factory=dict)
-    defined_tags: Annotated[Json, Field(description="On the job and its runs, by namespace.")] = Field(
-        default_factory=dict
+    compartment: Text = key("", "OCID.")
+    project: Text = key("", "OCID.")
+    subnet: Text = key("", "OCID.")
+    log_group: Text = key("", "OCID.")
+    log: Text = key("", "OCID.")
+    shape: Text = key("", "Of each node, such as VM.GPU2.1.")
+    ocpus: float | None = key(None, "Of a flexible shape.", gt=0)
+    memory_gb: float | None = key(None, "Of a flexible shape.", gt=0)
+    block_storage_gb: int | None = key(None, "Of each node.", ge=50)
+    work_dir: Text = key("", "Folder that all nodes reach: oci://bucket@namespace/path.")
+    mode: Literal["runs", "multinode"] = key(
+        "runs", "runs: one job run for each node. multinode: one for all, by the service itself."
     )
+    main_name: Text = key("", "Of the first node's run.")
+    worker_name: Text = key("", "Of the others' runs, before their number.")
+    start_options: Texts = key((), "OCI__START_ARGS.")
+    auth: Literal["api_key", "resource_principal", "security_token"] = key("api_key", "How requests are signed.")
+    profile: Text = key("DEFAULT", "Of ~/.oci/config.")
+    endpoint: Text = key("", "URL for requests; default: the region's.")
+    freeform_tags: Names = key({}, "On the job and its runs.")
+    defined_tags: Json = key({}, "On the job and its runs, by namespace.")
     raw: Raw = Field(default_factory=dict)
 
 
 class Platforms(Section):
     """Options of any number of platforms; `name` selects one."""
 
-    name: Annotated[
-        PlatformName | None, Field(description="Where to run; default: the only platform below, or local.")
-    ] = None
+    name: PlatformName | None = key(None, "Where to run; default: the only platform below, or local.")
     local: Local | None = None
     compose: Compose | None = None
     kubernetes: Kubernetes | None = None

@@ -13,38 +13,27 @@ from everstep.errors import UsageError
 from everstep.job_file.fields import blocks_in
 from everstep.job_file.tree import Tree
 
-_MEANT = {  # by users of other systems
-    "command": "entrypoint",
-    "script": "entrypoint",
-    "entryPoint": "entrypoint",
-    "run": "entrypoint",
-    "arguments": "args",
-    "environment": "env",
-    "envs": "env",
-    "nnodes": "nodes",
-    "num_nodes": "nodes",
-    "replicas": "nodes",
-    "nproc": "workers_per_node",
-    "nproc_per_node": "workers_per_node",
-    "num_workers": "workers_per_node",
-    "slots_per_trial": "workers_per_node",
-    "cpus": "cpu",
-    "ncpus": "cpu",
-    "mem": "memory",
-    "gpus": "gpu",
-    "ngpus": "gpu",
-    "shm_size": "shm",
-    "max_restarts": "restarts",
-    "hparams": "hyperparameters",
-    "search": "searcher",
-    "checkpoint_storage": "checkpoint",
-    "walltime": "time_limit",
-    "time": "time_limit",
-    "backend": "platform",
-    "imagePullPolicy": "pull_policy",
-    "k8s": "kubernetes",
-    "master": "coordinator",
+_OTHERS_WORDS = {  # of users of other systems, by ours
+    "entrypoint": "command script entryPoint run",
+    "args": "arguments",
+    "env": "environment envs",
+    "nodes": "nnodes num_nodes replicas",
+    "workers_per_node": "nproc nproc_per_node num_workers slots_per_trial",
+    "cpu": "cpus ncpus",
+    "memory": "mem",
+    "gpu": "gpus ngpus",
+    "shm": "shm_size",
+    "restarts": "max_restarts",
+    "hyperparameters": "hparams",
+    "searcher": "search",
+    "checkpoint": "checkpoint_storage",
+    "time_limit": "walltime time",
+    "platform": "backend",
+    "pull_policy": "imagePullPolicy",
+    "kubernetes": "k8s",
+    "coordinator": "master",
 }
+_MEANT = {theirs: ours for ours, words in _OTHERS_WORDS.items() for theirs in words.split()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,23 +28,14 @@ def parse_size(given: str | float) -> int:
     if not found or unit not in _UNITS:
         near = _near_unit(unit)
         if found and unit == "m":
-            raise UsageError(
-                f"{text} is {found[1]} thousandths of a byte",
-                hint=f"did you mean {found[1]}M or {found[1]}Mi?",
-                code="size-in-thousandths",
-            )
-        raise UsageError(
-            f"{text!r} is not a size",
-            hint=f"did you mean {found[1]}{near}?" if found and near else hint,
-            code="size-invalid",
-        ) from None
+            message = f"{text} is {found[1]} thousandths of a byte"
+            raise UsageError(message, hint=f"did you mean {found[1]}M or {found[1]}Mi?", code="size-in-thousandths")
+        hint = f"did you mean {found[1]}{near}?" if found and near else hint
+        raise UsageError(f"{text!r} is not a size", hint=hint, code="size-invalid") from None
     size = Fraction(found[1]) * _UNITS[unit]
     if size < _SMALLEST_BYTES:
-        raise UsageError(
-            f"{text} is {_whole_or_float(size)} bytes, less than 1Mi",
-            hint=f"with a unit: {found[1]}Gi",
-            code="size-too-small",
-        )
+        message = f"{text} is {_whole_or_float(size)} bytes, less than 1Mi"
+        raise UsageError(message, hint=f"with a unit: {found[1]}Gi", code="size-too-small")
     if size > _LARGEST_BYTES:
         raise UsageError(f"{text} is more than 2**60 bytes", hint=hint, code="size-too-large")
     return math.ceil(size)
@@ -69,11 +60,8 @@ def parse_cpus(given: str | float) -> float:
         raise UsageError(f"{text!r} is not a number of CPUs", hint="such as 4, 0.5 or 500m", code="cpus-invalid")
     thousandths = Fraction(found[1]) * (1 if found[2] else 1000)
     if thousandths < 1 or thousandths.denominator != 1:
-        raise UsageError(
-            f"{text} CPUs: not a whole number of thousandths",
-            hint="such as 4, 0.5 or 500m",
-            code="cpus-not-thousandths",
-        )
+        message = f"{text} CPUs: not a whole number of thousandths"
+        raise UsageError(message, hint="such as 4, 0.5 or 500m", code="cpus-not-thousandths")
     return float(thousandths / 1000)
 
 
@@ -89,11 +77,8 @@ def parse_seconds(given: str | float) -> float:
     if found := re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]?\d)(?::([0-5]?\d))?", text):
         if found[4] is None:
             # Slurm reads minutes:seconds here, a day's clock hours:minutes.
-            raise UsageError(
-                f"{text!r} is ambiguous: hours or minutes",
-                hint=f"write {text}:00, or {found[2]}h{found[3]}m",
-                code="duration-ambiguous",
-            )
+            message = f"{text!r} is ambiguous: hours or minutes"
+            raise UsageError(message, hint=f"write {text}:00, or {found[2]}h{found[3]}m", code="duration-ambiguous")
         days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
         return _positive_seconds(((days * 24 + hours) * 60 + minutes) * 60 + seconds, text)
     if re.fullmatch(rf"(?:{_NUMBER}[dhms])+", text):

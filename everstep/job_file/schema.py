@@ -28,6 +28,7 @@ from everstep.job_file.fields import (
     Texts,
     Word,
     checked,
+    key,
     refusal,
 )
 from everstep.job_file.fields import text_paths as _text_paths
@@ -111,17 +112,10 @@ def _show_words(words: tuple[str, ...]) -> str | list[str]:
 class Nodes(Section):
     """The job starts with `min` nodes and takes up to `max`."""
 
-    min: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=_MAX_NODES,
-            description="The job starts with this many nodes. With a range, it pauses below this number.",
-        ),
-    ] = 1
-    max: Annotated[
-        int, Field(ge=1, le=_MAX_NODES, description="The job uses up to this many nodes; more are spares.")
-    ] = 1
+    min: int = key(
+        1, "The job starts with this many nodes. With a range, it pauses below this number.", ge=1, le=_MAX_NODES
+    )
+    max: int = key(1, "The job uses up to this many nodes; more are spares.", ge=1, le=_MAX_NODES)
 
     @model_validator(mode="before")
     @classmethod
@@ -133,11 +127,8 @@ class Nodes(Section):
     @model_validator(mode="after")
     def _in_order(self) -> Nodes:
         if self.min > self.max:
-            raise refusal(
-                f"from {self.min} to {self.max} nodes",
-                f"MIN:MAX, such as {self.max}:{self.min}",
-                code="nodes-min-above-max",
-            )
+            message = f"from {self.min} to {self.max} nodes"
+            raise refusal(message, f"MIN:MAX, such as {self.max}:{self.min}", code="nodes-min-above-max")
         return self
 
     def __str__(self) -> str:
@@ -147,18 +138,16 @@ class Nodes(Section):
 class Limits(Section):
     """Upper limits, if higher than the reservation."""
 
-    cpu: Annotated[Cpus | None, Field(description="CPUs.")] = None
-    memory: Annotated[Size | None, Field(description="Memory.")] = None
+    cpu: Cpus | None = key(None, "CPUs.")
+    memory: Size | None = key(None, "Memory.")
 
 
 class NodeResources(Section):
     """Resources to reserve."""
 
-    cpu: Annotated[Cpus | None, Field(description="CPUs: 4, 0.5, 500m.")] = None
-    memory: Annotated[Size | None, Field(description="Memory: 16Gi.")] = None
-    limits: Annotated[
-        Limits, Field(description="Upper limits, where the platform distinguishes them from reservations.")
-    ] = Limits()
+    cpu: Cpus | None = key(None, "CPUs: 4, 0.5, 500m.")
+    memory: Size | None = key(None, "Memory: 16Gi.")
+    limits: Limits = key(Limits(), "Upper limits, where the platform distinguishes them from reservations.")
 
     @model_validator(mode="after")
     def _limits_are_not_less(self) -> NodeResources:
@@ -176,9 +165,9 @@ class NodeResources(Section):
 class Resources(NodeResources):
     """Of each node."""
 
-    gpu: Annotated[int, Field(ge=0, description="GPUs.")] = 0
-    gpu_type: Annotated[Word, Field(description="As the platform names it.")] = ""
-    shm: Annotated[Size | None, Field(description="Shared memory (/dev/shm), for data loaders.")] = None
+    gpu: int = key(0, "GPUs.", ge=0)
+    gpu_type: Word = key("", "As the platform names it.")
+    shm: Size | None = key(None, "Shared memory (/dev/shm), for data loaders.")
 
     @model_validator(mode="after")
     def _shm_fits(self) -> Resources:
@@ -196,38 +185,33 @@ class Resources(NodeResources):
 class CoordinatorSection(Section):
     """The coordinator, where the platform runs it separately."""
 
-    image: Annotated[Line, Field(description="An image with Everstep; default: the job's.")] = ""
-    resources: Annotated[NodeResources, Field(description="Of the coordinator.")] = NodeResources()
+    image: Line = key("", "An image with Everstep; default: the job's.")
+    resources: NodeResources = key(NodeResources(), "Of the coordinator.")
 
 
 class Build(Section):
     """How `everstep build` makes the image."""
 
-    dockerfile: Annotated[Text, Field(description="Its path.")] = "Dockerfile"
-    context: Annotated[Text, Field(description="The folder that is copied to /code.")] = "."
-    args: Annotated[dict[str, Text], Field(description="Build arguments; the proxy settings are passed anyway.")] = (
-        Field(default_factory=dict)
-    )
-    push: Annotated[bool, Field(description="Push the image after building it.")] = False
+    dockerfile: Text = key("Dockerfile", "Its path.")
+    context: Text = key(".", "The folder that is copied to /code.")
+    args: dict[str, Text] = key({}, "Build arguments; the proxy settings are passed anyway.")
+    push: bool = key(False, "Push the image after building it.")
 
 
 class Volume(Section):
     """Files mounted into the job. `SOURCE:TARGET[:ro]` is the short form."""
 
-    source: Annotated[
-        Text, Field(min_length=1, description="A path of the node, pvc:NAME, nfs:SERVER:/PATH, emptydir, or a URI.")
-    ]
-    target: Annotated[Text, Field(description="Mount point in the job: an absolute path.")]
-    readonly: Annotated[bool, Field(description="Mount it read-only.")] = False
+    source: Annotated[Text, Field(min_length=1)] = key(
+        ..., "A path of the node, pvc:NAME, nfs:SERVER:/PATH, emptydir, or a URI."
+    )
+    target: Text = key(..., "Mount point in the job: an absolute path.")
+    readonly: bool = key(False, "Mount it read-only.")
 
     @model_validator(mode="after")
     def _is_absolute(self) -> Volume:
         if not PurePosixPath(self.target).is_absolute() or self.target.strip("/") == "":
-            raise refusal(
-                f"target: {self.target!r} is not an absolute path below /",
-                "such as /data",
-                code="volume-target-not-absolute",
-            )
+            message = f"target: {self.target!r} is not an absolute path below /"
+            raise refusal(message, "such as /data", code="volume-target-not-absolute")
         return self
 
     @property
@@ -243,10 +227,10 @@ class Volume(Section):
 class Checkpoint(Section):
     """Where checkpoints go. The URI alone is the short form."""
 
-    uri: Annotated[Text, Field(description="A folder that all nodes reach, or s3://bucket/prefix, …")] = ""
-    keep_latest: Annotated[int | None, Field(ge=0, description="Keep this many of the newest.")] = None
-    keep_best: Annotated[int | None, Field(ge=0, description="Keep this many of the best.")] = None
-    grace: Annotated[Duration, Field(description="Time for a leaving node to save and leave.")] = 60.0
+    uri: Text = key("", "A folder that all nodes reach, or s3://bucket/prefix, …")
+    keep_latest: int | None = key(None, "Keep this many of the newest.", ge=0)
+    keep_best: int | None = key(None, "Keep this many of the best.", ge=0)
+    grace: Duration = key(60.0, "Time for a leaving node to save and leave.")
 
 
 def _declared(section: str) -> type[Section]:
@@ -268,42 +252,38 @@ class Elastic(_declared("elastic")):  # type: ignore[misc]
 class HealthSection(_declared("health")):  # type: ignore[misc]
     """When a worker is lost or hung. The same names and defaults as in docs/configuration.md."""
 
-    check: Annotated[bool, Field(description="Measure all nodes first, and leave out those that fail or are slow.")] = (
-        False
-    )
+    check: bool = key(False, "Measure all nodes first, and leave out those that fail or are slow.")
 
 
 class ShardsSection(_declared("shards")):  # type: ignore[misc]
     """Leased data. The same names and defaults as in docs/configuration.md."""
 
 
-_AS_DETERMINED = Field(description="As in Determined; accepted, and not used yet.")
+_AS_DETERMINED = "As in Determined; accepted, and not used yet."
 
 
 class Searcher(Section):
     """Which hyperparameters are tried, by Determined's names. `single` is one run with those that are given."""
 
-    name: Annotated[
-        Literal["single", "random", "grid", "async_halving", "adaptive_asha"],
-        Field(description="The method; only single is run yet."),
-    ] = "single"
-    metric: Annotated[Text | None, Field(description="Decides which checkpoint is best.")] = None
-    smaller_is_better: Annotated[bool, Field(description="Of the metric.")] = True
-    max_length: Annotated[
-        Count | dict[Literal["batches", "records", "epochs"], Count] | None,
-        Field(description="How long a trial trains: {batches: 937}, records or epochs."),
-    ] = None
-    max_trials: Annotated[Count | None, _AS_DETERMINED] = None
-    max_concurrent_trials: Annotated[int | None, Field(ge=0), _AS_DETERMINED] = None
-    max_time: Annotated[Count | None, _AS_DETERMINED] = None
-    time_metric: Annotated[Text | None, _AS_DETERMINED] = None
-    mode: Annotated[Literal["standard", "aggressive", "conservative"] | None, _AS_DETERMINED] = None
-    divisor: Annotated[float | None, Field(gt=1), _AS_DETERMINED] = None
-    max_rungs: Annotated[Count | None, _AS_DETERMINED] = None
-    num_rungs: Annotated[Count | None, _AS_DETERMINED] = None
-    bracket_rungs: Annotated[tuple[int, ...], _AS_DETERMINED] = ()
-    source_trial_id: Annotated[int | None, _AS_DETERMINED] = None
-    source_checkpoint_uuid: Annotated[Text | None, _AS_DETERMINED] = None
+    name: Literal["single", "random", "grid", "async_halving", "adaptive_asha"] = key(
+        "single", "The method; only single is run yet."
+    )
+    metric: Text | None = key(None, "Decides which checkpoint is best.")
+    smaller_is_better: bool = key(True, "Of the metric.")
+    max_length: Count | dict[Literal["batches", "records", "epochs"], Count] | None = key(
+        None, "How long a trial trains: {batches: 937}, records or epochs."
+    )
+    max_trials: Count | None = key(None, _AS_DETERMINED)
+    max_concurrent_trials: int | None = key(None, _AS_DETERMINED, ge=0)
+    max_time: Count | None = key(None, _AS_DETERMINED)
+    time_metric: Text | None = key(None, _AS_DETERMINED)
+    mode: Literal["standard", "aggressive", "conservative"] | None = key(None, _AS_DETERMINED)
+    divisor: float | None = key(None, _AS_DETERMINED, gt=1)
+    max_rungs: Count | None = key(None, _AS_DETERMINED)
+    num_rungs: Count | None = key(None, _AS_DETERMINED)
+    bracket_rungs: tuple[int, ...] = key((), _AS_DETERMINED)
+    source_trial_id: int | None = key(None, _AS_DETERMINED)
+    source_checkpoint_uuid: Text | None = key(None, _AS_DETERMINED)
 
 
 # --- the job --------------------------------------------------------------------------------------
@@ -312,76 +292,55 @@ class Searcher(Section):
 class Job(Section):
     """One submitted training run."""
 
-    name: Annotated[Line, Field(max_length=200, description="Of the job; default: the entrypoint's.")] = ""
+    name: Annotated[Line, Field(max_length=200)] = key("", "Of the job; default: the entrypoint's.")
     entrypoint: Annotated[
         tuple[Text, ...],
         BeforeValidator(checked(_parse_words), json_schema_input_type=str | list[str | int | float]),
         AfterValidator(checked(_no_launcher)),
         PlainSerializer(_show_words),
-        Field(description="What each worker runs: train.py, -m package.train, or a program; a text or a list."),
-    ]
-    args: Annotated[Texts, Field(description="Its arguments, passed as written.")] = ()
-    env: Annotated[dict[EnvName, Text], Field(description="Environment variables.")] = Field(default_factory=dict)
-    secrets: Annotated[
-        dict[EnvName, SecretField],
-        Field(description="Environment variables that are never printed: env:NAME, file:PATH, kubernetes:SECRET/KEY."),
-    ] = Field(default_factory=dict)
+    ] = key(..., "What each worker runs: train.py, -m package.train, or a program; a text or a list.")
+    args: Texts = key((), "Its arguments, passed as written.")
+    env: dict[EnvName, Text] = key({}, "Environment variables.")
+    secrets: dict[EnvName, SecretField] = key(
+        {}, "Environment variables that are never printed: env:NAME, file:PATH, kubernetes:SECRET/KEY."
+    )
     nodes: Annotated[
         Nodes,
         _shorthand(_parse_nodes, int | str | Nodes),
         PlainSerializer(lambda nodes: int(str(nodes)) if nodes.min == nodes.max else str(nodes)),
-        Field(description="How many: 2, or MIN:MAX."),
         AS_WRITTEN,
-    ] = Nodes()
-    workers_per_node: Annotated[
-        Count | Literal["auto", "gpu", "cpu"] | None,
-        Field(description="A number, or auto, gpu, cpu: counted on the node. Default: one per resources.gpu, or one."),
-    ] = None
-    resources: Annotated[Resources, Field(description="Of each node.")] = Resources()
-    coordinator: Annotated[CoordinatorSection, Field(description="Of the coordinator, where it runs separately.")] = (
-        CoordinatorSection()
+    ] = key(Nodes(), "How many: 2, or MIN:MAX.")
+    workers_per_node: Count | Literal["auto", "gpu", "cpu"] | None = key(
+        None, "A number, or auto, gpu, cpu: counted on the node. Default: one per resources.gpu, or one."
     )
-    image: Annotated[Line, Field(description="Container image; without one, the nodes' own Python is used.")] = ""
-    build: Annotated[Build | None, Field(description="How `everstep build` makes the image.")] = None
-    setup: Annotated[Texts, Field(description="Shell lines that each node runs before its agent: module load, …")] = ()
-    workdir: Annotated[Text, Field(description="The code: sent to the nodes, and where workers start.")] = "."
-    ignore: Annotated[Text, Field(description="File that lists what not to send, like a .gitignore.")] = (
-        ".everstepignore"
+    resources: Resources = key(Resources(), "Of each node.")
+    coordinator: CoordinatorSection = key(CoordinatorSection(), "Of the coordinator, where it runs separately.")
+    image: Line = key("", "Container image; without one, the nodes' own Python is used.")
+    build: Build | None = key(None, "How `everstep build` makes the image.")
+    setup: Texts = key((), "Shell lines that each node runs before its agent: module load, …")
+    workdir: Text = key(".", "The code: sent to the nodes, and where workers start.")
+    ignore: Text = key(".everstepignore", "File that lists what not to send, like a .gitignore.")
+    volumes: tuple[Annotated[Volume, _shorthand(_parse_volume, str | Volume)], ...] = key(
+        (), "Files mounted into the job: SOURCE:TARGET[:ro]."
     )
-    volumes: Annotated[
-        tuple[Annotated[Volume, _shorthand(_parse_volume, str | Volume)], ...],
-        Field(description="Files mounted into the job: SOURCE:TARGET[:ro]."),
-    ] = ()
-    checkpoint: Annotated[
-        Checkpoint,
-        _shorthand(lambda uri: {"uri": uri}, str | Checkpoint),
-        Field(description="Where checkpoints go; the URI alone, or more."),
-    ] = Checkpoint()
-    restarts: Annotated[
-        int, Field(ge=0, description="Replace at most this many workers in the whole job. Lost nodes do not count.")
-    ] = 3
-    time_limit: Annotated[Duration | None, Field(description="Of the whole job: 1h30m, 1:30:00.")] = None
-    elastic: Annotated[Elastic, Field(description="How membership changes.")] = Elastic()
-    health: Annotated[HealthSection, Field(description="Detection of lost and hanging workers.")] = HealthSection()
-    shards: Annotated[ShardsSection, Field(description="Leased data.")] = ShardsSection()
-    seed: Annotated[int, Field(ge=0, description="Of random streams, for scripts that ask the job.")] = 0
-    hyperparameters: Annotated[Json, Field(description="For scripts that ask the job.")] = Field(default_factory=dict)
-    data: Annotated[Json, Field(description="Anything else for scripts that ask the job.")] = Field(
-        default_factory=dict
+    checkpoint: Annotated[Checkpoint, _shorthand(lambda uri: {"uri": uri}, str | Checkpoint)] = key(
+        Checkpoint(), "Where checkpoints go; the URI alone, or more."
     )
-    searcher: Annotated[
-        Searcher | None,
-        _shorthand(lambda name: {"name": name}, str | Searcher),
-        Field(description="Which hyperparameters are tried; a name, or more."),
-    ] = None
-    labels: Annotated[dict[str, Text], Field(description="On what is submitted, where the platform has them.")] = Field(
-        default_factory=dict
+    restarts: int = key(3, "Replace at most this many workers in the whole job. Lost nodes do not count.", ge=0)
+    time_limit: Duration | None = key(None, "Of the whole job: 1h30m, 1:30:00.")
+    elastic: Elastic = key(Elastic(), "How membership changes.")
+    health: HealthSection = key(HealthSection(), "Detection of lost and hanging workers.")
+    shards: ShardsSection = key(ShardsSection(), "Leased data.")
+    seed: int = key(0, "Of random streams, for scripts that ask the job.", ge=0)
+    hyperparameters: Json = key({}, "For scripts that ask the job.")
+    data: Json = key({}, "Anything else for scripts that ask the job.")
+    searcher: Annotated[Searcher | None, _shorthand(lambda name: {"name": name}, str | Searcher)] = key(
+        None, "Which hyperparameters are tried; a name, or more."
     )
-    platform: Annotated[
-        Platforms,
-        _shorthand(lambda name: {"name": name}, str | Platforms),
-        Field(description="Where to run: a name, or options of one platform or several."),
-    ] = Platforms()
+    labels: dict[str, Text] = key({}, "On what is submitted, where the platform has them.")
+    platform: Annotated[Platforms, _shorthand(lambda name: {"name": name}, str | Platforms)] = key(
+        Platforms(), "Where to run: a name, or options of one platform or several."
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Job:
@@ -397,11 +356,8 @@ class Job(Section):
             and self.elastic.max_workers
             and self.elastic.min_workers > self.elastic.max_workers
         ):
-            raise refusal(
-                f"elastic: from {self.elastic.min_workers} to {self.elastic.max_workers} workers",
-                "min_workers is max_workers or less",
-                code="workers-min-above-max",
-            )
+            message = f"elastic: from {self.elastic.min_workers} to {self.elastic.max_workers} workers"
+            raise refusal(message, "min_workers is max_workers or less", code="workers-min-above-max")
         return self
 
     @property

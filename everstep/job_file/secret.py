@@ -43,11 +43,8 @@ def parse_secret(given: Any) -> Secret:
     if not isinstance(given, str) or not given:
         raise UsageError("a secret is a text", hint=" or ".join(_KINDS.values()), code="secret-not-a-text")
     if given == MASK:
-        raise UsageError(
-            "the value of this secret was masked when the file was printed",
-            hint=f"write {_KINDS['env']}",
-            code="secret-was-masked",
-        )
+        message = "the value of this secret was masked when the file was printed"
+        raise UsageError(message, hint=f"write {_KINDS['env']}", code="secret-was-masked")
     kind, colon, held = given.partition(":")
     if not colon or kind not in _KINDS:
         return Secret("value", given)

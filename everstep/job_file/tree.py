@@ -17,6 +17,7 @@ from everstep.errors import UsageError
 Path = tuple[str, ...]  # items of a list by their number, from "0"
 Scalar = str | int | float | bool | None
 
+SHORTEST = "the shortest job file is: `entrypoint: train.py`"
 _MAX_VALUES = 100_000
 _MAX_DEPTH = 60
 _STR, _NULL = "tag:yaml.org,2002:str", "tag:yaml.org,2002:null"
@@ -29,6 +30,14 @@ _RESOLVERS = (
     (_NULL, r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("tag:yaml.org,2002:merge", r"<<", "<"),
 )
+
+
+_WAYS_OUT = {  # by part of the library's message
+    "'\\t'": "indent with spaces, not tabs",
+    "cannot start any token": "quote a text that begins with this character",
+    "mapping values are not allowed": "quote a text that contains a colon",
+    "expected a single document": "keep one job in a file: remove all after ---",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,12 +65,14 @@ class Tree:
             found = dict(found.children()).get(key) if found is not None else None
         return None if found is None or found.value is None else found
 
-    def plain(self) -> Any:
-        """As Python's own values."""
+    def plain(self, texts: Collection[Path] = (), path: Path = ()) -> Any:
+        """As Python's own values; values at or below one of these paths, as written. List indices are ignored."""
+        if path in texts:
+            return None if self.value is None else self.written()
         if isinstance(self.value, dict):
-            return {key: each.plain() for key, each in self.value.items()}
+            return {key: each.plain(texts, (*path, key)) for key, each in self.value.items()}
         if isinstance(self.value, list):
-            return [each.plain() for each in self.value]
+            return [each.plain(texts, path) for each in self.value]
         return self.value
 
     def written(self) -> Any:
@@ -73,17 +84,6 @@ class Tree:
         return self.text
 
 
-def plain_but(tree: Tree, texts: Collection[Path], path: Path = ()) -> Any:
-    """Python's own values; values at or below one of these paths, as written. List indices are ignored."""
-    if path in texts:
-        return None if tree.value is None else tree.written()
-    if isinstance(tree.value, dict):
-        return {key: plain_but(each, texts, (*path, key)) for key, each in tree.value.items()}
-    if isinstance(tree.value, list):
-        return [plain_but(each, texts, path) for each in tree.value]
-    return tree.value
-
-
 def replaced(tree: Tree, path: Path, new: Tree) -> Tree:
     """With this value at the path. Missing mappings are created; a list item must exist."""
     if not path:
@@ -91,11 +91,8 @@ def replaced(tree: Tree, path: Path, new: Tree) -> Tree:
     key, rest = path[0], path[1:]
     if isinstance(tree.value, list):
         if not re.fullmatch(r"\d+", key) or int(key) >= len(tree.value):
-            raise UsageError(
-                f"item {key} does not exist: the list has {len(tree.value)}",
-                hint="items count from 0",
-                code="list-item-missing",
-            )
+            message = f"item {key} does not exist: the list has {len(tree.value)}"
+            raise UsageError(message, hint="items count from 0", code="list-item-missing")
         items = list(tree.value)
         items[int(key)] = replaced(items[int(key)], rest, new)
         return replace(tree, value=items)
@@ -127,42 +124,24 @@ for _tag, _pattern, _first in _RESOLVERS:
 
 def parse(text: str, *, name: str) -> Tree:
     """The one document of this text; `name` is for messages."""
-    loader = None
     try:
-        loader = _YamlLoader(text)
-        node = loader.get_single_node()
+        node = yaml.compose(text, Loader=_YamlLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f"{name}:{mark.line + 1}" if mark else name
         # Without the library's excerpt of the line: it may hold a secret.
-        raise UsageError(
-            f"{where}: this is not YAML: {error.problem or error.context}", hint=_way_out(error), code="yaml-syntax"
-        ) from None
+        message = f"{name}{f':{mark.line + 1}' if mark else ''}: this is not YAML: {error.problem or error.context}"
+        raise UsageError(message, hint=_way_out(error), code="yaml-syntax") from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise UsageError(
-            f"{name}: this is not YAML: {type(error).__name__}", hint="save it as UTF-8 text", code="yaml-unreadable"
-        ) from None
-    finally:
-        if loader is not None:
-            loader.dispose()
+        message = f"{name}: this is not YAML: {type(error).__name__}"
+        raise UsageError(message, hint="save it as UTF-8 text", code="yaml-unreadable") from None
     if node is None:
-        raise UsageError(
-            f"{name} is empty", hint="the shortest job file is: `entrypoint: train.py`", code="job-file-empty"
-        )
+        raise UsageError(f"{name} is empty", hint=SHORTEST, code="job-file-empty")
     return _Growing(name).tree(node)
 
 
 def _way_out(error: yaml.MarkedYAMLError) -> str | None:
-    problem = error.problem or ""
-    if "'\\t'" in problem:
-        return "indent with spaces, not tabs"
-    if "cannot start any token" in problem:
-        return "quote a text that begins with this character"
-    if "mapping values are not allowed" in problem:
-        return "quote a text that contains a colon"
-    if "expected a single document" in (error.context or ""):
-        return "keep one job in a file: remove all after ---"
-    return None
+    said = f"{error.problem} {error.context}"
+    return next((hint for part, hint in _WAYS_OUT.items() if part in said), None)
 
 
 class _Growing:
@@ -177,11 +156,7 @@ class _Growing:
         self._num_values += 1
         if self._num_values > _MAX_VALUES or depth > _MAX_DEPTH:
             what = f"more than {_MAX_VALUES:,} values" if depth <= _MAX_DEPTH else f"more than {_MAX_DEPTH} levels"
-            raise UsageError(
-                f"{self._name}:{line}: {what}",
-                hint="check for an alias (*name) inside its own anchor",
-                code="yaml-too-large",
-            )
+            raise self._refused(node, what, "check for an alias (*name) inside its own anchor", code="yaml-too-large")
         if isinstance(node, yaml.MappingNode):
             return Tree(value=self._mapping(node, depth), line=line)
         if isinstance(node, yaml.SequenceNode):
@@ -189,27 +164,24 @@ class _Growing:
         text = self._text(node)
         return Tree(value=self._scalar(node, text), text=text, line=line)
 
+    def _refused(self, node: yaml.Node, what: str, hint: str, *, code: str) -> UsageError:
+        return UsageError(f"{self._name}:{node.start_mark.line + 1}: {what}", hint=hint, code=code)
+
     def _mapping(self, node: yaml.MappingNode, depth: int) -> dict[str, Tree]:
         merged: dict[str, Tree] = {}
         own: dict[str, Tree] = {}
         for key, value in node.value:
-            line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                raise UsageError(
-                    f"{self._name}:{line}: a key must be a text", hint="key: value", code="yaml-key-not-a-text"
-                )
+                raise self._refused(key, "a key must be a text", "key: value", code="yaml-key-not-a-text")
             name = self._text(key)
             if key.tag.endswith(":merge"):
                 merged = {**self._merged(value, depth), **merged}
             elif name in own:
-                raise UsageError(
-                    f"{self._name}:{line}: {name} appears twice, also in line {own[name].line}",
-                    hint="remove one of them",
-                    code="yaml-key-twice",
-                )
+                what = f"{name} appears twice, also in line {own[name].line}"
+                raise self._refused(key, what, "remove one of them", code="yaml-key-twice")
             else:
                 # The key's own line: a block's value begins a line later.
-                own[name] = replace(self.tree(value, depth + 1), line=line)
+                own[name] = replace(self.tree(value, depth + 1), line=key.start_mark.line + 1)
         return {**merged, **own}
 
     def _merged(self, node: yaml.Node, depth: int) -> dict[str, Tree]:
@@ -218,12 +190,8 @@ class _Growing:
         for source in reversed(sources):
             below = self.tree(source, depth + 1).value
             if not isinstance(below, dict):
-                line = node.start_mark.line + 1
-                raise UsageError(
-                    f"{self._name}:{line}: << needs a mapping",
-                    hint="<<: *name of a mapping",
-                    code="yaml-merge-not-a-mapping",
-                )
+                hint = "<<: *name of a mapping"
+                raise self._refused(node, "<< needs a mapping", hint, code="yaml-merge-not-a-mapping")
             found |= below
         return found
 
@@ -235,31 +203,18 @@ class _Growing:
         try:
             return text.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
-            line = node.start_mark.line + 1
-            raise UsageError(
-                f"{self._name}:{line}: half a character",
-                hint=r"\uD800 to \uDFFF come in pairs",
-                code="yaml-half-character",
-            ) from None
+            hint = r"\uD800 to \uDFFF come in pairs"
+            raise self._refused(node, "half a character", hint, code="yaml-half-character") from None
 
     def _scalar(self, node: yaml.ScalarNode, text: str) -> Scalar:
         readers = {_STR: str, _NULL: lambda _: None, _BOOL: lambda t: t.lower() == "true", _INT: _int, _FLOAT: _float}
+        tag = node.tag.rpartition(":")[2]
         if (read := readers.get(node.tag)) is None:
-            line = node.start_mark.line + 1
-            raise UsageError(
-                f"{self._name}:{line}: the tag {node.tag.rpartition(':')[2]} is not supported",
-                hint="remove it",
-                code="yaml-tag-unknown",
-            )
+            raise self._refused(node, f"the tag {tag} is not supported", "remove it", code="yaml-tag-unknown")
         try:
             return read(text)  # type: ignore[no-any-return, operator]
         except ValueError:  # the tag does not fit the value
-            line = node.start_mark.line + 1
-            raise UsageError(
-                f"{self._name}:{line}: not a {node.tag.rpartition(':')[2]}",
-                hint="remove the tag",
-                code="yaml-tag-mismatch",
-            ) from None
+            raise self._refused(node, f"not a {tag}", "remove the tag", code="yaml-tag-mismatch") from None
 
 
 def _int(text: str) -> int:

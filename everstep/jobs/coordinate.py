@@ -16,8 +16,7 @@ from everstep.addresses import own_address
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job_file.order import NodeOrder, policy_of
-from everstep.jobs.asked_to_end import asked_to_end
-from everstep.jobs.node import read_order
+from everstep.jobs.node import asked_to_end, read_order
 from everstep.jobs.options import CoordinateOptions
 from everstep.launcher.local_coordinator import (
     CoordinatorFiles,
@@ -28,7 +27,7 @@ from everstep.launcher.local_coordinator import (
 )
 from everstep.platforms import status_file
 from everstep.platforms.base import OVER, State
-from everstep.platforms.fleet import Fleet, NoFleet, ReturningNodes, keep
+from everstep.platforms.fleet import Fleet, ReturningNodes, keep
 from everstep.storage import private_file
 from everstep.waiting import wait_until
 from everstep.wire import JobSpec, JobView, Stop
@@ -108,7 +107,7 @@ def _attend(
             reason = keep(fleet, nodes, now=time.time(), num_wanted=0 if is_late else None).reason
         except PermanentError as error:
             return _stop(coordinator, error.message), False
-        if reason != said and not isinstance(fleet, NoFleet):
+        if reason != said and fleet.makes_nodes:
             said = reason
             say(reason)
         asked.wait(_TURN_S)
@@ -158,17 +157,17 @@ def _port(files: CoordinatorFiles, port: int) -> int:
 
 def _fleet(kind: str, order: NodeOrder, folder: Path) -> Fleet:
     if kind == "none":
-        return NoFleet()
-    if kind == "requeued":
+        return Fleet()
+    if kind in ("requeued", "indexed"):
         return ReturningNodes()
     if kind == "local":
         from everstep.platforms.local_fleet import LocalFleet
 
         return LocalFleet(order, folder)
-    if kind in ("kubernetes", "indexed"):
-        from everstep.platforms.kubernetes.fleet import IndexedFleet, KubernetesFleet
+    if kind == "kubernetes":
+        from everstep.platforms.kubernetes.fleet import KubernetesFleet
 
-        return IndexedFleet() if kind == "indexed" else KubernetesFleet(order, folder)
+        return KubernetesFleet(order, folder)
     raise UsageError(
         f"unknown fleet {kind!r}", hint="none, requeued, local, kubernetes or indexed", code="fleet-unknown"
     )

@@ -23,9 +23,8 @@ from everstep.errors import PermanentError, UsageError
 from everstep.job_file import ads_env
 from everstep.job_file.ads_env import AdsNode
 from everstep.job_file.order import NodeOrder
-from everstep.jobs.asked_to_end import asked_to_end
 from everstep.jobs.find_coordinator import FoundCoordinator, find_coordinator
-from everstep.jobs.node import forget_secrets, read_order, run_node
+from everstep.jobs.node import asked_to_end, forget_secrets, read_order, run_node
 from everstep.jobs.options import EntryOptions
 from everstep.jobs.tokens import write_token
 from everstep.launcher import meeting_folder
@@ -84,11 +83,8 @@ def _order(options: EntryOptions, node: AdsNode) -> NodeOrder:
     if options.order is not None:
         return read_order(options.order)
     if not ads_env.is_ads(env.everything()):
-        raise UsageError(
-            "no order for this node",
-            hint=f"`everstep run -f` sets {env.ORDER}, ADS sets OCI__ENTRY_SCRIPT; or give a command to run",
-            code="entry-order-missing",
-        )
+        hint = f"`everstep run -f` sets {env.ORDER}, ADS sets OCI__ENTRY_SCRIPT; or give a command to run"
+        raise UsageError("no order for this node", hint=hint, code="entry-order-missing")
     return ads_env.read_order(env.everything(), _new_id(node), num_gpus=count_gpus())
 
 

@@ -39,17 +39,11 @@ def job_id(options: MultiNodeOptions) -> str:
     if num_nodes == 1:
         return new_job_id(rendezvous.rdzv_id)
     if rendezvous.endpoint is None and options.coordinator is None:
-        raise UsageError(
-            f"{num_nodes} nodes, but no place to meet",
-            hint="give all of them the same --rdzv-endpoint HOST:PORT, or --coordinator URL and --job ID",
-            code="meeting-place-missing",
-        )
+        hint = "give all of them the same --rdzv-endpoint HOST:PORT, or --coordinator URL and --job ID"
+        raise UsageError(f"{num_nodes} nodes, but no place to meet", hint=hint, code="meeting-place-missing")
     if rendezvous.rdzv_id is None and rendezvous.endpoint is None:
-        raise UsageError(
-            "several nodes at one coordinator need a name for their job",
-            hint="--job ID or --rdzv-id ID",
-            code="job-name-missing",
-        )
+        message = "several nodes at one coordinator need a name for their job"
+        raise UsageError(message, hint="--job ID or --rdzv-id ID", code="job-name-missing")
     return as_job_id(rendezvous.rdzv_id or f"job-{rendezvous.endpoint}")
 
 

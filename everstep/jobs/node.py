@@ -9,9 +9,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 from everstep import env
 from everstep.errors import EverstepError, PermanentError, UsageError
@@ -41,11 +43,8 @@ def read_order(given: str | None) -> NodeOrder:
     try:
         return NodeOrder.from_json(Path(given).read_text())
     except OSError as error:
-        raise UsageError(
-            f"{given}: {error.strerror}",
-            hint=f"--order, or {env.ORDER}: the order or its file",
-            code="order-file-unreadable",
-        ) from None
+        hint = f"--order, or {env.ORDER}: the order or its file"
+        raise UsageError(f"{given}: {error.strerror}", hint=hint, code="order-file-unreadable") from None
 
 
 def run_node(options: SubmittedNodeOptions, say: Say) -> int:
@@ -101,13 +100,29 @@ def _handle_termination() -> None:
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
+@contextmanager
+def asked_to_end() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set. To be called in the main thread."""
+    asked = threading.Event()
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        asked.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _secrets() -> Mapping[str, str]:
     """From the platform's place for them: a file, a bucket, a vault."""
     found: dict[str, str] = {}
     if (place := env.value(env.SECRETS_FILE)) is not None:
         found = json.loads(_read_bucket(place) if "://" in place else _read_private(Path(place)))
     if in_vault := env.oci_secrets():
-        from everstep.platforms.oci.vault_secrets import read_secrets
+        from everstep.platforms.oci.service import read_secrets
 
         found.update(read_secrets(in_vault, env.value(env.OCI_ENDPOINT) or ""))
     return found
@@ -129,21 +144,15 @@ def _read_private(path: Path) -> str:
     try:
         return env.read_token(path)
     except FileNotFoundError:
-        raise PermanentError(
-            f"the job's secrets are not at {path}",
-            hint="they are removed when the job is over",
-            code="secrets-file-missing",
-        ) from None
+        hint = "they are removed when the job is over"
+        raise PermanentError(f"the job's secrets are not at {path}", hint=hint, code="secrets-file-missing") from None
 
 
 def _read_bucket(uri: str) -> bytes:
     folder, _, name = uri.rpartition("/")
     if (found := SharedFolder(uri=folder).read(name)) is None:
-        raise PermanentError(
-            f"the job's secrets are not at {uri}",
-            hint="they are removed when the job is over",
-            code="secrets-object-missing",
-        )
+        message = f"the job's secrets are not at {uri}"
+        raise PermanentError(message, hint="they are removed when the job is over", code="secrets-object-missing")
     return found
 
 

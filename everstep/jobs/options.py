@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from everstep import env
 from everstep.settings import setting
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 WORKERS, NODES, LOGS, JOB_FILES = "Workers", "Nodes", "Logs", "Job files"
 NO_EFFECT = "Options of torchrun that have no effect"
+
+
+def torchruns(default: Any, text: str, **declared: Any) -> Any:
+    """A setting that torchrun has too: PET_<NAME> sets it."""
+    return setting(default, text, is_torchruns=True, **declared)
 
 
 # --- what several commands share ------------------------------------------------------------------
@@ -50,22 +55,18 @@ class CoordinatorOptions:
 class NodeOptions(CoordinatorOptions):
     """One node's part in a job."""
 
-    node_rank: int | None = setting(
-        None, "Rank of this node, if the nodes are numbered", is_torchruns=True, panel=NODES, metavar="N"
-    )
-    address: str | None = setting(
+    node_rank: int | None = torchruns(None, "Rank of this node, if the nodes are numbered", panel=NODES, metavar="N")
+    address: str | None = torchruns(
         None,
         "Address at which other nodes reach this one; found automatically if not given",
-        is_torchruns=True,
         option="--local-addr",
         also=("--address",),
         panel=NODES,
         metavar="HOST",
     )
-    log_dir: Path = setting(
+    log_dir: Path = torchruns(
         Path("runs"),
         "Folder for logs, events and progress pages; each job gets a folder in it",
-        is_torchruns=True,
         panel=LOGS,
         metavar="DIR",
     )
@@ -82,25 +83,18 @@ class MultiNodeOptions(NodeOptions):
         metavar="URL",
         variables=(env.COORDINATOR,),
     )
-    nnodes: str = setting(
+    nnodes: str = torchruns(
         "",
         "Number of nodes, or a range; default: this node, and nodes that join later",
-        is_torchruns=True,
         panel=NODES,
         metavar="MIN[:MAX]",
     )
-    rdzv_endpoint: str = setting(
-        "", "Address where the nodes meet", is_torchruns=True, panel=NODES, metavar="HOST[:PORT]"
+    rdzv_endpoint: str = torchruns("", "Address where the nodes meet", panel=NODES, metavar="HOST[:PORT]")
+    rdzv_id: str | None = torchruns(
+        None, "Name of the job; nodes with the same name form one job", panel=NODES, metavar="ID"
     )
-    rdzv_id: str | None = setting(
-        None, "Name of the job; nodes with the same name form one job", is_torchruns=True, panel=NODES, metavar="ID"
-    )
-    rdzv_conf: str = setting(
-        "",
-        "join_timeout and last_call_timeout in seconds, is_host",
-        is_torchruns=True,
-        panel=NODES,
-        metavar="KEY=VALUE,…",
+    rdzv_conf: str = torchruns(
+        "", "join_timeout and last_call_timeout in seconds, is_host", panel=NODES, metavar="KEY=VALUE,…"
     )
     job: str | None = setting(None, "ID of the job; default: a new one", panel=NODES, metavar="ID")
 
@@ -132,14 +126,11 @@ class ScriptOptions(NodeOptions):
 
     script: str | None = setting(None, "The training script", is_argument=True, metavar="[SCRIPT]")
     args: tuple[str, ...] = setting((), "Arguments of the script", is_argument=True, metavar="[ARGS]...")
-    module: bool = setting(
-        False, "Run SCRIPT as a module, like python -m", is_torchruns=True, also=("-m",), panel=WORKERS
-    )
-    no_python: bool = setting(False, "Run SCRIPT as a program, without Python", is_torchruns=True, panel=WORKERS)
-    shutdown_s: float = setting(
+    module: bool = torchruns(False, "Run SCRIPT as a module, like python -m", also=("-m",), panel=WORKERS)
+    no_python: bool = torchruns(False, "Run SCRIPT as a program, without Python", panel=WORKERS)
+    shutdown_s: float = torchruns(
         30.0,
         "Time in seconds for workers to end when the run is asked to end",
-        is_torchruns=True,
         option="--shutdown-timeout",
         also=("--shutdown-s",),
         variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
@@ -178,95 +169,49 @@ class RunOptions(MultiNodeOptions, ScriptOptions):
     dry_run: bool = setting(False, "Print what would be submitted, and submit nothing", panel=JOB_FILES)
     follow: bool = setting(False, "Print the job's output until it ends", panel=JOB_FILES)
 
-    nproc_per_node: str = setting(
-        "1",
-        "Number of workers to start on this node, or auto, gpu, cpu",
-        is_torchruns=True,
-        panel=WORKERS,
-        metavar="N",
+    nproc_per_node: str = torchruns(
+        "1", "Number of workers to start on this node, or auto, gpu, cpu", panel=WORKERS, metavar="N"
     )
-    role: str = setting(
-        "default", "Value of ROLE_NAME for the workers", is_torchruns=True, panel=WORKERS, metavar="NAME"
-    )
-    virtual_local_rank: bool = setting(
-        False, "Show each worker one GPU, and set LOCAL_RANK to 0", is_torchruns=True, panel=WORKERS
-    )
-    signals_to_handle: str = setting(
-        "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        "Signals that ask the run to end",
-        is_torchruns=True,
-        panel=WORKERS,
-        metavar="NAMES",
+    role: str = torchruns("default", "Value of ROLE_NAME for the workers", panel=WORKERS, metavar="NAME")
+    virtual_local_rank: bool = torchruns(False, "Show each worker one GPU, and set LOCAL_RANK to 0", panel=WORKERS)
+    signals_to_handle: str = torchruns(
+        "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "Signals that ask the run to end", panel=WORKERS, metavar="NAMES"
     )
     check: bool = setting(False, "Measure all nodes first, and leave out those that fail or are slow", panel=WORKERS)
 
-    standalone: bool = setting(
-        False, "Run on this node alone; other rendezvous options are ignored", is_torchruns=True, panel=NODES
+    standalone: bool = torchruns(False, "Run on this node alone; other rendezvous options are ignored", panel=NODES)
+    rdzv_backend: str | None = torchruns(
+        None, "c10d, static or everstep; the nodes meet at the coordinator in any case", panel=NODES, metavar="NAME"
     )
-    rdzv_backend: str | None = setting(
-        None,
-        "c10d, static or everstep; the nodes meet at the coordinator in any case",
-        is_torchruns=True,
-        panel=NODES,
-        metavar="NAME",
+    master_addr: str | None = torchruns(
+        None, "Address of node 0, if the nodes are numbered", panel=NODES, metavar="HOST"
     )
-    master_addr: str | None = setting(
-        None, "Address of node 0, if the nodes are numbered", is_torchruns=True, panel=NODES, metavar="HOST"
-    )
-    master_port: int | None = setting(
-        None, "Free port of node 0", is_torchruns=True, panel=NODES, metavar="PORT", least=0, most=65535
-    )
+    master_port: int | None = torchruns(None, "Free port of node 0", panel=NODES, metavar="PORT", least=0, most=65535)
 
-    redirects: str = setting(
+    redirects: str = torchruns(
         "0",
         "Write to files only: 1 stdout, 2 stderr, 3 both, or RANK:N,RANK:N by local rank",
-        is_torchruns=True,
         also=("-r",),
         panel=LOGS,
         metavar="N",
     )
-    tee: str = setting(
-        "0",
-        "Write to files and the console, overriding --redirects",
-        is_torchruns=True,
-        also=("-t",),
-        panel=LOGS,
-        metavar="N",
+    tee: str = torchruns(
+        "0", "Write to files and the console, overriding --redirects", also=("-t",), panel=LOGS, metavar="N"
     )
-    local_ranks_filter: str = setting(
-        "", "Show only these local ranks on the console", is_torchruns=True, panel=LOGS, metavar="RANK,…"
+    local_ranks_filter: str = torchruns("", "Show only these local ranks on the console", panel=LOGS, metavar="RANK,…")
+    duplicate_stdout_filters: str = torchruns(
+        "", "Copy lines of stdout that contain one of these texts to filtered_stdout.log", panel=LOGS, metavar="TEXT,…"
     )
-    duplicate_stdout_filters: str = setting(
-        "",
-        "Copy lines of stdout that contain one of these texts to filtered_stdout.log",
-        is_torchruns=True,
-        panel=LOGS,
-        metavar="TEXT,…",
-    )
-    duplicate_stderr_filters: str = setting(
-        "",
-        "Copy lines of stderr that contain one of these texts to filtered_stderr.log",
-        is_torchruns=True,
-        panel=LOGS,
-        metavar="TEXT,…",
+    duplicate_stderr_filters: str = torchruns(
+        "", "Copy lines of stderr that contain one of these texts to filtered_stderr.log", panel=LOGS, metavar="TEXT,…"
     )
 
-    monitor_interval: float | None = setting(
-        None, "Exits are noticed at once", is_torchruns=True, panel=NO_EFFECT, metavar="S"
-    )
-    start_method: str | None = setting(
-        None, "Each worker has its own interpreter", is_torchruns=True, panel=NO_EFFECT, metavar="NAME"
-    )
-    event_log_handler: str | None = setting(
-        None, "All events are in events.jsonl", is_torchruns=True, panel=NO_EFFECT, metavar="NAME"
-    )
-    run_path: bool = setting(False, "SCRIPT runs in its own process", is_torchruns=True, panel=NO_EFFECT)
-    logs_specs: str | None = setting(
-        None, "Refused: plug-ins are not loaded", is_torchruns=True, panel=NO_EFFECT, metavar="NAME"
-    )
-    numa_binding: str | None = setting(
-        None, "Workers are not bound to cores", is_torchruns=True, panel=NO_EFFECT, metavar="NAME"
-    )
+    monitor_interval: float | None = torchruns(None, "Exits are noticed at once", panel=NO_EFFECT, metavar="S")
+    start_method: str | None = torchruns(None, "Each worker has its own interpreter", panel=NO_EFFECT, metavar="NAME")
+    event_log_handler: str | None = torchruns(None, "All events are in events.jsonl", panel=NO_EFFECT, metavar="NAME")
+    run_path: bool = torchruns(False, "SCRIPT runs in its own process", panel=NO_EFFECT)
+    logs_specs: str | None = torchruns(None, "Refused: plug-ins are not loaded", panel=NO_EFFECT, metavar="NAME")
+    numa_binding: str | None = torchruns(None, "Workers are not bound to cores", panel=NO_EFFECT, metavar="NAME")
 
     policy: Mapping[str, float | int] = field(default_factory=dict)  # the fields of Policy that were given
 
@@ -306,7 +251,7 @@ class JoinOptions(ScriptOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions(MultiNodeOptions):
-    nnodes: str = setting("1", "Number of nodes, or a range", is_torchruns=True, panel=NODES, metavar="MIN[:MAX]")
+    nnodes: str = torchruns("1", "Number of nodes, or a range", panel=NODES, metavar="MIN[:MAX]")
     json: bool = setting(False, "Print JSON instead of a table")
 
 

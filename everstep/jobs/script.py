@@ -59,17 +59,11 @@ def check_script(script: str, args: Sequence[str], *, is_module: bool, is_progra
     """Notes for the user. Raises if the script cannot be run."""
     if not is_module and not is_program:
         if Path(script).suffix in (".yaml", ".yml"):
-            raise UsageError(
-                f"{script} is not a script",
-                hint=f"run a job file with -f: everstep run -f {script}",
-                code="script-is-a-job-file",
-            )
+            hint = f"run a job file with -f: everstep run -f {script}"
+            raise UsageError(f"{script} is not a script", hint=hint, code="script-is-a-job-file")
         if not Path(script).exists():
-            raise UsageError(
-                f"there is no {script} in {Path.cwd()}",
-                hint="give the script's path; use -m for a module's name, --no-python for another program",
-                code="script-missing",
-            )
+            hint = "give the script's path; use -m for a module's name, --no-python for another program"
+            raise UsageError(f"there is no {script} in {Path.cwd()}", hint=hint, code="script-missing")
     return tuple(
         f"{word} comes after the script and is passed to it; options of everstep go before the script"
         for word in args

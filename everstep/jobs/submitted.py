@@ -1,29 +1,56 @@
-"""Submitted jobs, for programs: find one, read its status and logs, scale it, cancel it. Nothing is printed here.
+"""Submitted jobs, for programs: submit one, find it, read its status and logs, scale it, cancel it. Nothing is printed
+here: notes are returned.
 
-record = submit(prepare(Path("job.yaml")))   # everstep.jobs.submit
+record = submit(prepare(Path("job.yaml")))
 status(record).state                         # "running"
-cancel(record)"""
+cancel(record)
+
+`prepare` checks the file, packs the code and renders the job; `submit` sends what was rendered. Each job has a small
+private file on this machine, found by any of its ids. Values of secrets are read on this machine only, and go only to
+private files and the platform's secrets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import logging
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import yaml
 
+from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, UsageError
+from everstep.job_file.load import Loaded, load, load_file
+from everstep.job_file.order import order_of, policy_of
+from everstep.job_file.platform_options import check_platform
+from everstep.job_file.schema import Job
+from everstep.job_file.secret import Secret
 from everstep.jobs.log_filter import by_rank, by_worker
-from everstep.platforms import job_records
-from everstep.platforms.base import JobStatus, LogLine, Say, State
-from everstep.platforms.job_records import JobRecord
-from everstep.platforms.registry import platform_of
+from everstep.platforms.base import (
+    JobRecord,
+    JobStatus,
+    LogLine,
+    Platform,
+    Say,
+    State,
+    SubmitRequest,
+    Ticket,
+    platform_of,
+)
+from everstep.storage import private_file
+from everstep.storage.code_archive import LARGE_BYTES, Code, pack
 from everstep.waiting import wait_until
 from everstep.wire import JobView, MetricReport
+
+log = logging.getLogger("everstep")
 
 _LATE_STATUS_S = 5.0  # a platform may report "running" for a moment after the last line
 _NEWEST_REPORTS = 50
@@ -41,7 +68,220 @@ def _ignore(_line: str) -> None:
     """Notes for people."""
 
 
-find = job_records.find  # by any of its ids, or its name
+# --- submitting -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A job that was checked, packed and rendered: ready to be sent or shown."""
+
+    job: Job
+    platform: Platform
+    request: SubmitRequest
+    notes: tuple[str, ...]  # what its submitter should know
+    missing: str  # why the entrypoint is not in the code; empty: it is
+
+
+def prepare(path: Path, changes: Sequence[str] = (), *, platform: str | None = None) -> Prepared:
+    """Read the file at `path`. `changes`: KEY=VALUE, as `--set` takes them."""
+    return _prepare(load_file(path, _with_platform(changes, platform)), path)
+
+
+def prepare_text(text: str, changes: Sequence[str] = (), *, platform: str | None = None, name: str) -> Prepared:
+    """The same for a file's content; `name`: the file's name in error messages."""
+    return _prepare(load(text, _with_platform(changes, platform), name=name), None)
+
+
+def submit(prepared: Prepared, say: Say = _ignore) -> JobRecord:
+    """Send it, and store its record. `say` gets the progress, for people."""
+    job, platform, ticket = prepared.job, prepared.platform, prepared.request.ticket
+    if prepared.missing and not job.setup and (platform.name == "local" or not job.image):
+        hint = "name a script in that folder, or see `workdir`; nothing else could provide it"
+        raise UsageError(prepared.missing, hint=hint, code="entrypoint-missing")
+    if (problem := platform.detect()) is not None:
+        raise UsageError(f"{platform.name} cannot be used from here: {problem}", code="platform-unusable")
+    check_records()
+    values = resolve(job.secrets)
+    try:
+        submitted = platform.submit(prepared.request, values, say)
+    except OSError as error:
+        raise UsageError(
+            f"not submitted: {error}", hint=f"its files belong in {ticket.folder}", code="job-folder-unusable"
+        ) from error
+    record = JobRecord(
+        id=ticket.id,
+        name=job.title,
+        platform=platform.name,
+        created_at=time.time(),
+        folder=str(ticket.folder),
+        job=job.dump(),
+        job_id=submitted.job_id,
+        work_dir=submitted.work_dir,
+        runs=submitted.runs,
+        natives=submitted.natives,
+        min_nodes=job.nodes.min,
+        max_nodes=job.nodes.max,
+    )
+    save(record)
+    return record
+
+
+def _with_platform(changes: Sequence[str], platform: str | None) -> Sequence[str]:
+    if platform is None:
+        return changes
+    check_platform(platform)
+    return [*changes, f"platform.name={platform}"]
+
+
+def _prepare(loaded: Loaded, job_file: Path | None) -> Prepared:
+    job = loaded.job
+    _refuse_search(job)
+    platform = platform_of(job.platform.chosen)
+    ticket, notes = _ticket(job, platform, job_file)
+    request = platform.render(job, ticket)
+    policy_of(order_of(job, ticket.id))  # refused here, not by a coordinator far away
+    if missing := _missing_script(job, ticket.workdir):
+        notes = (*notes, f"{missing}; the image or `setup` must provide it")
+    return Prepared(
+        job=job,
+        platform=platform,
+        request=request,
+        notes=(*loaded.notes, *request.notes, *notes),
+        missing=missing,
+    )
+
+
+def _missing_script(job: Job, workdir: Path) -> str:
+    entry = job.entry
+    if entry.is_module or entry.is_program or (workdir / entry.script).exists():
+        return ""
+    return f"entrypoint: there is no {entry.script} in {workdir}"
+
+
+def _refuse_search(job: Job) -> None:
+    if job.searcher is not None and job.searcher.name != "single":
+        message = f"searcher.name: {job.searcher.name}: only single is supported"
+        raise UsageError(message, hint="--set searcher.name=single runs it once", code="searcher-not-supported")
+
+
+def _ticket(job: Job, platform: Platform, job_file: Path | None) -> tuple[Ticket, tuple[str, ...]]:
+    workdir = Path(job.workdir).expanduser().resolve()
+    if not workdir.is_dir():
+        raise UsageError(
+            f"workdir {workdir} is not a folder", hint="give the folder of the entrypoint", code="workdir-missing"
+        )
+    job_id = f"{job.slug}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    private = private_files(job.secrets, job_file=job_file)
+    code = pack(workdir, ignore_file=job.ignore, private=private) if platform.ships_code else None
+    notes = []
+    if code is not None:
+        notes.append(f"code: {workdir}, {code.files.summary}")
+        _check_entrypoint(job, workdir, code)
+    if code is not None and len(code.data) > LARGE_BYTES:
+        size = f"{len(code.data) >> 20} MiB as a tarball"
+        notes.append(f"the code in {workdir} is {size}: does it contain data? See {job.ignore}")
+    return Ticket(id=job_id, folder=workdir / "runs" / job_id, workdir=workdir, code=code), tuple(notes)
+
+
+def _check_entrypoint(job: Job, workdir: Path, code: Code) -> None:
+    script = job.entrypoint[0]
+    name = os.path.normpath(script)
+    if (workdir / name).is_file() and not os.path.isabs(name) and name not in code.files.taken:
+        raise UsageError(
+            f"{script} is in {workdir} but not among the {len(code.files.taken)} files that are sent",
+            hint=f"it is ignored, or private to its owner: put !/{name} into {job.ignore}",
+            code="entrypoint-not-sent",
+        )
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+
+def resolve(secrets: Mapping[str, Secret]) -> dict[str, str]:
+    """Those whose values are available here; a platform resolves its own (kubernetes:, oci:)."""
+    return {name: value for name, secret in secrets.items() if (value := _value(name, secret)) is not None}
+
+
+def _value(name: str, secret: Secret) -> str | None:
+    if secret.is_value:
+        return secret.held
+    if secret.kind == "env":
+        if (value := env.everything().get(secret.held)) is None:
+            message = f"secrets.{name}: the variable {secret.held} is not set"
+            raise UsageError(message, hint=f"export {secret.held}=…", code="secret-variable-not-set")
+        return value
+    if secret.kind == "file":
+        try:
+            return Path(secret.held).expanduser().read_text().rstrip("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            message = f"secrets.{name}: {secret.held}: {error}"
+            raise UsageError(message, hint="a text file that you may read", code="secret-file-unreadable") from None
+    return None
+
+
+def private_files(secrets: Mapping[str, Secret], *, job_file: Path | None) -> tuple[Path, ...]:
+    """Files that hold secrets, including a job file with a literal one. They must not travel with the code."""
+    kept = [Path(secret.held).expanduser() for secret in secrets.values() if secret.kind == "file"]
+    has_value = any(secret.is_value for secret in secrets.values())
+    return (*kept, *([job_file] if has_value and job_file is not None else []))
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def _folder() -> Path:
+    return env.home() / "submitted"  # `jobs` holds the checkpoints' index
+
+
+def check_records() -> None:
+    """Before anything is submitted: a job without a record could not be canceled."""
+    folder = _folder()
+    try:
+        private_file.write(folder / ".ready", b"")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write job records to {folder}: {error.strerror}",
+            hint=f"set {env.HOME} to a folder that you can write to",
+            code="job-records-not-writable",
+        ) from None
+
+
+def save(record: JobRecord) -> None:
+    private_file.write_json(_folder() / f"{record.id}.json", asdict(record))
+
+
+def load_all() -> list[JobRecord]:
+    """Newest first. A damaged record is logged and skipped."""
+    found = [record for path in _folder().glob("*.json") if (record := _load(path)) is not None]
+    return sorted(found, key=lambda record: record.created_at, reverse=True)
+
+
+def find(wanted: str) -> JobRecord:
+    """By our id or a prefix of it, by one of the platform's ids, or by name. Prefers a job that is not known to be
+    over; of several with that name, the newest."""
+    records = load_all()
+    exact = [record for record in records if wanted in record.ids]
+    found = exact or [record for record in records if record.id.startswith(wanted) or record.name == wanted]
+    going = [record for record in found if record.end is None]
+    named = [record for record in going or found if record.name == wanted]
+    if len(found) == 1 or exact or len(going) == 1 or named:
+        return (exact or named or going or found)[0]
+    if found:
+        shown = ", ".join(record.id for record in found[:5])
+        message = f"{wanted} matches {len(found)} jobs: {shown}"
+        raise UsageError(message, hint="give more characters of the id", code="job-id-ambiguous")
+    message = f"no job {wanted} was submitted by you on this machine"
+    raise UsageError(message, hint="`everstep list` shows your jobs", code="job-record-missing")
+
+
+def _load(path: Path) -> JobRecord | None:
+    try:
+        told = json.loads(path.read_text())
+        runs = tuple((name, native) for name, native in told["runs"])
+        return JobRecord(**{**told, "runs": runs, "end": tuple(told["end"]) if told.get("end") else None})
+    except (ValueError, TypeError, KeyError) as error:
+        log.warning("%s is not a job record (%s); skipped. Remove the file", path, error)
+        return None
 
 
 def find_printed(file: Path) -> JobRecord:
@@ -50,16 +290,16 @@ def find_printed(file: Path) -> JobRecord:
         printed = yaml.safe_load(file.read_text())
         return find(str(printed["everstep"]["id"] if "everstep" in printed else printed["jobId"]))
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"{file} is not the output of `everstep run -f`: {error}",
-            hint="save it with … | tee info.yaml",
-            code="run-output-unreadable",
-        ) from None
+        message = f"{file} is not the output of `everstep run -f`: {error}"
+        raise UsageError(message, hint="save it with … | tee info.yaml", code="run-output-unreadable") from None
+
+
+# --- what was submitted ---------------------------------------------------------------------------
 
 
 def list_all() -> list[tuple[JobRecord, JobStatus]]:
     """Newest first. A platform that is unreachable does not hide the other jobs."""
-    return [(record, _status_if_known(record)) for record in job_records.load_all()]
+    return [(record, _status_if_known(record)) for record in load_all()]
 
 
 def status(record: JobRecord) -> JobStatus:
@@ -69,7 +309,7 @@ def status(record: JobRecord) -> JobStatus:
         return JobStatus(state=cast(State, state), reason=reason)
     status = platform_of(record.platform).status(record)
     if status.is_over:
-        job_records.save(replace(record, end=(status.state, status.reason)))
+        save(replace(record, end=(status.state, status.reason)))
     return status
 
 
@@ -105,11 +345,8 @@ def training(record: JobRecord) -> TrainingStatus | None:
 def scale(record: JobRecord, num_nodes: int, say: Say = _ignore) -> None:
     """`say` gets notes for people."""
     if not record.min_nodes <= num_nodes <= record.max_nodes:
-        raise UsageError(
-            f"{num_nodes} nodes: the job takes {record.min_nodes} to {record.max_nodes}",
-            hint="`nodes: MIN:MAX` in the job file sets the range",
-            code="nodes-out-of-range",
-        )
+        message = f"{num_nodes} nodes: the job takes {record.min_nodes} to {record.max_nodes}"
+        raise UsageError(message, hint="`nodes: MIN:MAX` in the job file sets the range", code="nodes-out-of-range")
     if (found := status(record)).is_over:
         raise UsageError(f"{record.id} is over: {found.state}, {found.reason}", code="submitted-job-over")
     platform_of(record.platform).scale(record, num_nodes, say)

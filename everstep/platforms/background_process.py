@@ -60,11 +60,8 @@ def _reap(pid: int) -> None:
 def end(natives: Mapping[str, Any], say: Say) -> None:
     """Return once it is gone, with all that it started."""
     if host := other_host(natives):
-        raise UsageError(
-            f"it runs on {host}; this is {socket.gethostname()}",
-            hint=f"`everstep cancel` on {host}",
-            code="job-on-another-host",
-        )
+        message = f"it runs on {host}; this is {socket.gethostname()}"
+        raise UsageError(message, hint=f"`everstep cancel` on {host}", code="job-on-another-host")
     if not is_alive(natives):
         return
     pid, patience_s = int(natives["pid"]), float(natives["grace_s"]) + _CANCEL_S

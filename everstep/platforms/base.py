@@ -1,22 +1,34 @@
-"""What every platform offers, in common terms.
+"""What every platform offers, in common terms; and the platform of a name, imported on first use.
 
 Two phases: `render` is pure and returns a request without secrets; `submit` sends exactly that request."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
+from everstep.errors import UsageError
+from everstep.job_file.platform_options import check_platform
 from everstep.job_file.schema import Job
-from everstep.platforms.job_records import JobRecord
+from everstep.job_file.secret import Secret
 from everstep.storage.code_archive import Code
 
 State = Literal["pending", "running", "suspended", "succeeded", "failed", "canceled", "unknown"]
 OVER: tuple[State, ...] = ("succeeded", "failed", "canceled")
 Say = Callable[[str], None]
+_CLASSES = {
+    "local": ("everstep.platforms.local", "LocalPlatform"),
+    "compose": ("everstep.platforms.compose", "ComposePlatform"),
+    "kubernetes": ("everstep.platforms.kubernetes.platform", "KubernetesPlatform"),
+    "slurm": ("everstep.platforms.slurm", "SlurmPlatform"),
+    "pbs": ("everstep.platforms.pbs", "PbsPlatform"),
+    "oci": ("everstep.platforms.oci.platform", "OciPlatform"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +61,33 @@ class Submitted:
     runs: tuple[tuple[str, str], ...]  # name and native id of each node's part, the main one first
     work_dir: str
     natives: Mapping[str, Any] = field(default_factory=dict)  # what the platform must remember
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobRecord:
+    """What this user's machine remembers of a submitted job."""
+
+    id: str
+    name: str
+    platform: str
+    created_at: float
+    folder: str
+    job: Mapping[str, Any]  # the job file in its native form, secrets masked
+    job_id: str = ""  # the platform's own id
+    work_dir: str = ""
+    runs: tuple[tuple[str, str], ...] = ()
+    natives: Mapping[str, Any] = field(default_factory=dict)
+    min_nodes: int = 1
+    max_nodes: int = 1
+    end: tuple[str, str] | None = None  # state and reason, once it is over
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return (self.id, self.job_id, *(native for _, native in self.runs))
+
+    @property
+    def age_s(self) -> float:
+        return max(0.0, time.time() - self.created_at)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,3 +140,17 @@ class Platform(Protocol):
 
     def coordinator(self, record: JobRecord) -> AbstractContextManager[tuple[str, str] | None]:
         """URL and token of the job's coordinator while the context is open; None if unreachable from here."""
+
+
+def platform_of(name: str) -> Platform:
+    check_platform(name)
+    module, kind = _CLASSES[name]
+    return cast(Platform, getattr(import_module(module), kind)())
+
+
+def refuse_foreign(secrets: Mapping[str, Secret], *, platform: str, kinds: tuple[str, ...] = ()) -> None:
+    """`kinds`: those that this platform resolves, besides values, env and file."""
+    for name, secret in secrets.items():
+        if secret.kind not in ("value", "env", "file", *kinds):
+            message = f"secrets.{name}: {secret.kind}: is not supported on {platform}"
+            raise UsageError(message, hint="use env:NAME or file:PATH", code="secret-kind-unsupported")

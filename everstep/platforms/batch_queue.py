@@ -6,22 +6,32 @@ are the same everywhere; a scheduler adds its scripts and its commands. Needs no
 from __future__ import annotations
 
 import shutil
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from everstep import process
-from everstep.errors import PermanentError, UsageError
+from everstep import env, process
+from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job_file.schema import Job
-from everstep.platforms import inside_allocation
-from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Say, State, SubmitRequest, Submitted, Ticket
-from everstep.platforms.cluster_folder import ClusterFolder
+from everstep.platforms import background_process
+from everstep.platforms.base import (
+    OVER,
+    JobRecord,
+    JobStatus,
+    LogLine,
+    NodeStatus,
+    Say,
+    State,
+    SubmitRequest,
+    Submitted,
+    Ticket,
+    refuse_foreign,
+)
+from everstep.platforms.cluster_folder import JOB_LOG, ClusterFolder
 from everstep.platforms.follow_logs import follow_files
-from everstep.platforms.job_records import JobRecord
-from everstep.platforms.queue_watch import QueueWatch
-from everstep.platforms.secrets import refuse_foreign
 from everstep.waiting import wait_until
 
 _LOOK_S = 0.5
@@ -119,7 +129,7 @@ class QueuePlatform(ABC):
         ClusterFolder(ticket.folder).fill(ticket, secrets, request.files)
         if mode == "allocation":
             say(f"{ticket.id} runs inside allocation {allocation}; logs in {ticket.folder}")
-            return inside_allocation.start(ticket, request.commands[0], request.job.checkpoint.grace)
+            return _start_inside(ticket, request.commands[0], request.job.checkpoint.grace)
         if allocation:
             say(f"platform.{self.name}.mode=allocation would run it inside this allocation, {allocation}")
         try:
@@ -136,8 +146,8 @@ class QueuePlatform(ABC):
     def status(self, record: JobRecord) -> JobStatus:
         """Asks the scheduler only if the job itself has not reported its end. A job reports its end before it ends."""
         folder = ClusterFolder(Path(record.folder))
-        if inside_allocation.is_inside(record):
-            return inside_allocation.status(record, folder)
+        if _is_inside(record):
+            return status_inside(record, folder)
         jobs = [] if folder.told()[0] in OVER else self.look(record)
         return decide_status(folder.told(), jobs, main=self.main(record), is_canceled=folder.is_canceled)
 
@@ -156,8 +166,8 @@ class QueuePlatform(ABC):
     def cancel(self, record: JobRecord, say: Say) -> None:
         if not self.status(record).is_over:
             ClusterFolder(Path(record.folder)).mark_canceled()
-        if inside_allocation.is_inside(record):
-            inside_allocation.cancel(record, say)
+        if _is_inside(record):
+            background_process.end(record.natives, say)
             return
         self.end(record)
         await_gone(lambda: self.look(record), by=self.cancel_program, within_s=self.cancel_s)
@@ -168,9 +178,38 @@ class QueuePlatform(ABC):
         yield found if self.status(record).state == "running" else None
 
     def _is_there(self, record: JobRecord) -> bool:
-        if inside_allocation.is_inside(record):
-            return inside_allocation.is_alive(record)
+        if _is_inside(record):
+            return background_process.is_alive(record.natives)
         return any(each.is_live for each in self.look(record))
+
+
+# --- inside an existing allocation (salloc, qsub -I): the batch script, run here in the background ------
+# It ends with the allocation; canceling it keeps the allocation.
+
+
+def _start_inside(ticket: Ticket, command: Sequence[str], grace_s: float) -> Submitted:
+    pid = background_process.start(command, env.everything(), ticket.folder / JOB_LOG)
+    natives = {"mode": "allocation", **background_process.describe(pid, grace_s)}
+    return Submitted(job_id=ticket.id, runs=(("job", ticket.id),), work_dir=str(ticket.folder), natives=natives)
+
+
+def _is_inside(record: JobRecord) -> bool:
+    return record.natives.get("mode") == "allocation"
+
+
+def status_inside(record: JobRecord, folder: ClusterFolder) -> JobStatus:
+    is_alive = background_process.is_alive(record.natives)  # first: it reports its end before it ends
+    state, reason = folder.told()
+    if state not in OVER and (host := background_process.other_host(record.natives)):
+        return JobStatus(state="unknown", reason=f"{reason}; it runs on {host}; ask there")
+    if state in OVER or is_alive:
+        return JobStatus(state="running" if state in ("unknown", "pending") else state, reason=reason)
+    if folder.is_canceled:
+        return JobStatus(state="canceled", reason="canceled")
+    return JobStatus(state="failed", reason=f"its script (pid {record.natives['pid']}) is gone; last report: {reason}")
+
+
+# --- the queue ------------------------------------------------------------------------------------
 
 
 def ask(command: Sequence[str], *, hint: str | None = None) -> str:
@@ -227,3 +266,48 @@ def decide_status(told: tuple[State, str], jobs: list[Queued], *, main: str, is_
     how = f"{last.id} is {last.native}" + (f" ({last.reason})" if last.reason else "")
     # Its exit code is the job's, and a shared file system may be slow to show what it wrote.
     return JobStatus(state=last.state if last.state in ("succeeded", "canceled") else "failed", reason=how)
+
+
+class QueueWatch:
+    """Whether a job is over, and has written all its lines. Asks the scheduler at intervals: many users may follow
+    their jobs. Repeats failed calls for a while, because a busy scheduler often does not answer. `has_said_so`: the job
+    reported its end; `is_there`: part of it still runs and may write."""
+
+    def __init__(
+        self,
+        *,
+        has_said_so: Callable[[], bool],
+        is_over: Callable[[], bool],
+        is_there: Callable[[], bool],
+        every_s: float = 5.0,
+        last_every_s: float = 0.5,  # after the final report …
+        last_lines_s: float = 10.0,  # … for at most this long: a shared file system shows lines late
+        patience_s: float = 600.0,
+    ) -> None:
+        self._has_said_so, self._is_over, self._is_there = has_said_so, is_over, is_there
+        self._every_s, self._last_every_s = every_s, last_every_s
+        self._last_lines_s, self._patience_s = last_lines_s, patience_s
+        self._ask_at = self._answered_at = time.monotonic()
+        self._said_at: float | None = None
+        self._has_ended = False
+
+    def has_ended(self) -> bool:
+        now = time.monotonic()
+        if self._said_at is None and self._has_said_so():
+            self._said_at = self._ask_at = now
+        if self._said_at is not None and now > self._said_at + self._last_lines_s:
+            self._has_ended = True
+        if not self._has_ended and now >= self._ask_at:
+            self._has_ended = self._ask()
+            self._ask_at = time.monotonic() + (self._every_s if self._said_at is None else self._last_every_s)
+        return self._has_ended
+
+    def _ask(self) -> bool:
+        try:
+            answer = self._is_over() if self._said_at is None else not self._is_there()
+        except EverstepError:
+            if self._said_at is None and time.monotonic() > self._answered_at + self._patience_s:
+                raise
+            return False
+        self._answered_at = time.monotonic()
+        return answer

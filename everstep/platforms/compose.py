@@ -18,10 +18,20 @@ from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
 from everstep.platforms import compose_file as written
 from everstep.platforms import docker, status_file
-from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Say, State, SubmitRequest, Submitted, Ticket
+from everstep.platforms.base import (
+    OVER,
+    JobRecord,
+    JobStatus,
+    LogLine,
+    NodeStatus,
+    Say,
+    State,
+    SubmitRequest,
+    Submitted,
+    Ticket,
+    refuse_foreign,
+)
 from everstep.platforms.docker import Container, Look, Project
-from everstep.platforms.job_records import JobRecord
-from everstep.platforms.secrets import refuse_foreign
 from everstep.storage import private_file
 from everstep.wire.tokens import new_tokens, only_for_workers
 

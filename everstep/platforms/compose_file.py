@@ -48,11 +48,8 @@ def image_of(job: Job) -> str:
         return job.image
     if job.build is not None:
         return f"{job.slug}:latest"
-    raise UsageError(
-        "compose needs an image",
-        hint="`image: NAME` in the job file; `everstep init` and `everstep build` make one",
-        code="compose-image-missing",
-    )
+    hint = "`image: NAME` in the job file; `everstep init` and `everstep build` make one"
+    raise UsageError("compose needs an image", hint=hint, code="compose-image-missing")
 
 
 def compose_file(job: Job, ticket: Ticket, user: User) -> dict[str, Any]:

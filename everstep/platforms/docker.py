@@ -73,11 +73,8 @@ def compose() -> list[str]:
         return ["docker", "compose"]
     if shutil.which("docker-compose"):
         return ["docker-compose"]
-    raise UsageError(
-        "Docker Compose not found",
-        hint="install the plugin docker-compose-plugin, or docker-compose",
-        code="docker-compose-not-found",
-    )
+    hint = "install the plugin docker-compose-plugin, or docker-compose"
+    raise UsageError("Docker Compose not found", hint=hint, code="docker-compose-not-found")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
 
 from everstep.errors import PermanentError
 
@@ -41,44 +40,17 @@ class FleetOrders:
     failure: str = ""  # why more nodes would not help
 
 
-class Fleet(Protocol):
-    """Use it by `with`; on exit, nodes continue (`lives_on`) or are ended."""
+class Fleet:
+    """Use it by `with`; on exit, nodes continue (`lives_on`) or are ended. This one has none: the platform's own tools
+    make the nodes."""
 
-    lives_on: bool  # nodes outlive this process
+    lives_on: bool = False  # nodes outlive this process
+    makes_nodes: bool = False
 
     def prepare(self) -> None:
         """Called before `with`, while no coordinator runs yet: start slow work early."""
 
-    def __enter__(self) -> Fleet: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def wanted(self) -> int:
-        """How many nodes the user wants now."""
-
-    def nodes(self) -> Sequence[FleetNode]:
-        """All nodes ever made and still known, also after a restart of this process."""
-
-    def add(self, number: int) -> None: ...
-
-    def remove(self, name: str) -> None:
-        """Ask it to leave in good order; it ends a little later."""
-
-    def dissolve(self, *, is_good: bool) -> None:
-        """The job is over, successfully or not: leave nothing behind."""
-
-
-class NoFleet:
-    """The platform's own tools make the nodes."""
-
-    lives_on = False
-
-    def prepare(self) -> None:
-        pass
-
-    def __enter__(self) -> NoFleet:
+    def __enter__(self) -> Fleet:
         return self
 
     def __exit__(
@@ -87,23 +59,26 @@ class NoFleet:
         pass
 
     def wanted(self) -> int:
+        """How many nodes the user wants now."""
         return 0
 
     def nodes(self) -> Sequence[FleetNode]:
+        """All nodes ever made and still known, also after a restart of this process."""
         return ()
 
     def add(self, number: int) -> None:
         raise AssertionError(f"node {number} is made by the platform")
 
     def remove(self, name: str) -> None:
+        """Ask it to leave in good order; it ends a little later."""
         raise AssertionError(f"{name} is ended by the platform")
 
     def dissolve(self, *, is_good: bool) -> None:
-        pass
+        """The job is over, successfully or not: leave nothing behind."""
 
 
-class ReturningNodes(NoFleet):
-    """All nodes may go, with or without the coordinator, and return: a scheduler requeues them."""
+class ReturningNodes(Fleet):
+    """All nodes may go, with or without the coordinator, and return: a scheduler or an Indexed Job makes them again."""
 
     lives_on = True
 

@@ -16,11 +16,21 @@ from everstep.job_file.order import NodeOrder, order_of
 from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
 from everstep.platforms import background_process, status_file
-from everstep.platforms.base import OVER, JobStatus, LogLine, NodeStatus, Say, State, SubmitRequest, Submitted, Ticket
+from everstep.platforms.base import (
+    OVER,
+    JobRecord,
+    JobStatus,
+    LogLine,
+    NodeStatus,
+    Say,
+    State,
+    SubmitRequest,
+    Submitted,
+    Ticket,
+    refuse_foreign,
+)
 from everstep.platforms.follow_logs import LogFile, follow_files
-from everstep.platforms.job_records import JobRecord
 from everstep.platforms.local_fleet import wanted_path
-from everstep.platforms.secrets import refuse_foreign
 from everstep.process import ENDED, own_command, process_state, reap_detached
 from everstep.storage import private_file
 from everstep.waiting import wait_until

@@ -13,7 +13,7 @@ from types import TracebackType
 from everstep import env
 from everstep.errors import PermanentError
 from everstep.job_file.order import NodeOrder
-from everstep.platforms.fleet import FleetNode
+from everstep.platforms.fleet import Fleet, FleetNode
 from everstep.process import Child, Exit, own_command
 from everstep.storage import private_file
 
@@ -35,8 +35,8 @@ def node_log(folder: Path, number: int) -> Path:
     return folder / f"node-{number}.log"
 
 
-class LocalFleet:
-    lives_on = False
+class LocalFleet(Fleet):
+    makes_nodes = True
 
     def __init__(self, order: NodeOrder, folder: Path) -> None:
         self._order, self._folder = order, folder
@@ -46,9 +46,6 @@ class LocalFleet:
         """Start the nodes: they import torch while the coordinator starts."""
         for number in range(self.wanted()):
             self.add(number)
-
-    def __enter__(self) -> LocalFleet:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

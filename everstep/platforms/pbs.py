@@ -12,9 +12,8 @@ from everstep import env
 from everstep.errors import PermanentError, UsageError
 from everstep.job_file.platform_options import Pbs
 from everstep.job_file.schema import Job
-from everstep.platforms.base import Say, State, SubmitRequest, Ticket
+from everstep.platforms.base import JobRecord, Say, State, SubmitRequest, Ticket
 from everstep.platforms.batch_queue import BatchScripts, Queued, QueuePlatform, Runs, ask
-from everstep.platforms.job_records import JobRecord
 from everstep.platforms.pbs_script import JOB, NODE, job_script, node_script
 
 _STATES: dict[str, State] = {
@@ -76,11 +75,8 @@ class PbsPlatform(QueuePlatform):
             ask(["qdel", record.job_id])
 
     def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None:
-        raise UsageError(
-            "a PBS job keeps its initial size",
-            hint="cancel it and submit it with other `nodes`: it continues from its checkpoint",
-            code="pbs-cannot-scale",
-        )
+        hint = "cancel it and submit it with other `nodes`: it continues from its checkpoint"
+        raise UsageError("a PBS job keeps its initial size", hint=hint, code="pbs-cannot-scale")
 
 
 def parse_qstat(text: str) -> list[Queued]:

@@ -1,9 +1,14 @@
-"""A user's raw options, merged into an object. Pure."""
+"""Objects of a platform as plain values: without what is empty, and with a user's raw options merged in. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+
+def given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are not empty."""
+    return {key: value for key, value in values.items() if value not in (None, "", (), [], {})}
 
 
 def lay_over(ours: Any, theirs: Any) -> Any:

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from everstep import env
-from everstep.errors import UsageError
+from everstep.errors import EverstepError, UsageError
 from everstep.job_file.platform_options import Slurm
 from everstep.job_file.schema import Job
-from everstep.platforms.base import Say, SubmitRequest, Ticket
+from everstep.platforms.base import JobRecord, Say, State, SubmitRequest, Ticket
 from everstep.platforms.batch_queue import BatchScripts, Queued, QueuePlatform, Runs, ask
-from everstep.platforms.job_records import JobRecord
-from everstep.platforms.slurm_queue import look
 from everstep.platforms.slurm_script import (
     COORDINATOR,
     JOB,
@@ -29,6 +27,16 @@ from everstep.platforms.slurm_script import (
 )
 from everstep.storage import private_file
 
+_COLUMNS = "%i|%j|%T|%N|%r"  # the reason last: it may hold anything
+_STATES: dict[State, tuple[str, ...]] = {
+    "pending": ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
+    "running": ("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"),
+    "suspended": ("SUSPENDED", "STOPPED"),
+    "succeeded": ("COMPLETED",),
+    "canceled": ("CANCELLED", "REVOKED"),
+    "failed": ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED"),
+}  # fmt: skip
+_BY_NATIVE = {native: state for state, natives in _STATES.items() for native in natives}
 _COORDINATOR_JOB = "$COORDINATOR"  # its number, known once it is submitted
 
 
@@ -87,7 +95,7 @@ class SlurmPlatform(QueuePlatform):
         return (("coordinator", main), *((f"node-{number}", f"{nodes}_{number}") for number in numbers))
 
     def look(self, record: JobRecord) -> list[Queued]:
-        return look(_names(record), [record.job_id], main=self.main(record))
+        return _look(_names(record), [record.job_id], main=self.main(record))
 
     def end(self, record: JobRecord) -> None:
         for name in _names(record):
@@ -95,11 +103,8 @@ class SlurmPlatform(QueuePlatform):
 
     def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None:
         if record.natives.get("mode") != "array":
-            raise UsageError(
-                "this Slurm job keeps its initial size",
-                hint="submit it with platform.slurm.mode=array",
-                code="slurm-cannot-scale",
-            )
+            message = "this Slurm job keeps its initial size"
+            raise UsageError(message, hint="submit it with platform.slurm.mode=array", code="slurm-cannot-scale")
         folder = Path(record.folder)
         present = [each for each in self._nodes(record) if not (folder / "leave" / _node_name(each)).exists()]
         if len(present) < num_nodes:
@@ -150,3 +155,42 @@ def _next_number(folder: Path, present: list[Queued]) -> int:
     past = [*folder.glob("node-*.log"), *folder.glob("leave/node-*")]
     numbers = [int(path.stem.partition("-")[2]) for path in past] + [_number(each) for each in present]
     return max(numbers, default=-1) + 1
+
+
+# --- the queue: squeue and sacct with named columns, as all versions have them ----------------------
+
+
+def state_of(native: str) -> State:
+    """Also reads `CANCELLED by 1000` and `COMPLETED+`."""
+    return _BY_NATIVE.get((native.split() or [""])[0].rstrip("+").upper(), "unknown")
+
+
+def parse_squeue(text: str) -> list[Queued]:
+    rows = [line.split("|", 4) for line in text.splitlines() if line.count("|") >= 4]
+    return [_queued(*row) for row in rows]
+
+
+def parse_sacct(text: str) -> list[Queued]:
+    """JobID|JobName|State|NodeList|ExitCode, of whole jobs (-X)."""
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") >= 4]
+    return [_queued(job, name, native, where, f"exit code {code}") for job, name, native, where, code, *_ in rows]
+
+
+def _queued(job_id: str, name: str, native: str, where: str, reason: str) -> Queued:
+    said = "" if reason.strip() == "None" else reason.strip()
+    where = "" if where.startswith("None") else where.strip()
+    return Queued(id=job_id, name=name.strip(), state=state_of(native), native=native, where=where, reason=said)
+
+
+def _look(names: Sequence[str], ids: Sequence[str], *, main: str) -> list[Queued]:
+    """Jobs with these names. If squeue has forgotten the main one, also those of the accounting, if there is one."""
+    user = getpass.getuser()
+    queue = ["squeue", "-h", "-r", "-t", "all", f"--user={user}", f"--name={','.join(names)}", "-o", _COLUMNS]
+    found = parse_squeue(ask(queue))
+    if any(each.name == main for each in found):
+        return found
+    columns = "JobID,JobName%200,State,NodeList,ExitCode"
+    try:
+        return [*parse_sacct(ask(["sacct", "-n", "-X", "-P", "-D", "-j", ",".join(ids), "-o", columns])), *found]
+    except EverstepError:  # many clusters have no accounting
+        return found

@@ -21,11 +21,8 @@ def read(folder: Path) -> tuple[State, str] | None:
     except FileNotFoundError:
         return None
     except PermissionError as error:
-        raise PermanentError(
-            f"no permission to read {error.filename}",
-            hint="ask as the user who runs the job",
-            code="status-not-readable",
-        ) from None
+        message = f"no permission to read {error.filename}"
+        raise PermanentError(message, hint="ask as the user who runs the job", code="status-not-readable") from None
     except ValueError:  # a script does not write it atomically, and a disk may be full
         return "unknown", "its last report cannot be read"
 

@@ -17,13 +17,10 @@ import pytest
 from everstep.errors import UsageError
 from everstep.job_file.load import load
 from everstep.platforms import status_file
-from everstep.platforms.base import Ticket
-from everstep.platforms.batch_queue import Queued, await_gone, decide_status
-from everstep.platforms.job_records import JobRecord
+from everstep.platforms.base import JobRecord, Ticket, platform_of
+from everstep.platforms.batch_queue import Queued, QueueWatch, await_gone, decide_status
 from everstep.platforms.pbs import parse_qstat
-from everstep.platforms.queue_watch import QueueWatch
-from everstep.platforms.registry import platform_of
-from everstep.platforms.slurm_queue import parse_sacct, parse_squeue
+from everstep.platforms.slurm import parse_sacct, parse_squeue
 from everstep.storage.code_archive import Code
 from lab.refused import refused
 

@@ -19,9 +19,8 @@ from everstep.errors import UsageError
 from everstep.job_file.load import load
 from everstep.job_file.schema import TEXT_PATHS
 from everstep.job_file.tree import dump
-from everstep.platforms.base import Ticket
+from everstep.platforms.base import Ticket, platform_of
 from everstep.platforms.cluster_folder import order_for_queue
-from everstep.platforms.registry import platform_of
 from everstep.storage.code_archive import Code
 
 TICKET = Ticket(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.platforms.own_wheel import FOLDER, place_wheel, wheels_in
+from everstep.platforms.image import FOLDER, place_wheel, wheels_in
 from lab.command import ROOT
 
 ARTIFACTS = ROOT / "everstep" / "templates" / "oci" / "oci_dist_training_artifacts" / "pytorch" / "v1"

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from everstep.jobs import submit, submitted
-from everstep.jobs.submit import Prepared
+from everstep.jobs import submitted
+from everstep.jobs.submitted import Prepared
 from everstep.process import reap_detached
 from lab.command import Shell
 from lab.oci.tenancy import OciLab, open_lab
@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def prepared(folder: Path, platform: Any, **more: Any) -> Prepared:
     (folder / "job.yaml").write_text(yaml.safe_dump({**JOB, **more, "platform": platform}))
-    return submit.prepare(folder / "job.yaml")
+    return submitted.prepare(folder / "job.yaml")
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, script: str) -> Path:
@@ -71,7 +71,7 @@ def recorded(records: Path) -> list[str]:
 def test_slurm_single(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = install(folder, monkeypatch, "sbatch", RECORD)
     job = prepared(folder, "slurm")
-    submit.submit(job, print)
+    submitted.submit(job, print)
 
     assert recorded(records) == [job.request.text]
 
@@ -79,7 +79,7 @@ def test_slurm_single(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_slurm_array(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = install(folder, monkeypatch, "sbatch", RECORD)
     job = prepared(folder, {"slurm": {"mode": "array"}})
-    submit.submit(job, print)
+    submitted.submit(job, print)
 
     scripts = recorded(records)
     words = [path.read_text().split() for path in sorted(records.glob("words-*"))]
@@ -90,7 +90,7 @@ def test_slurm_array(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pbs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = install(folder, monkeypatch, "qsub", RECORD)
     job = prepared(folder, "pbs")
-    submit.submit(job, print)
+    submitted.submit(job, print)
 
     (main,), node = recorded(records), (job.request.ticket.folder / "node.sh").read_text()
     here = job.request.ticket.folder
@@ -112,7 +112,7 @@ esac
 """
     records = install(folder, monkeypatch, "docker", docker)
     job = prepared(folder, "compose")
-    record = submit.submit(job, print)
+    record = submitted.submit(job, print)
 
     assert recorded(records) == [job.request.text]
     assert dict(record.runs) == {"node-0": "node-0-01234", "node-1": "node-1-01234"}
@@ -120,7 +120,7 @@ esac
 
 def test_local(folder: Path) -> None:
     job = prepared(folder, "local")
-    record = submit.submit(job, print)
+    record = submitted.submit(job, print)
     process = Path("/proc", str(record.natives["pid"]))
     try:
         words = (process / "cmdline").read_text().split("\0")[:-1]
@@ -213,7 +213,7 @@ def cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 @pytest.mark.parametrize("mode", ["elastic", "indexed"])
 def test_kubernetes(folder: Path, cluster: Cluster, mode: str) -> None:
     job = prepared(folder, {"kubernetes": {"mode": mode}})
-    submit.submit(job, print)
+    submitted.submit(job, print)
 
     without_values = [{key: value for key, value in each.items() if key != "data"} for each in cluster.created]
     shown = list(yaml.safe_load_all(job.request.text))

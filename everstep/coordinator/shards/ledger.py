@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from everstep import wire
 from everstep.coordinator.shards.leasing import HeldLease, Holder, Key, LeaseFacts, WorkerPace
-from everstep.errors import CONFLICT, Refused
+from everstep.errors import Refused
 from everstep.ranges import Range, Ranges, as_ranges, gaps, merged, size, within, without
 
 KNOWN_DURATIONS = 64  # of leases, for what is usual

@@ -133,11 +133,8 @@ def import_client() -> tuple[Any, Any]:
     try:
         from kubernetes import client, config
     except ImportError:
-        raise UsageError(
-            "the Kubernetes client is missing",
-            hint="pip install 'everstep[kubernetes]'",
-            code="kubernetes-client-missing",
-        ) from None
+        message = "the Kubernetes client is missing"
+        raise UsageError(message, hint="pip install 'everstep[kubernetes]'", code="kubernetes-client-missing") from None
     return config, client
 
 
@@ -145,11 +142,8 @@ def _context(config: Any, wanted: str, file: str | None) -> Object:
     contexts, current = config.list_kube_config_contexts(file)
     named: dict[str, Object] = {each["name"]: each["context"] for each in contexts}
     if wanted and wanted not in named:
-        raise UsageError(
-            f"the kubeconfig has no context {wanted!r}",
-            hint=f"one of {', '.join(named)}",
-            code="kubernetes-context-unknown",
-        )
+        message = f"the kubeconfig has no context {wanted!r}"
+        raise UsageError(message, hint=f"one of {', '.join(named)}", code="kubernetes-context-unknown")
     return named[wanted] if wanted else current["context"] if current else {}
 
 

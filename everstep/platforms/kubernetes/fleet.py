@@ -15,17 +15,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from everstep import env
 from everstep.errors import PermanentError, TemporaryError, UsageError
 from everstep.job_file.order import NodeOrder
-from everstep.platforms.fleet import FleetNode, NoFleet
+from everstep.platforms.fleet import Fleet, FleetNode
 from everstep.platforms.kubernetes.cluster import CONFLICT, FORBIDDEN, Denied, Namespace, Object, import_client
 from everstep.platforms.kubernetes.facts import fleet_node
-from everstep.platforms.kubernetes.names import NODES, NUMBER, WORKER, ObjectNames
-from everstep.platforms.kubernetes.pods import ALL_TOKENS, TEMPLATE, WORKER_TOKEN
+from everstep.platforms.kubernetes.names import ALL_TOKENS, NODES, NUMBER, TEMPLATE, WORKER, WORKER_TOKEN, ObjectNames
 from everstep.retry import patiently
 from everstep.wire.tokens import only_for_workers
 
@@ -36,12 +34,6 @@ _PAUSE_S = 5.0  # after a pod was refused
 _API_AWAY_S = 60.0  # the cluster may be unreachable for this long
 
 T = TypeVar("T")
-
-
-class IndexedFleet(NoFleet):
-    """An Indexed Job makes the nodes, and they outlive the coordinator."""
-
-    lives_on = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,8 +79,8 @@ def _patiently(call: Callable[[], T]) -> T:
     return patiently(call, _API_AWAY_S, gave_up=TemporaryError, hint="does the cluster's API answer?")
 
 
-class KubernetesFleet:
-    lives_on = True
+class KubernetesFleet(Fleet):
+    lives_on = makes_nodes = True
 
     def __init__(self, order: NodeOrder, folder: Path) -> None:
         self._order, self._folder = order, folder
@@ -122,11 +114,6 @@ class KubernetesFleet:
         self._owner = Owner(name=job["metadata"]["name"], uid=job["metadata"]["uid"])
         self._secret = _patiently(lambda: self._publish(env.read_token(self._folder / "token")))
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
 
     def wanted(self) -> int:
         if time.monotonic() - self._asked_at > _LOOK_S:

@@ -1,30 +1,33 @@
-"""Submit a job to a cluster, and report its status."""
+"""Kubernetes: a coordinator as a Job of one pod, which makes the worker pods; or, with `mode: indexed`, an Indexed Job.
+
+Pure functions build the objects (render); here they are created, all or none, inspected, and removed. All calls go
+through the official client, which only `cluster` imports."""
 
 from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from everstep.errors import EverstepError, UsageError
+from everstep.errors import EverstepError, PermanentError, UsageError
+from everstep.job_file.platform_options import Kubernetes
 from everstep.job_file.schema import Job
-from everstep.platforms.base import JobStatus, LogLine, Say, SubmitRequest, Submitted, Ticket
-from everstep.platforms.job_records import JobRecord
-from everstep.platforms.kubernetes import submission
-from everstep.platforms.kubernetes.cluster import Namespace, Object
-from everstep.platforms.kubernetes.facts import job_status, node_status
+from everstep.platforms.base import OVER, JobRecord, JobStatus, LogLine, Say, SubmitRequest, Submitted, Ticket
+from everstep.platforms.kubernetes.cluster import CONFLICT, NOT_FOUND, Denied, Namespace, Object
+from everstep.platforms.kubernetes.facts import is_out_of_reach, job_status, node_status
 from everstep.platforms.kubernetes.follow import followed, logs_of
 from everstep.platforms.kubernetes.forward import forwarded
-from everstep.platforms.kubernetes.names import COORDINATOR, NODES, PORT, WORKER, ObjectNames
-from everstep.platforms.kubernetes.pods import ALL_TOKENS
+from everstep.platforms.kubernetes.names import ALL_TOKENS, COORDINATOR, NODES, PORT, WORKER, WORKER_TOKEN, ObjectNames
 from everstep.platforms.kubernetes.render import render
 from everstep.waiting import wait_until
+from everstep.wire.tokens import new_tokens, only_for_workers
 
 _LOOK_S = 0.2
 _ANSWER_S = 10.0
 _STOPPED_S = 15.0  # for all to hear that the job was stopped, and to end
+_END_S = 60.0  # more than a pod's grace, for all of a job to go
 
 
 class KubernetesPlatform:
@@ -42,7 +45,39 @@ class KubernetesPlatform:
         return render(job, ticket)
 
     def submit(self, request: SubmitRequest, secrets: Mapping[str, str], say: Say) -> Submitted:
-        return submission.submit(request, secrets, say)
+        job = request.job
+        options, names = job.platform.kubernetes or Kubernetes(), ObjectNames(job.slug)
+        cluster = Namespace.open(context=options.context, namespace=options.namespace)
+        _make_room(cluster, names, say)
+        objects = [_filled(each, names, secrets) for each in request.objects]
+        made: list[Object] = []
+        try:
+            _create_all(cluster, objects, made)
+            owner = next(each for each in made if each["kind"] == "Job")
+            _own(cluster, made, owner)
+        except BaseException:  # Ctrl-C too: no record of the objects would exist
+            _undo(cluster, made, say)
+            raise
+        say(f"{owner['metadata']['name']} is in namespace {cluster.namespace}")
+        pods = [each["spec"]["template"]["spec"] for each in made if each["kind"] == "Job"]
+        grace_s = max(each["terminationGracePeriodSeconds"] for each in pods)
+        return Submitted(
+            job_id=f"{cluster.namespace}/{names.job}",
+            runs=(
+                (names.coordinator, f"{cluster.namespace}/{names.coordinator}"),
+                *((names.worker(each), f"{cluster.namespace}/{names.worker(each)}") for each in range(job.nodes.max)),
+            ),
+            work_dir=f"{cluster.namespace}/{names.order}",
+            natives={
+                "context": options.context,
+                "namespace": cluster.namespace,
+                "name": names.job,
+                "uid": owner["metadata"]["uid"],
+                "mode": options.mode,
+                "grace_s": max(grace_s, job.checkpoint.grace),
+                "objects": [[each["kind"], each["metadata"]["name"]] for each in made],
+            },
+        )
 
     def status(self, record: JobRecord) -> JobStatus:
         cluster, names = _cluster(record), _names(record)
@@ -64,11 +99,8 @@ class KubernetesPlatform:
 
     def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None:
         if record.natives["mode"] == "indexed":
-            raise UsageError(
-                "a job of mode: indexed has a fixed size",
-                hint="mode: elastic grows and shrinks",
-                code="kubernetes-indexed-cannot-scale",
-            )
+            message = "a job of mode: indexed has a fixed size"
+            raise UsageError(message, hint="mode: elastic grows and shrinks", code="kubernetes-indexed-cannot-scale")
         change = {"metadata": {"annotations": {NODES: str(num_nodes)}}}
         _cluster(record).patch("Job", _names(record).coordinator, change)
 
@@ -79,7 +111,9 @@ class KubernetesPlatform:
             if found is not None:
                 _stop(*found, record.id)
                 _await_end(cluster, names)
-        submission.remove(cluster, names, record.natives, say)
+        job = cluster.get("Job", names.coordinator)
+        if job is None or job["metadata"]["uid"] == record.natives["uid"]:  # else a later one of the same name
+            _remove(cluster, names, record.natives["objects"], record.natives["grace_s"], say)
 
     @contextmanager
     def coordinator(self, record: JobRecord) -> Iterator[tuple[str, str] | None]:
@@ -91,6 +125,122 @@ class KubernetesPlatform:
             return
         with forwarded(cluster, running[-1]["metadata"]["name"], PORT) as port:
             yield f"http://127.0.0.1:{port}", token
+
+
+# --- creating and removing ------------------------------------------------------------------------
+
+
+def _make_room(cluster: Namespace, names: ObjectNames, say: Say) -> None:
+    """Remove a finished job of the same name; refuse if it is running."""
+    job = cluster.get("Job", names.coordinator)
+    if job is None:
+        return
+    status = job_status(job, cluster.find("Pod", names.selector()), [], now=time.time())
+    if status.state not in OVER:
+        raise UsageError(
+            f"namespace {cluster.namespace} already has a job {names.job}, {status.state}: {status.reason}",
+            hint="choose another name (--set name=…), or cancel that job (everstep cancel)",
+            code="kubernetes-job-exists",
+        )
+    say(f"removing an earlier job {names.job}, {status.state}, from namespace {cluster.namespace}")
+    kinds = ("RoleBinding", "Role", "ServiceAccount", "PersistentVolumeClaim", "Secret", "ConfigMap", "Service")
+    found = [[kind, each["metadata"]["name"]] for kind in kinds for each in cluster.find(kind, names.selector())]
+    _remove(cluster, names, [*found, ["Job", names.coordinator], ["Job", names.workers]], 0.0, say)
+
+
+def _create_all(cluster: Namespace, objects: Sequence[Object], made: list[Object]) -> None:
+    try:
+        for each in objects:
+            made.append({"kind": each["kind"], **cluster.create(each)})
+    except EverstepError as error:
+        kind, name = objects[len(made)]["kind"], objects[len(made)]["metadata"]["name"]
+        if isinstance(error, Denied) and error.status == NOT_FOUND:
+            message = f"namespace {cluster.namespace} does not exist"
+            raise UsageError(message, hint="kubectl create namespace …", code="kubernetes-namespace-missing") from None
+        if isinstance(error, Denied) and error.status == CONFLICT:
+            hint = "choose another name: --set name=…"
+            raise UsageError(f"{kind} {name} already exists", hint=hint, code="kubernetes-object-exists") from None
+        raise PermanentError(
+            f"{kind} {name} was refused: {error.message}", hint=_way_out(kind), code="kubernetes-object-refused"
+        ) from None
+
+
+def _undo(cluster: Namespace, made: Sequence[Object], say: Say) -> None:
+    for each in reversed(made):
+        try:
+            cluster.delete(each["kind"], each["metadata"]["name"])
+        except EverstepError as error:
+            say(f"{each['kind']} {each['metadata']['name']} was left behind: {error.message}")
+
+
+def _way_out(kind: str) -> str | None:
+    if kind in ("ServiceAccount", "Role", "RoleBinding"):
+        return "platform.kubernetes.service_account names one that has the rights; mode: indexed needs none"
+    return None
+
+
+def _own(cluster: Namespace, made: Sequence[Object], owner: Object) -> None:
+    """Objects owned by the coordinator's Job are deleted with it, however it is deleted."""
+    reference = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+    }
+    for each in made:
+        if each is not owner:
+            cluster.patch(each["kind"], each["metadata"]["name"], {"metadata": {"ownerReferences": [reference]}})
+
+
+def _filled(each: Object, names: ObjectNames, secrets: Mapping[str, str]) -> Object:
+    if each["kind"] != "Secret":
+        return each
+    values = dict(secrets)
+    if each["metadata"]["name"] == names.token:
+        tokens = new_tokens()
+        values = {WORKER_TOKEN: only_for_workers(tokens), ALL_TOKENS: tokens}
+    return {**each, "data": {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}}
+
+
+def _remove(cluster: Namespace, names: ObjectNames, objects: Sequence[Sequence[str]], grace_s: float, say: Say) -> None:
+    # The coordinator first: it would replace the workers. Delete them while it still answers: leaving takes a moment.
+    for kind, name in sorted(objects, key=lambda each: each[0] != "Job"):
+        cluster.delete(kind, name)
+    for pod in cluster.find("Pod", names.selector()):
+        cluster.delete("Pod", pod["metadata"]["name"])
+    deadline = time.monotonic() + grace_s + _END_S
+
+    def are_pods_gone() -> bool:
+        pods = cluster.find("Pod", names.selector())
+        now = time.time()
+        is_late = time.monotonic() > deadline
+        for pod in pods:
+            if is_late or is_out_of_reach(pod, now=now):
+                say(f"{pod['metadata']['name']} did not end; its node does not answer. Deleted by force")
+                cluster.delete("Pod", pod["metadata"]["name"], grace_s=0)
+        return not pods
+
+    def are_objects_gone() -> bool:
+        return not any(_is_going(cluster.get(kind, name)) for kind, name in objects)
+
+    wait_until(are_pods_gone, grace_s + 2 * _END_S, "all pods to end", say=say, pause_s=_LOOK_S)
+    _remove_tokens(cluster, names)
+    wait_until(are_objects_gone, deadline - time.monotonic(), "all objects to go", say=say, pause_s=_LOOK_S)
+
+
+def _remove_tokens(cluster: Namespace, names: ObjectNames) -> None:
+    """The coordinator made them. The cluster would delete them later, as objects without an owner."""
+    with suppress(Denied):
+        for each in cluster.find("Secret", names.selector()):
+            cluster.delete("Secret", each["metadata"]["name"])
+
+
+def _is_going(each: Object | None) -> bool:
+    """A claim exists until the cluster notices that no pod uses it."""
+    return each is not None and "deletionTimestamp" in each["metadata"]
+
+
+# --- looking --------------------------------------------------------------------------------------
 
 
 def _stop(url: str, token: str, job_id: str) -> None:

@@ -21,11 +21,8 @@ def pod_volumes(job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     for number, volume in enumerate(job.volumes):
         name = f"volume-{number}"
         if volume.target.rstrip("/") in (WORK, SHM):
-            raise UsageError(
-                f"a volume at {volume.target}: Everstep uses that path",
-                hint="resources.shm sizes /dev/shm",
-                code="kubernetes-volume-target-taken",
-            )
+            message = f"a volume at {volume.target}: Everstep uses that path"
+            raise UsageError(message, hint="resources.shm sizes /dev/shm", code="kubernetes-volume-target-taken")
         volumes.append({"name": name, **_source(volume)})
         mount = {"name": name, "mountPath": volume.target}
         mounts.append({**mount, "readOnly": True} if volume.readonly else mount)
@@ -48,8 +45,5 @@ def _source(volume: Volume) -> dict[str, Any]:
         return {"nfs": {"server": server, "path": path or "/"}}
     if volume.kind == "emptydir":
         return {"emptyDir": {}}
-    raise UsageError(
-        f"volume {volume.source}: Kubernetes cannot mount a URI",
-        hint="read it in the script, or use pvc:NAME",
-        code="kubernetes-volume-is-uri",
-    )
+    message = f"volume {volume.source}: Kubernetes cannot mount a URI"
+    raise UsageError(message, hint="read it in the script, or use pvc:NAME", code="kubernetes-volume-is-uri")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -34,36 +35,17 @@ class Access:
     signer: Any = field(repr=False)
     endpoint: str = ""  # "": the region's
 
-    def jobs(self) -> Any:
-        from oci.data_science import DataScienceClient
-
-        return self._client(DataScienceClient)
-
-    def logs(self) -> Any:
-        from oci.loggingsearch import LogSearchClient
-
-        return self._client(LogSearchClient)
-
-    def secrets(self) -> Any:
-        from oci.secrets import SecretsClient
-
-        return self._client(SecretsClient)
-
-    def networks(self) -> Any:
-        from oci.core import VirtualNetworkClient
-
-        return self._client(VirtualNetworkClient)
-
     @property
     def storage_options(self) -> dict[str, Any]:
         """Of ocifs."""
         return {"config": self.config, "signer": self.signer}
 
-    def _client(self, kind: Any) -> Any:
+    def client(self, service: str, name: str) -> Any:
+        """A client of the SDK, by its module and its class."""
         from oci.circuit_breaker import NoCircuitBreakerStrategy
 
         where = {"service_endpoint": self.endpoint} if self.endpoint else {}
-        return kind(
+        return getattr(import_module(f"oci.{service}"), name)(
             self.config,
             signer=self.signer,
             retry_strategy=_retries(),
@@ -105,11 +87,8 @@ def _token_signer(config: dict[str, Any]) -> Any:
     from oci.signer import load_private_key_from_file
 
     if not (path := config.get("security_token_file")):
-        raise UsageError(
-            "the profile has no security_token_file",
-            hint="oci session authenticate --profile-name …",
-            code="oci-token-file-missing",
-        )
+        message = "the profile has no security_token_file"
+        raise UsageError(message, hint="oci session authenticate --profile-name …", code="oci-token-file-missing")
     token = Path(path).expanduser().read_text().strip()
     return SecurityTokenSigner(token, load_private_key_from_file(config["key_file"], config.get("pass_phrase")))
 
@@ -173,17 +152,11 @@ def told(doing: str) -> Iterator[None]:
     except theirs.ServiceError as error:
         raise _ours(error, doing) from None
     except (theirs.ConfigFileNotFound, theirs.ProfileNotFound, theirs.InvalidConfig) as error:
-        raise UsageError(
-            f"cannot {doing}: {_shown(error)}",
-            hint="`oci setup config` writes ~/.oci/config; platform.oci.profile names one",
-            code="oci-config-invalid",
-        ) from None
+        hint = "`oci setup config` writes ~/.oci/config; platform.oci.profile names one"
+        raise UsageError(f"cannot {doing}: {_shown(error)}", hint=hint, code="oci-config-invalid") from None
     except (theirs.InvalidPrivateKey, theirs.MissingPrivateKeyPassphrase, theirs.InvalidKeyFilePath) as error:
-        raise UsageError(
-            f"cannot {doing}: the private key: {_shown(error)}",
-            hint="key_file in ~/.oci/config",
-            code="oci-key-invalid",
-        ) from None
+        message = f"cannot {doing}: the private key: {_shown(error)}"
+        raise UsageError(message, hint="key_file in ~/.oci/config", code="oci-key-invalid") from None
     except (theirs.RequestException, theirs.ConnectTimeout, ConnectionError) as error:
         raise TemporaryError(
             f"cannot {doing}: OCI does not answer: {_shown(error)}", hint="retry later", code="oci-no-answer"

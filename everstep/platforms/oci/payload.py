@@ -1,17 +1,22 @@
-"""The bodies of `POST /jobs` and `POST /jobRuns`, by the service's own names. Pure: no SDK, no valid OCIDs needed."""
+"""The bodies of `POST /jobs` and `POST /jobRuns`, by the service's own names, and the environment of the containers:
+ADS's variables, and ours. Pure: no SDK, no valid OCIDs needed."""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from everstep import env
 from everstep.errors import UsageError
+from everstep.job_file.order import NodeOrder
 from everstep.job_file.platform_options import Oci
 from everstep.job_file.schema import Job, Volume
-from everstep.platforms.oci.environment import node_environment
+from everstep.platforms.raw_overlay import given
 
+MAX_CHARACTERS = 20_000  # of all names and values of the environment together, by the service's rules
 NODE_GROUP = "nodes"
 _MIN_BLOCK_GB = 50
 _LATE_S = 60.0  # the service's own end of a run comes after the coordinator's: that is the second line of defence
@@ -32,36 +37,30 @@ def job_body(job: Job, options: Oci, environment: Mapping[str, str]) -> _Body:
         ),
         "jobLogConfigurationDetails": _logs(options),
         **_mounts(job),
-        **tags(options),
+        **_tags(options),
     }
 
 
-def run_body(name: str, rank: int, *, job_id: str, project: str, compartment: str, tagged: Mapping[str, Any]) -> _Body:
-    """Of the run that is one node."""
-    override = {"jobType": "DEFAULT", "environmentVariables": node_environment(rank)}
+def run_body(name: str, rank: int, options: Oci, job_id: str) -> _Body:
+    """Of the run that is one node, or all of them."""
+    told = {"OCI__MODE": "MAIN" if rank == 0 else "WORKER", "RANK": str(rank)}
+    override = {"jobConfigurationOverrideDetails": {"jobType": "DEFAULT", "environmentVariables": told}}
     return {
-        **_run(name, job_id=job_id, project=project, compartment=compartment),
-        "jobConfigurationOverrideDetails": override,
-        **tagged,
+        "projectId": options.project,
+        "compartmentId": options.compartment,
+        "displayName": name,
+        "jobId": job_id,
+        **(override if options.mode == "runs" else {}),
+        **_tags(options),
     }
 
 
-def whole_run_body(name: str, *, job_id: str, project: str, compartment: str, tagged: Mapping[str, Any]) -> _Body:
-    """Of the one run that is all nodes."""
-    return {**_run(name, job_id=job_id, project=project, compartment=compartment), **tagged}
-
-
-def tags(options: Oci) -> _Body:
-    told = {"freeformTags": dict(options.freeform_tags), "definedTags": dict(options.defined_tags)}
-    return {key: value for key, value in told.items() if value}
-
-
-def _run(name: str, *, job_id: str, project: str, compartment: str) -> _Body:
-    return {"projectId": project, "compartmentId": compartment, "displayName": name, "jobId": job_id}
+def _tags(options: Oci) -> _Body:
+    return given({"freeformTags": dict(options.freeform_tags), "definedTags": dict(options.defined_tags)})
 
 
 def _alone(options: Oci, configuration: _Body, container: _Body) -> _Body:
-    network = {"subnetId": options.subnet} if options.subnet else {}
+    network = given({"subnetId": options.subnet})
     kind = "STANDALONE" if options.subnet else "ME_STANDALONE"
     return {
         "jobConfigurationDetails": configuration,
@@ -98,12 +97,11 @@ def _together(job: Job, options: Oci, configuration: _Body, container: _Body) ->
 
 
 def _shape(options: Oci) -> _Body:
-    flexible = {"ocpus": options.ocpus, "memoryInGBs": options.memory_gb}
-    flexible = {key: value for key, value in flexible.items() if value is not None}
+    flexible = given({"ocpus": options.ocpus, "memoryInGBs": options.memory_gb})
     return {
         "shapeName": options.shape,
         "blockStorageSizeInGBs": options.block_storage_gb or _MIN_BLOCK_GB,
-        **({"jobShapeConfigDetails": flexible} if flexible else {}),
+        **given({"jobShapeConfigDetails": flexible}),
     }
 
 
@@ -116,13 +114,13 @@ def _runtime_limit(job: Job) -> _Body:
 def _logs(options: Oci) -> _Body:
     if not options.log_group:
         return {"enableLogging": False}
-    log = {"logId": options.log} if options.log else {}
-    return {"enableLogging": True, "enableAutoLogCreation": not options.log, "logGroupId": options.log_group, **log}
+    where = {"logGroupId": options.log_group, **given({"logId": options.log})}
+    return {"enableLogging": True, "enableAutoLogCreation": not options.log, **where}
 
 
 def _mounts(job: Job) -> _Body:
     mounts = [_mount(volume) for volume in job.volumes if volume.kind != "emptydir"]
-    return {"jobStorageMountConfigurationDetailsList": mounts} if mounts else {}
+    return given({"jobStorageMountConfigurationDetailsList": mounts})
 
 
 def _mount(volume: Volume) -> _Body:
@@ -141,7 +139,47 @@ def _mount(volume: Volume) -> _Body:
         "storageType": "OBJECT_STORAGE",
         "namespace": namespace,
         "bucket": bucket,
-        **({"prefix": prefix} if prefix else {}),
+        **given({"prefix": prefix}),
         "destinationPath": str(target.parent),
         "destinationDirectoryName": target.name,
     }
+
+
+# --- the environment ------------------------------------------------------------------------------
+
+
+def job_environment(job: Job, options: Oci, order: NodeOrder, *, secrets: str, network: str) -> dict[str, str]:
+    """The same for all nodes. The job file overrides it, as with ADS. `secrets`: the file that holds them."""
+    told = {
+        "OCI__CLUSTER_TYPE": "PYTORCH",
+        "OCI__WORK_DIR": options.work_dir,
+        "OCI__EPHEMERAL": "1",
+        "OCI__WORKER_COUNT": str(job.nodes.max - 1),
+        "OCI__PS_COUNT": "0",
+        "OCI__START_ARGS": shlex.join(options.start_options),
+        "OCI__ENTRY_SCRIPT": order.script,
+        "OCI__ENTRY_SCRIPT_ARGS": shlex.join(order.args),  # ADS's images split it as a shell would
+        "OCI_IAM_TYPE": "resource_principal",
+        "OCIFS_IAM_TYPE": job.env.get("OCI_IAM_TYPE", "resource_principal"),
+        **job.env,
+        env.ORDER: order.to_json(),
+        **given({env.SECRETS_FILE: secrets, env.NETWORK: network, env.OCI_ENDPOINT: options.endpoint}),
+        **given({env.OCI_SECRETS: ",".join(f"{name}={ocid}" for name, ocid in vault_secrets(job).items())}),
+    }
+    _refuse_too_long(told)
+    return told
+
+
+def vault_secrets(job: Job) -> Mapping[str, str]:
+    return {name: secret.held for name, secret in job.secrets.items() if secret.kind == "oci"}
+
+
+def _refuse_too_long(told: Mapping[str, str]) -> None:
+    sizes = {name: len(name) + len(value) for name, value in told.items()}
+    if (total := sum(sizes.values())) > MAX_CHARACTERS:
+        longest = max(sizes, key=lambda name: sizes[name])
+        raise UsageError(
+            f"the environment has {total} characters, {longest} alone {sizes[longest]}; OCI takes {MAX_CHARACTERS}",
+            hint="put long arguments and hyperparameters into a file of the code's folder",
+            code="oci-environment-too-long",
+        )

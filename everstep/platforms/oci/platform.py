@@ -1,4 +1,7 @@
-"""The OCI platform. A submitted job is found again by its OCIDs."""
+"""Data Science jobs of Oracle Cloud Infrastructure: one Job, and a job run for each node (or one for all of them).
+
+Submits what ADS submits, so that its images accept it; our images find the order of the job beside it. Nothing here
+needs the SDK before something is sent. A submitted job is found again by its OCIDs."""
 
 from __future__ import annotations
 
@@ -6,21 +9,21 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job_file.order import order_of
 from everstep.job_file.platform_options import Oci
 from everstep.job_file.schema import Job
 from everstep.job_file.tree import dump
-from everstep.platforms.base import JobStatus, LogLine, Say, SubmitRequest, Submitted, Ticket
-from everstep.platforms.job_records import JobRecord
-from everstep.platforms.oci import access, environment, payload, search
-from everstep.platforms.oci.job_record import OciPlace, place_of, recall
-from everstep.platforms.oci.runs import OciRun, decide_end, decide_scale, decide_status
+from everstep.platforms.base import JobRecord, JobStatus, LogLine, Say, SubmitRequest, Submitted, Ticket, refuse_foreign
+from everstep.platforms.oci import access, payload, search
+from everstep.platforms.oci.runs import OciRun, RunNames, decide_end, decide_scale, decide_status
 from everstep.platforms.oci.service import Jobs, Logs, cidr_of
 from everstep.platforms.raw_overlay import lay_over
-from everstep.platforms.secrets import refuse_foreign
 from everstep.storage.shared_folder import SharedFolder, below
 from everstep.waiting import wait_until
 
@@ -29,6 +32,30 @@ _END_S = 120.0  # beyond the grace, for the service to end a canceled run
 _PAUSE_S = 1.0
 _MEETING_FILES = ("MAIN_config.json", "everstep.token")
 _SECRETS_FILE = "secrets.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OciPlace:
+    """What a record holds: enough to find the job, inspect it, and add runs. No secrets."""
+
+    options: Oci
+    names: RunNames
+    folder: str  # with what we have sent
+    files: tuple[str, ...]  # in it
+    grace_s: float
+
+    def open(self) -> access.Access:
+        return access.open_access(self.options.auth, self.options.profile, self.options.endpoint)
+
+    def runs(self, jobs: Jobs, job_id: str) -> list[OciRun]:
+        return jobs.runs(self.options.compartment, job_id, self.names)
+
+
+_PLACE = TypeAdapter(OciPlace)
+
+
+def _recall(record: JobRecord) -> OciPlace:
+    return _PLACE.validate_python(record.natives)
 
 
 class OciPlatform:
@@ -43,7 +70,8 @@ class OciPlatform:
         options = _options(job)
         place = _place(job, options, ticket)
         body = _job_body(job, options, ticket, place)
-        runs = [_run_body(place, rank, _JOB_ID) for rank in range(_num_runs(job, place))]
+        num_runs = 1 if options.mode == "multinode" else job.nodes.max
+        runs = [payload.run_body(place.names.of(rank), rank, options, _JOB_ID) for rank in range(num_runs)]
         shown = {"job": body, "jobRuns": runs, "workDir": {"folder": place.folder, "files": list(place.files)}}
         return SubmitRequest(
             job=job, ticket=ticket, text=dump(shown), objects=(body, *runs), notes=tuple(_notes(job, options, place))
@@ -65,53 +93,49 @@ class OciPlatform:
             for each in run_bodies:
                 runs.append((each["displayName"], jobs.start({**each, "jobId": job_id})))
         say(f"{len(runs)} job runs of {job_id} are accepted")
-        return Submitted(job_id=job_id, runs=tuple(runs), work_dir=options.work_dir, natives=place.to_natives())
+        natives = _PLACE.dump_python(place, mode="json")
+        return Submitted(job_id=job_id, runs=tuple(runs), work_dir=options.work_dir, natives=natives)
 
     def status(self, record: JobRecord) -> JobStatus:
-        return decide_status(_runs(recall(record), record))
+        place = _recall(record)
+        return decide_status(place.runs(Jobs.open(place.open()), record.job_id))
 
     def logs(self, record: JobRecord, *, follow: bool) -> Iterator[LogLine]:
-        place = recall(record)
-        if not place.log_group:
-            raise UsageError(
-                f"{record.id} has no log at OCI",
-                hint="platform.oci.log_group and log say where it is kept",
-                code="oci-log-missing",
-            )
-        opened = place.open()
+        place = _recall(record)
+        if not place.options.log_group:
+            hint = "platform.oci.log_group and log say where it is kept"
+            raise UsageError(f"{record.id} has no log at OCI", hint=hint, code="oci-log-missing")
+        opened, options = place.open(), place.options
         jobs, logs = Jobs.open(opened), Logs.open(opened)
 
         def look() -> search.FollowedRuns:
-            runs = jobs.runs(place.compartment, record.job_id, place.names)
+            runs = place.runs(jobs, record.job_id)
             return search.FollowedRuns(
                 names={run.id: run.name for run in runs},
                 is_over=decide_status(runs).is_over,
-                nodes_per_run=record.max_nodes if place.mode == "multinode" else 1,
+                nodes_per_run=record.max_nodes if options.mode == "multinode" else 1,
             )
 
         # Without a log, the service makes one for each run: then search the whole group.
-        where = "/".join(filter(None, (place.compartment, place.log_group, place.log)))
+        where = "/".join(filter(None, (options.compartment, options.log_group, options.log)))
         return search.follow(logs.search, where, look, since=record.created_at, follows=follow)
 
     def scale(self, record: JobRecord, num_nodes: int, say: Say) -> None:
-        place = recall(record)
-        if place.mode == "multinode":
-            raise UsageError(
-                "mode: multinode has a fixed number of nodes",
-                hint="platform.oci.mode: runs",
-                code="oci-multinode-cannot-scale",
-            )
+        place = _recall(record)
+        if place.options.mode == "multinode":
+            message = "mode: multinode has a fixed number of nodes"
+            raise UsageError(message, hint="platform.oci.mode: runs", code="oci-multinode-cannot-scale")
         jobs = Jobs.open(place.open())
-        orders = decide_scale(jobs.runs(place.compartment, record.job_id, place.names), num_nodes)
+        orders = decide_scale(place.runs(jobs, record.job_id), num_nodes)
         say(orders.reason)
         for rank in orders.add:
-            jobs.start(_run_body(place, rank, record.job_id))
+            jobs.start(payload.run_body(place.names.of(rank), rank, place.options, record.job_id))
         for run in orders.cancel:
             jobs.cancel(run)
 
     def cancel(self, record: JobRecord, say: Say) -> None:
         """The Job and its runs stay with the service as a record; the files sent for them are removed."""
-        place = recall(record)
+        place = _recall(record)
         opened = place.open()
         _end(Jobs.open(opened), place, record.job_id, say, deletes=False)
         _folder(place.folder, opened).remove(place.files)
@@ -144,7 +168,14 @@ def _options(job: Job) -> Oci:
 def _place(job: Job, options: Oci, ticket: Ticket) -> OciPlace:
     code = (ticket.code.file_name,) if ticket.code is not None else ()
     files = (*code, *((_SECRETS_FILE,) if _has_values(job) else ()))
-    return place_of(job, options, folder=below(options.work_dir, ticket.id), files=files)
+    main, worker = options.main_name or f"{job.title}-main", options.worker_name or f"{job.title}-worker"
+    return OciPlace(
+        options=options,
+        names=RunNames(main=main, worker=worker),
+        folder=below(options.work_dir, ticket.id),
+        files=files,
+        grace_s=job.checkpoint.grace,
+    )
 
 
 def _has_values(job: Job) -> bool:
@@ -169,7 +200,7 @@ def _job_body(job: Job, options: Oci, ticket: Ticket, place: OciPlace) -> dict[s
     code = "" if ticket.code is None else ticket.code.sha256
     order = order_of(job, ticket.id, code=code, code_from=place.folder if code else "")
     secrets = below(place.folder, _SECRETS_FILE) if _SECRETS_FILE in place.files else ""
-    told = environment.job_environment(job, options, order, secrets=secrets, network=network)
+    told = payload.job_environment(job, options, order, secrets=secrets, network=network)
     body: dict[str, Any] = lay_over(payload.job_body(job, options, told), options.raw)
     return body
 
@@ -178,18 +209,6 @@ def _with_network(body: Any, find: Callable[[], str]) -> Any:
     """The body with the subnet's CIDR in the place that was kept for it."""
     text = json.dumps(body)
     return json.loads(text.replace(_NETWORK, find())) if _NETWORK in text else body
-
-
-def _run_body(place: OciPlace, rank: int, job_id: str) -> dict[str, Any]:
-    known = {"job_id": job_id, "project": place.project, "compartment": place.compartment}
-    name = place.names.of(rank)
-    if place.mode == "multinode":
-        return payload.whole_run_body(name, **known, tagged=place.tagged)
-    return payload.run_body(name, rank, **known, tagged=place.tagged)
-
-
-def _num_runs(job: Job, place: OciPlace) -> int:
-    return 1 if place.mode == "multinode" else job.nodes.max
 
 
 def _files(ticket: Ticket, secrets: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
@@ -206,7 +225,7 @@ def _notes(job: Job, options: Oci, place: OciPlace) -> Iterator[str]:
             f"secrets {', '.join(values)}: go to {below(place.folder, _SECRETS_FILE)}, not into the job's definition; "
             "anyone who can read that bucket can read them until the job is over"
         )
-    if vault := environment.vault_secrets(job):
+    if vault := payload.vault_secrets(job):
         yield f"secrets {', '.join(vault)}: each node reads them from the vault, as its own job run"
     if not options.log_group:
         yield "platform.oci.log_group is not set: `everstep logs` and `watch` have nothing to show"
@@ -217,7 +236,7 @@ def _notes(job: Job, options: Oci, place: OciPlace) -> Iterator[str]:
     if any(volume.kind == "emptydir" for volume in job.volumes):
         yield "volumes: emptydir: not needed; each node has its own disk"
     if options.mode == "runs" and job.nodes.max > 1:
-        yield f"{place.main_name} hosts the coordinator; the service does not replace it if it is lost"
+        yield f"{place.names.main} hosts the coordinator; the service does not replace it if it is lost"
 
 
 def _folder(uri: str, opened: access.Access) -> SharedFolder:
@@ -242,10 +261,6 @@ def _undone_on_failure(say: Say) -> Iterator[Callable[[Callable[[], None]], None
 # --- what was sent --------------------------------------------------------------------------------
 
 
-def _runs(place: OciPlace, record: JobRecord) -> list[OciRun]:
-    return Jobs.open(place.open()).runs(place.compartment, record.job_id, place.names)
-
-
 def _end(jobs: Jobs, place: OciPlace, job_id: str, say: Say, *, deletes: bool) -> None:
     """Cancel all runs, and wait until none is left."""
     began, asked, said = time.monotonic(), set[str](), ""
@@ -253,7 +268,7 @@ def _end(jobs: Jobs, place: OciPlace, job_id: str, say: Say, *, deletes: bool) -
     def is_over() -> bool:
         nonlocal said
         orders = decide_end(
-            jobs.runs(place.compartment, job_id, place.names),
+            place.runs(jobs, job_id),
             asked=asked,
             waited_s=time.monotonic() - began,
             patience_s=place.grace_s + _END_S,
@@ -261,11 +276,8 @@ def _end(jobs: Jobs, place: OciPlace, job_id: str, say: Say, *, deletes: bool) -
         if orders.is_done:
             return True
         if orders.is_hopeless:
-            raise PermanentError(
-                orders.reason,
-                hint="`everstep cancel` again later; Oracle's support can end a run",
-                code="oci-run-not-ended",
-            )
+            hint = "`everstep cancel` again later; Oracle's support can end a run"
+            raise PermanentError(orders.reason, hint=hint, code="oci-run-not-ended")
         for run in orders.cancel:
             jobs.cancel(run)
             asked.add(run.id)
@@ -284,7 +296,7 @@ def _met(record: JobRecord) -> tuple[str, str] | None:
     import socket
     from urllib.parse import urlsplit
 
-    place = recall(record)
+    place = _recall(record)
     try:
         folder = _folder(below(record.work_dir, record.job_id), place.open())
         config, token = (folder.read(name) for name in _MEETING_FILES)

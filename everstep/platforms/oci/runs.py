@@ -92,11 +92,8 @@ def decide_scale(runs: Sequence[OciRun], num_wanted: int) -> ScaleOrders:
     """The youngest leave; rank 0 never does. New ones get ranks that no run of the job ever had."""
     there = sorted((run for run in runs if run.is_wanted), key=lambda run: run.rank)
     if not there or there[0].rank != 0:
-        raise UsageError(
-            "the run of rank 0, which hosts the coordinator, is over",
-            hint="submit the job again",
-            code="oci-main-run-over",
-        )
+        message = "the run of rank 0, which hosts the coordinator, is over"
+        raise UsageError(message, hint="submit the job again", code="oci-main-run-over")
     if len(there) > num_wanted:
         spare = tuple(there[max(1, num_wanted) :])
         named = ", ".join(run.name for run in spare)

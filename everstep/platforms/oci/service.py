@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from everstep.errors import PermanentError
-from everstep.platforms.oci.access import Access, status_of, told
+from everstep.platforms.oci.access import Access, open_access, status_of, told
 from everstep.platforms.oci.runs import OVER, OciRun, RunNames
 from everstep.platforms.oci.search import MAX_RECORDS, LogRecord, SearchWindow, TooLarge, record_of
 from everstep.waiting import wait_until
@@ -26,7 +27,7 @@ class Jobs:
     @classmethod
     def open(cls, access: Access) -> Jobs:
         with told("open the Data Science service"):
-            return cls(access.jobs())
+            return cls(access.client("data_science", "DataScienceClient"))
 
     def create(self, body: Mapping[str, Any]) -> str:
         """The Job's OCID, once it accepts runs."""
@@ -104,7 +105,7 @@ class Logs:
     @classmethod
     def open(cls, access: Access) -> Logs:
         with told("open the Logging Search service"):
-            return cls(access.logs())
+            return cls(access.client("loggingsearch", "LogSearchClient"))
 
     def search(self, query: str, window: SearchWindow) -> list[LogRecord]:
         from oci.exceptions import ServiceError
@@ -128,7 +129,22 @@ class Logs:
 def cidr_of(access: Access, subnet: str) -> str:
     """The subnet's network; nodes have addresses outside of it, too."""
     with told(f"look at the subnet {subnet}"):
-        return str(access.networks().get_subnet(subnet).data.cidr_block)
+        return str(access.client("core", "VirtualNetworkClient").get_subnet(subnet).data.cidr_block)
+
+
+def read_secrets(wanted: Mapping[str, str], endpoint: str) -> dict[str, str]:
+    """Of a vault, read by a node as its own job run (resource principal). `wanted`: OCIDs by the names of variables."""
+    if not wanted:
+        return {}
+    opened = open_access("resource_principal", "", endpoint)
+    with told("open the Vault service"):
+        client = opened.client("secrets", "SecretsClient")
+    found = {}
+    for name, ocid in wanted.items():
+        with told(f"read the secret {name} ({ocid})"):
+            content = client.get_secret_bundle(ocid).data.secret_bundle_content.content
+        found[name] = base64.b64decode(content).decode()
+    return found
 
 
 def _rfc3339(at: float) -> str:

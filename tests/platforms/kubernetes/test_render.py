@@ -19,8 +19,8 @@ from everstep.platforms.base import SubmitRequest, Ticket
 from everstep.platforms.kubernetes.facts import fleet_node, job_status
 from everstep.platforms.kubernetes.fleet import Owner, pod_of, token_secret
 from everstep.platforms.kubernetes.names import ObjectNames
-from everstep.platforms.kubernetes.rbac import shared_rbac
 from everstep.platforms.kubernetes.render import PART_BYTES, render
+from everstep.platforms.kubernetes.security import shared_rbac
 from everstep.storage.code_archive import Code
 from lab.refused import refused
 

@@ -8,7 +8,7 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.jobs import submitted
-from everstep.jobs.submit import prepare, submit
+from everstep.jobs.submitted import prepare, submit
 
 JOB = "entrypoint: train.py\nname: api\nplatform: local\nenv: {EVERSTEP_NURSERY: 'off'}\n"
 SCRIPT = "import signal\nprint('hello', flush=True)\nsignal.pause()\n"

@@ -10,7 +10,7 @@ import yaml
 
 from everstep.job_file.load import load_file
 from everstep.platforms.base import SubmitRequest, Ticket
-from everstep.platforms.oci import OciPlatform
+from everstep.platforms.oci.platform import OciPlatform
 from everstep.platforms.oci.runs import OciRun, RunNames, decide_end, decide_scale, decide_status
 from everstep.platforms.oci.search import (
     LAST_LINE,

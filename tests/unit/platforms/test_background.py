@@ -5,9 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from everstep.platforms import background_process, inside_allocation
+from everstep.platforms import background_process
+from everstep.platforms.base import JobRecord
+from everstep.platforms.batch_queue import status_inside
 from everstep.platforms.cluster_folder import ClusterFolder
-from everstep.platforms.job_records import JobRecord
 from everstep.platforms.local import LocalPlatform
 from everstep.storage import private_file
 from lab.refused import refused
@@ -31,7 +32,7 @@ def test_a_process_is_ended_once_and_is_gone(tmp_path: Path) -> None:
 def test_a_job_of_another_machine_is_not_said_to_have_failed(tmp_path: Path) -> None:
     natives = {**background_process.describe(1, 1.0), "host": "elsewhere"}
     record = record_of(tmp_path, natives)
-    for status in (LocalPlatform().status(record), inside_allocation.status(record, ClusterFolder(tmp_path))):
+    for status in (LocalPlatform().status(record), status_inside(record, ClusterFolder(tmp_path))):
         assert (status.state, status.is_over) == ("unknown", False)
         assert "it runs on elsewhere" in status.reason
     with refused("job-on-another-host"):

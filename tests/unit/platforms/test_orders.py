@@ -13,9 +13,9 @@ from everstep.errors import UsageError
 from everstep.job_file.load import load
 from everstep.job_file.order import NodeOrder, order_of, policy_of
 from everstep.job_file.secret import parse_secret
-from everstep.platforms import job_records
-from everstep.platforms.job_records import JobRecord
-from everstep.platforms.secrets import refuse_foreign, resolve
+from everstep.jobs import submitted
+from everstep.jobs.submitted import resolve
+from everstep.platforms.base import JobRecord, refuse_foreign
 from lab.refused import refused
 
 AWKWARD = ["two words", "it's", 'a "quote"', "new\nline", "", "ünï"]
@@ -87,55 +87,55 @@ def record(number: int, **changes: object) -> JobRecord:
 
 
 def test_a_job_is_found_by_any_of_its_ids(home: Path) -> None:
-    job_records.save(record(1))
-    job_records.save(record(22))
-    assert [each.id for each in job_records.load_all()] == ["train-22", "train-1"]
+    submitted.save(record(1))
+    submitted.save(record(22))
+    assert [each.id for each in submitted.load_all()] == ["train-22", "train-1"]
     for wanted in ("train-22", "native.22", "run.22", "train-2"):
-        assert job_records.find(wanted) == record(22)
+        assert submitted.find(wanted) == record(22)
     assert oct((home / "submitted" / "train-1.json").stat().st_mode & 0o777) == "0o600"
     assert os.stat(home / "submitted").st_mode & 0o077 == 0
 
 
 def test_a_name_means_the_newest_job_of_that_name(home: Path) -> None:
-    job_records.save(record(1))
-    job_records.save(record(12))
-    assert job_records.find("train").id == "train-12"
-    job_records.save(record(12, end=("succeeded", "")))
-    assert job_records.find("train").id == "train-1", "the only one that is not over"
-    job_records.save(record(1, end=("failed", "")))
-    assert job_records.find("train").id == "train-12"
+    submitted.save(record(1))
+    submitted.save(record(12))
+    assert submitted.find("train").id == "train-12"
+    submitted.save(record(12, end=("succeeded", "")))
+    assert submitted.find("train").id == "train-1", "the only one that is not over"
+    submitted.save(record(1, end=("failed", "")))
+    assert submitted.find("train").id == "train-12"
 
 
 def test_an_id_that_is_none_or_several_is_an_error(home: Path) -> None:
-    job_records.save(record(1))
-    job_records.save(record(12))
+    submitted.save(record(1))
+    submitted.save(record(12))
     with refused("job-id-ambiguous"):
-        job_records.find("trai")
+        submitted.find("trai")
     with refused("job-record-missing"):
-        job_records.find("other")
+        submitted.find("other")
 
 
 def test_a_job_that_could_not_be_remembered_is_not_submitted(home: Path) -> None:
     home.write_text("a file")
     with refused("job-records-not-writable"):
-        job_records.make_ready()
+        submitted.check_records()
 
 
 def test_what_checkpoints_remember_of_a_job_is_no_record(home: Path, tmp_path: Path) -> None:
     index.remember_job(tmp_path / "checkpoints")
-    job_records.save(record(1))
-    assert job_records.load_all() == [record(1)]
+    submitted.save(record(1))
+    assert submitted.load_all() == [record(1)]
 
 
 def test_a_damaged_record_is_named_and_hides_no_other(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    job_records.save(record(1))
+    submitted.save(record(1))
     (home / "submitted" / "bad.json").write_text("{}")
-    assert [each.id for each in job_records.load_all()] == ["train-1"]
+    assert [each.id for each in submitted.load_all()] == ["train-1"]
     assert "bad.json is not a job record" in caplog.text
 
 
 def test_of_several_jobs_of_a_name_the_one_that_is_not_over_is_meant(home: Path) -> None:
-    job_records.save(record(1, end=("succeeded", "done")))
-    job_records.save(record(2))
-    job_records.save(record(3, end=("failed", "died")))
-    assert job_records.find("train").id == "train-2"
+    submitted.save(record(1, end=("succeeded", "done")))
+    submitted.save(record(2))
+    submitted.save(record(3, end=("failed", "died")))
+    assert submitted.find("train").id == "train-2"

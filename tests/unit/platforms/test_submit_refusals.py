@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from everstep.errors import UsageError
-from everstep.jobs.submit import prepare
+from everstep.jobs.submitted import prepare
 
 
 def test_a_search_is_not_run_as_one_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

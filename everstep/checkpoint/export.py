@@ -16,7 +16,7 @@ from everstep.checkpoint.image import ITEM_BYTES, Piece, TensorMeta, safetensors
 from everstep.checkpoint.manifest import Manifest
 from everstep.checkpoint.policy import Found
 from everstep.checkpoint.strict_json import broken_text
-from everstep.checkpoint.tensor_files import Part, locate, open_files, parse_state
+from everstep.checkpoint.tensor_files import TensorPart, locate, open_files, parse_state
 from everstep.errors import UsageError
 from everstep.storage import private_file
 from everstep.storage.base import Storage
@@ -63,7 +63,7 @@ def _choose(metas: list[TensorMeta], only: str) -> list[tuple[str, TensorMeta]]:
     return sorted(chosen, key=lambda pair: -ITEM_BYTES[pair[1].dtype])
 
 
-def _copy(storage: Storage, part: Part, meta: TensorMeta, out: int, at: int) -> None:
+def _copy(storage: Storage, part: TensorPart, meta: TensorMeta, out: int, at: int) -> None:
     for source, target, size in runs(part.piece, meta.shape, ITEM_BYTES[meta.dtype]):
         for done in range(0, size, _COPY_BYTES):
             data = storage.read(part.file.name, part.entry.start + source + done, min(_COPY_BYTES, size - done))

@@ -144,7 +144,7 @@ class TensorFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TensorPart:
     """Where bytes of a tensor are, and which block of it they are."""
 
     file: TensorFile
@@ -168,7 +168,7 @@ def _open(storage: Readable, manifest: Manifest, file: FileRecord) -> TensorFile
     return TensorFile(file=file, name=name, path=path, head=head, entries=entries)
 
 
-def locate(metas: Sequence[TensorMeta], files: Sequence[TensorFile], uri: str) -> list[list[Part]]:
+def locate(metas: Sequence[TensorMeta], files: Sequence[TensorFile], uri: str) -> list[list[TensorPart]]:
     """For each tensor the parts that make it up: one, or the blocks of a sharded one. No entry is left over."""
     by_name: dict[str, list[tuple[TensorFile, TensorEntry]]] = {}
     sharded = {meta.name for meta in metas if meta.is_sharded}
@@ -182,16 +182,16 @@ def locate(metas: Sequence[TensorMeta], files: Sequence[TensorFile], uri: str) -
     return located
 
 
-def _parts(meta: TensorMeta, found: Sequence[tuple[TensorFile, TensorEntry]], uri: str) -> list[Part]:
+def _parts(meta: TensorMeta, found: Sequence[tuple[TensorFile, TensorEntry]], uri: str) -> list[TensorPart]:
     for file, entry in found:
         if entry.dtype != meta.dtype:
             broken(file.path, f"{entry.name[:80]!r} has type {entry.dtype}, expected {meta.dtype}")
         if not meta.is_sharded and entry.shape != meta.shape:
             broken(file.path, f"{meta.name[:80]!r} has shape {list(entry.shape)}, expected {list(meta.shape)}")
     if meta.is_sharded:
-        parts = [Part(file, entry, _piece(entry, meta, file.path)) for file, entry in found]
+        parts = [TensorPart(file, entry, _piece(entry, meta, file.path)) for file, entry in found]
         _check_tiling([part.piece for part in parts], meta, uri)
         return parts
     if len(found) != 1:
         broken(uri, f"tensor {meta.name[:80]!r} is in {len(found)} files, expected 1")
-    return [Part(*found[0], Piece(start=(0,) * len(meta.shape), shape=meta.shape))]
+    return [TensorPart(*found[0], Piece(start=(0,) * len(meta.shape), shape=meta.shape))]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import click
 
 from everstep.cli.options import SCRIPT_LAST, command, refuse, refuse_others, say
@@ -19,16 +22,40 @@ def run(options: RunOptions) -> int:
 
     Options go before SCRIPT; words after it are passed to the script."""
     if options.file is not None:
-        from everstep.cli.submitted import submit_file
-
         refuse_others(("file", *_OF_JOB_FILES), because="-f FILE has all settings")
-        return submit_file(options)
+        return _submit(options, options.file)
     if options.script is None:
         raise click.UsageError("give SCRIPT, or a job file with -f")
     refuse(_OF_JOB_FILES, because="it needs a job file: -f FILE")
     from everstep.jobs.script import run_script
 
     return run_script(options, options.script)
+
+
+def _submit(options: RunOptions, file: Path) -> int:
+    from everstep.job_file.tree import dump
+    from everstep.jobs import submitted
+
+    changes, platform = options.changes, options.platform
+    if str(file) == "-":
+        prepared = submitted.prepare_text(sys.stdin.read(), changes, platform=platform, name="stdin")
+    else:
+        prepared = submitted.prepare(file, changes, platform=platform)
+    for note in prepared.notes:
+        say(note)
+    if options.dry_run:
+        text = prepared.request.text
+        click.echo(text, nl=not text.endswith("\n"))
+        return 0
+    record = submitted.submit(prepared, say)
+    click.echo(dump(submitted.ids_of(record)), nl=False)
+    sys.stdout.flush()
+    say(f"watch it with: everstep watch {record.id}")
+    if not options.follow:
+        return 0
+    from everstep.cli.submitted import watch_to_end
+
+    return watch_to_end(record)
 
 
 @command(JoinOptions, context_settings=SCRIPT_LAST, no_args_is_help=True)

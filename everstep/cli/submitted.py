@@ -18,7 +18,6 @@ from everstep.cli.tables import print_json, table
 from everstep.errors import EverstepError, UsageError
 from everstep.job_file.tree import dump
 from everstep.jobs import submitted
-from everstep.jobs.options import RunOptions
 from everstep.platforms.base import JobRecord, JobStatus
 from everstep.settings import setting
 
@@ -64,41 +63,21 @@ def _leave(code: int) -> int:
     os._exit(code)
 
 
-def submit_file(options: RunOptions) -> int:
-    """`everstep run -f`."""
-    changes, platform = options.changes, options.platform
-    if str(options.file) == "-":
-        prepared = submitted.prepare_text(sys.stdin.read(), changes, platform=platform, name="stdin")
-    else:
-        prepared = submitted.prepare(options.file or Path(), changes, platform=platform)
-    for note in prepared.notes:
-        say(note)
-    if options.dry_run:
-        text = prepared.request.text
-        click.echo(text, nl=not text.endswith("\n"))
-        return 0
-    record = submitted.submit(prepared, say)
-    click.echo(dump(submitted.ids_of(record)), nl=False)
-    sys.stdout.flush()
-    say(f"watch it with: everstep watch {record.id}")
-    return _leave(_watch(record) if options.follow else 0)
-
-
 @command(JobOptions, no_args_is_help=True)
 def watch(options: JobOptions) -> int:
     """Follow a submitted job until it ends. Exit code 0 if it succeeds. Ctrl-C stops watching, not the job."""
-    return _leave(_watch(submitted.find(options.job)))
+    return watch_to_end(submitted.find(options.job))
 
 
-def _watch(record: JobRecord) -> int:
+def watch_to_end(record: JobRecord) -> int:
     try:
         _print_lines(record, follows=True)
     except KeyboardInterrupt:
         say(f"{record.id} continues; `everstep cancel {record.id}` ends it")
-        return 130
+        return _leave(130)
     status = submitted.end_of(record)
     say(f"{record.id} {status.state}: {status.reason}")
-    return 0 if status.state == "succeeded" else 1
+    return _leave(0 if status.state == "succeeded" else 1)
 
 
 @command(LogsOptions, no_args_is_help=True)

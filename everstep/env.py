@@ -106,7 +106,7 @@ HOME = _variable(
 ORDER = _variable(
     "ORDER",
     _BY_PLATFORM,
-    "The order for the processes of a [submitted job](jobs.md), as JSON without secrets, or the path of such a file",
+    "The order for the processes of a [submitted job](jobs.md), as JSON without secrets, or the path of a file with it",
 )
 SECRETS_FILE = _variable(
     "SECRETS_FILE",

@@ -34,74 +34,74 @@ _BY_AGENT, _BY_PLATFORM = "set by the agent", "set by the platform"
 COORDINATOR = _variable(
     "COORDINATOR",
     "none: train alone",
-    "URL of the coordinator. Passed to workers; `run`, `join` and `status` read it too",
+    "URL of the coordinator. Passed to workers; `run`, `join`, and `status` read it too",
 )
 TOKEN = _variable(
     "TOKEN",
     "none",
     "The bearer token, or [one per role](security.md#tokens-and-roles) separated by spaces. "
-    "Not passed to workers: they get a file",
+    "Not passed to workers; they get a file",
 )
 TOKEN_FILE = _variable(
-    "TOKEN_FILE", "none", "File with the tokens instead, one per line; refused if others can read it"
+    "TOKEN_FILE", "none", "File with the tokens, one per line; rejected if others can read it"
 )
 STORE = _variable(
     "STORE",
     "none",
-    "URL of the store of `everstep serve`, like `--store`. Set a URL with a password this way: all users of the "
-    "machine can read a command line",
+    "Store URL for `everstep serve`, like `--store`. Use it for a URL with a password, because all users of the "
+    "machine can read command lines",
 )
 CA = _variable(
     "CA",
-    "those of the system",
-    "File with the certificate (PEM) that signed the coordinator's, for `https://` URLs. Passed to workers",
+    "the system's certificates",
+    "PEM file with the certificate that signed the coordinator's certificate, for `https://` URLs. Passed to workers",
 )
 JOB = _variable("JOB", "`job`", "ID of the job. Passed to workers; `join` and `status` read it too")
 WORKER = _variable("WORKER", _BY_AGENT, "ID of this worker")
 ADDRESS = _variable(
     "ADDRESS",
     "the address that leads to the coordinator",
-    "Address at which peers reach this worker. Passed to workers if `--address` is given",
+    "Address where peers reach this worker. Passed to workers if you set `--address`",
 )
 EVENTS = _variable(
     "EVENTS",
     "`JOB/events.jsonl` in the log folder",
-    "File that events are appended to; without it and without an agent, no events are written",
+    "File to append events to. Without it and without an agent, no events are written",
 )
-CHECK_EVENTS = _variable("CHECK_EVENTS", "none", "`1`: emitting an event that is not declared fails; for tests")
+CHECK_EVENTS = _variable("CHECK_EVENTS", "none", "`1`: emitting an undeclared event fails (for tests)")
 MAX_WORKERS = _variable(
-    "MAX_WORKERS", _BY_AGENT, "Largest number of workers that the job may have: the default of `micro_batches`"
+    "MAX_WORKERS", _BY_AGENT, "Maximum number of workers in the job; the default for `micro_batches`"
 )
-BOARD = _variable("BOARD", _BY_AGENT, "File of the worker's progress page, shared with its agent")
+BOARD = _variable("BOARD", _BY_AGENT, "File with the worker's progress page, shared with its agent")
 SAVER = _variable(
     "SAVER",
     _BY_AGENT,
     "Socket of the node's saver, which keeps states in memory and writes them ([checkpoints](checkpoints.md)). "
-    "Without it, workers write",
+    "Without it, workers write the states themselves",
 )
 NURSERY = _variable(
     "NURSERY",
     "none",
-    "`off`: every worker is a new process; otherwise workers are forks of a process that has imported torch "
+    "`off`: start every worker as a new process. Otherwise, workers are forked from a process that has imported torch "
     "([nursery](concepts/nursery.md))",
 )
 COORDINATOR_DEADLINE = _variable(
     "COORDINATOR_DEADLINE_S",
     "`600`",
-    "Time in seconds that workers and agents wait for a missing coordinator before they stop; for workers, at most "
+    "Number of seconds that workers and agents wait for a missing coordinator before they stop. For workers, at most "
     "`fence_s`",
 )
 EXPERIMENT = _variable(
     "EXPERIMENT",
     "none",
-    "File with the job file's content, as JSON: `hyperparameters`, `searcher`, `name`, … Passed to workers; "
+    "JSON file with the content of the job file: `hyperparameters`, `searcher`, `name`, … Passed to workers; "
     "`everstep.get_cluster_info()` reads it",
 )
 HOME = _variable(
     "HOME",
     "`~/.local/share/everstep`",
-    "Folder of this user's submitted jobs, tokens of runs, and checkpoints of the Trainer by UUID; `get_checkpoint` "
-    "puts their code there",
+    "Folder for this user's submitted jobs, run tokens, and Trainer checkpoints by UUID; `get_checkpoint` "
+    "puts the checkpoints' code there",
 )
 ORDER = _variable(
     "ORDER",
@@ -111,25 +111,25 @@ ORDER = _variable(
 SECRETS_FILE = _variable(
     "SECRETS_FILE",
     _BY_PLATFORM,
-    "0600 file with the job's secrets, as JSON: variables of the workers; or its URI in a bucket",
+    "File (mode 0600) with the job's secrets as JSON, to be set as worker variables; or the file's URI in a bucket",
 )
 OCI_SECRETS = _variable(
     "OCI_SECRETS",
     _BY_PLATFORM,
-    "Secrets in a vault of [OCI](guides/oci.md), `NAME=OCID,NAME=OCID`; each node reads them",
+    "Secrets in an [OCI](guides/oci.md) vault, as `NAME=OCID,NAME=OCID`; each node reads them",
 )
 OCI_ENDPOINT = _variable(
-    "OCI_ENDPOINT", "that of the region", "URL of OCI's services, for nodes; `platform.oci.endpoint`"
+    "OCI_ENDPOINT", "the region's endpoint", "URL of the OCI services, for nodes; `platform.oci.endpoint`"
 )
 NETWORK = _variable(
-    "NETWORK", "the one that leads out", "CIDR of the network where nodes meet, for a first node with several networks"
+    "NETWORK", "the one that leads out", "CIDR of the nodes' network, for a first node with several networks"
 )
 DEADLINE = _variable(
     "DEADLINE",
     _BY_PLATFORM,
-    "Unix time at which the platform takes the node away; it leaves `checkpoint.grace` earlier",
+    "Unix time when the platform ends the node; the node leaves `checkpoint.grace` earlier",
 )
-SET_UP = _variable("SET_UP", _BY_AGENT, "`1`: the job's setup lines have run")
+SET_UP = _variable("SET_UP", _BY_AGENT, "`1`: the job's setup lines have already run")
 
 
 # --- the environment as a whole -------------------------------------------------------------------

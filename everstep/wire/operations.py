@@ -110,55 +110,55 @@ class Operations:
 
     @operation("GET", HEALTH, READ_ONLY)
     def check(self) -> wire.Health:
-        """Is the coordinator up, does it accept the token, and what time is it there?"""
+        """Check that the coordinator is up and accepts the token, and get its time."""
 
     @operation("GET", "/v1/openapi.json", READ_ONLY)
     def openapi(self) -> dict[str, Any]:
-        """The whole protocol as OpenAPI 3.1, for tools; the tests hold the service to it."""
+        """Get the whole protocol as OpenAPI 3.1, for tools; the tests check the service against it."""
 
     @operation("GET", "/v1/code/{digest}", WORKER)
     def code(self, digest: PathName) -> bytes:
-        """Node: the tarball of a submitted job's code, by its SHA-256."""
+        """Node: get a submitted job's code as a tarball, by its SHA-256."""
 
     @operation("PUT", _JOB, USER)
     def create_job(self, spec: wire.JobSpec) -> wire.JobView:
-        """Create the job, or find it as it is."""
+        """Create the job, or return it unchanged if it exists."""
 
     @operation("GET", _JOB, READ_ONLY)
     def view(self, *, is_brief: bool = False) -> wire.JobView:
-        """The job and its workers; `is_brief` leaves out the workers, for callers that poll."""
+        """Get the job and its workers; `is_brief` omits the workers, for callers that poll."""
 
     @operation("POST", f"{_JOB}/stop", USER)
     def stop(self, message: wire.Stop) -> None:
-        """End the job for this reason."""
+        """Stop the job for this reason."""
 
     @operation("GET", f"{_JOB}/generations/{{number}}", READ_ONLY)
     def generation(self, number: Count) -> wire.GenerationView:
-        """The members of a generation, and where to reach them."""
+        """Get the members of a generation and their addresses."""
 
     @operation("POST", f"{_JOB}/workers", WORKER)
     def reserve(self, message: wire.ReserveWorker) -> wire.ReservedWorker:
-        """Agent: reserve a worker id; no id is used twice."""
+        """Agent: reserve a worker ID; IDs are never reused."""
 
     @operation("POST", f"{_AGENT}/report", WORKER)
     def report(self, agent: PathName, message: wire.AgentReport) -> wire.AgentOrders:
-        """Agent: the state of a node and its workers; replies which attempt to start or end, whom to kill. Held."""
+        """Agent: report a node and its workers. Reply: which attempt to start or end, which workers to kill. Held."""
 
     @operation("POST", f"{_AGENT}/leave", WORKER)
     def agent_leaves(self, agent: PathName, message: wire.AgentLeave) -> None:
-        """Agent: the node leaves in good order, with all its workers."""
+        """Agent: the node leaves cleanly, with all its workers."""
 
     @operation("POST", f"{_WORKER}/exited", WORKER)
     def exited(self, worker: PathName, message: wire.WorkerExit) -> None:
-        """Agent: the process is gone for certain, with this exit code, in this micro-batch."""
+        """Agent: confirm that the process has ended, with its exit code and micro-batch."""
 
     @operation("POST", f"{_WORKER}/announce", WORKER)
     def announce(self, worker: PathName, message: wire.Announce) -> wire.Announced:
-        """Worker: the process is up, can be reached here, and will form or join a generation."""
+        """Worker: the process is up, is reachable here, and will form or join a generation."""
 
     @operation("POST", f"{_WORKER}/watch", WORKER)
     def watch(self, worker: PathName, message: wire.Watch) -> wire.Watched:
-        """Worker: heartbeat; replies what changed. Held."""
+        """Worker: send a heartbeat. Reply: what changed. Held."""
 
     @operation("POST", f"{_WORKER}/arrive", WORKER)
     def arrive(self, worker: PathName, message: wire.Arrive) -> wire.Arrived:
@@ -166,39 +166,39 @@ class Operations:
 
     @operation("POST", f"{_WORKER}/broken", WORKER)
     def broken(self, worker: PathName, message: wire.Broken) -> None:
-        """Worker: a collective failed, the generation closes; with `is_fatal` (members only) the job stops."""
+        """Worker: a collective failed; closes the generation. `is_fatal` (members only) stops the job."""
 
     @operation("POST", f"{_WORKER}/settled", WORKER)
     def settled(self, worker: PathName, message: wire.Settled) -> None:
-        """Worker: it holds the state of this generation."""
+        """Worker: the worker holds the state of this generation."""
 
     @operation("POST", f"{_WORKER}/leave", WORKER)
     def leave(self, worker: PathName, message: wire.Leave) -> wire.Left:
-        """Worker: wants to end after its committed step. Held until it is released."""
+        """Worker: ask to leave after the committed step. Held until the worker is released."""
 
     @operation("POST", f"{_WORKER}/lease", WORKER)
     def report_and_lease(self, worker: PathName, message: wire.LeaseRequest) -> wire.Leased:
-        """Worker: samples done, returned and failed; replies with leases for more. Held while others hold all."""
+        """Worker: report samples done, returned, and failed. Reply: new leases. Held while others hold all samples."""
 
     @operation("GET", f"{_JOB}/datasets", READ_ONLY)
     def datasets(self) -> wire.Datasets:
-        """The progress of each dataset, by epoch, and the shards that failed."""
+        """Get the progress of each dataset by epoch, and the failed shards."""
 
     @operation("PUT", _DATASET, WORKER)
     def register_dataset(self, dataset: PathName, spec: wire.DatasetSpec) -> wire.DatasetView:
-        """Worker: register the dataset, or find it as it is; 409 if it was registered with other numbers."""
+        """Worker: register the dataset, or return it if it exists; 409 if it was registered with other numbers."""
 
     @operation("GET", f"{_DATASET}/checkpoint", READ_ONLY)
     def shard_checkpoint(self, dataset: PathName) -> wire.ShardCheckpoint:
-        """Worker: what is done, to be saved with the model."""
+        """Worker: get the samples done, to save with the model."""
 
     @operation("POST", f"{_DATASET}/restore", WORKER)
     def restore_shards(self, dataset: PathName, message: wire.RestoreShards) -> wire.DatasetView:
-        """Worker: from now on this is done and nothing else; all leases are void."""
+        """Worker: replace the record of samples done; all leases become void."""
 
     @operation("POST", f"{_JOB}/metrics", WORKER)
     def report_metrics(self, message: wire.MetricReports) -> None:
-        """Worker: results of a fit, durable before the reply; a later report of the same kind and batch replaces it."""
+        """Worker: report results of a fit, durable before the reply; the last report of a kind and batch counts."""
 
     @operation("GET", f"{_JOB}/metrics", READ_ONLY)
     def metrics(
@@ -206,7 +206,7 @@ class Operations:
         since: Annotated[int, Bounds(ge=-MOST_REPORTS, le=MAX_INT)] = 0,
         limit: Annotated[int, Bounds(ge=1, le=MOST_REPORTS)] = 100,
     ) -> wire.MetricsView:
-        """Reports kept after `since` (a view's `last`), oldest first; a negative `since` asks for the newest ones."""
+        """Get the reports after `since` (a view's `last`), oldest first; a negative `since` gets the newest ones."""
 
 
 def declared(operations: type[Operations]) -> tuple[Operation, ...]:

@@ -19,15 +19,15 @@ class Policy:
     """The settings of a job that the coordinator decides by. All times in seconds."""
 
     start_nodes: int = setting(
-        1, "Number of nodes that the first start waits for, up to `start_s`", option="--nnodes", least=1
+        1, "Wait for this many nodes at the first start, up to `start_s`", option="--nnodes", least=1
     )
     start_workers: int = setting(
-        1, "Number of workers that the first generation waits for", option="--nproc-per-node", least=1
+        1, "Wait for this many workers before the first generation", option="--nproc-per-node", least=1
     )
     start_s: float = setting(
         60.0,
         "Wait this long for all workers at the start",
-        details="It counts from the first arrival; then the job starts with `min_workers` or more",
+        details="The time counts from the first arrival; after it, the job starts with at least `min_workers`",
         least=0,
         section="elastic",
     )
@@ -42,7 +42,7 @@ class Policy:
     heartbeat_s: float = setting(
         1.0,
         "Interval between heartbeats of workers and agents",
-        details="A worker's watch call is held at most this long, then repeated",
+        details="The coordinator holds a worker's watch call for at most this long; then the worker repeats it",
         above=0,
         section="health",
     )
@@ -56,13 +56,13 @@ class Policy:
     arrive_s: float = setting(
         2.0,
         "After a loss, wait this long for survivors to arrive",
-        details="A survivor inside a micro-batch has as long as `hang_s` allows",
+        details="A survivor that is computing a micro-batch gets up to `hang_s`",
         least=0,
         section="elastic",
     )
     stall_s: float = setting(
         5.0,
-        "Assume a cut network once all members have waited for each other this long",
+        "Assume a network split once all members have waited for each other this long",
         details="The wait must also exceed 5 times the longest wait so far. Before the first step the limit is 6 times "
         "as long",
         least=0,
@@ -78,7 +78,7 @@ class Policy:
     fence_s: float = setting(
         600.0,
         "Stop a worker that has been cut off from the coordinator this long",
-        details=f"When all members are out of reach, others continue only after this time ({_FENCING})",
+        details=f"If all members are unreachable, other workers continue only after this time ({_FENCING})",
         least=0,
         section="elastic",
     )
@@ -111,8 +111,8 @@ class Policy:
     )
     undecided_s: float = setting(
         5.0,
-        "Treat workers that have not joined after this long as classic ones",
-        details=f"They do not use ElasticTrainer: a node that joins a {_CLASSIC} job restarts all workers",
+        "Treat workers that have not joined after this long as classic",
+        details=f"They do not use ElasticTrainer. A node that joins a {_CLASSIC} job restarts all workers",
         least=0,
         section="elastic",
     )
@@ -127,7 +127,7 @@ class Policy:
     silence_s: float | None = setting(
         None,
         "Dump stacks and restart all workers after this long without output",
-        details=f"Applies to {_CLASSIC} workers, when none of them printed anything",
+        details=f"Applies to {_CLASSIC} workers, if none of them has printed anything",
         option="--hang-timeout",
         least=0,
         section="health",
@@ -142,8 +142,8 @@ class Policy:
     shard_lease_s: float = setting(
         60.0,
         "Give a silent worker's samples to others after this long",
-        details=f"Applies to {_CLASSIC} workers that neither asked nor reported. Leases of a worker in a generation "
-        "follow its heartbeats (`lease_s`)",
+        details=f"Applies to {_CLASSIC} workers that neither requested nor reported samples. In a generation, "
+        "a worker's leases depend on its heartbeats (`lease_s`)",
         above=0,
         section="shards",
     )
@@ -157,7 +157,7 @@ class Policy:
     straggler_factor: float = setting(
         4.0,
         "Treat a lease as slow at this multiple of the median age",
-        details="When nothing else is left, its worker is asked to return the samples that it has not begun",
+        details="When no other samples are left, the coordinator asks its worker to return those not started yet",
         least=1,
         section="shards",
     )

@@ -79,7 +79,12 @@ def __getattr__(name: str) -> Any:
     from everstep.errors import hide_our_frames
 
     hide_our_frames()
-    value = getattr(importlib.import_module(home), name)
+    try:
+        value = getattr(importlib.import_module(home), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(f"everstep.{name} needs torch: pip install torch", name="torch") from None
     globals()[name] = value
     return value
 

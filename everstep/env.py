@@ -42,9 +42,7 @@ TOKEN = _variable(
     "The bearer token, or [one per role](security.md#tokens-and-roles) separated by spaces. "
     "Not passed to workers; they get a file",
 )
-TOKEN_FILE = _variable(
-    "TOKEN_FILE", "none", "File with the tokens, one per line; rejected if others can read it"
-)
+TOKEN_FILE = _variable("TOKEN_FILE", "none", "File with the tokens, one per line; rejected if others can read it")
 STORE = _variable(
     "STORE",
     "none",

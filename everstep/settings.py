@@ -35,8 +35,10 @@ class Setting:
         return self.option or f"--{name.replace('_', '-')}"
 
     def variables_of(self, name: str) -> tuple[str, ...]:
+        """The environment variables that set it. A setting of the job file has one by its name."""
         word = self.option_of(name).removeprefix("--").replace("-", "_").upper()
-        return (f"PET_{word}", *self.variables) if self.is_torchruns else self.variables
+        own = (f"EVERSTEP_POLICY_{name.upper()}",) if self.section else ()
+        return (*((f"PET_{word}",) if self.is_torchruns else ()), *own, *self.variables)
 
     def problem(self, name: str, value: Any) -> str | None:
         """Why this value is refused."""

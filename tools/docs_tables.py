@@ -28,14 +28,16 @@ Rows = Callable[[Any], Iterator[str]]
 
 
 def policy_rows(kind: Any) -> Iterator[str]:
-    yield "| field | option | job file | default | meaning |"
-    yield "| --- | --- | --- | --- | --- |"
+    yield "| field | option | job file | variable | default | meaning |"
+    yield "| --- | --- | --- | --- | --- | --- |"
     declared = settings_of(kind)
     for each in fields(kind):
         setting = declared[each.name]
         key = f"`{setting.section}.{each.name}`" if setting.section else ""
         meaning = ". ".join(filter(None, [setting.text, setting.details]))
-        yield f"| `{each.name}` | `{setting.option_of(each.name)}` | {key} | `{each.default}` | {meaning} |"
+        variable = " ".join(f"`{name}`" for name in setting.variables_of(each.name))
+        row = (f"`{each.name}`", f"`{setting.option_of(each.name)}`", key, variable, f"`{each.default}`", meaning)
+        yield f"| {' | '.join(row)} |"
 
 
 def variable_rows(_: Any) -> Iterator[str]:

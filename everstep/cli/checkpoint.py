@@ -73,6 +73,9 @@ def checkpoint() -> None:
 def list_checkpoints(options: ListOptions) -> None:
     """List the checkpoints of a folder or bucket, oldest first, with their problems."""
     uri = options.uri
+    if "://" not in uri and not Path(uri).expanduser().is_dir():
+        hint = "give the folder that the script saves to, or a URI such as s3://bucket/prefix"
+        raise UsageError(f"there is no folder {uri}", hint=hint, code="checkpoint-folder-missing")
     with closing(open_storage(uri)) as storage:
         found = find(storage)
         runs = [] if found else _runs_below(storage)
@@ -158,8 +161,8 @@ def export_checkpoint(options: ExportOptions) -> None:
 
 @command(PruneOptions, name="prune")
 def prune_checkpoints(options: PruneOptions) -> None:
-    """Delete the checkpoints that are not kept. Without options: by the rule that the newest checkpoint was saved
-    with."""
+    """Delete checkpoints that the retention rule does not keep. Without options, that is the rule of the newest
+    checkpoint."""
     is_dry = options.dry_run
     names = ("keep_latest", "keep_best", "metric", "mode")
     given: dict[str, Any] = {name: value for name in names if (value := getattr(options, name)) is not None}

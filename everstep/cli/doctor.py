@@ -33,8 +33,8 @@ _STYLES = {OK: "green", WARNING: "yellow", ERROR: "bold red"}
 
 @command(DoctorOptions)
 def doctor(options: DoctorOptions) -> int:
-    """Check whether this machine is fit to train. With --nnodes, started on each node: check all nodes and the network
-    between them."""
+    """Check whether this machine is ready to train. With --nnodes, run it on every node to check all nodes and the
+    network between them."""
     if options.nodes.max == 1:
         found = {socket.gethostname(): _look_here(options)}
         _print(found, options)

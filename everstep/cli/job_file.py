@@ -26,7 +26,7 @@ class ConvertOptions:
 
 @command(ConvertOptions, no_args_is_help=True)
 def convert(options: ConvertOptions) -> None:
-    """Print a job file of ADS, Determined or DLRover, or a command of ElasticDL, as a job file of Everstep.
+    """Convert an ADS, Determined or DLRover job file, or an ElasticDL command, to an Everstep job file.
 
     FILE is a path, - for stdin, or a command: -- elasticdl train …"""
     loaded = _loaded(options.source, options.changes)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 
@@ -16,17 +17,17 @@ _COMMANDS = {  # name: (module, one line for --help; "" hides it)
     "run": ("run", "Train: run SCRIPT on this machine, or a job file (-f) on any platform."),
     "join": ("run", "Add this node to a running job."),
     "status": ("status", "Show a job, or how it ended."),
-    "doctor": ("doctor", "Check whether this machine, or all nodes, are fit to train."),
+    "doctor": ("doctor", "Check whether this machine, or every node, is ready to train."),
     "checkpoint": ("checkpoint", "List, show, verify, export and prune checkpoints."),
     "serve": ("serve", "Run a coordinator."),
     "init": ("project", "Write the files of a new project."),
     "build": ("project", "Build the job's image with docker."),
-    "convert": ("job_file", "Convert a job file of ADS, Determined or DLRover, or a command of ElasticDL."),
+    "convert": ("job_file", "Convert an ADS, Determined or DLRover job file, or an ElasticDL command."),
     "schema": ("job_file", "Print the JSON schema of the job file."),
     "list": ("submitted", "List the jobs that you have submitted."),
     "watch": ("submitted", "Follow a submitted job until it ends."),
     "logs": ("submitted", "Print the output of a submitted job."),
-    "show-config": ("submitted", "Show a submitted job as a job file, and where its parts are."),
+    "show-config": ("submitted", "Show a submitted job as a job file, with the location of its parts."),
     "scale": ("submitted", "Change the number of nodes of a running job."),
     "cancel": ("submitted", "End a submitted job and clean up after it."),
     "node": ("run", ""),
@@ -45,6 +46,13 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"everstep.cli.{_COMMANDS[cmd_name][0]}")
         command: click.Command = module.COMMANDS[cmd_name]
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _COMMANDS and (close := difflib.get_close_matches(args[0], _COMMANDS, n=1)):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

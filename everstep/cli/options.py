@@ -149,7 +149,9 @@ def _type(kind: type[Any], declared: Setting) -> click.ParamType[Any]:
     if kind in (int, float) and (declared.least, declared.above, declared.most) != (None, None, None):
         ranges = click.IntRange if kind is int else click.FloatRange
         least = declared.least if declared.above is None else declared.above
-        return ranges(least, declared.most, min_open=declared.above is not None)  # type: ignore[arg-type]
+        made = ranges(least, declared.most, min_open=declared.above is not None)  # type: ignore[arg-type]
+        made.name = "whole number" if kind is int else "number"  # in click's errors
+        return made
     return _TYPES[kind]
 
 

@@ -36,7 +36,7 @@ class InitOptions:
     folder: Path = setting(Path(), "Folder of the project", is_argument=True, metavar="[DIR]")
     framework: str = setting("pytorch", "Framework of the training script", metavar="NAME")
     platform: str | None = setting(
-        None, "Platform that the job file names; oci: files in ADS's layout", also=("-b",), metavar="NAME"
+        None, "Platform for the job file; oci writes files in the ADS layout", also=("-b",), metavar="NAME"
     )
     force: bool = setting(False, "Overwrite existing files")
 
@@ -48,23 +48,27 @@ class BuildOptions:
     )
     image: str | None = setting(
         None,
-        "Name of the image; default: that in the job file, or the job's name",
+        "Name of the image; default: from the job file, or the job's name",
         metavar="NAME",
         variables=("IMAGE_NAME",),
     )
     tag: str | None = setting(
-        None, "Tag of the image; default: that in its name, or latest", also=("-t",), metavar="TAG", variables=("TAG",)
+        None,
+        "Tag of the image; default: the tag in the image name, or latest",
+        also=("-t",),
+        metavar="TAG",
+        variables=("TAG",),
     )
-    dockerfile: str | None = setting(None, "Path of the Dockerfile; default: as in the job file", metavar="FILE")
+    dockerfile: str | None = setting(None, "Path of the Dockerfile; default: from the job file", metavar="FILE")
     build_arg: tuple[str, ...] = setting((), "Build argument for the Dockerfile; repeatable", metavar="KEY=VALUE")
     push: bool = setting(False, "Push the image too", also=("-p",))
-    dry_run: bool = setting(False, "Print the commands, and run none")
+    dry_run: bool = setting(False, "Print the commands without running them")
 
 
 @command(InitOptions)
 def init(options: InitOptions) -> int:
-    """Write the files of a new project to DIR: script, job file, Dockerfile and more, ready to run. Existing files
-    stay, unless forced."""
+    """Write the files of a new project to DIR: script, job file, Dockerfile and more, ready to run. Keeps
+    existing files unless you use --force."""
     folder, platform = options.folder, options.platform
     if options.framework not in FRAMEWORKS:
         raise UsageError(f"--framework={options.framework} is not known", hint="pytorch", code="framework-unknown")

@@ -20,7 +20,7 @@ _VARIABLES = (
 def run(options: RunOptions) -> int:
     """Train: run SCRIPT on this machine, or a job file (-f) on any platform. Training survives the loss of workers.
 
-    Options go before SCRIPT; words after it are passed to the script."""
+    Put options before SCRIPT; everything after SCRIPT is passed to it."""
     if options.file is not None:
         refuse_others(("file", *_OF_JOB_FILES), because="-f FILE has all settings")
         return _submit(options, options.file)
@@ -60,7 +60,7 @@ def _submit(options: RunOptions, file: Path) -> int:
 
 @command(JoinOptions, context_settings=SCRIPT_LAST, no_args_is_help=True)
 def join(options: JoinOptions) -> int:
-    """Add this node to a running job: start workers of SCRIPT here and watch them."""
+    """Add this node to a running job: start workers for SCRIPT here and watch them."""
     from everstep.jobs.script import join_job
 
     return join_job(options)

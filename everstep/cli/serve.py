@@ -18,7 +18,7 @@ class ServeOptions:
     port: int = setting(7070, "Port to listen on; 0: any free one", metavar="PORT")
     store: str = setting(
         "sqlite:///everstep.db",
-        f"Store of the coordinator: sqlite:///FILE or postgresql://…; give a URL with a password by {env.STORE}",
+        f"Store of the coordinator: sqlite:///FILE or postgresql://…; use {env.STORE} for a URL with a password",
         metavar="URL",
         variables=(env.STORE,),
         shows_default=False,
@@ -29,9 +29,9 @@ class ServeOptions:
         metavar="FILE",
         variables=(env.TOKEN_FILE,),
     )
-    ready_file: Path | None = setting(None, "Write the URL to this file once calls are answered", metavar="FILE")
+    ready_file: Path | None = setting(None, "Write the URL to this file once the coordinator is ready", metavar="FILE")
     tls_cert: Path | None = setting(
-        None, "Certificate (PEM) for https, with the certificates between it and its CA", metavar="FILE"
+        None, "TLS certificate (PEM), including any intermediate certificates", metavar="FILE"
     )
     tls_key: Path | None = setting(
         None, "Key of the certificate (PEM), readable only by you, without a passphrase", metavar="FILE"
@@ -41,7 +41,7 @@ class ServeOptions:
 
 @command(ServeOptions)
 def serve(options: ServeOptions) -> None:
-    """Run a coordinator: the service where workers and agents meet."""
+    """Run a coordinator: the service that workers and agents connect to."""
     write_token(options.token_file)
     serve_coordinator(
         options.host,

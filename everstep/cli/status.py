@@ -29,7 +29,7 @@ _LOOK_BACK = 50  # reports, to find the newest of training and of validation
 
 @dataclass(frozen=True, kw_only=True)
 class StatusOptions(CoordinatorOptions):
-    submitted: str | None = setting(None, "A submitted job", is_argument=True, metavar="[ID]")
+    id: str | None = setting(None, "A run or a submitted job", is_argument=True, metavar="[ID]")
     coordinator: str | None = setting(
         None,
         "URL of the coordinator; default: that of the newest run in the log folder",
@@ -37,7 +37,7 @@ class StatusOptions(CoordinatorOptions):
         variables=(env.COORDINATOR,),
     )
     job: str | None = setting(
-        None, "ID of the job; default: the newest in the log folder", metavar="ID", variables=(env.JOB,)
+        None, "ID of the job; default: the newest run in the log folder", metavar="ID", variables=(env.JOB,)
     )
     log_dir: Path = setting(Path("runs"), "Folder with the logs of runs", metavar="DIR", variables=("PET_LOG_DIR",))
     json: bool = setting(False, "Print JSON instead of a table")
@@ -48,11 +48,13 @@ def status(options: StatusOptions) -> None:
     """Show a job: its workers and the coordinator's last decision, or how it ended. Without options: the newest job of
     this folder.
 
-    ID is a submitted job: its ID here, its ID on the platform, or its name."""
-    if options.submitted is not None:
+    ID is that of a run in the log folder, or of a submitted job: its ID here, its ID on the platform, or its name."""
+    if options.id is not None and (run := next(run_record.newest_first(options.log_dir, options.id), None)):
+        _print_run(*run, options.token_file, is_json=options.json)
+    elif options.id is not None:
         from everstep.cli.submitted import print_submitted
 
-        print_submitted(options.submitted, is_json=options.json)
+        print_submitted(options.id, is_json=options.json)
     elif options.coordinator is None:
         _print_run(*_newest(options.log_dir, options.job), options.token_file, is_json=options.json)
     elif options.job is None:

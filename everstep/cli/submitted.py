@@ -29,7 +29,9 @@ class JobOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LogsOptions(JobOptions):
-    rank: int | None = setting(None, "Only the lines of the worker with this rank at the time", metavar="RANK", least=0)
+    rank: int | None = setting(
+        None, "Only lines of the worker that had this rank when it printed them", metavar="RANK", least=0
+    )
     worker: str | None = setting(None, "Only the lines of this worker, such as w1", metavar="NAME")
     follow: bool = setting(False, "Print the job's output until it ends")
 
@@ -139,7 +141,9 @@ def print_submitted(wanted: str, *, is_json: bool) -> None:
 
 @command(ShowConfigOptions, name="show-config", no_args_is_help=True)
 def show_config(options: ShowConfigOptions) -> None:
-    """Show a submitted job as a job file, and where its parts are; by its ID, or by the output of `run` (-f)."""
+    """Show a submitted job as a job file, with the location of its parts.
+
+    Select it by ID, or by the output of `run` (-f)."""
     if options.job is not None and options.file is None:
         record = submitted.find(options.job)
     elif options.job is None and options.file is not None:

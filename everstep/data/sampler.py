@@ -68,8 +68,8 @@ class ElasticDistributedSampler(DistributedSampler[int]):
     def __iter__(self) -> Iterator[int]:
         if self._source is not None:
             raise UsageError(
-                "this sampler follows a trainer's loader, which reads by its plan: it cannot be iterated by itself",
-                hint="iterate the loader; for another loader make another sampler",
+                "this sampler belongs to a trainer's loader and cannot be iterated",
+                hint="iterate over the loader instead; for another loader, make another sampler",
                 code="sampler-follows-loader",
             )
         self._lay_out(self._next)

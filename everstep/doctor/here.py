@@ -33,7 +33,7 @@ def judge_here(facts: Facts, *, has_peers: bool = False) -> list[Finding]:
 def _torch(facts: Facts) -> Finding:
     torch = facts.torch
     if torch.problem:
-        return error("torch", f"cannot be imported: {torch.problem}", "pip install 'everstep[torch]'")
+        return error("torch", f"cannot be imported: {torch.problem}", "pip install torch")
     found = re.match(r"(\d+)\.(\d+)", torch.version)
     if found and (int(found[1]), int(found[2])) < LEAST_TORCH:
         least = ".".join(map(str, LEAST_TORCH))

@@ -19,7 +19,7 @@ class Registry:
             return
         if name in self._objects:
             raise UsageError(
-                f"two objects are registered as {name!r}", hint="give each its own name", code="registered-name-taken"
+                f"two objects are registered as {name!r}", hint="give each a unique name", code="registered-name-taken"
             )
         if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
             raise UsageError(

@@ -40,7 +40,11 @@ def job_id(options: MultiNodeOptions) -> str:
         return new_job_id(rendezvous.rdzv_id)
     if rendezvous.endpoint is None and options.coordinator is None:
         hint = "give all of them the same --rdzv-endpoint HOST:PORT, or --coordinator URL and --job ID"
-        raise UsageError(f"{num_nodes} nodes, but no place to meet", hint=hint, code="meeting-place-missing")
+        raise UsageError(
+            f"--nnodes allows {num_nodes} nodes, but they have no address to meet at",
+            hint=hint,
+            code="meeting-place-missing",
+        )
     if rendezvous.rdzv_id is None and rendezvous.endpoint is None:
         message = "several nodes at one coordinator need a name for their job"
         raise UsageError(message, hint="--job ID or --rdzv-id ID", code="job-name-missing")

@@ -58,7 +58,7 @@ class NodeOptions(CoordinatorOptions):
     node_rank: int | None = torchruns(None, "Rank of this node, if the nodes are numbered", panel=NODES, metavar="N")
     address: str | None = torchruns(
         None,
-        "Address at which other nodes reach this one; found automatically if not given",
+        "Address where other nodes reach this node; default: detected",
         option="--local-addr",
         also=("--address",),
         panel=NODES,
@@ -139,7 +139,7 @@ class ScriptOptions(NodeOptions):
     )
     keep_warm: float = setting(
         0.0,
-        "Keep a process with torch imported for this many seconds, so that the next run starts at once",
+        "Keep a process with torch loaded for this many seconds so the next run starts faster",
         panel=WORKERS,
         metavar="S",
         least=0,
@@ -158,7 +158,7 @@ class RunOptions(MultiNodeOptions, ScriptOptions):
     )
     platform: str | None = setting(
         None,
-        "Platform to run on: local, compose, kubernetes, slurm, pbs or oci; default: as in the file",
+        "Platform to run on: local, compose, kubernetes, slurm, pbs or oci; default: from the file",
         also=("-b",),
         panel=JOB_FILES,
         metavar="NAME",
@@ -210,7 +210,7 @@ class RunOptions(MultiNodeOptions, ScriptOptions):
     start_method: str | None = torchruns(None, "Each worker has its own interpreter", panel=NO_EFFECT, metavar="NAME")
     event_log_handler: str | None = torchruns(None, "All events are in events.jsonl", panel=NO_EFFECT, metavar="NAME")
     run_path: bool = torchruns(False, "SCRIPT runs in its own process", panel=NO_EFFECT)
-    logs_specs: str | None = torchruns(None, "Refused: plug-ins are not loaded", panel=NO_EFFECT, metavar="NAME")
+    logs_specs: str | None = torchruns(None, "Rejected: plug-ins are not supported", panel=NO_EFFECT, metavar="NAME")
     numa_binding: str | None = torchruns(None, "Workers are not bound to cores", panel=NO_EFFECT, metavar="NAME")
 
     policy: Mapping[str, float | int] = field(default_factory=dict)  # the fields of Policy that were given

@@ -15,7 +15,8 @@ from everstep.launcher.machine import count_cpus, count_gpus
 from everstep.launcher.node import worker_command
 from everstep.launcher.starter import Starter
 
-_OURS = ("--dry-run", "--follow")  # few scripts have these, and people put them last
+# Few scripts have these, and people put them last.
+_OURS = {"--dry-run", "--follow", "--nproc-per-node", "--nnodes", "--rdzv-endpoint", "--rdzv-id", "--max-restarts"}
 
 
 def run_script(options: RunOptions, script: str) -> int:
@@ -67,5 +68,5 @@ def check_script(script: str, args: Sequence[str], *, is_module: bool, is_progra
     return tuple(
         f"{word} comes after the script and is passed to it; options of everstep go before the script"
         for word in args
-        if word in _OURS
+        if word.partition("=")[0].replace("_", "-") in _OURS
     )

@@ -124,7 +124,8 @@ def event_line(event: Mapping[str, Any], *, is_log: bool = False) -> str | None:
     name, is_from_coordinator = event["event"], "job" in event
     if name == SETTLED and event["rank"] == 0:
         who = f"; {event['worker']} is rank 0 of {event['size']}" if "worker" in event else ""
-        return f"generation {event['generation']} trains with {event['size']} workers from step {event['step']}{who}"
+        workers = f"{event['size']} worker{'s' * (event['size'] != 1)}"
+        return f"generation {event['generation']} trains with {workers} from step {event['step']}{who}"
     if name == SETTLED and is_log and "worker" in event:
         return f"{event['worker']} is rank {event['rank']} of {event['size']}"
     if name == WAITING:

@@ -176,7 +176,7 @@ def parse_num_workers(text: str, *, num_gpus: int, num_cpus: int) -> int:
         raise UsageError(problem, hint="a number, auto or cpu", code="nproc-without-gpu")
     if number < 1:
         hint = "a number from 1, or auto, gpu, cpu"
-        raise UsageError(f"--nproc-per-node={text} gives no worker", hint=hint, code="nproc-not-positive")
+        raise UsageError(f"--nproc-per-node={text} is not a number of workers", hint=hint, code="nproc-not-positive")
     return number
 
 
@@ -247,9 +247,9 @@ def notes_on(
         raise UsageError(problem, hint=hint, code="logs-specs-unsupported")
     notes = {
         "--monitor-interval changes nothing: ends are seen at once": monitor_interval is not None,
-        "--start-method changes nothing: each worker is a process with an interpreter of its own": bool(start_method),
+        "--start-method has no effect: each worker has its own interpreter": bool(start_method),
         "--event-log-handler changes nothing: all events are in events.jsonl": event_log_handler not in (None, "null"),
-        "--run-path changes nothing: the script is run by python in a process of its own": is_run_path,
+        "--run-path has no effect: Python runs the script in its own process": is_run_path,
         "--numa-binding changes nothing: workers are not bound; numactl can be, by --no-python": bool(numa_binding),
     }
     return tuple(note for note, is_told in notes.items() if is_told)

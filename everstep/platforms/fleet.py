@@ -92,7 +92,7 @@ def decide_fleet(nodes: Sequence[FleetNode], wanted: int, *, now: float) -> Flee
             remove=tuple(each.name for each in spare),
         )
     if len(present) == wanted:
-        return FleetOrders(reason=f"{wanted} nodes, as wanted")
+        return FleetOrders(reason=f"{wanted} node{'s' * (wanted != 1)}, as wanted")
     useless = _useless_in_a_row(nodes)
     if len(useless) >= MAX_SHORT_LIVES:
         last = useless[-1]

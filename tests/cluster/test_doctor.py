@@ -54,7 +54,7 @@ def test_this_machine_is_examined(tmp_path: Path) -> None:
 def test_an_error_is_an_exit_code_and_a_way_out(tmp_path: Path) -> None:
     code, found = doctor(home=tmp_path, PYTHON_EXEC="/bin/false")
     assert code == 1
-    assert (found["torch"]["level"], found["torch"]["hint"]) == ("error", "pip install 'everstep[torch]'")
+    assert (found["torch"]["level"], found["torch"]["hint"]) == ("error", "pip install torch")
 
 
 def test_the_table_is_for_people(tmp_path: Path) -> None:

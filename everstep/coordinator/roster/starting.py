@@ -56,11 +56,12 @@ def _decide_next(roster: Roster, now: float) -> Starting:
         )
     is_first = roster.attempt.number < 0
     if is_first and len(chosen) < policy.start_nodes and now < (deadline := roster.nodes_at + policy.start_s):
-        return Starting("waits-for-start", f"{len(chosen)} of {policy.start_nodes} nodes are there", next_look=deadline)
+        return Starting("waits-for-start", f"{len(chosen)} of {policy.start_nodes} nodes have come", next_look=deadline)
     last_call = roster.nodes_at + policy.last_call_s
+    nodes = f"{len(chosen)} node{'s' * (len(chosen) != 1)}"
     num_here = len(chosen) + len(fit_nodes(roster).left_out)  # these have come too: they are not waited for
     if (policy.max_nodes is None or num_here < policy.max_nodes) and now < last_call:
-        return Starting("last-call", f"{len(chosen)} nodes are there; more may come", next_look=last_call)
+        return Starting("last-call", f"{nodes}; more may come", next_look=last_call)
     chosen = sorted(chosen[: policy.max_nodes], key=_place)
     if len(_within_limit(roster, chosen)) < len(chosen):
         num = len(roster.workers) + sum(node.num_workers for node in chosen)
@@ -69,8 +70,7 @@ def _decide_next(roster: Roster, now: float) -> Starting:
         )
     why = f" after: {roster.attempt.reason}" if roster.attempt.number >= 0 else ""
     size = sum(node.num_workers for node in chosen)
-    nodes = f"{len(chosen)} node{'s' * (len(chosen) != 1)}"
-    reason = f"attempt {roster.attempt.number + 1} with {size} workers on {nodes}{why}"
+    reason = f"attempt {roster.attempt.number + 1} with {size} worker{'s' * (size != 1)} on {nodes}{why}"
     return Starting("begins", reason, begins_on=tuple(chosen))
 
 
@@ -128,7 +128,7 @@ def _wait_for_nodes(roster: Roster, candidates: Sequence[Node], chosen: Sequence
     if not candidates and roster.attempt.number < 0:
         return Starting("none-present", "no node is there yet")
     cut = "" if len(chosen) == len(candidates) else f" ({len(candidates) - len(chosen)} more cannot be reached by all)"
-    what = f"{len(chosen)} of at least {policy.min_nodes} nodes are there{cut}"
+    what = f"{len(chosen)} of at least {policy.min_nodes} nodes have come{cut}"
     if now >= deadline:
         return Starting("none-came", f"{what}, and none came for {policy.join_s:.0f} s", stops=True)
     return Starting("waits-for-nodes", what, next_look=deadline)

@@ -47,6 +47,8 @@ def begin(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def image(engine: Mapping[str, str], python_base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = begin(tmp_path_factory.mktemp("image") / "guide")
+    wanted = folder / "oci_dist_training_artifacts" / "pytorch" / "v1" / "environment.yaml"
+    wanted.write_text(wanted.read_text().replace("      - ocifs\n", ""))  # half a gigabyte, and no index to get it from
     built = everstep("build", "--build-arg", f"BASE={python_base}", folder=folder, **engine, **SEED_IMAGE)
     assert built.returncode == 0, built.stderr
     yield built.stdout.strip()

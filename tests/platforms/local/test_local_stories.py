@@ -51,7 +51,7 @@ def test_a_job_ends_when_its_time_is_up(submit: Callable[..., Submitted]) -> Non
 
 def test_a_killed_coordinator_takes_its_nodes_along_and_that_is_said(submit: Callable[..., Submitted]) -> None:
     job = submit(entrypoint=LONG)
-    job.wait_said(r"trains with 1 workers")
+    job.wait_said(r"trains with 1 worker ")
     record = json.loads((job.folder / "home" / "submitted" / f"{job.id}.json").read_text())
     os.kill(record["natives"]["pid"], signal.SIGKILL)
     until(lambda: not processes_of(job.id), lambda: f"left behind: {processes_of(job.id)}")

@@ -15,6 +15,7 @@ import everstep
 from everstep.checkpoint.index import checkpoint_uuid
 from everstep.cli.main import app
 from everstep.errors import CheckpointBroken, EverstepError, UsageError
+from lab.refused import refused
 
 
 @pytest.fixture
@@ -49,7 +50,11 @@ def test_list_shows_all_and_why_they_are_kept(folder: Path) -> None:
     run.parent.mkdir(parents=True)
     folder.rename(run)
     assert "itself; runs below it: mine-abc123/1" in call("list", folder.parent / "runs")[1]
-    assert call("list", folder.parent / "nothing") == (0, f"no checkpoints in {folder.parent / 'nothing'}\n")
+    empty = folder.parent / "empty"
+    empty.mkdir()
+    assert call("list", empty) == (0, f"no checkpoints in {empty}\n")
+    with refused("checkpoint-folder-missing", UsageError):
+        call("list", folder.parent / "nowhere")
 
 
 def test_show_tells_the_manifest_and_the_tensors(folder: Path) -> None:

@@ -71,8 +71,17 @@ def test_it_is_in_the_docs() -> None:
     shown = in_a_world_with_one_more(
         "from tools.docs_tables import DOCS, with_tables\nprint(with_tables(DOCS / 'configuration.md', Policy))"
     )
-    row = "| `patience_s` | `--patience-s` | `health.patience_s` | `7.5` | Wait this long for nothing in particular |"
-    assert row in shown.splitlines()
+    names = "| `patience_s` | `--patience-s` | `health.patience_s` | `EVERSTEP_POLICY_PATIENCE_S` | `7.5` |"
+    assert f"{names} Wait this long for nothing in particular |" in shown.splitlines()
+
+
+def test_it_is_an_environment_variable() -> None:
+    shown = in_a_world_with_one_more(
+        "import os\nos.environ['EVERSTEP_POLICY_PATIENCE_S'] = '1'\n"
+        "from everstep.cli.main import app\n"
+        "app(['run', 'train.py'])"
+    )
+    assert "Invalid value for '--patience-s': 1.0 is not in the range x>=2" in shown
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

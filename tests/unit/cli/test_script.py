@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from everstep.cli.main import app
 from everstep.errors import UsageError
 from everstep.jobs.script import check_script
 
@@ -40,5 +42,14 @@ def test_a_job_file_goes_with_an_option(tmp_path: Path) -> None:
 def test_an_option_of_ours_that_stands_too_late_is_remarked(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
-    (note,) = check_script(str(script), ["--dry-run"], is_module=False, is_program=False)
-    assert note.startswith("--dry-run comes after the script")
+    for word in ("--dry-run", "--nproc_per_node=3"):
+        (note,) = check_script(str(script), [word, "--epochs=3"], is_module=False, is_program=False)
+        assert note.startswith(f"{word} comes after the script")
+
+
+def test_a_misspelled_command_gets_a_suggestion() -> None:
+    assert "No such command 'runn'. Did you mean 'run'?" in CliRunner().invoke(app, ["runn", "train.py"]).output
+
+
+def test_a_value_of_the_wrong_kind_is_named_plainly() -> None:
+    assert "'abc' is not a valid number." in CliRunner().invoke(app, ["run", "--lease-s", "abc", "train.py"]).output

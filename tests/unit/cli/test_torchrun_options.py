@@ -148,7 +148,7 @@ def test_gpus_that_are_not_there_are_refused() -> None:
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "many", "", "xpu", "²"])
 def test_a_number_of_workers_that_makes_no_sense_is_refused(wrong: str) -> None:
-    with pytest.raises(UsageError, match="gives no worker"):
+    with pytest.raises(UsageError, match="is not a number of workers"):
         parse_num_workers(wrong, num_gpus=0, num_cpus=2)
 
 

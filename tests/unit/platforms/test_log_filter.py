@@ -11,7 +11,7 @@ LOG = [
     "everstep: w0 is rank 1 of 2",
     "[w0] a",
     "[w1] b",
-    "everstep: generation 2 trains with 1 workers from step 7; w0 is rank 0 of 1",
+    "everstep: generation 2 trains with 1 worker from step 7; w0 is rank 0 of 1",
     "[w0] c",
 ]
 

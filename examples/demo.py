@@ -40,18 +40,20 @@ Event = dict[str, Any]
 
 def main() -> int:
     console = Console(highlight=False)
-    console.print(f"[bold]Fashion-MNIST: {STEPS} steps of 6 micro-batches on 3 workers. One of them will be killed.\n")
+    console.print(f"[bold]Fashion-MNIST: {STEPS} steps of 6 micro-batches on 3 workers. One of them will be killed.")
+    console.print("Starting a coordinator and three workers …\n")
     with tempfile.TemporaryDirectory(prefix="everstep-demo-") as folder:
         quiet_events = Path(folder) / "undisturbed.jsonl"
         arguments = ["--epochs", str(EPOCHS), "--pause-s", str(PAUSE_S)]
         with Cluster(SCRIPT, arguments, workers=3) as cluster, Show(console, cluster, quiet_events) as show:
-            show.say("starting w0, w1 and w2 (importing torch)")
+            show.say("w0, w1 and w2 import torch")
             kill_one(cluster, show)
             add_one(cluster, show)
             with undisturbed_run(quiet_events) as other:
                 show.say("starting an undisturbed run for comparison: the same script in a single process")
                 show.until(lambda: cluster.events("agent.ended"))
                 disturbed = cluster.finish().outputs[0]
+                show.say("waiting for the undisturbed run")
                 show.until(lambda: other.poll() is not None)
         undisturbed = next(event for event in read(quiet_events) if event["event"] == "result")
     return compare(console, disturbed, undisturbed)
@@ -69,13 +71,14 @@ def kill_one(cluster: Cluster, show: Show) -> None:
     first = cluster.events("step.committed", generation=lambda number: number > generation)[0]
     show.say(
         f"[bold green]the survivors committed step {first['step']} {first['t'] - killed:.3f} s after the kill[/]"
-        f" (a step usually takes {usual_s:.3f} s)"
+        f" (a step usually takes {usual_s:.3f} s)",
+        first["t"],
     )
 
 
 def add_one(cluster: Cluster, show: Show) -> None:
+    show.say("[bold blue]adding a worker[/]; training continues while it imports torch")
     (newcomer,) = cluster.add()
-    show.say(f"[bold blue]adding {newcomer}[/]; training continues while it imports torch")
     show.until(lambda: cluster.events("regroup.settled", worker=newcomer) or cluster.events("job.finished"))
     joined = cluster.events("regroup.settled", worker=newcomer)
     if not joined:

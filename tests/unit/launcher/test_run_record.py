@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from everstep.cli.main import app
 from everstep.launcher import run_record
 from everstep.launcher.run_record import FINISHED, INTERRUPTED, LEFT, RUNNING, RunRecord
 from everstep.process import started_at
@@ -70,3 +72,10 @@ def test_a_damaged_record_is_none(tmp_path: Path) -> None:
     (tmp_path / "j-1" / "run.json").write_text('{"job": "j", "unheard": 1}')
     assert run_record.read(tmp_path / "j-1") is None
     assert list(run_record.newest_first(tmp_path)) == []
+
+
+def test_status_finds_a_run_by_its_id(tmp_path: Path) -> None:
+    for job in ("one", "two"):
+        run_record.write(tmp_path / job, replace(GONE, job=job, state=FINISHED))
+    shown = CliRunner().invoke(app, ["status", "one", "--log-dir", str(tmp_path)])
+    assert shown.exit_code == 0 and shown.output.startswith("one: finished")

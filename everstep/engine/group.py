@@ -6,7 +6,7 @@ an operation must stay as it is until its work has ended or the group is still. 
 generation forms its own.
 
 When a connection breaks, gloo ends all operations but those in mid-message: waiting for one of these would never
-end, and nothing wakes it. So waiting is done in threads that can be left behind, and `still` makes sure that gloo
+end, and nothing wakes it. So waiting is done in threads that can be left behind, and `make_still` makes sure that gloo
 touches no memory any more."""
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class Group:
         try:
             return self.unless_broken(call)
         except (OSError, PeerLost) as error:  # OSError: a neighbor's end
-            self.still()
+            self.make_still()
             raise error if isinstance(error, PeerLost) else self._lost(error) from None
 
     def unless_broken(self, call: Callable[[], T]) -> T:
@@ -241,7 +241,7 @@ class Group:
             for work in works:
                 work.wait(timedelta(seconds=WAIT_S))
         except RuntimeError as error:
-            self.still()
+            self.make_still()
             raise self._lost(error) from None
 
     def _lost(self, error: RuntimeError | OSError) -> PeerLost:
@@ -256,7 +256,7 @@ class Group:
         for neighbor in self.neighbors.values():
             neighbor.cut()
 
-    def still(self) -> None:
+    def make_still(self) -> None:
         """Break it, and return when gloo touches no memory any more. Safe from any thread."""
         self.break_()
         with self._changed:

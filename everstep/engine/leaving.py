@@ -32,7 +32,7 @@ class LeaveRequest:
         self._may_leave = may_leave
         threading.Thread(target=self._ask, name="everstep-leave", daemon=True).start()
 
-    def is_granted(self) -> bool:
+    def await_answer(self) -> bool:
         """Wait for the answer. False: the generation closed meanwhile, and this worker is needed in the next one."""
         return self._answer.result()
 

@@ -138,7 +138,7 @@ class Reduction:
         with self._changed:
             self._changed.wait_for(lambda: self.is_done or self._is_aborted)
         if not self.is_done:
-            self.task.group.still()
+            self.task.group.make_still()
             with self._changed:
                 self._changed.wait_for(lambda: self.is_done, DRAIN_S)
                 self._changed.wait_for(lambda: self.is_done or self._is_waiting)
@@ -162,7 +162,7 @@ class Reduction:
             self._failure = error
         finally:
             if self._failure is not None:
-                self.task.group.still()
+                self.task.group.make_still()
             with self._changed:
                 self.is_done = True
                 self._changed.notify_all()

@@ -133,7 +133,7 @@ class Regrouping:
 
         is_agreeing: the script is between two steps, and waits for the others' values."""
         started, request = time.monotonic(), self._leave_request
-        if request is not None and request.is_granted():
+        if request is not None and request.await_answer():
             raise Leaving  # the others continue without this worker
         if self.world is ALONE:
             self.membership.hold(0, self._work.step, self.max_workers)
@@ -347,7 +347,7 @@ class Regrouping:
     def leave(self, reason: str) -> None:
         """Wait until no other worker needs this one's state any more."""
         request = self._leave_request or self.request_leave(reason)
-        while not request.is_granted():
+        while not request.await_answer():
             self.regroup()  # which asks again
             assert self._leave_request is not None
             request = self._leave_request

@@ -69,7 +69,7 @@ class NurseryServer:
         # From here on a lost connection means an agent's end, and there is work to do then.
         libc.prctl(_PR_SET_PDEATHSIG, 0)
         # A scheduler that wants a node back signals all of its processes: the agent needs us until its workers leave.
-        self._on_sigterm = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._former_sigterm = signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def serve(self) -> ForkedWorker | None:
         """Returns in each fork, with what it is to become; in the nursery itself when that is to end."""
@@ -188,7 +188,7 @@ class NurseryServer:
     def _lead_session(self) -> None:
         os.setsid()
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        signal.signal(signal.SIGTERM, self._on_sigterm)
+        signal.signal(signal.SIGTERM, self._former_sigterm)
         if os.getppid() != self._pid:
             os._exit(0)
 

@@ -51,6 +51,7 @@ DOORS: dict[str, tuple[tuple[str, ...], str, dict[str, str]]] = {
             "platforms/kubernetes/forward.py": "a port on loopback, for a tunnel",
         },
     ),
+    "the user's home": (("Path.home", "tempfile.gettempdir", "pwd"), "env.py", {}),
 }
 
 

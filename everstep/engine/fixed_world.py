@@ -90,6 +90,7 @@ class Fixed(LoneMembership):
             store_address=host,
             store_port=port,
             reason="torchrun's world",
+            is_fixed=True,
         )
         check_size(world.size)
         attempt = env.num_restarts()

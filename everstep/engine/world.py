@@ -15,6 +15,7 @@ class World:
     store_port: int = 0
     job: str = ""  # a store that is another job's by now has none of our keys
     reason: str = ""
+    is_fixed: bool = False  # no generation follows: what a peer leaves behind when it ends stays as it is
 
     @property
     def peers(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from itertools import product
 from multiprocessing.connection import Connection
 from typing import Any
@@ -26,7 +27,7 @@ from train import batch, build, digest, make_optimizer, optimizer_state
 
 import everstep
 from everstep.engine import process_engine
-from everstep.engine.fixed_world import LoneMembership
+from everstep.engine.fixed_world import Fixed, LoneMembership
 from everstep.engine.group import Group
 from everstep.engine.reduction import QUICK_S, Reduction
 from everstep.engine.step import Engine
@@ -136,9 +137,18 @@ def lose_a_peer_at_the_end() -> str:
     return "nothing"
 
 
-def come_back_too_late() -> int:
-    """Rank 1 is frozen when all is summed and it has not read the result; rank 0 goes on without it, and writes to that
-    memory again. The steps that each has committed."""
+def come_back_too_late(is_last: bool) -> int:
+    """Rank 1 is frozen when all is summed and it has not read the result; rank 0 ends its connections. If this is not
+    the last generation, it goes on without rank 1, and writes to that memory again. The steps that each has
+    committed."""
+    form = Fixed._form
+
+    def form_one_of_several(membership: Fixed) -> Group:
+        group = form(membership)
+        group.world = replace(group.world, is_fixed=is_last)
+        return group
+
+    Fixed._form = form_one_of_several  # type: ignore[method-assign]
     model = nn.Linear(1, 1)
     trainer = everstep.ElasticTrainer(model, micro_batches=2)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
@@ -153,13 +163,14 @@ def come_back_too_late() -> int:
     def go_on_without(decision: Any) -> None:
         steps[0] += 1
         if rank == "0" and steps[0] == 2:
-            group, block = engine.regrouping.group, engine.work.sum._outbox.block
+            group, block = engine.regrouping.group, engine.work.sum._outbox[0]
             assert group is not None and block is not None
             while process_state(group.neighbors[1].pid) != STOPPED:
                 time.sleep(0.01)
             group.break_()
             time.sleep(2 * QUICK_S)  # such things take a while
-            block.bytes.fill_(0xFF)
+            if not is_last:
+                block.bytes.fill_(0xFF)
             os.kill(group.neighbors[1].pid, signal.SIGCONT)
 
     if rank == "1":
@@ -324,8 +335,9 @@ def main() -> None:
     print(json.dumps({"run": "notes", "sizes": notes, "ends": ends}), flush=True)
     (ends,) = in_world(3, (lose_a_peer_at_the_end, ()))
     print(json.dumps({"run": "a lost peer", "ends": ends}), flush=True)
-    (ends,) = in_world(2, (come_back_too_late, ()))
-    print(json.dumps({"run": "too late", "ends": ends}), flush=True)
+    for is_last in (False, True):
+        (ends,) = in_world(2, (come_back_too_late, (is_last,)))
+        print(json.dumps({"run": "too late", "is_last": is_last, "ends": ends}), flush=True)
     for kind, ends in zip(
         ("rate", "weights"), in_world(2, (drift_apart, ("rate",)), (drift_apart, ("weights",))), strict=True
     ):

@@ -45,6 +45,7 @@ class Route:
         self.operation = operation
         self.is_of_job = not hasattr(handlers, operation.name)  # answered by the job's method of that name
         self.handler = getattr(CoordinatedJob if self.is_of_job else handlers, operation.name)
+        assert not (self.is_of_job and operation.in_query), f"{operation.name} needs a handler for its query"
         # Only a PUT of the job itself may name one that does not exist.
         self.job_at = parts.index("{job}") if "{job}" in parts else None
         self.must_exist = self.job_at is not None and (operation.method, parts[-1]) != ("PUT", "{job}")

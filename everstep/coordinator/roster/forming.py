@@ -222,9 +222,9 @@ def _within(roster: Roster, candidates: list[str], max_workers: int | None) -> l
     if max_workers is None or len(candidates) <= max_workers:
         return candidates
     arrivals = roster.arrivals
-    leader = max(candidates, key=lambda name: (arrivals[name].settled, arrivals[name].step, roster.is_member(name)))
+    first = max(candidates, key=lambda name: (arrivals[name].settled, arrivals[name].step, roster.is_member(name)))
     # Sorting is stable, so that seniority decides among equals.
-    preferred = sorted(candidates, key=lambda name: (name != leader, not roster.is_member(name)))
+    preferred = sorted(candidates, key=lambda name: (name != first, not roster.is_member(name)))
     return by_seniority(roster, preferred[:max_workers])
 
 

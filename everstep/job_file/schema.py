@@ -193,7 +193,7 @@ class CoordinatorSection(Section):
 
 
 class Build(Section):
-    """How `everstep build` makes the image."""
+    """Settings of `everstep build` for the image."""
 
     dockerfile: Text = key("Dockerfile", "Path of the Dockerfile.")
     context: Text = key(".", "Folder to copy to /code.")
@@ -315,14 +315,14 @@ class Job(Section):
     ] = key(Nodes(), "Number of nodes: 2, or MIN:MAX.")
     workers_per_node: Count | Literal["auto", "gpu", "cpu"] | None = key(
         None,
-        "Number of workers on each node; auto, gpu and cpu count on the node. Default: one per resources.gpu, or one.",
+        "Number of workers on each node, or auto, gpu, cpu to count there. Default: one per resources.gpu, or one.",
     )
     resources: Resources = key(Resources(), "Resources of each node.")
     coordinator: CoordinatorSection = key(
         CoordinatorSection(), "Settings of the coordinator, where it runs separately."
     )
     image: Line = key("", "Container image. Without one, each node uses its own Python.")
-    build: Build | None = key(None, "How `everstep build` makes the image.")
+    build: Build | None = key(None, "Settings of `everstep build` for the image.")
     setup: Texts = key((), "Shell lines that each node runs before its agent: module load, …")
     workdir: Text = key(".", "Folder with the code. It is sent to the nodes, and workers start in it.")
     ignore: Text = key(".everstepignore", "File that lists paths not to send, like a .gitignore.")

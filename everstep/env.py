@@ -120,7 +120,7 @@ OCI_ENDPOINT = _variable(
     "OCI_ENDPOINT", "the region's endpoint", "URL of the OCI services, for nodes; `platform.oci.endpoint`"
 )
 NETWORK = _variable(
-    "NETWORK", "the one that leads out", "CIDR of the nodes' network, for a first node with several networks"
+    "NETWORK", "the network of the default route", "CIDR of the nodes' network, for a first node with several networks"
 )
 DEADLINE = _variable(
     "DEADLINE",

@@ -113,9 +113,12 @@ class Nodes(Section):
     """The job starts with `min` nodes and takes up to `max`."""
 
     min: int = key(
-        1, "The job starts with this many nodes. With a range, it pauses below this number.", ge=1, le=_MAX_NODES
+        1,
+        "Number of nodes that the job needs to start. With a range, it pauses below this number.",
+        ge=1,
+        le=_MAX_NODES,
     )
-    max: int = key(1, "The job uses up to this many nodes; more are spares.", ge=1, le=_MAX_NODES)
+    max: int = key(1, "Number of nodes that the job uses at most; more are spares.", ge=1, le=_MAX_NODES)
 
     @model_validator(mode="before")
     @classmethod
@@ -138,15 +141,15 @@ class Nodes(Section):
 class Limits(Section):
     """Upper limits, if higher than the reservation."""
 
-    cpu: Cpus | None = key(None, "CPUs.")
-    memory: Size | None = key(None, "Memory.")
+    cpu: Cpus | None = key(None, "Maximum number of CPUs.")
+    memory: Size | None = key(None, "Maximum amount of memory.")
 
 
 class NodeResources(Section):
     """Resources to reserve."""
 
-    cpu: Cpus | None = key(None, "CPUs: 4, 0.5, 500m.")
-    memory: Size | None = key(None, "Memory: 16Gi.")
+    cpu: Cpus | None = key(None, "Number of CPUs: 4, 0.5, 500m.")
+    memory: Size | None = key(None, "Amount of memory: 16Gi.")
     limits: Limits = key(Limits(), "Upper limits, where the platform distinguishes them from reservations.")
 
     @model_validator(mode="after")
@@ -163,11 +166,11 @@ class NodeResources(Section):
 
 
 class Resources(NodeResources):
-    """Of each node."""
+    """Resources of each node."""
 
-    gpu: int = key(0, "GPUs.", ge=0)
-    gpu_type: Word = key("", "As the platform names it.")
-    shm: Size | None = key(None, "Shared memory (/dev/shm), for data loaders.")
+    gpu: int = key(0, "Number of GPUs.", ge=0)
+    gpu_type: Word = key("", "GPU type, as the platform names it.")
+    shm: Size | None = key(None, "Size of the shared memory (/dev/shm), for data loaders.")
 
     @model_validator(mode="after")
     def _shm_fits(self) -> Resources:
@@ -185,16 +188,16 @@ class Resources(NodeResources):
 class CoordinatorSection(Section):
     """The coordinator, where the platform runs it separately."""
 
-    image: Line = key("", "An image with Everstep; default: the job's.")
-    resources: NodeResources = key(NodeResources(), "Of the coordinator.")
+    image: Line = key("", "Image with Everstep. Default: the job's image.")
+    resources: NodeResources = key(NodeResources(), "Resources of the coordinator.")
 
 
 class Build(Section):
-    """How `everstep build` makes the image."""
+    """Settings of `everstep build` for the image."""
 
-    dockerfile: Text = key("Dockerfile", "Its path.")
-    context: Text = key(".", "The folder that is copied to /code.")
-    args: dict[str, Text] = key({}, "Build arguments; the proxy settings are passed anyway.")
+    dockerfile: Text = key("Dockerfile", "Path of the Dockerfile.")
+    context: Text = key(".", "Folder to copy to /code.")
+    args: dict[str, Text] = key({}, "Build arguments. Proxy settings are always passed.")
     push: bool = key(False, "Push the image after building it.")
 
 
@@ -202,10 +205,10 @@ class Volume(Section):
     """Files mounted into the job. `SOURCE:TARGET[:ro]` is the short form."""
 
     source: Annotated[Text, Field(min_length=1)] = key(
-        ..., "A path of the node, pvc:NAME, nfs:SERVER:/PATH, emptydir, or a URI."
+        ..., "Path on the node, pvc:NAME, nfs:SERVER:/PATH, emptydir, or a URI."
     )
     target: Text = key(..., "Mount point in the job: an absolute path.")
-    readonly: bool = key(False, "Mount it read-only.")
+    readonly: bool = key(False, "Mount the volume read-only.")
 
     @model_validator(mode="after")
     def _is_absolute(self) -> Volume:
@@ -227,10 +230,10 @@ class Volume(Section):
 class Checkpoint(Section):
     """Where checkpoints go. The URI alone is the short form."""
 
-    uri: Text = key("", "A folder that all nodes reach, or s3://bucket/prefix, …")
-    keep_latest: int | None = key(None, "Keep this many of the newest.", ge=0)
-    keep_best: int | None = key(None, "Keep this many of the best.", ge=0)
-    grace: Duration = key(60.0, "Time for a leaving node to save and leave.")
+    uri: Text = key("", "Folder that all nodes can reach, or a URL such as s3://bucket/prefix.")
+    keep_latest: int | None = key(None, "Number of newest checkpoints to keep.", ge=0)
+    keep_best: int | None = key(None, "Number of best checkpoints to keep.", ge=0)
+    grace: Duration = key(60.0, "Time that a leaving node has to save and leave.")
 
 
 def _declared(section: str) -> type[Section]:
@@ -252,26 +255,26 @@ class Elastic(_declared("elastic")):  # type: ignore[misc]
 class HealthSection(_declared("health")):  # type: ignore[misc]
     """When a worker is lost or hung. The same names and defaults as in docs/configuration.md."""
 
-    check: bool = key(False, "Measure all nodes first, and leave out those that fail or are slow.")
+    check: bool = key(False, "Measure all nodes first, and leave out nodes that fail or are slow.")
 
 
 class ShardsSection(_declared("shards")):  # type: ignore[misc]
     """Leased data. The same names and defaults as in docs/configuration.md."""
 
 
-_AS_DETERMINED = "As in Determined; accepted, and not used yet."
+_AS_DETERMINED = "Determined's option; accepted but not used yet."
 
 
 class Searcher(Section):
-    """Which hyperparameters are tried, by Determined's names. `single` is one run with those that are given."""
+    """The hyperparameter search, with Determined's names. `single` is one run with the given hyperparameters."""
 
     name: Literal["single", "random", "grid", "async_halving", "adaptive_asha"] = key(
-        "single", "The method; only single is run yet."
+        "single", "Search method. Only single runs so far."
     )
-    metric: Text | None = key(None, "Decides which checkpoint is best.")
-    smaller_is_better: bool = key(True, "Of the metric.")
+    metric: Text | None = key(None, "Metric that decides which checkpoint is best.")
+    smaller_is_better: bool = key(True, "Whether a smaller value of the metric is better.")
     max_length: Count | dict[Literal["batches", "records", "epochs"], Count] | None = key(
-        None, "How long a trial trains: {batches: 937}, records or epochs."
+        None, "Length of a trial: {batches: 937}, records or epochs."
     )
     max_trials: Count | None = key(None, _AS_DETERMINED)
     max_concurrent_trials: int | None = key(None, _AS_DETERMINED, ge=0)
@@ -292,15 +295,15 @@ class Searcher(Section):
 class Job(Section):
     """One submitted training run."""
 
-    name: Annotated[Line, Field(max_length=200)] = key("", "Of the job; default: the entrypoint's.")
+    name: Annotated[Line, Field(max_length=200)] = key("", "Name of the job. Default: the entrypoint's name.")
     entrypoint: Annotated[
         tuple[Text, ...],
         BeforeValidator(checked(_parse_words), json_schema_input_type=str | list[str | int | float]),
         AfterValidator(checked(_no_launcher)),
         PlainSerializer(_show_words),
-    ] = key(..., "What each worker runs: train.py, -m package.train, or a program; a text or a list.")
-    args: Texts = key((), "Its arguments, passed as written.")
-    env: dict[EnvName, Text] = key({}, "Environment variables.")
+    ] = key(..., "Command that each worker runs: train.py, -m package.train, or a program. A text or a list.")
+    args: Texts = key((), "Arguments of the entrypoint, passed as written.")
+    env: dict[EnvName, Text] = key({}, "Environment variables of the workers.")
     secrets: dict[EnvName, SecretField] = key(
         {}, "Environment variables that are never printed: env:NAME, file:PATH, kubernetes:SECRET/KEY."
     )
@@ -309,37 +312,40 @@ class Job(Section):
         _shorthand(_parse_nodes, int | str | Nodes),
         PlainSerializer(lambda nodes: int(str(nodes)) if nodes.min == nodes.max else str(nodes)),
         AS_WRITTEN,
-    ] = key(Nodes(), "How many: 2, or MIN:MAX.")
+    ] = key(Nodes(), "Number of nodes: 2, or MIN:MAX.")
     workers_per_node: Count | Literal["auto", "gpu", "cpu"] | None = key(
-        None, "A number, or auto, gpu, cpu: counted on the node. Default: one per resources.gpu, or one."
+        None,
+        "Number of workers on each node, or auto, gpu, cpu to count there. Default: one per resources.gpu, or one.",
     )
-    resources: Resources = key(Resources(), "Of each node.")
-    coordinator: CoordinatorSection = key(CoordinatorSection(), "Of the coordinator, where it runs separately.")
-    image: Line = key("", "Container image; without one, the nodes' own Python is used.")
-    build: Build | None = key(None, "How `everstep build` makes the image.")
+    resources: Resources = key(Resources(), "Resources of each node.")
+    coordinator: CoordinatorSection = key(
+        CoordinatorSection(), "Settings of the coordinator, where it runs separately."
+    )
+    image: Line = key("", "Container image. Without one, each node uses its own Python.")
+    build: Build | None = key(None, "Settings of `everstep build` for the image.")
     setup: Texts = key((), "Shell lines that each node runs before its agent: module load, …")
-    workdir: Text = key(".", "The code: sent to the nodes, and where workers start.")
-    ignore: Text = key(".everstepignore", "File that lists what not to send, like a .gitignore.")
+    workdir: Text = key(".", "Folder with the code. It is sent to the nodes, and workers start in it.")
+    ignore: Text = key(".everstepignore", "File that lists paths not to send, like a .gitignore.")
     volumes: tuple[Annotated[Volume, _shorthand(_parse_volume, str | Volume)], ...] = key(
         (), "Files mounted into the job: SOURCE:TARGET[:ro]."
     )
     checkpoint: Annotated[Checkpoint, _shorthand(lambda uri: {"uri": uri}, str | Checkpoint)] = key(
-        Checkpoint(), "Where checkpoints go; the URI alone, or more."
+        Checkpoint(), "Checkpoint settings: the URI alone, or a block."
     )
     restarts: int = key(3, "Replace at most this many workers in the whole job. Lost nodes do not count.", ge=0)
-    time_limit: Duration | None = key(None, "Of the whole job: 1h30m, 1:30:00.")
-    elastic: Elastic = key(Elastic(), "How membership changes.")
+    time_limit: Duration | None = key(None, "Time limit of the whole job: 1h30m, 1:30:00.")
+    elastic: Elastic = key(Elastic(), "Settings for membership changes.")
     health: HealthSection = key(HealthSection(), "Detection of lost and hanging workers.")
-    shards: ShardsSection = key(ShardsSection(), "Leased data.")
-    seed: int = key(0, "Of random streams, for scripts that ask the job.", ge=0)
-    hyperparameters: Json = key({}, "For scripts that ask the job.")
-    data: Json = key({}, "Anything else for scripts that ask the job.")
+    shards: ShardsSection = key(ShardsSection(), "Settings for leased data.")
+    seed: int = key(0, "Seed of random streams, for scripts that read it from the job.", ge=0)
+    hyperparameters: Json = key({}, "Hyperparameters, for scripts that read them from the job.")
+    data: Json = key({}, "Other data, for scripts that read it from the job.")
     searcher: Annotated[Searcher | None, _shorthand(lambda name: {"name": name}, str | Searcher)] = key(
-        None, "Which hyperparameters are tried; a name, or more."
+        None, "Hyperparameter search: a method's name, or a block."
     )
-    labels: dict[str, Text] = key({}, "On what is submitted, where the platform has them.")
+    labels: dict[str, Text] = key({}, "Labels on the submitted objects, where the platform supports labels.")
     platform: Annotated[Platforms, _shorthand(lambda name: {"name": name}, str | Platforms)] = key(
-        Platforms(), "Where to run: a name, or options of one platform or several."
+        Platforms(), "Platform to run on: a name, or options of one or more platforms."
     )
 
     @model_validator(mode="after")

@@ -62,7 +62,8 @@ class WorkerRanks:
 def worker_command(script: str, args: list[str], *, is_module: bool = False, is_program: bool = False) -> list[str]:
     """The command line of a worker: a Python script, a module, or a program as it is."""
     if is_program and is_module:
-        raise UsageError("--module and --no-python exclude each other", hint="give one", code="module-and-no-python")
+        message = "--module and --no-python exclude each other"
+        raise UsageError(message, hint="give one of them", code="module-and-no-python")
     if is_program:
         return [script, *args]
     return [env.value("PYTHON_EXEC") or sys.executable, "-u", *(["-m"] if is_module else []), script, *args]

@@ -70,7 +70,10 @@ def test_a_node_without_the_token_is_told_how_to_get_it(tmp_path: Path) -> None:
         told = nodes.said(stranger)
         assert not any("a-token-of-our-own" in nodes.said(name) for name in result.exit_codes)
     assert f"no token for the coordinator at {nodes.url.removeprefix('http://')}" in told
-    assert f"HINT: set EVERSTEP_TOKEN on all nodes, or let them share the home folder: it is in {tmp_path}" in told
+    assert (
+        f"HINT: set the same EVERSTEP_TOKEN on all nodes, or let them share the home folder: it is in {tmp_path}"
+        in told
+    )
     assert result.exit_codes == {"node1": 0, stranger: 2, "node3": 0}
 
 
@@ -123,9 +126,9 @@ def test_ddp_goes_on_without_a_crashed_host_and_with_it_once_it_is_back() -> Non
         whole = let_step(nodes, 3)
         leader = nodes.wait("ddp.step", size=3, rank=0)["worker"]
         crashed = next(number for number, name in enumerate(names, 1) if leader in nodes.workers_on(name))
-        nodes.crash(crashed)
+        nodes.hosts.crash(crashed)
         fewer = wait_formed(nodes, 2, since=whole)
-        nodes.mend(crashed)
+        nodes.hosts.mend(crashed)
         (back,) = nodes.run(crashed)
         wait_formed(nodes, 3, since=fewer)
         nodes.open_gate(LAST)
@@ -138,9 +141,9 @@ def test_ddp_goes_on_without_a_host_that_is_cut_off_until_it_is_mended() -> None
     with ddp("--nnodes=2:3", *STRICT) as nodes:
         names = nodes.run(1, 2, 3)
         whole = let_step(nodes, 3)
-        nodes.cut(3)
+        nodes.hosts.cut(3)
         fewer = wait_formed(nodes, 2, since=whole)
-        nodes.mend(3)
+        nodes.hosts.mend(3)
         wait_formed(nodes, 3, since=fewer)
         nodes.open_gate(LAST)
         result = nodes.finish_classic()
@@ -151,7 +154,7 @@ def test_ddp_goes_on_without_one_of_two_hosts_that_lost_each_other() -> None:
     with ddp("--nnodes=2:3", *PATIENT) as nodes:
         nodes.run(1, 2, 3)
         whole = let_step(nodes, 3)
-        nodes.cut_between(2, 3)
+        nodes.hosts.cut_between(2, 3)
         wait_formed(nodes, 2, since=whole)
         nodes.open_gate(LAST)
         nodes.finish_classic()
@@ -191,10 +194,10 @@ def test_the_engine_goes_on_over_a_killed_worker_a_crashed_host_and_its_return()
         nodes.kill(victim)
         let_in(nodes, 10, newcomer="w3", size=3)
         nodes.wait("step.committed", size=3, step=12)
-        nodes.crash(3)
+        nodes.hosts.crash(3)
         nodes.open_gate(20)
         nodes.wait("regroup.settled", size=2, step=lambda step: step > 10)
-        nodes.mend(3)
+        nodes.hosts.mend(3)
         (back,) = nodes.run(3)
         let_in(nodes, 30, newcomer="w4", size=3)
         nodes.open_gate(LAST)
@@ -207,10 +210,10 @@ def test_the_engine_goes_on_without_a_host_that_is_cut_off_until_it_is_mended() 
     with engine("--nnodes=3", *STRICT, gates=[20]) as nodes:
         names = nodes.run(1, 2, 3)
         nodes.wait_at_gate(20, "w0", "w1", "w2")
-        nodes.cut(3)
+        nodes.hosts.cut(3)
         nodes.open_gate(20)
         nodes.wait("regroup.settled", size=2, step=20)
-        nodes.mend(3)
+        nodes.hosts.mend(3)
         nodes.open_gate(LAST)
         result = nodes.finish_undisturbed()
     assert {result.exit_codes[name] for name in names[:2]} == {0}
@@ -220,11 +223,11 @@ def test_the_engine_goes_on_when_hosts_lose_each_other_and_when_the_first_host_i
     with engine("--nnodes=3", *STRICT, is_standing=True, gates=[5, 10]) as nodes:
         nodes.run(1, 2, 3)
         nodes.wait_at_gate(5, "w0", "w1", "w2")
-        nodes.cut_between(2, 3)
+        nodes.hosts.cut_between(2, 3)
         nodes.open_gate(5)
         nodes.wait("regroup.settled", size=2, step=5)
         nodes.wait_at_gate(10)
-        nodes.crash(1)
+        nodes.hosts.crash(1)
         nodes.open_gate(10)
         nodes.wait("regroup.settled", size=1, step=lambda step: step > 5)
         nodes.open_gate(LAST)

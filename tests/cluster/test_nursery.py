@@ -382,26 +382,33 @@ def turn_until(loop: EventLoop, condition: Callable[[], object]) -> None:
         loop.turn()
 
 
-def test_without_a_nursery_workers_are_started_plainly_until_there_is_another(tmp_path: Path) -> None:
+def test_without_a_nursery_workers_are_started_plainly_until_there_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").write_text(IS_WARM)
     said: list[str] = []
     loop = EventLoop()
     with Starter.open([sys.executable, "-u", "script.py"], num_workers=2, outer=environment()) as starter:
         starter.attach(loop, said.append)
+
+        def here(command: Sequence[str], *, cwd: Path, **settings: object) -> Child:
+            return starter.start(command, **settings)
+
         settled: list[bool] = []
         starter.when_settled(lambda: settled.append(True))
         turn_until(loop, lambda: settled)
         turn_until(loop, lambda: starter.nursery_pid)  # on a busy machine it is not waited for, and comes later
         first = starter.nursery_pid
-        assert run(starter.start, ["script.py"], tmp_path)[1].split() == ["True", "1"]
+        assert run(here, ["script.py"], tmp_path)[1].split() == ["True", "1"]
 
         os.kill(first, signal.SIGKILL)
         turn_until(loop, lambda: starter.nursery_pid is None)
-        assert run(starter.start, ["script.py"], tmp_path)[1].split() == ["False", "1"]
+        assert run(here, ["script.py"], tmp_path)[1].split() == ["False", "1"]
         assert "the nursery has ended" in said[0]
 
         turn_until(loop, lambda: starter.nursery_pid)
-        assert run(starter.start, ["script.py"], tmp_path)[1].split() == ["True", "1"]
+        assert run(here, ["script.py"], tmp_path)[1].split() == ["True", "1"]
 
 
 def test_a_process_with_threads_is_no_nursery(tmp_path: Path) -> None:

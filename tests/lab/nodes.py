@@ -30,7 +30,7 @@ class Nodes(Stage):
 
     @property
     def url(self) -> str:
-        return super().url if self._is_standing else f"http://{self._hosts.address(1)}:{PORT}"
+        return super().url if self._is_standing else f"http://{self.hosts.address(1)}:{PORT}"
 
     @property
     def token_file(self) -> Path:
@@ -54,7 +54,7 @@ class Nodes(Stage):
         given = {"HOME": str(self.directory), "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", **env}
         with (self.directory / f"{name}.log").open("ab") as output:
             agent = Child.start(
-                [*self._hosts.inside(host), *run, self._script, *self._args],
+                [*self.hosts.inside(host), *run, self._script, *self._args],
                 env=self._environment() | given,
                 output=output,
                 cwd=self.directory,

@@ -146,7 +146,7 @@ class DisturbedJob(Stage):
         return node, self._on_node(node)
 
     def victim_hosts(self, number: int, pick: int) -> tuple[list[int], set[str]]:
-        hosts = _chosen(range(1, self._hosts.num_hosts + 1), number, pick)
+        hosts = _chosen(range(1, self.hosts.num_hosts + 1), number, pick)
         workers = {worker for host in hosts for worker in self._on_host(host)}
         self._keep_holder(workers, hosts)
         return hosts, workers
@@ -166,8 +166,8 @@ class DisturbedJob(Stage):
         if self._network is None:
             self._start_node(1, None)
             return
-        hosts = range(1, self._hosts.num_hosts + 1)
-        free = [host for host in hosts if host not in not_on and not self._hosts.is_cut(host)]
+        hosts = range(1, self.hosts.num_hosts + 1)
+        free = [host for host in hosts if host not in not_on and not self.hosts.is_cut(host)]
         if free:
             self._start_node(1, free[pick % len(free)])
 

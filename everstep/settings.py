@@ -9,6 +9,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, get_args, get_type_hints
 
 _KEY = "setting"
+_MOST = 1 << 50  # of any number: exact in JSON everywhere, and in any database
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,14 +43,17 @@ class Setting:
 
     def problem(self, name: str, value: Any) -> str | None:
         """Why this value is refused."""
-        if value is None:
+        if value is None or not isinstance(value, int | float):
             return None
+        shown = f"{name}={value!r:.40}"
+        if value != value:
+            return f"{shown} is not a number"
         if self.above is not None and value <= self.above:
             return f"{name} must be more than {self.above:g}"
         if self.least is not None and value < self.least:
-            return f"{name}={value:g} is less than {self.least:g}"
-        if self.most is not None and value > self.most:
-            return f"{name}={value:g} is more than {self.most:g}"
+            return f"{shown} is less than {self.least:g}"
+        if value > (most := _MOST if self.most is None else self.most):
+            return f"{shown} is more than {most:g}"
         return None
 
 

@@ -28,6 +28,12 @@ _TYPES: dict[type[Any], click.ParamType[Any]] = {
 }
 
 
+class NumberRange(click.FloatRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return self.fail(f"{value!r} is not a number.", param, ctx) if number != number else number
+
+
 class DeclaredOption(click.Option):
     panel = ""
     shown_default = ""  # of an option that stays unset unless it is given
@@ -88,24 +94,19 @@ def _parameters(kind: type[Any]) -> list[click.Parameter]:
 
 def _parameter(field: Field[Any], declared: Setting, kind: type[Any], is_tuple: bool) -> click.Parameter:
     is_required = field.default is MISSING
-    if declared.is_argument:
-        return click.Argument(
-            [field.name],
-            type=_type(kind, declared),
-            nargs=-1 if is_tuple else 1,
-            required=is_required,
-            default=None if is_tuple else default_of(field),
-            metavar=declared.metavar,
-        )
     default = default_of(field)
+    # One that is required has no default, not even None: click would take it for given.
+    known: dict[str, Any] = {"required": True} if is_required else {"default": None if is_tuple else default}
+    if declared.is_argument:
+        words = -1 if is_tuple else 1
+        return click.Argument([field.name], type=_type(kind, declared), nargs=words, metavar=declared.metavar, **known)
     option = _option(
         field.name,
         declared,
         kind,
-        default=default,
-        required=is_required,
         multiple=is_tuple,
         show_default=default not in (None, "", False, ()) and declared.shows_default,
+        **known,
     )
     option.panel = declared.panel
     return option
@@ -147,7 +148,7 @@ def _option(name: str, declared: Setting, kind: type[Any], **settings: Any) -> D
 
 def _type(kind: type[Any], declared: Setting) -> click.ParamType[Any]:
     if kind in (int, float) and (declared.least, declared.above, declared.most) != (None, None, None):
-        ranges = click.IntRange if kind is int else click.FloatRange
+        ranges = click.IntRange if kind is int else NumberRange
         least = declared.least if declared.above is None else declared.above
         made = ranges(least, declared.most, min_open=declared.above is not None)  # type: ignore[arg-type]
         made.name = "whole number" if kind is int else "number"  # in click's errors

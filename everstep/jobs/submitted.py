@@ -391,7 +391,7 @@ def _runtime_of(record: JobRecord) -> dict[str, Any]:
 def _status_if_known(record: JobRecord) -> JobStatus:
     try:
         return status(record)
-    except (EverstepError, ImportError, OSError) as error:
+    except (EverstepError, ImportError, OSError, ValueError) as error:  # ValueError: a record of another version
         return JobStatus(state="unknown", reason=str(error).splitlines()[0])
 
 

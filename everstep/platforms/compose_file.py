@@ -125,7 +125,7 @@ def _common(job: Job, ticket: Ticket, name: str, user: User, *, probed: str) -> 
         "init": True,  # reaps orphans of workers, and forwards signals
         **({"user": f"{user.uid}:{user.gid}"} if user.uid != 0 else {}),
         "networks": ["job"],
-        "labels": {**job.labels, "everstep.job_file": ticket.id},
+        "labels": {**job.labels, "everstep.job": ticket.id},
         "healthcheck": {
             "test": ["CMD", "python3", "-c", _PROBE.format(host=probed, port=PORT)],
             "interval": "10s",

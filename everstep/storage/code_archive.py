@@ -209,7 +209,7 @@ def _check_names(members: Sequence[tarfile.TarInfo]) -> None:
             problem = "is in it twice"
         elif not (each.isreg() or each.isdir() or each.issym()):
             problem = "is not a file, folder or symbolic link"
-        elif ".." in PurePosixPath(each.name).parts or os.path.isabs(each.name) or "\\" in each.name or parents & links:
+        elif ".." in PurePosixPath(each.name).parts or os.path.isabs(each.name) or parents & links:
             problem = "is not a name inside the folder"
         elif os.path.isabs(target) or target.split("/")[0] == "..":
             problem = "links to a place outside the folder"

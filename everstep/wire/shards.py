@@ -13,7 +13,8 @@ from everstep.wire.bounds import MAX_INT, Amount, Bounds, Count, Name, OneOf, Po
 
 STOP, SKIP = "stop", "skip"
 MOST_LEASES = 64  # that one call may ask for …
-_PARTS = Bounds(max_length=8192)  # … and parts of a kind that it may bring
+MOST_PARTS = 8192  # … and parts that it may bring
+_PARTS = Bounds(max_length=MOST_PARTS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +71,8 @@ class LeaseRequest:
     def problems(self) -> Iterator[str]:
         if self.settles and not self.generation:
             yield "settles=true needs a generation"
+        if (number := len(self.done) + len(self.returned) + len(self.failed)) > MOST_PARTS:
+            yield f"{number} parts are more than {MOST_PARTS}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

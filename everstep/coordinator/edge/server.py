@@ -68,6 +68,7 @@ def serve(
             server_header=False,
             date_header=False,
             ws="none",
+            lifespan="on",  # one that cannot start ends, and says why
             proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=3,

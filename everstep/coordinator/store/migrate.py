@@ -13,7 +13,7 @@ from sqlalchemy import Column, Connection, MetaData, String, Table, insert, insp
 from everstep.coordinator.store.tables import TABLES
 from everstep.errors import UsageError
 
-NEWEST = "0001"
+NEWEST = "0005"
 
 _VERSION = Table("everstep_version", MetaData(), Column("version_num", String(32), primary_key=True))
 _SCRIPTS = Path(__file__).parent / "migrations"
@@ -40,7 +40,7 @@ def _migrate(connection: Connection, found: str) -> None:
     if found not in known:
         raise UsageError(
             f"the store has revision {found}; the newest that this version of everstep knows is {NEWEST}",
-            hint="use the version of everstep that wrote it or a later one, or give another --store",
+            hint="give another --store, or use the version of everstep that wrote this one",
             code="store-revision-unknown",
         )
     context = MigrationContext.configure(connection, opts={"version_table": _VERSION.name})

@@ -184,7 +184,10 @@ class Store:
                 if connection.execute(ours).rowcount != 1:
                     raise _taken()
                 yield connection
-        except SQLAlchemyError as error:
+        except (
+            SQLAlchemyError,
+            OverflowError,
+        ) as error:  # OverflowError: sqlite3's own, for a number it has no room for
             raise StoreError(f"the store did not keep a change: {_words(error)}", code="store-not-written") from None
 
     @contextmanager
@@ -230,8 +233,12 @@ class Store:
         tables = (DATASETS, HOLDERS, WAITING_LEASES, BAD_SHARDS)
         with self._reading() as connection:
             kept = {table.name: _find(connection, table, job=job) for table in tables}
-        names = [row["dataset"] for row in kept["datasets"]]
-        return [Rows(dataset=name, kept={table: _of(name, rows) for table, rows in kept.items()}) for name in names]
+        found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        for name, rows in kept.items():
+            for row in rows:
+                dataset = row.pop("dataset")
+                found.setdefault(dataset, {table: [] for table in kept})[name].append(row)
+        return [Rows(dataset=dataset, kept=rows) for dataset, rows in found.items()]
 
     def save_reports(self, job: str, reports: Sequence[MetricReport]) -> None:
         """Of metrics. Of one kind and batch there is one row: the last word. It gets a new number when it is replaced,
@@ -313,11 +320,6 @@ def _find(connection: Connection, table: Table, **where: Any) -> list[dict[str, 
 def _decoded(table: Table, row: RowMapping) -> dict[str, Any]:
     columns = [each for each in table.columns if each.name != "job"]
     return {each.name: json.loads(row[each.name]) if "is_json" in each.info else row[each.name] for each in columns}
-
-
-def _of(dataset: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Its rows, without its name."""
-    return [{k: value for k, value in row.items() if k != "dataset"} for row in rows if row["dataset"] == dataset]
 
 
 def _take(connection: Connection) -> int:
@@ -426,6 +428,6 @@ def _expected(part: NodePart, order: int) -> Node:
     return Node(agent=part.agent, incarnation=part.incarnation, order=order, num_workers=len(part.workers), address="")
 
 
-def _words(error: SQLAlchemyError) -> str:
+def _words(error: Exception) -> str:
     """The cause without the statement, its values or the URL: they may hold a password."""
     return str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()[0]

@@ -189,7 +189,11 @@ def test_a_dataset_that_makes_no_sense_is_not_registered(job, http, spec):
         {"lease_s": 1.0, "heartbeat_s": 1.0},
         {"arrive_s": -1.0},
         {"lease": 3.0},
+        {"max_workers": 10**30},
+        {"start_workers": -(10**400)},
+        {"lease_s": 1e308},
     ],
+    ids=lambda policy: ", ".join(policy),
 )
 def test_a_job_that_makes_no_sense_is_not_created(http, policy):
     assert http.put("/v1/jobs/senseless", json={"policy": policy}).status_code == 422

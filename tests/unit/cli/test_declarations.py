@@ -102,6 +102,10 @@ def test_each_setting_of_a_job_is_declared_with_its_text() -> None:
         ({"most": 2}, 2.5, "x=2.5 is more than 2"),
         ({"least": 1, "most": 2}, 2, None),
         ({"least": 1}, None, None),
+        ({}, 10**30, "x=1000000000000000000000000000000 is more than 1.1259e+15"),
+        ({}, -(10**400), None),
+        ({"least": 1}, -(10**400), f"x=-1{'0' * 38} is less than 1"),
+        ({}, float("nan"), "x=nan is not a number"),
     ],
 )
 def test_bounds(bounds: dict[str, float], value: float | None, problem: str | None) -> None:

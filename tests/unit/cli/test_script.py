@@ -53,3 +53,23 @@ def test_a_misspelled_command_gets_a_suggestion() -> None:
 
 def test_a_value_of_the_wrong_kind_is_named_plainly() -> None:
     assert "'abc' is not a valid number." in CliRunner().invoke(app, ["run", "--lease-s", "abc", "train.py"]).output
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (["checkpoint", "list"], "Missing argument 'URI'"),
+        (["checkpoint", "export", "."], "Missing argument 'FILE'"),
+        (["join", "train.py"], "Missing option '--coordinator'"),
+        (["join", "--coordinator", "http://127.0.0.1:1", "--job", "j"], "Missing argument 'SCRIPT'"),
+        (["scale", "j"], "Missing option '--nodes'"),
+        (["coordinate"], "Missing option '--order'"),
+    ],
+)
+def test_what_is_required_and_missing_is_named(words: list[str], missing: str) -> None:
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2 and missing in done.output
+
+
+def test_nan_is_not_a_number() -> None:
+    assert "'nan' is not a number." in CliRunner().invoke(app, ["run", "--keep-warm", "nan", "train.py"]).output

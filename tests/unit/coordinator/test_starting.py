@@ -91,7 +91,7 @@ def test_wished_ranks_are_given() -> None:
 def test_too_few_nodes_for_too_long_stop_the_job() -> None:
     job = Nodes(min_nodes=2, join_s=60).report("n1").advance(60)
     assert job.roster.is_stopped
-    assert job.roster.reason == "1 of at least 2 nodes are there, and none came for 60 s"
+    assert job.roster.reason == "1 of at least 2 nodes have come, and none came for 60 s"
 
 
 def test_a_failed_worker_restarts_all_when_every_node_has_ended_its_own() -> None:

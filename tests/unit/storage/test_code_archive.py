@@ -45,6 +45,7 @@ def test_what_goes_in_comes_out(folder: Path, tmp_path: Path) -> None:
     (folder / "run.sh").write_text("#!/bin/sh\n")
     (folder / "run.sh").chmod(0o755)
     (folder / "empty").mkdir()
+    (folder / "a\\b.txt").write_text("a name like any other\n")
     (folder / "link.py").symlink_to("lib/model.py")
     os.link(folder / "train.py", folder / "twin.py")
     code = pack(folder)
@@ -53,6 +54,7 @@ def test_what_goes_in_comes_out(folder: Path, tmp_path: Path) -> None:
     assert (there / "link.py").read_text() == "x = 1\n"
     assert os.access(there / "run.sh", os.X_OK)
     assert (there / "empty").is_dir()
+    assert (there / "a\\b.txt").exists()
     assert unpack(code.data, code.sha256, tmp_path / "node") == there == unpacked(code.sha256, tmp_path / "node")
     assert list((tmp_path / "node").iterdir()) == [there]
 
@@ -186,7 +188,6 @@ def archive(*entries: tarfile.TarInfo, num_bytes: int = 0) -> bytes:
         [entry("../outside")],
         [entry("a/../../outside")],
         [entry("/tmp/outside")],
-        [entry("..\\outside")],
         [entry("pipe", tarfile.FIFOTYPE)],
         [entry("hard", tarfile.LNKTYPE, "/etc/passwd")],
         [entry("link", tarfile.SYMTYPE, "/etc/passwd")],

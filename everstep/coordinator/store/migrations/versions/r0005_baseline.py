@@ -1,4 +1,4 @@
 """The first revision. A new database gets all tables at once (`store.migrate`), so there is nothing to upgrade from."""
 
-revision = "0001"
+revision = "0005"
 down_revision = None

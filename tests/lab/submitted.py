@@ -41,7 +41,7 @@ class Submitted(Shell):
         order, and each names the same generation."""
 
         def find() -> list[int]:
-            told = re.findall(rf"generation (\d+) trains with {num_workers} workers", self.said)
+            told = re.findall(rf"generation (\d+) trains with {num_workers} workers? from", self.said)
             return [int(number) for number in told if int(number) > after]
 
         self._follower.until(find, f"{num_workers} workers after generation {after}")

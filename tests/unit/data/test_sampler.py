@@ -267,7 +267,7 @@ def test_a_trainer_that_drives_the_loader_knows_better() -> None:
     assert (loader.state["epoch"], loader.state["position"]) == (3, 0)
     sampler.load_state_dict({})
     assert loader.state == {}
-    with pytest.raises(UsageError, match="iterate the loader"):
+    with pytest.raises(UsageError, match="iterate over the loader"):
         iter(sampler)
 
 

@@ -9,7 +9,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, get_args, get_type_hints
 
 _KEY = "setting"
-_MOST = 1 << 50  # of any number: exact in JSON everywhere, and in any database
+MAX_NUMBER = 1 << 50  # exact in JSON everywhere, and in any database; one just above it still differs from it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class Setting:
             return f"{name} must be more than {self.above:g}"
         if self.least is not None and value < self.least:
             return f"{shown} is less than {self.least:g}"
-        if value > (most := _MOST if self.most is None else self.most):
+        if value > (most := MAX_NUMBER if self.most is None else self.most):
             return f"{shown} is more than {most:g}"
         return None
 

@@ -23,7 +23,7 @@ from everstep.cli.options import command
 from everstep.cli.tables import print_json, table
 from everstep.errors import CheckpointBroken, NoCheckpoint, UsageError
 from everstep.settings import setting
-from everstep.storage.base import Storage, open_storage
+from everstep.storage.base import Storage, full_uri, open_storage
 
 _WIDE = 200  # columns, where the output is not a terminal
 
@@ -73,7 +73,7 @@ def checkpoint() -> None:
 def list_checkpoints(options: ListOptions) -> None:
     """List the checkpoints of a folder or bucket, oldest first, with their problems."""
     uri = options.uri
-    if "://" not in uri and not Path(uri).expanduser().is_dir():
+    if "://" not in (there := full_uri(uri)) and not Path(there).is_dir():
         hint = "give the folder that the script saves to, or a URI such as s3://bucket/prefix"
         raise UsageError(f"there is no folder {uri}", hint=hint, code="checkpoint-folder-missing")
     with closing(open_storage(uri)) as storage:

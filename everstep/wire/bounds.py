@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from everstep.settings import MAX_NUMBER
+
 MAX_INT = 1 << 53  # exact in JSON everywhere, and in any database
-MAX_FLOAT = 1 << 50  # a number just above it still differs from it
 MAX_NAME = 256
 MAX_TEXT = 1 << 16  # any text without a bound of its own
 
@@ -38,6 +39,6 @@ Positive = Annotated[int, Bounds(ge=1, le=MAX_INT)]
 CountOrNone = Annotated[int, Bounds(ge=-1, le=MAX_INT)]  # -1: none
 Whole = Annotated[int, Bounds(ge=-MAX_INT, le=MAX_INT)]
 Port = Annotated[int, Bounds(ge=0, le=65535)]
-Amount = Annotated[float, Bounds(ge=0, le=MAX_FLOAT)]  # seconds, rates, …
+Amount = Annotated[float, Bounds(ge=0, le=MAX_NUMBER)]  # seconds, rates, …
 Name = Annotated[str, Bounds(max_length=MAX_NAME)]
 PathName = Annotated[str, Bounds(min_length=1, max_length=MAX_NAME)]

@@ -51,6 +51,10 @@ def test_a_misspelled_command_gets_a_suggestion() -> None:
     assert "No such command 'runn'. Did you mean 'run'?" in CliRunner().invoke(app, ["runn", "train.py"]).output
 
 
+def test_a_command_may_be_spelled_with_an_underscore() -> None:
+    assert CliRunner().invoke(app, ["show_config", "--help"]).exit_code == 0
+
+
 def test_a_value_of_the_wrong_kind_is_named_plainly() -> None:
     assert "'abc' is not a valid number." in CliRunner().invoke(app, ["run", "--lease-s", "abc", "train.py"]).output
 

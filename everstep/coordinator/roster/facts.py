@@ -231,9 +231,6 @@ class Roster:
         """Whether a worker of the latest attempt has announced itself: then generations are formed."""
         return any(each.incarnation for each in self.workers.values() if each.attempt == self.attempt.number)
 
-    def alive_members(self) -> list[str]:
-        return [name for name in self.generation.ranks if self.is_alive(name) and self.is_member(name)]
-
 
 def has_same_facts(before: Roster, after: Roster) -> bool:
     """Whether nothing that must be kept differs: cheap, since changes replace what they change and nothing else."""

@@ -125,7 +125,7 @@ class AllReduceController:
     @property
     def num_steps(self) -> int:
         """Committed steps."""
-        return self._engine.step
+        return self._engine.visible_step
 
     @property
     def current_epoch(self) -> int:
@@ -135,11 +135,11 @@ class AllReduceController:
     @property
     def rank(self) -> int:
         """Of this worker among those that train now; one of them has 0."""
-        return self._engine.world.rank
+        return self._engine.visible_world.rank
 
     @property
     def world_size(self) -> int:
-        return self._engine.world.size
+        return self._engine.visible_world.size
 
     # --- the loop -----------------------------------------------------------------------------------------
 
@@ -150,7 +150,8 @@ class AllReduceController:
         self._gate.check_ready()
         self._engine.regrouping.join()
         try:
-            self._engine.next_micro_batch()
+            if self._engine.next_micro_batch().is_rehearsal:
+                self._stay_outside()
             self._is_in_scope = True
             yield self
             self._engine.regrouping.conclude()
@@ -160,6 +161,14 @@ class AllReduceController:
         finally:
             self._is_in_scope, self._has_left = False, True
             self._engine.regrouping.leave("it left its scope")
+
+    def _stay_outside(self) -> None:
+        """Make a newcomer's first call a rehearsal. A script that chooses its own batches may need the shared state for
+        that, so it joins first."""
+        if self._service is None:
+            self._engine.regrouping.be_ready()
+        else:
+            self._service.rehearse()
 
     def elastic_run(self, function: Callable[P, R]) -> Callable[P, R]:
         """Wrap a function that trains on one batch: it is retried when a peer is lost; its own errors are raised."""
@@ -210,10 +219,10 @@ class AllReduceController:
 
     def state_dict(self) -> dict[str, Any]:
         """To be saved with model and optimizer: steps, and the records that are in the model."""
-        state: dict[str, Any] = {"num_steps": self.num_steps}
+        state: dict[str, Any] = {"num_steps": self._engine.step}
         if self._service is not None:
             elsewhere = [LeasePart(lease=0, start=start, count=stop - start) for start, stop in self._elsewhere]
-            state["records"] = self._service.state_dict([*self._usage.through(self.num_steps), *elsewhere])
+            state["records"] = self._service.state_dict([*self._usage.through(self._engine.step), *elsewhere])
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -241,6 +250,9 @@ class AllReduceController:
         try:
             call.result = call.run()
             self._gate.end()
+            if micro_batch.is_rehearsal and call.batch is not None:
+                self._calls.remove(call)
+                call.is_held = True
         except PeerLost as lost:
             engine.abandon_micro_batch(lost)
             if engine.step != step:  # the others have committed it, with what was held here, and sent their state
@@ -250,6 +262,8 @@ class AllReduceController:
                 self._start_over()
         except BaseException as error:
             engine.abandon_micro_batch(error)
+            if micro_batch.is_rehearsal and self._service is not None:
+                self._service.rehearse()  # a script that continues joins the others with its next call
             self._drop(call, f"{type(error).__name__}: {error}")
             if (better := explain(error)) is not error:
                 raise better from error

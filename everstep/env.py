@@ -127,6 +127,12 @@ DEADLINE = _variable(
     _BY_PLATFORM,
     "Unix time when the platform ends the node; the node leaves `checkpoint.grace` earlier",
 )
+BACKEND = _variable(
+    "BACKEND",
+    "`auto`: NCCL if each worker has its own GPU, otherwise gloo",
+    "How gradients travel between workers: `auto`, `gloo`, or `nccl` ([GPUs](concepts/gpus.md)). `stand-in` runs the "
+    "code for GPUs on CPU tensors (for tests)",
+)
 SET_UP = _variable("SET_UP", _BY_AGENT, "`1`: the job's setup lines have already run")
 
 
@@ -196,6 +202,10 @@ def oci_secrets() -> dict[str, str]:
     return {name: ocid for name, _, ocid in pairs}
 
 
+def backend() -> str:
+    return os.environ.get(BACKEND) or "auto"
+
+
 def take_set_up() -> bool:
     """Whether the job's setup lines started this process. Removes the variable: its children were not."""
     return os.environ.pop(SET_UP, "") == "1"
@@ -236,8 +246,11 @@ def coordinator_deadline_s() -> float:
     return float(os.environ.get(COORDINATOR_DEADLINE, "600"))
 
 
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+
+
 def visible_gpus() -> str | None:
-    return os.environ.get("CUDA_VISIBLE_DEVICES")
+    return os.environ.get(VISIBLE_GPUS)
 
 
 def runtime_folder() -> Path:

@@ -151,11 +151,11 @@ class EngineContext(DistributedContext):
 
     @property
     def rank(self) -> int:
-        return self._engine.world.rank
+        return self._engine.visible_world.rank
 
     @property
     def size(self) -> int:
-        return self._engine.world.size
+        return self._engine.visible_world.size
 
     @property
     def local_rank(self) -> int:

@@ -58,6 +58,7 @@ class LoaderBatches:
         self._records = Records(spec.size, shuffle=spec.shuffle, seed=spec.seed)
         self.in_steps = False
         self.has_ended = False  # all that take steps together have agreed on it
+        self._is_rehearsed = True  # False: the next batch is a ghost, for a rehearsal without leases
         self._key: Key = (-1, 0)
         self._next = 0  # the number of the next batch of this iteration
         self._coming: dict[int, RecordBatch] = {}  # bound and not taken, by number
@@ -70,7 +71,7 @@ class LoaderBatches:
 
     def obtain(self, key: Key, number: int) -> tuple[RecordBatch, list[int]] | None:
         """The batch of this number, and its records; None at the end of the data."""
-        asked_at, is_patient = time.monotonic(), True
+        asked_at, is_patient = time.monotonic(), self._leases.is_started
         with self._leases.changed:
             self._begin(key)
             self._check_taken()
@@ -121,13 +122,19 @@ class LoaderBatches:
                     hint=TRAIN_ALL,
                     code="no-batch-handed-out",
                 )
-            handed = self._coming.pop(number)
+            handed, self._is_rehearsed = self._coming.pop(number), True
             self._taken_at, self._trainer = time.monotonic(), threading.get_ident()
             leases.changed.notify_all()
             if not handed.is_ghost and not leases.holds(handed.parts):  # this worker was thought lost meanwhile
                 leases.put_back(handed.parts)
                 handed = RecordBatch(parts=(), epoch=handed.epoch, is_ghost=True)
         return handed
+
+    def rehearse(self) -> None:
+        """Make the next batch a ghost, because no records are leased yet."""
+        with self._leases.changed:
+            self._is_rehearsed = False
+            self._leases.changed.notify_all()
 
     def report(self, number: int | None) -> None:
         """The next `number` records that were handed out are done; None: the next batch."""
@@ -203,6 +210,8 @@ class LoaderBatches:
         return self._coming.get(number)
 
     def _next_batch(self, number: int, asked_at: float) -> RecordBatch | None:
+        if not self._is_rehearsed:
+            return None if self._num_untaken else RecordBatch(parts=(), epoch=0, is_ghost=True)
         cut = self._leases.cut()
         if cut is not None:
             if len(self._coming) >= MANY and not (self.in_steps or self._is_reported):

@@ -94,6 +94,10 @@ class Leases:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def is_started(self) -> bool:
+        return self._thread.ident is not None
+
     def close(self) -> None:
         """Send the last reports, give back what is unused, end."""
         with self.changed:
@@ -102,10 +106,12 @@ class Leases:
                 self._say(LeaseReport(returned=returned, is_urgent=True))
             self._is_closing = True
             self.changed.notify_all()
-        self._thread.join(CLOSE_S)
+        if self.is_started:
+            self._thread.join(CLOSE_S)
         self._stop.set()
         self._coordinator.close()
-        self._thread.join(CLOSE_S)
+        if self.is_started:
+            self._thread.join(CLOSE_S)
 
     def give_up(self, error: BaseException) -> None:
         with self.changed:

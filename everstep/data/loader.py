@@ -214,7 +214,8 @@ class DataLoader(data.DataLoader[Any]):
             )
         epoch = self._next_epoch if self._wanted_epoch is None else self._wanted_epoch
         self._next_epoch, self._wanted_epoch, self._loop = epoch + 1, None, _Iteration()
-        self._go_to(epoch)
+        if not engine.rehearsal.is_due:
+            self._go_to(epoch)
         return self._batches(engine, order, MicroBatchReader(source, self._requests), epoch)
 
     def _batches(self, engine: Engine, order: EpochOrder, reader: MicroBatchReader, epoch: int) -> Iterator[Any]:
@@ -222,14 +223,16 @@ class DataLoader(data.DataLoader[Any]):
         engine.enter_loop()
         position.is_in_one = True
         try:
-            while position.epoch == epoch:
+            while position.epoch == epoch or engine.rehearsal.is_due:
                 loop.check_computed()
                 micro_batch = engine.next_micro_batch()  # may regroup, and bring the state of a peer that is further
-                if position.epoch != epoch:
+                if position.epoch != epoch and not micro_batch.is_rehearsal:
                     break
-                key = BatchKey(epoch, position.samples, micro_batch.index)
+                key = BatchKey(position.epoch, position.samples, micro_batch.index)
                 batch = reader.get(key, engine.world.generation, lambda: self._schedule(engine, order))
-                seed_everything(sample_seed(self._seed, epoch, -1 - order.span(key.position, key.micro_batch).start))
+                seed_everything(
+                    sample_seed(self._seed, key.epoch, -1 - order.span(key.position, key.micro_batch).start)
+                )
                 loop.offered = engine.offered = micro_batch
                 yield batch
         finally:

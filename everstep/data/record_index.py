@@ -88,6 +88,7 @@ class RecordIndexService:
         self._saved: wire.ShardCheckpoint | None = None  # to be restored at the first use
         self._first_generation = 0  # in which this worker took steps; 0: it takes none with others
         self._is_newcomer = self._in_steps = self._delivers_tail = self._is_closed = False
+        self._is_outside = False  # it does not take steps yet, so it leases nothing
         self._iterator: tuple[int, RecordIterator] | None = None  # and the process that it serves
         atexit.register(self.close)
 
@@ -188,10 +189,20 @@ class RecordIndexService:
 
     # --- the controller's side ----------------------------------------------------------------------------
 
+    def rehearse(self) -> None:
+        """Make the next batch a ghost: this worker has yet to join those that take steps."""
+        with self._begin_lock:
+            self._is_outside = self._batches is None or self._is_outside
+        self._work().rehearse()
+
     def join_steps(self, is_newcomer: bool, generation: int = 0) -> None:
         """From now on records are used in steps that workers take together; one without records gets ghosts."""
         self._in_steps, self._is_newcomer = True, is_newcomer
         self._first_generation = self._first_generation or generation
+        with self._begin_lock:
+            is_first, self._is_outside = self._is_outside and self._batches is not None, False
+        if is_first:
+            self._start()
         if self._batches is not None and self._leases is not None:
             with self._leases.changed:
                 self._batches.in_steps = True
@@ -273,9 +284,14 @@ class RecordIndexService:
     def _begin(self, coordinator: Coordinator | LocalLeases, worker: str | None) -> None:
         self._leases = Leases(coordinator, worker, self.dataset_name, self._spec)
         self._leases.delivers_tail = self._delivers_tail
-        self._restore()
         self._batches = LoaderBatches(self._leases, self.dataset_name, self._spec)
         self._batches.in_steps = self._in_steps
+        if not self._is_outside:
+            self._start()
+
+    def _start(self) -> None:
+        assert self._leases is not None
+        self._restore()
         self._leases.start()
 
     def _restore(self) -> None:

@@ -4,8 +4,9 @@ A process group of "all workers of this generation": after a regroup, the same o
 and size, and its collectives run over the new generation. The real group underneath is formed at its first use, so
 that scripts which never call a collective pay nothing. A loss in a collective is PeerLost.
 
-With backend nccl, collectives on CUDA tensors run over nccl, which is aborted when the generation closes and formed
-again in the next (experimental: exercised with one worker only). Gradients never come this way."""
+If gradients travel over NCCL, or the script asked for backend="nccl", its collectives on CUDA tensors use NCCL too,
+over a separate communicator. The host waits for each of them, because work queued after a broken one would read
+garbage."""
 
 from __future__ import annotations
 
@@ -15,20 +16,26 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
 from everstep import env
+from everstep.engine.backend import Backend
+from everstep.engine.communicator import Nccl
+from everstep.engine.device_link import DeviceLink
 from everstep.engine.group import WAIT_S, Group, GroupForming, generation_store, gloo_words
 from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, UsageError
+from everstep.waiting import wait_until
 
 BACKEND = "everstep"
 
 Waiting = Callable[[], AbstractContextManager[None]]
 VERDICT_S = 2.0  # after a failed collective, the coordinator may take this long to close the generation …
 LOSS_S = 60.0  # … or this long if a connection has ended: reports may be slow on a busy machine
+_LOOK_S = 0.05
 
 
 class DefaultGroup(dist.ProcessGroup):
@@ -45,19 +52,21 @@ class DefaultGroup(dist.ProcessGroup):
         self._solo: ProcessGroupGloo | None = None
         self._is_closed = threading.Event()  # the present generation
         self._wants_nccl = wants_nccl
-        self._nccl: Any = None
+        self._engines: Group | None = None  # the engine's group of the same generation
+        self._link: DeviceLink | None = None
 
     def follow(self, group: Group) -> None:
+        self._attempt.give_up()  # a thread that waits there for the others holds the lock
         with self._lock:
             old, self._group, self._world, self._attempt = self._group, None, group.world, GroupForming()
             self._is_closed.clear()
-            nccl, self._nccl = self._nccl, None
+            link, self._link, self._engines = self._link, None, group
         if group.is_broken:  # closed meanwhile
             self.break_()
         if old is not None:
             old.close()
-        if nccl is not None:
-            nccl.abort()
+        if link is not None:
+            link.abort()
         ranks = dist.distributed_c10d._world.pg_group_ranks
         if self in ranks:
             ranks[self] = {rank: rank for rank in range(self._world.size)}
@@ -72,8 +81,8 @@ class DefaultGroup(dist.ProcessGroup):
         self._attempt.give_up()
         if (group := self._group) is not None:
             group.break_()
-        if (nccl := self._nccl) is not None:
-            nccl.abort()
+        if (link := self._link) is not None:
+            link.abort()
 
     def explain(self, error: RuntimeError) -> Exception:
         """PeerLost if the generation is closed, now or within a moment; else the error itself: the call was wrong."""
@@ -86,10 +95,15 @@ class DefaultGroup(dist.ProcessGroup):
             f"generation {self._world.generation} lost a peer: {gloo_words(error)}", code="collective-lost-peer"
         )
 
-    def wait_for(self, work: dist.Work, timeout: timedelta) -> bool:
+    def wait_for(self, work: dist.Work, link: DeviceLink | None, timeout: timedelta) -> bool:
+        """`link`: what the work runs over; None: gloo."""
         group = self._group
         with self._waiting():
-            return group.unless_broken(lambda: work.wait(timeout)) if group is not None else work.wait(timeout)
+            if link is not None:
+                link.await_end_of(work)
+            if link is not None or group is None:
+                return work.wait(timeout)
+            return group.unless_broken(lambda: work.wait(timeout))
 
     def rank(self) -> int:
         return self._world.rank
@@ -113,20 +127,37 @@ class DefaultGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         if self._group is not None:
             self._group.close()
-        if self._nccl is not None:
-            self._nccl.abort()
-        self._group = self._nccl = None
+        if self._link is not None:
+            self._link.abort()
+        self._group = self._link = None
 
     def abort(self) -> None:
         self.break_()
 
-    def _inner(self, arguments: tuple[Any, ...]) -> Any:
-        """The group that runs a collective with these arguments."""
-        if self._wants_nccl and _is_on_cuda(arguments):
-            with self._lock:
-                self._nccl = self._nccl or _form_nccl(self._world)
-                return self._nccl
-        return self._inner_gloo()
+    def start(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dist.Work:
+        """Start one of torch's collectives."""
+        device = _cuda_device(args)
+        link = self._link_for(device) if device is not None else None
+        if link is None:
+            return _Following(getattr(self._inner_gloo(), name)(*args, **kwargs), None, self)
+        nccl = link.await_connected()
+        assert isinstance(nccl, Nccl)
+        for options in args:
+            if hasattr(options, "asyncOp"):
+                options.asyncOp = True  # otherwise torch returns no work, and only the caller's stream waits
+        return _Following(getattr(nccl.group, name)(*args, **kwargs), link, self)
+
+    def _link_for(self, device: torch.device) -> DeviceLink | None:
+        with self._lock:
+            group = self._engines
+            if group is None or not (self._wants_nccl or group.link is not None):
+                return None
+            if self._link is None:
+                self._meet(group, "script")
+                self._link = DeviceLink(group, Backend.NCCL, device, is_exact=False, name="script")
+            if self._is_closed.is_set():  # `break_` came too early to see this link
+                self._link.abort()
+            return self._link
 
     def _inner_gloo(self) -> ProcessGroupGloo:
         with self._lock:
@@ -135,9 +166,7 @@ class DefaultGroup(dist.ProcessGroup):
                 return self._solo
             if self._group is None:
                 try:
-                    self._group = Group.form_in_generation(
-                        self._world, self._address, "user", self._attempt, has_neighbors=False
-                    )
+                    self._group = self._form()
                 except Exception as error:
                     raise PeerLost(
                         f"generation {self._world.generation} is broken: {gloo_words(error)}", code="collective-broken"
@@ -147,34 +176,55 @@ class DefaultGroup(dist.ProcessGroup):
             assert self._group.gloo is not None
             return self._group.gloo
 
+    def _form(self) -> Group:
+        assert self._engines is not None
+        self._meet(self._engines, "user")
+        purpose = f"{self._engines.purpose}/user"  # after torchrun's restart, the old keys are still there
+        group = Group.form_in_generation(self._world, self._address, purpose, self._attempt, has_neighbors=False)
+        assert group.gloo is not None
+        group.gloo._set_default_timeout(timedelta(seconds=WAIT_S))
+        return group
 
-def _form_nccl(world: World) -> Any:
-    """One generation's communicator; once aborted, it cannot be used again."""
-    from torch._C._distributed_c10d import ProcessGroupNCCL
+    def _meet(self, group: Group, purpose: str) -> None:
+        """Until all workers have come to their first collective: one may be late by hours, but forming has a
+        deadline."""
+        world, attempt = group.world, self._attempt
+        if world.size == 1:
+            return
+        with self._waiting(), attempt.connecting(world):
+            store = generation_store(world, f"{group.purpose}/{purpose}/here", attempt=attempt)
+            store.set(str(world.rank), "")
+            all_of_them = [str(rank) for rank in range(world.size)]
+            wait_until(
+                lambda: attempt.is_given_up or store.check(all_of_them), WAIT_S, "the others to come to a collective",
+                pause_s=0.001, longest_pause_s=_LOOK_S,
+            )  # fmt: skip
+        if attempt.is_given_up:
+            raise PeerLost(f"generation {world.generation} was closed", code="collective-closed")
 
-    options = ProcessGroupNCCL.Options()
-    options._timeout = timedelta(seconds=WAIT_S)
-    return ProcessGroupNCCL(generation_store(world, "nccl"), world.rank, world.size, options)
 
-
-def _is_on_cuda(arguments: Any) -> bool:
+def _cuda_device(arguments: Any) -> torch.device | None:
+    """The GPU that holds a collective's tensors; None: they are on the CPU."""
     if isinstance(arguments, Tensor):
-        return arguments.is_cuda
-    return isinstance(arguments, list | tuple) and any(_is_on_cuda(each) for each in arguments)
+        return arguments.device if arguments.is_cuda else None
+    if isinstance(arguments, list | tuple):
+        return next((device for each in arguments if (device := _cuda_device(each)) is not None), None)
+    return None
 
 
 class _Following(dist.Work):
     """A work whose failure may be the loss of a peer."""
 
-    def __init__(self, work: dist.Work, group: DefaultGroup) -> None:
+    def __init__(self, work: dist.Work, link: DeviceLink | None, group: DefaultGroup) -> None:
         super().__init__()
         self._work = work
+        self._link = link
         self._group = group
 
     def wait(self, timeout: timedelta = timedelta(seconds=WAIT_S)) -> bool:
         try:
             return self._group.wait_for(
-                self._work, timeout if timeout.total_seconds() > 0 else timedelta(seconds=WAIT_S)
+                self._work, self._link, timeout if timeout.total_seconds() > 0 else timedelta(seconds=WAIT_S)
             )
         except RuntimeError as error:
             raise self._group.explain(error) from None
@@ -195,7 +245,7 @@ class _Following(dist.Work):
 def _forward(name: str) -> Any:
     def call(self: DefaultGroup, *args: Any, **kwargs: Any) -> dist.Work:
         try:
-            return _Following(getattr(self._inner(args), name)(*args, **kwargs), self)
+            return self.start(name, args, kwargs)
         except RuntimeError as error:
             raise self.explain(error) from None
 

@@ -27,6 +27,9 @@ class LoneMembership:
 
     def announce(self) -> None: ...
 
+    def others_step(self) -> int:
+        return 0
+
     def arrive(self, generation: int) -> None: ...
 
     def is_closed(self, generation: int) -> bool:
@@ -94,7 +97,9 @@ class Fixed(LoneMembership):
         )
         check_size(world.size)
         attempt = env.num_restarts()
-        return Group.form(world, self._address, f"{self._purpose}/attempt{attempt}", timeout_s=300.0)
+        group = Group.form(world, self._address, f"{self._purpose}/attempt{attempt}", timeout_s=300.0)
+        group.watch_peers()
+        return group
 
     def close(self) -> None:
         if self._formed is not None:

@@ -8,7 +8,7 @@ which backward fills them; parameters that got no gradient count as zero, and as
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
@@ -34,6 +34,7 @@ class _OpenMicroBatch:
     counted: bytearray  # the same, in the backward that ends the micro-batch
     missing: list[int]  # by bucket: parameters without a gradient in this micro-batch
     is_bucket_done: list[bool] = field(default_factory=list)
+    streams: dict[int, torch.cuda.Stream] = field(default_factory=dict)  # on which its gradients were taken
     is_callback_queued: bool = False
     is_nested: bool = False  # gradients came from a backward inside the backward, whose end is not the micro-batch's
     is_complete: bool = False
@@ -172,8 +173,17 @@ class Gradients:
             )
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
+        if gradient.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise UsageError(
+                "backward() is captured in a CUDA graph, and a replayed graph does not say when gradients are complete",
+                hint="use torch.cuda.make_graphed_callables or torch.compile instead",
+                code="backward-captured",
+            )
         if gradient.is_sparse:
             raise UsageError("sparse gradients cannot be summed", hint="use sparse=False", code="gradient-sparse")
+        if gradient.is_cuda:
+            stream = torch.cuda.current_stream(gradient.device)
+            micro_batch.streams[stream.cuda_stream] = stream
         bucket = self.layout.bucket_of[number]
         if micro_batch.is_bucket_done[bucket]:
             raise UsageError(
@@ -184,7 +194,7 @@ class Gradients:
             )
         again = micro_batch.target.is_sum or bool(micro_batch.seen[number])
         view = micro_batch.target.flats.views[number]
-        _put(view, gradient.detach().to(view.dtype), micro_batch.weight, again, self.fold.is_exact)
+        _put(view, _plain(gradient, view.dtype), micro_batch.weight, again, self.fold.is_exact)
         micro_batch.seen[number] = 1
         if self.is_accumulating:
             return
@@ -220,6 +230,7 @@ class Gradients:
         if micro_batch.is_bucket_done[bucket]:
             return
         micro_batch.is_bucket_done[bucket] = True
+        _gather_streams(micro_batch.streams)
         for left, right in micro_batch.target.carries:
             left.buffers[bucket].add_(right.buffers[bucket])
         if micro_batch.is_last:
@@ -238,6 +249,21 @@ def _is_in_inner_backward() -> bool:
     while frame is not None and frame.f_code is not BackwardCFunction.apply.__code__:
         frame = frame.f_back
     return frame is not None
+
+
+def _gather_streams(streams: Mapping[int, torch.cuda.Stream]) -> None:
+    """A model may run on several: everything taken so far comes before what is queued on the current one next."""
+    if len(streams) > 1:
+        current = torch.cuda.current_stream(next(iter(streams.values())).device)
+        for stream in streams.values():
+            current.wait_stream(stream)
+
+
+def _plain(gradient: Tensor, dtype: torch.dtype) -> Tensor:
+    """Detached, and of this type. This runs for each parameter in each step, and usually nothing needs to be done."""
+    if gradient.requires_grad:
+        gradient = gradient.detach()
+    return gradient if gradient.dtype == dtype else gradient.to(dtype)
 
 
 def _put(view: Tensor, gradient: Tensor | None, weight: float, is_sum: bool, is_exact: bool) -> None:

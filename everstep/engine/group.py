@@ -14,12 +14,13 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,9 @@ from everstep.engine import background, sockets
 from everstep.engine.neighbors import SMALL_BYTES, Neighbor, find_neighbors
 from everstep.engine.world import World
 from everstep.errors import PeerLost, UsageError
+
+if TYPE_CHECKING:
+    from everstep.engine.device_link import DeviceLink
 
 FORM_S = 10.0  # a small group that is not formed by then is given up
 LARGEST_WORLD = 64  # that was shown to work
@@ -42,7 +46,9 @@ TAG_TRANSFER, TAG_CHECKSUM, TAG_CANARY, TAG_BUCKETS = 5, 8, 9, 1 << 10
 
 T = TypeVar("T")
 
-_PLACE = re.compile(r"\[\S+:\d+\] ")
+_TRIES = 10
+_listening = threading.Lock()  # groups for the engine, the devices and the script may form at one time
+_PLACE = re.compile(r"\[\S+:\d+\] |NCCL error in: \S+:\d+, |, NCCL version [\d.]+")
 
 
 def form_s(size: int) -> float:
@@ -80,8 +86,7 @@ class GroupForming:
 
     def give_up(self) -> None:
         """Most of the time is spent waiting for the keys of peers, without end for those of one that died meanwhile.
-
-        May be repeated, as long as the attempt has not ended: it may have been about to connect."""
+        May be repeated."""
         self.is_given_up = True
         if self._store:
             held = sockets.hold(None, self._store)
@@ -99,11 +104,16 @@ class Group:
         gloo: ProcessGroupGloo | None,
         held: list[socket.socket],
         neighbors: Mapping[int, Neighbor] | None = None,
+        address: str = "",
+        purpose: str = "",
     ) -> None:
         self.world = world
+        self.address, self.purpose = address, purpose  # where peers reach this worker, and what it is for
+        self._link: DeviceLink | None = None  # between the devices; None: gradients go through the host
         self.neighbors = neighbors or {}  # by rank
         self.gloo = gloo
         self.is_broken = False
+        self._has_peer_ended = False  # as far as `watch_peers` looks
         self._changed = threading.Condition()
         self._held = held
         # A receive per peer that never gets a message, only the news that its connection is over.
@@ -136,15 +146,14 @@ class Group:
             return cls(world, None, [])
         attempt, timeout_s = attempt or GroupForming(), timeout_s or form_s(world.size)
         with attempt.connecting(world):
-            return cls._connect(
-                world, address, generation_store(world, purpose, timeout_s, attempt), timeout_s, has_neighbors
-            )
+            return cls._connect(world, address, purpose, timeout_s, attempt, has_neighbors)
 
     @classmethod
-    def _connect(cls, world: World, address: str, store: dist.Store, timeout_s: float, has_neighbors: bool) -> Group:
-        before = sockets.listeners()
-        device = ProcessGroupGloo.create_device(hostname=address)
-        own = _new_listener(sockets.listeners() - before)
+    def _connect(
+        cls, world: World, address: str, purpose: str, timeout_s: float, attempt: GroupForming, has_neighbors: bool
+    ) -> Group:
+        store = generation_store(world, purpose, timeout_s, attempt)
+        device, own = _listening_device(address)
         store.set(f"listener/{world.rank}", json.dumps(own))
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # missing in torch's stub, like send and recv
         options._devices = [device]
@@ -158,19 +167,51 @@ class Group:
                 f"found {len(held)} of {len(world.peers)} connections of generation {world.generation}",
                 code="connections-missing",
             )
-        return cls(world, gloo, held, find_neighbors(world, store) if has_neighbors else {})
+        neighbors = find_neighbors(world, store) if has_neighbors else {}
+        return cls(world, gloo, held, neighbors, address, purpose)
+
+    @property
+    def link(self) -> DeviceLink | None:
+        return self._link
+
+    def take_link(self, link: DeviceLink | None) -> None:
+        """Use this link; it is aborted when the group breaks."""
+        with self._changed:
+            self._link, is_over = link, self.is_broken or self._has_peer_ended
+        if link is not None and is_over:
+            link.abort()
+
+    def watch_peers(self) -> None:
+        """Where no coordinator tells of a death: with the first connection, the link between the devices ends, too.
+        A sum over NCCL would wait forever. Nothing else ends: a peer that is done may have left words to be read."""
+        connections = select.poll()
+        for sock in self._held:
+            connections.register(sock, select.POLLRDHUP)
+
+        def watch() -> None:
+            connections.poll()  # `break_` ends it, too
+            with self._changed:
+                self._has_peer_ended, link = True, self._link
+            if link is not None:
+                link.abort("a peer has ended")
+
+        threading.Thread(target=watch, name="everstep-peers", daemon=True).start()
+
+    @property
+    def _open(self) -> ProcessGroupGloo:
+        if (gloo := self.gloo) is None:  # closed by another thread
+            raise PeerLost(f"generation {self.world.generation} was closed", code="group-closed")
+        return gloo
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
-        assert self.gloo is not None
         try:
-            return self.gloo.send([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
+            return self._open.send([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
         except RuntimeError as error:
             raise self._lost(error) from None
 
     def recv(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
-        assert self.gloo is not None
         try:
-            return self.gloo.recv([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
+            return self._open.recv([tensor], peer, tag)  # type: ignore[attr-defined, no-any-return]
         except RuntimeError as error:
             raise self._lost(error) from None
 
@@ -247,11 +288,14 @@ class Group:
     def _lost(self, error: RuntimeError | OSError) -> PeerLost:
         return PeerLost(f"generation {self.world.generation} is broken: {gloo_words(error)}", code="generation-broken")
 
-    def break_(self) -> None:
+    def break_(self, why: str = "") -> None:
         """End the connections, for the peers too. Safe from any thread."""
         with self._changed:
             self.is_broken = True
             self._changed.notify_all()
+            link = self._link
+        if link is not None:
+            link.abort(why)
         sockets.cut(self._held)
         for neighbor in self.neighbors.values():
             neighbor.cut()
@@ -270,6 +314,7 @@ class Group:
     def close(self) -> None:
         """Give the group up. Destroying blocks while operations end, so it is done in the background."""
         self.break_()
+        self._link = None  # it refers to its group: the cycle would keep sockets open until garbage collection
         for sock in self._held:
             sock.close()
         for neighbor in self.neighbors.values():
@@ -331,22 +376,32 @@ def _knock(world: World, timeout_s: float, attempt: GroupForming) -> dist.TCPSto
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            return dist.TCPStore(
+            store = dist.TCPStore(
                 world.store_address, world.store_port, is_master=False, wait_for_workers=False, use_libuv=True,
                 timeout=timedelta(seconds=min(KNOCK_S, timeout_s)),
             )  # fmt: skip
         except dist.DistNetworkError:
             if attempt.is_given_up or time.monotonic() > deadline:
                 raise
+            continue
+        if attempt.is_given_up:  # before there was a connection to cut
+            raise PeerLost(f"generation {world.generation} was closed", code="generation-closed-connecting")
+        return store
 
 
 def gloo_words(error: Exception) -> str:
-    """What gloo, or a store, has to say: without the place in its source before it, and the advice and frames after."""
+    """The message of gloo, NCCL, or a store, without source locations, advice, and stack frames."""
     return _PLACE.sub("", str(error)).split("\n", 1)[0].split(". ", 1)[0]
 
 
-def _new_listener(found: set[sockets.Endpoint]) -> sockets.Endpoint:
-    if len(found) != 1:
-        # Another thread opened a listener in the same instant; the caller forms the group again.
-        raise PeerLost(f"could not tell gloo's listener among {sorted(found)}", code="gloo-listener-unknown")
-    return found.pop()
+def _listening_device(address: str) -> tuple[Any, sockets.Endpoint]:
+    """gloo's, and where it listens. Again if another thread, such as NCCL's, opens a listener in the same instant."""
+    found: set[sockets.Endpoint] = set()
+    for _ in range(_TRIES):
+        with _listening:
+            before = sockets.listeners()
+            device = ProcessGroupGloo.create_device(hostname=address)
+            found = sockets.listeners() - before
+        if len(found) == 1:
+            return device, found.pop()
+    raise PeerLost(f"could not tell gloo's listener among {sorted(found)}", code="gloo-listener-unknown")

@@ -45,9 +45,11 @@ class _Pinned:
     """Page-locked host memory for all buckets, which neighbors can read where that is possible."""
 
     def __init__(self, layout: BucketLayout) -> None:
-        self.block, self.buffers = shared_tensors(layout.shapes)
+        self.block, runs = shared_tensors(layout.shapes)
         if self.block is None:
-            self.buffers = [torch.empty(numel, dtype=dtype, pin_memory=True) for numel, dtype in layout.shapes]
+            runs = [torch.empty(numel, dtype=dtype, pin_memory=True) for numel, dtype in layout.shapes]
+        self.buffers = layout.in_buckets(runs)
+        if self.block is None:
             return
         cudart = torch.cuda.cudart()
         error = cudart.cudaHostRegister(self.block.bytes.data_ptr(), self.block.bytes.numel(), 0)
@@ -70,7 +72,7 @@ class CudaStaging(HostStaging):
         return self._out[id(sums)]
 
     def depart(self, bucket: int, sums: Mapping[TreeNode, Flats]) -> None:
-        self._away.wait_stream(torch.cuda.current_stream())
+        self._away.wait_stream(torch.cuda.current_stream(self._away.device))
         with torch.cuda.stream(self._away):
             for flats in sums.values():
                 self._mirror(flats).buffers[bucket].copy_(flats.buffers[bucket], non_blocking=True)

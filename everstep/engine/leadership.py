@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from everstep.engine.backend import BackendFacts
 from everstep.engine.group import Group
 from everstep.errors import PeerLost, PermanentError, StateMismatch
 
@@ -29,6 +30,7 @@ class MemberHello:
     num_micro_batches: int
     is_exact: bool
     torch: str
+    backend: BackendFacts
     is_agreeing: bool  # it came here while agreeing on a value: its script is between two steps
     held: list[int]  # micro-batches of the next step that it has computed
     answers: dict[str, list[Any]]  # agreed on since its last commit, for members that missed one
@@ -43,7 +45,7 @@ class Leadership:
 
 def exchange(hello: MemberHello, group: Group) -> list[MemberHello]:
     raws: list[Any] = [json.loads(raw) for raw in group.gather(json.dumps(asdict(hello)).encode())]
-    return [MemberHello(**raw) for raw in raws]
+    return [MemberHello(**{**raw, "backend": BackendFacts(**raw["backend"])}) for raw in raws]
 
 
 def decide_leader(hellos: Sequence[MemberHello], continues: int) -> Leadership:

@@ -52,6 +52,13 @@ def on_sigterm(wish: Callable[[], None]) -> None:
         signal.signal(signal.SIGTERM, _OnSigterm(wish))
 
 
+def wake_script() -> None:
+    """Called from another thread: run the SIGTERM handler in the script's thread, even if that is waiting. No effect if
+    the script handles SIGTERM itself."""
+    if isinstance(signal.getsignal(signal.SIGTERM), _OnSigterm):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+
 class _OnSigterm:
     """Recognizable, so that the handler of an engine that has ended can be replaced."""
 

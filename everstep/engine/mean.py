@@ -9,11 +9,12 @@ _NARROW = (torch.float16, torch.bfloat16)
 
 
 def divide(sums: Tensor, weight: float) -> None:
-    """In place. By a tensor on the same device: by a number, torch's CUDA kernels multiply by the reciprocal, which
-    rounds differently from the CPU's division. Narrow types are divided as float32, into which the weight fits."""
+    """Divide in place, by a tensor on the same device: given a number, torch's CUDA kernels multiply by the reciprocal,
+    which rounds differently from a division on the CPU. The tensor is filled on the device, because copying it there
+    would make the host wait. Narrow types are divided as float32, which can hold the weight."""
     if weight == 1:
         return
     wide = sums.float() if sums.dtype in _NARROW else sums
-    wide.div_(torch.tensor(weight, dtype=wide.dtype, device=wide.device))
+    wide.div_(torch.full((), weight, dtype=wide.dtype, device=wide.device))
     if wide is not sums:
         sums.copy_(wide)

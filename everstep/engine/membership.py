@@ -34,6 +34,7 @@ from everstep.ipc.progress_page import ProgressPage
 from everstep.retry import patiently
 from everstep.wire import (
     Announce,
+    Announced,
     Arrive,
     Arrived,
     Broken,
@@ -97,14 +98,14 @@ class Membership:
             self._address, port, is_master=True, wait_for_workers=False, use_libuv=True,
             timeout=timedelta(seconds=30), master_listen_fd=self._store_socket.detach(),
         )  # fmt: skip
-        message = Announce(
+        self._hello = Announce(
             incarnation=self._incarnation,
             pid=os.getpid(),
             address=self._address,
             store_port=port,
             probe_port=self._probe_socket.getsockname()[1],
         )
-        reply = self._ask(lambda: self._client.announce(self.worker, message))
+        reply = self._announce()
         self.is_newcomer = reply.is_newcomer
         # The coordinator lets others continue without us after fence_s: by then we must have stopped.
         self._deadline_s = min(self._deadline_s, reply.policy.fence_s)
@@ -113,6 +114,13 @@ class Membership:
             thread = threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
+
+    def _announce(self) -> Announced:
+        return self._ask(lambda: self._client.announce(self.worker, self._hello))
+
+    def others_step(self) -> int:
+        """How many steps the members have committed, as far as the coordinator knows."""
+        return self._announce().step
 
     def arrive(self, generation: int) -> None:
         """Stand ready for the generation after this one, in good order. No effect if that one exists already."""
@@ -304,7 +312,7 @@ class Membership:
             emit("generation.closed", generation=generation, reason=reason)
             log.info("generation %d closed: %s", generation, reason)
         if group is not None:
-            group.break_()
+            group.break_(reason)
         self._on_closed(generation)
 
     def _answer_probes(self) -> None:

@@ -49,8 +49,10 @@ class ModuleBuffers:
         self._is_in_step = False  # a micro-batch was begun since the last commit
         self._kept: int | None = None  # the micro-batch whose buffers are in `own`
         size = sum(tensor.numel() * tensor.element_size() for tensor in self._base)
-        self.own = torch.empty(size, dtype=torch.uint8) if size else None  # as bytes; None: no buffers
-        self.room = torch.empty(size, dtype=torch.uint8) if size else None  # for a peer's
+        # The buffers as bytes, on their device, or on the CPU if they are on several; None: there are none.
+        devices = {tensor.device for tensor in self._base}
+        device = devices.pop() if len(devices) == 1 else torch.device("cpu")
+        self.own = torch.empty(size, dtype=torch.uint8, device=device) if size else None
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -79,7 +81,7 @@ class ModuleBuffers:
         if self.own is None or (self._kept in held and self._kept is not None and self._kept < micro_batch):
             return
         self._kept = micro_batch
-        torch.cat([as_bytes(tensor.cpu()) for tensor in self.tensors], out=self.own)
+        torch.cat([as_bytes(tensor.to(self.own.device)) for tensor in self.tensors], out=self.own)
 
     def rename(self, names: Mapping[int, int]) -> None:
         """The held micro-batches get other numbers."""

@@ -20,6 +20,7 @@ class MicroBatch:
     step: int
     index: int
     is_ghost: bool = False  # nothing is left for this worker: it runs the body to take the step, and adds nothing
+    is_rehearsal: bool = False  # a ghost outside of any step: a newcomer runs the body for the first time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from everstep import env
 from everstep.addresses import address_towards
 from everstep.engine import background
+from everstep.engine.communicator import FORM_S
 from everstep.engine.default_group import DefaultGroup, install
 from everstep.engine.fixed_world import Fixed, LoneMembership
-from everstep.engine.group import FORM_S
 from everstep.engine.membership import Membership
 from everstep.engine.step import Engine
 from everstep.engine.world import ALONE, World
@@ -41,13 +41,18 @@ def joined_world() -> World | None:
     return None if _engine is None or _engine.world is ALONE else _engine.world
 
 
-def follow_world(*, wants_nccl: bool = False) -> Engine:
-    """Let torch.distributed's default group follow the engine's world, and join."""
+def follow_world(*, backend: str | None = None) -> Engine:
+    """Let torch.distributed's default group follow the engine's world, and join.
+
+    `backend`: gloo or nccl, for CUDA tensors. Gradients use it too, unless the trainer has its own backend or has taken
+    its first step: all workers must use the same one."""
     global _default_group
     engine = current()
     if _default_group is None:
-        _default_group = install(_address(), lambda: engine.regrouping.in_phase(WAITING), wants_nccl=wants_nccl)
+        _default_group = install(_address(), lambda: engine.regrouping.in_phase(WAITING), wants_nccl=backend == "nccl")
         engine.regrouping.follower = _default_group
+        if not engine.work.is_built:
+            engine.work.group_backend = backend
     engine.regrouping.join()
     return engine
 
@@ -76,7 +81,7 @@ def close() -> None:
     if engine is not None:
         engine.close()
         atexit.unregister(_end)
-    background.wait(FORM_S + 1)
+    background.wait(FORM_S + 1)  # the longest that one of them takes
 
 
 def _end() -> None:

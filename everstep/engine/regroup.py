@@ -1,7 +1,7 @@
 """One worker's way from generation to generation: join, settle with the others, agree with them, leave.
 
     NEW ── join ──► MUST_SETTLE ── settle ──► SETTLED ── peer lost, or a pulse ──► MUST_REGROUP ──► MUST_SETTLE
-      └─ newcomer ─► ALONE ─ first micro-batch ─┘            any ── leave, or asked to ──► LEAVING
+      └─ newcomer ─► ALONE ──── rehearsal ──────┘            any ── leave, or asked to ──► LEAVING
 
 Settling brings all members of a generation to one state: they exchange hellos, the most advanced leads and sends its
 state to those that do not hold it. It is repeated, in the next generation, until no member is lost meanwhile.
@@ -19,11 +19,14 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
+from everstep.engine.backend import Backend, BackendChoice, decide_backend
 from everstep.engine.default_group import DefaultGroup
+from everstep.engine.device_link import DeviceLink
 from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.group import LARGEST_WORLD, TAG_HEADER, Group
 from everstep.engine.leadership import Leadership, MemberHello, check_fit, decide_leader, exchange
-from everstep.engine.leaving import ASKED, LeaveRequest, Leaving, on_sigterm
+from everstep.engine.leaving import ASKED, LeaveRequest, Leaving, on_sigterm, wake_script
+from everstep.engine.link_trial import try_link
 from everstep.engine.membership import Membership
 from everstep.engine.pulse import ENDS, Header, header_bytes
 from everstep.engine.step_work import StepWork
@@ -44,7 +47,7 @@ class EngineState(Enum):
     """Where a worker is between two generations. What it does next is decided by this and the membership alone."""
 
     NEW = "new"  # not announced
-    ALONE = "alone"  # announced as a newcomer: the others let it in at its first micro-batch
+    ALONE = "alone"  # announced as a newcomer; it joins the others after it has rehearsed a micro-batch
     MUST_SETTLE = "must settle"  # in a group whose members may hold different states
     SETTLED = "settled"  # all members hold the same state
     MUST_REGROUP = "must regroup"  # all agreed to end this generation, and arrive for the next
@@ -71,10 +74,13 @@ class Regrouping:
         self.settled = 0
         self.came_late = False  # its first state was that of workers that were training
         self.is_asked_to_leave = False  # by SIGTERM; the next pulse says so
+        self.is_rehearsing = False  # running a body whose result is thrown away
+        self.rehearsed_step: int | None = None  # what the script sees until its next micro-batch, or the end
         self.follower: DefaultGroup | None = None  # has to follow the world, too
         self.board = board
         self._work = work
         self._leave_request: LeaveRequest | None = None
+        self._told: tuple[Backend, str] | None = None
         self.membership = make_membership(board, self._generation_closed)
 
     # --- joining ------------------------------------------------------------------------------------------
@@ -114,7 +120,7 @@ class Regrouping:
 
     def be_ready(self) -> None:
         """Before a micro-batch: be settled in a generation that is open. Raises Leaving if this worker is to go."""
-        if self.state is EngineState.LEAVING:
+        if self.state is EngineState.LEAVING or (self.state is EngineState.ALONE and self.is_asked_to_leave):
             self.leave(ASKED)
             raise Leaving
         while self.is_due:
@@ -159,6 +165,9 @@ class Regrouping:
     def _take_group(self) -> None:
         group = self.membership.next_group(self.world.generation)
         if self.group is not None and self.group is not group:
+            is_peer_lost = group.world.size < self.world.size  # which breaks any link, whichever is first to tell
+            if self.group.link is not None and self.group.link.error and not is_peer_lost:
+                self._work.device_way.note_error(self.membership.worker, self.group.link.error)
             self.group.close()
         self.group, self.world, self.state = group, group.world, EngineState.MUST_SETTLE
         if self._work.is_built:
@@ -176,11 +185,14 @@ class Regrouping:
         leadership = decide_leader(hellos, world.continues)
         check_fit(hellos, leadership.leader, world.rank)
         lead = hellos[leadership.leader]
+        choice = self._choose_backend(hellos)
         if world.rank == leadership.leader and leadership.receivers:
             with self.in_phase(COMPUTING):  # a long transfer is not a stall
                 send_state(work.state(), self.group, leadership.receivers, worker)
         elif world.rank in leadership.receivers:
             self._receive(leadership.leader, is_beginning=lead.settled == 0)
+        if choice.must_try:
+            self._try_backend(choice)
         if self.settled == 0:
             self.came_late = lead.settled > 0
         self.state = state_after(hellos)
@@ -195,6 +207,46 @@ class Regrouping:
         )  # fmt: skip
         return leadership
 
+    def _choose_backend(self, hellos: Sequence[MemberHello]) -> BackendChoice:
+        """All members choose the same; devices connect in the background."""
+        group, work = self.group, self._work
+        assert group is not None
+        choice = decide_backend([hello.backend for hello in hellos])
+        if choice.backend is not Backend.GLOO and group.link is None:
+            device, is_exact = work.sum.layout.device, work.settings.is_exact
+            group.take_link(DeviceLink(group, choice.backend, device, is_exact=is_exact))
+        self._tell_backend(choice)
+        return choice
+
+    def _try_backend(self, choice: BackendChoice) -> None:
+        """For members that have not summed from device to device before. If it fails, use gloo."""
+        group, record = self.group, self._work.device_way
+        assert group is not None and group.link is not None
+        with self.in_phase(WAITING):
+            problem = try_link(group.link, group, self.membership.worker)
+        record.is_tried = not problem
+        if not problem:
+            return
+        group.link.abort(problem)
+        group.take_link(None)
+        if self._work.backend_wish == choice.backend.value:
+            raise StateMismatch(
+                f"backend={choice.backend.value!r} does not work: {problem}",
+                hint='NCCL_DEBUG=INFO shows why; backend="auto" falls back to gloo',
+                code="backend-does-not-serve",
+            )
+        record.refusal = problem
+        self._tell_backend(BackendChoice(backend=Backend.GLOO, reason=problem))
+
+    def _tell_backend(self, choice: BackendChoice) -> None:
+        emit("backend.chosen", generation=self.world.generation, backend=choice.backend.value, reason=choice.reason)
+        is_on_host = self._work.sum.layout.is_on_host
+        if choice.backend is Backend.GLOO and is_on_host and self._work.backend_wish != Backend.NCCL.value:
+            return  # no news: it is the only way for CPU tensors
+        if (choice.backend, choice.reason) != self._told:
+            self._told = (choice.backend, choice.reason)
+            log.info("gradients travel over %s: %s", choice.backend.value, choice.reason)
+
     def _receive(self, leader: int, *, is_beginning: bool) -> None:
         assert self.group is not None
         num_asked = self._work.agreed.num_asked
@@ -205,7 +257,10 @@ class Regrouping:
             self._work.agreed.num_asked = num_asked
 
     def _generation_closed(self, generation: int) -> None:
-        """Called in a thread of the membership's, perhaps late: wake up a script that waits for this generation."""
+        """Called in a thread of the membership's, perhaps late: wake up a script that waits for this generation. A
+        worker that is rehearsing is in no generation; for it, the job is over."""
+        if self.is_rehearsing:
+            wake_script()
         if self._work.is_built:
             self._work.sum.abort(generation)
         if (group := self.group) is not None and group.world.generation <= generation:
@@ -307,6 +362,7 @@ class Regrouping:
 
     def conclude(self) -> None:
         """No further step is wanted here: make sure that all hold the last one before any worker goes."""
+        self.rehearsed_step = None
         if self.settled == 0 or self.state is EngineState.LEAVING:
             return
         while True:
@@ -363,6 +419,9 @@ class Regrouping:
 
     def _ask_to_leave(self) -> None:
         self.is_asked_to_leave = True
+        if self.is_rehearsing:  # no other worker waits for it
+            _ = self.is_closed  # raises JobFinished if that is why
+            raise Leaving
 
     def close(self) -> None:
         if self.group is not None:

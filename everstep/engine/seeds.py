@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -24,12 +26,43 @@ def seed_everything(value: int) -> None:
 
     torch.manual_seed would format a stack trace at each call while CUDA is not initialized."""
     torch.default_generator.manual_seed(value)
-    if torch.cuda.is_initialized():
-        for generator in torch.cuda.default_generators:
-            generator.manual_seed(value)
+    for generator in _cuda_generators():
+        generator.manual_seed(value)
     random.seed(value)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(value & 0xFFFFFFFF)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RandomStreams:
+    """The states of the streams that `seed_everything` seeds."""
+
+    tensors: torch.Tensor
+    cuda: tuple[torch.Tensor, ...]  # by device
+    python: tuple[Any, ...]
+    arrays: Any
+
+    @classmethod
+    def now(cls) -> RandomStreams:
+        numpy = sys.modules.get("numpy")
+        return cls(
+            tensors=torch.default_generator.get_state(),
+            cuda=tuple(each.get_state() for each in _cuda_generators()),
+            python=random.getstate(),
+            arrays=numpy.random.get_state() if numpy is not None else None,
+        )
+
+    def restore(self) -> None:
+        torch.default_generator.set_state(self.tensors)
+        for generator, state in zip(_cuda_generators(), self.cuda, strict=False):  # CUDA may have started since
+            generator.set_state(state)
+        random.setstate(self.python)
+        if self.arrays is not None:
+            sys.modules["numpy"].random.set_state(self.arrays)
+
+
+def _cuda_generators() -> tuple[torch.Generator, ...]:
+    return tuple(torch.cuda.default_generators) if torch.cuda.is_initialized() else ()
 
 
 def fix_kernels(threads: int, *, is_cuda: bool) -> None:
@@ -39,5 +72,6 @@ def fix_kernels(threads: int, *, is_cuda: bool) -> None:
     if is_cuda:
         env.set_default("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS at its first use in the process
         torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads it
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from everstep.engine.arguments import check_count
+from everstep.engine.backend import check_wish
 from everstep.errors import UsageError
 
 
@@ -15,6 +16,7 @@ class Settings:
     num_micro_batches: int | None = None
     micro_batches_per_worker: int | None = None
     reduce: str = "exact"  # or "fast"
+    backend: str | None = None  # how gradients travel; None: see StepWork.backend_wish
     seed: int = 0
     threads: int = 1  # of torch, in exact mode
     is_balanced: bool = False  # quick workers get more micro-batches
@@ -28,6 +30,8 @@ class Settings:
             raise UsageError(
                 f"reduce={self.reduce!r}", hint='use reduce="exact" or reduce="fast"', code="reduce-unknown"
             )
+        if self.backend is not None:
+            check_wish(self.backend)
         check_count("threads", self.threads, of="threads", code="threads-not-positive")
 
     @property

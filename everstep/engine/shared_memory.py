@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 SMALL_BYTES = 256 << 20
 
 _NAME = "everstep"
-_ALIGN = 64
+ALIGN = 64  # bytes: one cache line
 _TOKEN = struct.Struct("<qq")
 
 
@@ -48,14 +48,16 @@ class Shelf:
     """Neighbors' blocks, opened once and kept as long as the neighbor is one: mapping them again costs a fault per
     page. A number can be another file's one day, an inode cannot."""
 
-    def __init__(self) -> None:
+    def __init__(self, cut: Callable[[Tensor], list[Tensor]]) -> None:
+        """`cut`: splits a block's bytes into its tensors."""
+        self._cut = cut
         self._blocks: dict[tuple[int, int, int], list[Tensor]] = {}
 
-    def look(self, pid: int, token: bytes, shapes: list[tuple[int, torch.dtype]]) -> list[Tensor]:
+    def look(self, pid: int, token: bytes) -> list[Tensor]:
         descriptor, inode = _TOKEN.unpack(token)
         key = (pid, descriptor, inode)
         if key not in self._blocks:
-            self._blocks[key] = cut(open_block(pid, descriptor, inode), shapes)
+            self._blocks[key] = self._cut(open_block(pid, descriptor, inode))
         return self._blocks[key]
 
     def keep(self, pids: Collection[int]) -> None:
@@ -130,4 +132,4 @@ def shared_tensors(shapes: list[tuple[int, torch.dtype]]) -> tuple[SharedBlock |
 
 
 def _aligned(size: int) -> int:
-    return -(-size // _ALIGN) * _ALIGN
+    return -(-size // ALIGN) * ALIGN

@@ -18,10 +18,11 @@ from everstep.engine.plan import MicroBatch, plan_step
 from everstep.engine.pulse import STEPS, Header, Pulse, PulseDecision, decide_pulse, in_order
 from everstep.engine.registry import Registry
 from everstep.engine.regroup import MakeMembership, Regrouping
+from everstep.engine.rehearsal import Rehearsal
 from everstep.engine.seeds import micro_batch_seed, seed_everything
 from everstep.engine.step_sum import Summed
 from everstep.engine.step_work import Integrity, StepWork
-from everstep.engine.world import World
+from everstep.engine.world import REHEARSAL, World
 from everstep.errors import EverstepError, PeerLost, PermanentError, UsageError
 from everstep.events import emit
 from everstep.ipc.progress_page import ProgressPage
@@ -35,6 +36,7 @@ class Engine:
     def __init__(self, make_membership: MakeMembership, board: ProgressPage) -> None:
         self.work = StepWork(self._backward_ended)
         self.regrouping = Regrouping(make_membership, board, self.work)
+        self.rehearsal = Rehearsal(self.regrouping, self.work)
         self.offered: MicroBatch | None = None  # the script holds its data, and has not begun it yet
         self._is_in_loop = False  # the script goes from micro-batch to micro-batch
         self._is_catching_up = False  # the script passes what the others have done already: it agrees on nothing
@@ -62,6 +64,16 @@ class Engine:
         return self.regrouping.world
 
     @property
+    def visible_world(self) -> World:
+        """The world as the script sees it."""
+        return self.world if self.regrouping.rehearsed_step is None else REHEARSAL
+
+    @property
+    def visible_step(self) -> int:
+        rehearsed = self.regrouping.rehearsed_step
+        return self.step if rehearsed is None else rehearsed
+
+    @property
     def is_whole(self) -> bool:
         """No update broke off half-way: what is registered is the state after `step` steps."""
         return self.work.integrity is not Integrity.BROKEN
@@ -86,9 +98,13 @@ class Engine:
     # --- a micro-batch ------------------------------------------------------------------------------------
 
     def next_micro_batch(self) -> MicroBatch:
-        """The micro-batch that this worker has to compute next; regroups first if it must, or leaves."""
+        """The micro-batch that this worker has to compute next; regroups first if it must, or leaves. A newcomer's
+        first one is a rehearsal; it regroups after that."""
         self.regrouping.join()
         _ = self.work.gradients  # from here on, what is summed is fixed
+        if self.rehearsal.is_due:
+            return self.rehearsal.offer()
+        self.regrouping.rehearsed_step = None
         self.regrouping.be_ready()
         if not self.is_whole:
             raise PermanentError(
@@ -112,9 +128,9 @@ class Engine:
     def begin_micro_batch(self, micro_batch: MicroBatch, weight: float) -> None:
         self._check_next(micro_batch, weight)
         work, gradients = self.work, self.work.gradients
-        self._is_catching_up, self.offered = False, None
+        self._is_catching_up, self.offered = micro_batch.is_rehearsal, None
         self._micro_batch, self._micro_batch_generation = micro_batch, self.world.generation
-        self.regrouping.membership.is_in_step = True
+        self.regrouping.membership.is_in_step = not micro_batch.is_rehearsal
         self._decision = None
         self._are_buffers_kept = self._is_committed = False
         work.buffers.begin_micro_batch()
@@ -125,6 +141,9 @@ class Engine:
         else:
             work.weights[micro_batch.index] = weight
             target = gradients.begin(micro_batch.index, weight, is_last=self.is_last_micro_batch)
+        if micro_batch.is_rehearsal:  # not part of a step, also for observers
+            self.rehearsal.begin()
+            return
         self._write(COMPUTING, micro_batch.index)
         if self.is_last_micro_batch and self.world.size > 1:
             self._launch(target)
@@ -150,6 +169,8 @@ class Engine:
     def is_last_micro_batch(self) -> bool:
         """Inside a micro-batch: this worker's last one in the step, or the step is committed already."""
         micro_batch, todo = self._micro_batch, self.work.todo
+        if self.regrouping.is_rehearsing:
+            return False
         if micro_batch is None or self._decision is not None or not todo:
             return micro_batch is not None
         return not micro_batch.is_ghost and todo == [micro_batch.index]
@@ -165,6 +186,10 @@ class Engine:
 
     def end_micro_batch(self) -> None:
         """The micro-batch's body came to its end."""
+        if self.regrouping.is_rehearsing:
+            self._leave_micro_batch()
+            self.rehearsal.join()
+            return
         if not self.is_last_micro_batch:
             self._micro_batch_done()
             self.work.gradients.end()
@@ -174,6 +199,8 @@ class Engine:
         self._leave_micro_batch()
 
     def _leave_micro_batch(self) -> None:
+        if self.regrouping.is_rehearsing:
+            self.rehearsal.stop()
         self._micro_batch = None
         self.regrouping.membership.is_in_step = False
         self._write(OUTSIDE)
@@ -400,6 +427,8 @@ class Engine:
 
     @property
     def _is_amid_step(self) -> bool:
+        if self.regrouping.is_rehearsing:
+            return False
         if self.offered is not None or self.is_in_micro_batch:
             return self._decision is None or not self.is_in_micro_batch
         return self._is_in_loop and bool(self.work.todo) and not self.work.void.issuperset(self.work.held)

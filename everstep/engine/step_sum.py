@@ -1,10 +1,11 @@
 """The sum over all workers, from the first bucket that is ready to the mean, and all memory that it is made in.
 
 Made once, when the parameters are known; each attempt to sum a step is a Reduction, run by the communication thread. An
-attempt that failed is dropped; if its thread is stuck inside gloo it is abandoned and another takes over."""
+attempt that failed is dropped, and so is its thread: it may be stuck inside gloo. Another takes over."""
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Sequence
@@ -13,17 +14,19 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from everstep.engine import background
+from everstep.engine.bucket_sums import BucketSums, SumTask
 from everstep.engine.buckets import BucketLayout, Flats
+from everstep.engine.device_sum import DeviceWay
 from everstep.engine.group import Group
-from everstep.engine.host_staging import CudaStaging, HostStaging
+from everstep.engine.host_sum import HostWay
 from everstep.engine.leaf_sums import ExactFold, FastFold, Fold, Target
 from everstep.engine.mean import divide
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.plan import Plan
 from everstep.engine.pulse import Header, Pulse
-from everstep.engine.reduction import Reduction, Scratch, Task
-from everstep.engine.shared_memory import SMALL_BYTES, Shelf, needed_bytes, shared_tensors
-from everstep.errors import PeerLost, UsageError
+from everstep.engine.reduction import Reduction
+from everstep.engine.shared_memory import SMALL_BYTES, needed_bytes
+from everstep.errors import PeerLost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,10 +48,9 @@ class Sum:
 
         self.layout = layout
         self.fold: Fold = ExactFold(num_leaves, make) if is_exact else FastFold(make)
-        self.result = Flats(layout, parameters, is_private=True)  # users may write to their gradients
-        self._num_parameters = len(parameters)
-        self._outbox, self._scratch, self._shelf = shared_tensors(layout.shapes), Scratch(layout), Shelf()
-        self._staging = _make_staging(layout)
+        self._parameters = parameters
+        self._host: HostWay | None = HostWay(layout, parameters) if layout.is_on_host else None
+        self._device: DeviceWay | None = None
         self._thread = CommunicationThread()
         self._reduction: Reduction | None = None
         if layout.is_on_host and needed_bytes(layout.shapes) <= SMALL_BYTES:
@@ -61,20 +63,26 @@ class Sum:
     def launch(self, group: Group, plan: Plan, target: Target | None, header: Header, buffers: ModuleBuffers) -> None:
         """Begin an attempt; `target` is the leaf that backward is about to fill, if any."""
         num_leaves, nodes = self.fold.tree(plan)
-        task = Task(
+        task = SumTask(
             group=group,
             layout=self.layout,
             num_leaves=num_leaves,
             nodes=nodes,
             sums=self.fold.sums(group.world.rank, target),
             header=header,
-            num_parameters=self._num_parameters,
+            num_parameters=len(self._parameters),
             buffers=buffers,
-            outbox=self._outbox,
-            shelf=self._shelf,
+            is_exact=self.fold.is_exact,
         )
-        self._reduction = Reduction(task, self.result, self._staging, self._scratch)
+        self._reduction = Reduction(task, self._attempt(task))
         self._thread.take(self._reduction)
+
+    def _attempt(self, task: SumTask) -> BucketSums:
+        if (link := task.group.link) is not None:
+            self._device = self._device or DeviceWay(self.layout, self._parameters)
+            return self._device.attempt(task, link)
+        self._host = self._host or HostWay(self.layout, self._parameters)
+        return self._host.attempt(task)
 
     def ready(self, bucket: int) -> None:
         if self._reduction is not None:
@@ -82,12 +90,13 @@ class Sum:
 
     def finish(self, pulse: Pulse, *, is_closed: bool) -> Summed:
         """Wait until the mean is there; PeerLost if the generation is over before."""
-        assert self._reduction is not None
-        self._reduction.flush(pulse)
+        reduction = self._reduction
+        assert reduction is not None
+        reduction.flush(pulse)
         if is_closed:
-            self._reduction.abort()
-        pulses = self._reduction.finish()
-        return Summed(pulses=pulses, total=self._reduction.total, means=self.result, buffers=self._reduction.buffers)
+            reduction.abort()
+        pulses = reduction.finish()
+        return Summed(pulses=pulses, total=reduction.total(), means=reduction.way.means, buffers=reduction.buffers)
 
     def finish_alone(self, pulse: Pulse, total: float, buffers: ModuleBuffers) -> Summed:
         """One worker holds the whole tree: divide in place."""
@@ -102,17 +111,18 @@ class Sum:
             reduction.abort()
 
     def drop(self) -> None:
-        """Give a failed attempt up. Its memory is free again; its thread may be stuck, and is then abandoned."""
+        """Give a failed attempt up. Its memory is free again. Its thread is not used again: it may be stuck, and if
+        NCCL failed between the start and the end of grouped operations, the group stays open for that thread: what it
+        queued there later would never be done, but seem to be."""
         reduction, self._reduction = self._reduction, None
-        if reduction is None or reduction.is_done:
+        if reduction is None:
             return
-        reduction.abort()
-        try:
-            reduction.finish()
-        except PeerLost:
-            pass
         if not reduction.is_done:
-            self._thread = CommunicationThread()
+            reduction.abort()
+            with contextlib.suppress(PeerLost):
+                reduction.finish()
+        self._thread.leave_behind()
+        self._thread = CommunicationThread()
 
     def forget(self) -> None:
         """The step is committed."""
@@ -120,7 +130,8 @@ class Sum:
 
     def keep_neighbors(self, group: Group) -> None:
         """Others' memory need not stay mapped."""
-        self._shelf.keep({neighbor.pid for neighbor in group.neighbors.values()})
+        if self._host is not None:
+            self._host.shelf.keep({neighbor.pid for neighbor in group.neighbors.values()})
 
     def close(self) -> None:
         self._thread.close()
@@ -139,6 +150,10 @@ class CommunicationThread:
             self._thread.start()
         self._todo.put(reduction)
 
+    def leave_behind(self) -> None:
+        """Let the thread end if its current reduction ever does."""
+        self._todo.put(None)
+
     def close(self) -> None:
         """Ends after its present reduction. A thread stuck in a broken operation is abandoned; it is a daemon."""
         if self._thread is not None:
@@ -149,16 +164,3 @@ class CommunicationThread:
     def _work(self) -> None:
         while (reduction := self._todo.get()) is not None:
             reduction.run()
-
-
-def _make_staging(layout: BucketLayout) -> HostStaging:
-    devices = {bucket.device for bucket in layout.buckets}
-    if all(device.type == "cpu" for device in devices):
-        return HostStaging()
-    if len(devices) > 1:
-        raise UsageError(
-            f"parameters are on {sorted(map(str, devices))}",
-            hint="one worker trains on one device",
-            code="parameters-on-several-devices",
-        )
-    return CudaStaging(layout, devices.pop())

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 import torch
 
+from everstep import env
 from everstep.engine.agreed_values import Agreed
+from everstep.engine.backend import check_wish
 from everstep.engine.buckets import lay_out, trainable
 from everstep.engine.data_source import DataSource
+from everstep.engine.device_facts import backend_facts
 from everstep.engine.gradients import Gradients
 from everstep.engine.leadership import Leadership, MemberHello
 from everstep.engine.module_buffers import ModuleBuffers
@@ -37,6 +40,23 @@ class Integrity(Enum):
     BROKEN = "broken"  # an update or a load broke off half-way
 
 
+MOST_ERRORS = 3  # of NCCL, without a completed step in between; after that, gloo is used
+
+
+@dataclass(kw_only=True, slots=True)
+class DeviceRecord:
+    """Whether sums from device to device work on this worker. What the death of a peer breaks does not count."""
+
+    is_tried: bool = False
+    refusal: str = ""  # where they failed, and why; they are not tried again
+    num_errors: int = 0  # since the last commit
+
+    def note_error(self, worker: str, error: str) -> None:
+        self.num_errors += 1
+        if self.num_errors >= MOST_ERRORS:
+            self.refusal = f"{worker}: NCCL failed {self.num_errors} times: {error}"
+
+
 class StepWork:
     def __init__(self, on_backward_end: Callable[[], None]) -> None:
         self.registry = Registry()
@@ -46,11 +66,13 @@ class StepWork:
         self.integrity = Integrity.WHOLE
         self.num_loads = 0  # of a peer's state
         self.agreed = Agreed()
+        self.group_backend: str | None = None  # what init_process_group named for CUDA tensors
         self.pace = MicroBatchPace()
         self.num_micro_batches = 0  # of a step of this generation
         self.plan: Plan | None = None  # of the step under way
         self.todo: list[int] = []  # its micro-batches that this worker has still to compute
         self.weights: dict[int, float] = {}  # by held micro-batch
+        self.device_way = DeviceRecord()
         self._settings: Settings | None = None
         self._gradients: Gradients | None = None
         self._on_backward_end = on_backward_end
@@ -70,6 +92,12 @@ class StepWork:
         return self._settings is not None
 
     @property
+    def backend_wish(self) -> str:
+        """How gradients should travel, one of `backend.WISHES`: as the trainer says, else as init_process_group was
+        called, else as the environment says."""
+        return self.settings.backend or self.group_backend or env.backend()
+
+    @property
     def is_built(self) -> bool:
         return self._gradients is not None
 
@@ -78,6 +106,7 @@ class StepWork:
             raise UsageError(
                 "training has begun", hint="make one ElasticTrainer or controller", code="configured-after-first-step"
             )
+        check_wish(env.backend(), env.BACKEND)
         self._settings = settings
         self.data = data or self.data
 
@@ -172,6 +201,7 @@ class StepWork:
     def commit(self, *, counts: bool, must_check: bool) -> None:
         self.integrity = Integrity.WHOLE
         self.step += counts
+        self.device_way.num_errors = 0
         self.forget()
         self.gradients.end()
         self.buffers.commit()
@@ -194,6 +224,13 @@ class StepWork:
             num_micro_batches=self.settings.num_micro_batches or 0,
             is_exact=self.settings.is_exact,
             torch=torch.__version__,
+            backend=backend_facts(
+                worker,
+                self.backend_wish,
+                self.sum.layout.device,
+                refusal=self.device_way.refusal,
+                is_tried=self.device_way.is_tried,
+            ),
             is_agreeing=is_agreeing,
             held=list(self.held),
             answers=self.agreed.answers,

@@ -23,3 +23,4 @@ class World:
 
 
 ALONE = World(generation=0, rank=0, size=1, reason="not in a generation")
+REHEARSAL = World(generation=0, rank=1, size=2, reason="a rehearsal")  # not rank 0, which writes for all

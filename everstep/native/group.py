@@ -9,17 +9,32 @@ import torch
 from everstep.engine import process_engine
 from everstep.errors import UsageError
 
+_FOR_CUDA = {  # what torch's spellings mean for CUDA tensors
+    None: None,
+    "gloo": "gloo",
+    "nccl": "nccl",
+    "cpu:gloo": None,
+    "cpu:gloo,cuda:gloo": "gloo",
+    "cpu:gloo,cuda:nccl": "nccl",
+}
+
 
 def init_process_group(backend: str | None = None, **torch_arguments: Any) -> None:
     """Form torch.distributed's default group as one that follows the world; takes torch's arguments.
 
     Who the workers are is decided by the coordinator, so `rank`, `world_size`, `init_method` and `store` are not
-    needed and not used. Without `everstep run` the world is this process alone."""
-    if backend not in (None, "gloo", "nccl", "cpu:gloo", "cpu:gloo,cuda:gloo", "cpu:gloo,cuda:nccl"):
+    needed and not used. Without `everstep run` the world is this process alone.
+
+    backend: how CUDA tensors travel, both in your own collectives and as gradients: "nccl", "gloo", or by device, as in
+    "cpu:gloo,cuda:nccl". CPU tensors always travel over gloo. For gradients, ElasticTrainer(backend=…) takes
+    precedence. Default: EVERSTEP_BACKEND, otherwise "auto"."""
+    if backend not in _FOR_CUDA:
         raise UsageError(
-            f"backend={backend!r} cannot follow the world", hint="use gloo or nccl", code="backend-cannot-follow"
+            f"backend={backend!r} is not supported",
+            hint='use "gloo", "nccl", or "cpu:gloo,cuda:nccl"',
+            code="backend-cannot-follow",
         )
-    process_engine.follow_world(wants_nccl=backend is not None and backend.endswith("nccl"))
+    process_engine.follow_world(backend=_FOR_CUDA[backend])
 
 
 def reduce(value: float | torch.Tensor, *, weight: float = 1.0) -> float:

@@ -39,6 +39,8 @@ class ElasticTrainer:
     dataloader: an everstep.DataLoader, or torch's own with a map-style dataset, which becomes one in place.
     micro_batches: micro-batches per global batch; defaults to the largest number of workers that the job may have.
     reduce: "exact" gives the same bits for every number of workers and every failure; "fast" sums in order of arrival.
+    backend: how gradients travel: "nccl", "gloo", or "auto", which uses NCCL if each worker has its own GPU;
+    defaults to init_process_group's, otherwise to EVERSTEP_BACKEND, otherwise to "auto".
     seed: of dropout and all other randomness in the body.
     threads: torch's threads in each worker, in exact mode.
     engine: for tests that need several in one process; by default the process's own."""
@@ -50,6 +52,7 @@ class ElasticTrainer:
         *,
         micro_batches: int | None = None,
         reduce: str = "exact",
+        backend: str | None = None,
         seed: int = 0,
         threads: int = 1,
         engine: Engine | None = None,
@@ -57,7 +60,7 @@ class ElasticTrainer:
         _check_model(model)
         self.engine = engine or process_engine.current(is_fixed=is_classic(model))
         self._are_micro_batches_given = micro_batches is not None
-        self._settings = Settings(reduce=reduce, seed=seed, threads=threads)
+        self._settings = Settings(reduce=reduce, backend=backend, seed=seed, threads=threads)
         self._loader = DataLoader.adopt(dataloader) if dataloader is not None else None
         self._data = _LoopData(self)
         self._set_micro_batches(env.max_workers() if micro_batches is None else micro_batches)
@@ -86,7 +89,7 @@ class ElasticTrainer:
     @property
     def num_steps(self) -> int:
         """Committed steps."""
-        return self.engine.step
+        return self.engine.visible_step
 
     @property
     def num_micro_batches(self) -> int:
@@ -101,11 +104,11 @@ class ElasticTrainer:
 
     @property
     def rank(self) -> int:
-        return self.engine.world.rank
+        return self.engine.visible_world.rank
 
     @property
     def world_size(self) -> int:
-        return self.engine.world.size
+        return self.engine.visible_world.size
 
     def register(self, name: str, thing: T) -> T:
         """Make an object with state_dict and load_state_dict part of the state that newcomers receive."""
@@ -225,14 +228,27 @@ class ElasticTrainer:
                 "epochs() without a loader", hint="ElasticTrainer(model, dataloader)", code="epochs-without-loader"
             )
         self._num_epochs = number
-        self.engine.next_micro_batch()
-        epoch = loader.position.first_unfinished
+        epoch = self._first_epoch(loader, number)
         while epoch < number:
             loader.set_epoch(epoch)
             yield epoch
-            loader.leave_epoch(epoch)
+            if self.engine.rehearsal.is_due:  # the script asked for no batch
+                self.engine.regrouping.be_ready()
+            else:
+                loader.leave_epoch(epoch)
             epoch = max(epoch + 1, loader.position.first_unfinished)
         self.engine.regrouping.conclude()
+
+    def _first_epoch(self, loader: DataLoader, number: int) -> int:
+        """A newcomer rehearses before it knows the others' position, so it computes their epoch from the number of
+        their steps. The result is never too late; it is too early only if they finish that epoch meanwhile, or
+        had left one early."""
+        if self.engine.next_micro_batch().is_rehearsal:
+            epoch = self.engine.regrouping.membership.others_step() // len(loader)
+            if epoch < number:
+                return epoch
+            self.engine.regrouping.be_ready()  # they have finished this loop: there is nothing to rehearse
+        return loader.position.first_unfinished
 
     def micro_batches(self, steps: int) -> Iterator[MicroBatch]:
         """Without a loader: the micro-batches that this worker computes until `steps` steps are committed; then all
@@ -271,7 +287,7 @@ class ElasticTrainer:
     def state_dict(self) -> dict[str, Any]:
         """To be saved with model, optimizer and scheduler: steps, micro-batches, seed, and the position in the data."""
         state: dict[str, Any] = {
-            "num_steps": self.num_steps,
+            "num_steps": self.engine.step,
             "micro_batches": self.num_micro_batches,
             "seed": self._settings.seed,
         }

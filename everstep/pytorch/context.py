@@ -47,6 +47,7 @@ class PyTorchTrialContext:
         enable_tensorboard_logging: bool = True,
         seed: int = 0,
         reduce: str = "exact",
+        backend: str | None = None,
         threads: int = 1,
         checkpoints: str | None = None,
     ) -> None:
@@ -64,7 +65,7 @@ class PyTorchTrialContext:
         self.device = device
         self.has_tensorboard = enable_tensorboard_logging
         self.micro_batches = micro_batches
-        self.seed, self.reduce, self.threads = seed, reduce, threads
+        self.seed, self.reduce, self.backend, self.threads = seed, reduce, backend, threads
         self.checkpoints = checkpoints
         self.experimental = Experimental(self)
         self.wants_stop = False

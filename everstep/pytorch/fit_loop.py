@@ -83,10 +83,12 @@ class FitLoop:
         self._is_timed = any(
             isinstance(u, Seconds) for u in (plan.length, plan.reporting, plan.validation, plan.checkpoint)
         )
-        self._engine.next_micro_batch()  # all workers have joined, and a newcomer has the others' state
+        is_rehearsal = self._engine.next_micro_batch().is_rehearsal  # otherwise all workers have joined
         for model in self.context.models:
             model.train()
         self.callbacks.call("on_training_start")
+        if is_rehearsal:
+            self._rehearse()
         if validates_first and not self._engine.regrouping.came_late and self.progress.now.batches == 0:
             with contextlib.suppress(Overtaken):
                 self._validate()
@@ -98,6 +100,17 @@ class FitLoop:
             reason = self._epoch_through()
         self._stop_clock()
         return reason
+
+    def _rehearse(self) -> None:
+        """Run a newcomer's first train_batch, and throw the result away, before it has the others' state."""
+        epoch, wants_stop = self.loader.position.epoch, self.context.wants_stop
+        self.loader.set_epoch(epoch)
+        for batch in self.loader:
+            self._at = self._next()
+            self._train(batch, epoch)
+            break
+        self._at, self.context.wants_stop = None, wants_stop
+        self._engine.next_micro_batch()  # all workers have joined
 
     def _make_up(self) -> str:
         """Do what was due after the last batch and was not done when it was saved."""
@@ -118,13 +131,17 @@ class FitLoop:
         return ""
 
     def _micro_batch(self, batch: Any, epoch: int) -> str:
-        engine = self._engine
-        micro_batch, step = engine.offered, engine.step
-        assert micro_batch is not None
+        step = self._engine.step
         if self._at is None or self._at.batch != step:
             self._at = self._next()
             if self._has_batch_hooks:
                 self.progress.once("batch starts", lambda: self.callbacks.call("on_training_batch_start", epoch, step))
+        self._train(batch, epoch)
+        return self._after_batch(epoch) if self._engine.step > step else ""
+
+    def _train(self, batch: Any, epoch: int) -> None:
+        micro_batch, step = self._engine.offered, self._engine.step
+        assert micro_batch is not None
         samples = self.loader.num_samples(micro_batch)
         batch = self.context.prepare(batch)
         self.context.reducers.reset()
@@ -134,7 +151,6 @@ class FitLoop:
             self.context.after_train_batch()
             if not micro_batch.is_ghost:
                 self.metrics.record(step, micro_batch.index, samples, result)
-        return self._after_batch(epoch) if engine.step > step else ""
 
     # --- the pulse ----------------------------------------------------------------------------------------
 

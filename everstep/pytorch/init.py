@@ -15,6 +15,7 @@ from everstep.core.cluster_info import experiment_config
 from everstep.core.distributed import EngineContext
 from everstep.engine import process_engine
 from everstep.engine.arguments import check_count
+from everstep.engine.backend import check_wish
 from everstep.engine.seeds import seed_everything
 from everstep.pytorch.context import PyTorchTrialContext
 
@@ -29,6 +30,7 @@ def init(
     enable_tensorboard_logging: bool = True,
     micro_batches: int | None = None,
     reduce: str = "exact",
+    backend: str | None = None,
     seed: int | None = None,
     threads: int = 1,
     checkpoints: str | os.PathLike[str] | None = None,
@@ -39,7 +41,10 @@ def init(
     micro_batches: how many micro-batches make up a global batch; defaults to the job file's slots_per_trial, otherwise
     to the largest number of workers.
     reduce: "exact" gives the same bits for every number of workers, "fast" does not. threads: of torch, in exact mode.
+    backend: how gradients travel: "nccl", "gloo", or "auto"; defaults to EVERSTEP_BACKEND, otherwise to "auto".
     seed: for the initial weights and all randomness. checkpoints: a directory or URL to save them in."""
+    if backend is not None:
+        check_wish(backend)
     exp_conf = dict(experiment_config() if exp_conf is None else exp_conf)
     hparams = dict((exp_conf.get("hyperparameters") or {}) if hparams is None else hparams)
     if seed is None:
@@ -63,6 +68,7 @@ def init(
         enable_tensorboard_logging=enable_tensorboard_logging,
         seed=seed,
         reduce=reduce,
+        backend=backend,
         threads=threads,
         checkpoints=os.fspath(checkpoints) if checkpoints is not None else None,
     )

@@ -182,6 +182,7 @@ class Trainer:
             loader,
             micro_batches=context.micro_batches,
             reduce=context.reduce,
+            backend=context.backend,
             seed=context.seed,
             threads=context.threads,
             engine=context.engine,

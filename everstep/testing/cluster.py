@@ -209,7 +209,7 @@ class Cluster:
         return [sys.executable, "-u", "-m", "everstep", "join", *flat, "--", self._script, *self._args]
 
     def _environment(self) -> dict[str, str]:
-        kept = (names.CHECK_EVENTS,)
+        kept = (names.CHECK_EVENTS, names.BACKEND)
         outer = {
             name: value
             for name, value in names.everything().items()

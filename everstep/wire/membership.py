@@ -24,6 +24,7 @@ class Announce:
 class Announced:
     is_newcomer: bool  # a generation exists already: start alone, join at your first step
     policy: Policy
+    step: int = 0  # the newest that its members have reported
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,6 +18,7 @@ from everstep.cli.tables import print_json
 from everstep.client.calls import Coordinator
 from everstep.doctor.facts import gather
 from everstep.doctor.finding import ERROR, OK, WARNING, Finding, error, has_error
+from everstep.doctor.gpus import judge_gpu_links
 from everstep.doctor.here import judge_here
 from everstep.doctor.nodes import judge_node
 from everstep.jobs.check import Probed, probe_nodes
@@ -25,6 +26,7 @@ from everstep.jobs.meeting import coordinator_of, create_job, job_id, policy_of
 from everstep.jobs.node_spec import node_spec
 from everstep.jobs.options import DoctorOptions
 from everstep.jobs.tokens import find_token
+from everstep.launcher.machine import count_gpus
 
 Findings = Mapping[str, Sequence[Finding]]  # by node
 
@@ -35,8 +37,8 @@ _STYLES = {OK: "green", WARNING: "yellow", ERROR: "bold red"}
 def doctor(options: DoctorOptions) -> int:
     """Check whether this machine is ready to train. With --nnodes, run it on every node to check all nodes and the
     network between them."""
-    if options.nodes.max == 1:
-        found = {socket.gethostname(): _look_here(options)}
+    if options.nodes.max == 1 and count_gpus() < 2:
+        found = {socket.gethostname(): [*_look_here(options), *judge_gpu_links(0, [], num_gpus=count_gpus())]}
         _print(found, options)
         return int(has_error(found[socket.gethostname()]))
     probed = _probe(options)

@@ -175,7 +175,10 @@ class CoordinatedJob:
             self.signs[name] = Sign(alive_at=now, told_at=now)
         self._prove_alive(name, now)
         await self._keep(roster)
-        return wire.Announced(is_newcomer=_is_newcomer(self.roster, name), policy=self.roster.policy)
+        told = (self.signs[member].step for member in self.roster.generation.ranks if member in self.signs)
+        return wire.Announced(
+            is_newcomer=_is_newcomer(self.roster, name), policy=self.roster.policy, step=max(told, default=0)
+        )
 
     async def watch(self, name: str, message: wire.Watch) -> bytes:
         roster, now = self.roster, self._now()

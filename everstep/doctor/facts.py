@@ -103,7 +103,7 @@ def gather(
         torch=torch or ask_torch(env.value("PYTHON_EXEC") or sys.executable),
         num_cpus=count_cpus(),
         num_gpus=count_gpus(),
-        driver=_known(_driver),
+        driver=nvidia_driver(),
         names=_names(),
         port_range=_known(_port_range),
         listen_problem=_listen_problem("", 0),
@@ -126,7 +126,7 @@ def ask_torch(python: str) -> Torch:
         Child.start([python, "-c", _TORCH], output=output, errors=errors) as child,
     ):
         ended = child.wait(TORCH_S)
-        told, problems = (_lines(file) for file in (output, errors))
+        told, problems = (lines_of(file) for file in (output, errors))
     if ended is None:
         return Torch(problem=f"{python} did not import it within {TORCH_S:.0f} s")
     if not ended.is_good or not told:
@@ -134,7 +134,7 @@ def ask_torch(python: str) -> Torch:
     return Torch(**json.loads(told[-1]))
 
 
-def _lines(file: IO[bytes]) -> list[str]:
+def lines_of(file: IO[bytes]) -> list[str]:
     file.seek(0)
     return file.read().decode(errors="replace").strip().splitlines()
 
@@ -160,9 +160,12 @@ def _known(read: Callable[[], T]) -> T | None:
         return None
 
 
-def _driver() -> str:
-    first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
-    return next((word for word in first.split() if word[:1].isdigit()), first)
+def nvidia_driver() -> str | None:
+    def read() -> str:
+        first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+        return next((word for word in first.split() if word[:1].isdigit()), first)
+
+    return _known(read)
 
 
 def _names() -> NameFacts:

@@ -11,11 +11,13 @@ import platform
 import socket
 import statistics
 import sys
+import tempfile
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import IO
 
 import torch
 import torch.distributed as dist
@@ -25,12 +27,16 @@ from torch._C._distributed_c10d import ProcessGroupGloo
 from everstep import env
 from everstep.addresses import address_towards
 from everstep.client.calls import Coordinator
-from everstep.doctor.facts import Torch, gather, measure_clock
+from everstep.doctor.facts import Torch, gather, lines_of, measure_clock, nvidia_driver
 from everstep.doctor.finding import Finding
+from everstep.doctor.gpus import BROKEN, GpuLink, gpu_rounds, gpus_of, key_of
 from everstep.doctor.here import judge_here
-from everstep.doctor.nodes import PEER_LOST, LinkReport, NodeReport, Pair, rounds
+from everstep.doctor.node_pairs import Pair, rounds
+from everstep.doctor.nodes import PEER_LOST, LinkReport, NodeReport
 from everstep.errors import EverstepError
+from everstep.process import Child
 from everstep.waiting import wait_until
+from everstep.wire import from_json
 
 STORE_S = 120.0  # the coordinator reports deaths; this is for what it cannot see
 LINK_S = 15.0  # for two nodes to connect, and for one message
@@ -39,6 +45,8 @@ CPU_SIZE, GPU_SIZE = 512, 4096  # of the matrices
 NUM_PINGS, PINGS_S = 200, 0.5
 SMALLEST_BYTES, LARGEST_BYTES, NUM_LARGEST = 256 << 10, 16 << 20, 3
 MIN_TRIES = 5  # of a device: one alone may have been held up
+NUM_STAND_INS, STAND_IN = 2, "stand-in"  # processes in place of GPUs, with this EVERSTEP_BACKEND: for tests
+GPU_ROUND_S = 5.0  # usually well under a second
 SLOW_S = 0.3  # after two pieces in a row that took this long, stop
 
 
@@ -48,27 +56,36 @@ def main() -> None:
     wait = timedelta(seconds=STORE_S)
     store = dist.TCPStore(address, port, is_master=rank == 0, wait_for_workers=False, timeout=wait)
     report = _measure_alone(rank, has_peers=size > 1)
-    _meet(store, "alone", size)
+    meet(store, "alone", size)
     if size > 1:
         report = replace(report, group_problem=_form_plain_group(store, rank, size))
     links = []
     for number, pairs in enumerate(rounds(size)):
         links += [_measure_link(store, rank, pair, report.address) for pair in pairs if rank in pair]
-        _meet(store, f"round/{number}", size)
+        meet(store, f"round/{number}", size)
     report = replace(report, links=[link for link in links if link is not None])
+    if _is_doctor():
+        report = _measure_gpus(store, report, size)
     store.set(f"report/{rank}", json.dumps(asdict(report)))
     reports = [json.loads(store.get(f"report/{each}")) for each in range(size)]
     print(json.dumps({"rank": rank, "reports": reports}), flush=True)
     if rank > 0:
         store.add("end", 1)
     else:  # its store stays until all have read it
-        _meet(store, "end", size)
+        meet(store, "end", size)
 
 
-def _meet(store: dist.Store, where: str, size: int) -> None:
+def meet(store: dist.Store, where: str, size: int, unless: str = "") -> None:
+    """Wait until all have come. `unless`: a key that is set if some will never come."""
     store.add(where, 1)
-    if not wait_until(lambda: store.add(where, 0) >= size, STORE_S, "the other nodes", pause_s=0.01):
-        raise dist.DistError(f"not all {size} nodes came within {STORE_S:.0f} s")
+
+    def are_here() -> bool:
+        if unless and store.check([unless]):
+            raise dist.DistError(store.get(unless).decode())
+        return store.add(where, 0) >= size
+
+    if not wait_until(are_here, STORE_S, "the others", pause_s=0.01):
+        raise dist.DistError(f"not all {size} came within {STORE_S:.0f} s")
 
 
 # --- alone ----------------------------------------------------------------------------------------
@@ -83,13 +100,16 @@ def _measure_alone(rank: int, *, has_peers: bool) -> NodeReport:
         address=address,
         python=platform.python_version(),
         torch=torch.__version__,
+        driver=nvidia_driver() or "",
+        nccl=_nccl_version(),
+        num_gpus=_num_gpus(),
         findings=_look_around(has_peers=has_peers),
     )
     try:
         gflops, device = min((_gflops(device), device) for device in _devices())
         report = replace(report, gflops=gflops, device=device)
     except RuntimeError as error:  # a broken GPU
-        report = replace(report, device_problem=_first_line(error))
+        report = replace(report, device_problem=first_line(error))
     if url is not None and token is not None:
         try:
             with closing(Coordinator(url, token, env.job())) as coordinator:
@@ -99,9 +119,24 @@ def _measure_alone(rank: int, *, has_peers: bool) -> NodeReport:
     return report
 
 
+def _is_doctor() -> bool:
+    """Whether this is `everstep doctor`, not a check before a run."""
+    return len(sys.argv) > 1
+
+
+def _num_gpus() -> int:
+    return NUM_STAND_INS if env.backend() == STAND_IN else torch.cuda.device_count()
+
+
+def _nccl_version() -> str:
+    if not torch.cuda.is_available() or not dist.is_nccl_available():
+        return ""
+    return ".".join(map(str, torch.cuda.nccl.version()))
+
+
 def _look_around(*, has_peers: bool) -> list[Finding]:
     """With the log folder as an argument, what `everstep doctor` finds on this machine too."""
-    if len(sys.argv) < 2:
+    if not _is_doctor():
         return []
     known = Torch(
         version=torch.__version__,
@@ -147,7 +182,7 @@ def _form_plain_group(store: dist.Store, rank: int, size: int) -> str:
         )
         dist.all_reduce(torch.ones(1))
     except (RuntimeError, ValueError) as error:
-        return _first_line(error)
+        return first_line(error)
     dist.destroy_process_group()
     return ""
 
@@ -162,7 +197,7 @@ def _measure_link(store: dist.Store, rank: int, pair: Pair, address: str) -> Lin
             return None
         latency_s, mb_per_s = link.measure()
     except RuntimeError as error:
-        return LinkReport(peer=peer, problem=_first_line(error)) if is_first else None
+        return LinkReport(peer=peer, problem=first_line(error)) if is_first else None
     return LinkReport(peer=peer, latency_s=latency_s, mb_per_s=mb_per_s)
 
 
@@ -225,6 +260,46 @@ class _Link:
         self._gloo.recv([tensor], self._peer, 0).wait()  # type: ignore[attr-defined]
 
 
+# --- its GPUs with all others ---------------------------------------------------------------------
+
+
+def _measure_gpus(store: dist.TCPStore, report: NodeReport, num_nodes: int) -> NodeReport:
+    """Start a process for each GPU of this node; those of all nodes measure together (gpu_worker.py)."""
+    store.set(f"gpus/of/{report.rank}", json.dumps([report.node, report.num_gpus]))
+    said = [json.loads(store.get(f"gpus/of/{rank}")) for rank in range(num_nodes)]
+    gpus = gpus_of([node for node, _ in said], [count for _, count in said])
+    num_rounds = len(gpu_rounds(gpus))
+    own = [index for index, gpu in enumerate(gpus) if gpu.rank == report.rank] if num_rounds else []
+    told = {"address": store.host, "port": store.port, "gpus": [asdict(each) for each in gpus]}
+    problem = ""
+    with ExitStack() as running:
+        logs = [running.enter_context(tempfile.TemporaryFile()) for _ in own]
+        children = [
+            running.enter_context(_start_gpu({**told, "own": each, "listen": report.address}, log))
+            for each, log in zip(own, logs, strict=True)
+        ]
+        deadline = time.monotonic() + STORE_S + GPU_ROUND_S * num_rounds
+        for index, child, log in zip(own, children, logs, strict=True):
+            ended = child.wait(max(0.0, deadline - time.monotonic()))
+            if ended is None or not ended.is_good:
+                what = f"{gpus[index]}: {', '.join([str(ended or 'it did not end in time'), *lines_of(log)[-1:]])}"
+                if ended is None or ended.code != PEER_LOST:
+                    store.set(BROKEN, what)
+                    problem = what
+                problem = problem or (store.get(BROKEN).decode() if store.check([BROKEN]) else what)
+    pairs = [pair for each in gpu_rounds(gpus) for pair in each if pair[0].rank == report.rank]
+    keys = [key_of(*pair) for pair in pairs if store.check([key_of(*pair)])]
+    links = [from_json(GpuLink, store.get(key)) for key in keys]
+    return replace(report, gpu_links=links, gpu_problem=problem)
+
+
+def _start_gpu(told: dict[str, object], log: IO[bytes]) -> Child:
+    return Child.start([sys.executable, "-m", "everstep.doctor.gpu_worker", json.dumps(told)], output=log)
+
+
+# --- pieces, sizes, words -------------------------------------------------------------------------
+
+
 def _sizes() -> list[int]:
     sizes = [SMALLEST_BYTES]
     while sizes[-1] < LARGEST_BYTES:
@@ -232,7 +307,7 @@ def _sizes() -> list[int]:
     return sizes + [LARGEST_BYTES] * (NUM_LARGEST - 1)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -1,5 +1,5 @@
-"""Which nodes measure the way between them, and what their reports say. A node is as good as its best link: one with a
-slow neighbor has another neighbor that is not. Pure: reports in, findings out."""
+"""Judge nodes by their reports. A node is as good as its best link, so a slow neighbor does not count against it.
+Pure: reports in, findings out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from everstep.doctor.finding import Finding, error, ok, warning
+from everstep.doctor.gpus import GpuLink, judge_gpu_links
 from everstep.doctor.here import judge_skew
 from everstep.wire import Fitness, from_json
 
@@ -35,36 +36,18 @@ class NodeReport:
     address: str
     python: str = ""
     torch: str = ""
+    driver: str = ""  # NVIDIA's; "": there is none
+    nccl: str = ""  # "": torch has none, or there is no GPU
+    num_gpus: int = 0
     gflops: float | None = None  # of its slowest device
     device: str = ""  # which that is
     device_problem: str = ""
     group_problem: str = ""  # why torch could not form a plain gloo group, as scripts do
     clock_s: float | None = None  # how far the coordinator's clock is ahead
     links: list[LinkReport] = field(default_factory=list)  # those that it measured
+    gpu_links: list[GpuLink] = field(default_factory=list)  # those that its GPUs measured
+    gpu_problem: str = ""  # why they could not measure
     findings: list[Finding] = field(default_factory=list)  # of its machine
-
-
-Pair = tuple[int, int]
-
-
-def pairs(num_nodes: int) -> list[Pair]:
-    """Each node is measured with the next one around a ring and, where there are enough, with the one after: a node
-    between two slow ones still has a good neighbor. The first of each pair is the one that measures."""
-    strides = [stride for stride in (1, 2) if num_nodes > max(1, 2 * stride - 1)]
-    around = [(node, (node + stride) % num_nodes) for stride in strides for node in range(num_nodes)]
-    return [*{frozenset(pair): pair for pair in reversed(around)}.values()][::-1]
-
-
-def rounds(num_nodes: int) -> list[list[Pair]]:
-    """In a round no node has more than one partner."""
-    made: list[list[Pair]] = []
-    for pair in pairs(num_nodes):
-        free = next((each for each in made if not any(set(pair) & set(other) for other in each)), None)
-        if free is None:
-            made.append([pair])
-        else:
-            free.append(pair)
-    return made
 
 
 def read_reports(line: str) -> tuple[int, list[NodeReport]]:
@@ -102,7 +85,15 @@ def judge_node(rank: int, reports: Sequence[NodeReport]) -> list[Finding]:
         clocks = [report.clock_s for report in reports if report.clock_s is not None]
         if own.clock_s is not None and len(clocks) > 1:
             findings.append(judge_skew(abs(own.clock_s - statistics.median(clocks)), "most nodes"))
-    return findings
+    return [*findings, *_gpus(own, reports)]
+
+
+def _gpus(own: NodeReport, reports: Sequence[NodeReport]) -> list[Finding]:
+    if own.gpu_problem:
+        hint = 'NCCL_DEBUG=INFO shows more; backend="gloo" trains without NCCL'
+        return [error("nccl", f"not measured: {own.gpu_problem}", hint)]
+    links = [link for report in reports for link in report.gpu_links]
+    return judge_gpu_links(own.rank, links, num_gpus=sum(report.num_gpus for report in reports))
 
 
 def _speed(own: NodeReport, reports: Sequence[NodeReport]) -> Finding:
@@ -151,13 +142,22 @@ def _group(own: NodeReport) -> Finding:
     return ok("gloo", "a plain group was formed")
 
 
+_SAME = {
+    "python": "use the same image or environment on all nodes",
+    "torch": "use the same image or environment on all nodes",
+    "nccl": "install the same torch on all nodes; until then, gradients travel over gloo",
+    "driver": "install the same NVIDIA driver on all nodes; otherwise, NCCL may be slow or fail to connect",
+}
+_TITLES = {"nccl": "NCCL version"}  # "nccl" is the check that measures
+
+
 def _versions(own: NodeReport, reports: Sequence[NodeReport]) -> list[Finding]:
     findings = []
-    for what in ("python", "torch"):
-        mine, usual = getattr(own, what), statistics.mode(getattr(report, what) for report in reports)
-        if mine != usual:
-            hint = "use the same image or environment on all nodes"
-            findings.append(warning(what, f"{mine}, while most nodes have {usual}", hint))
+    for what, hint in _SAME.items():
+        versions = [getattr(report, what) for report in reports if getattr(report, what)]
+        mine, usual = getattr(own, what), statistics.mode(versions or [""])
+        if mine and mine != usual:
+            findings.append(warning(_TITLES.get(what, what), f"{mine}, while most nodes have {usual}", hint))
     return findings
 
 

@@ -76,11 +76,26 @@ def _read_slots(draft: Draft) -> None:
     if num_slots is None or num_slots < 1:
         return
     draft.put("workers_per_node", value=num_slots)
+    is_on_cpu = _is_for_cpus(draft)
+    draft.put("resources", "gpu", value=None if is_on_cpu else num_slots)
     if num_slots > 1 and not is_single:
         draft.say(
             f"resources.slots_per_trial: {num_slots} became {num_slots} workers on one node: "
-            "set `nodes` and `workers_per_node` to spread them, and `resources.gpu` to request GPUs"
+            "set `nodes`, `workers_per_node`, and `resources.gpu` to spread them"
         )
+    if not is_on_cpu:
+        draft.say(
+            f"resources.slots_per_trial: {num_slots} asks for {num_slots} GPU{'s' * (num_slots > 1)}; "
+            "if the slots are CPUs, use --set resources.gpu=0"
+        )
+
+
+def _is_for_cpus(draft: Draft) -> bool:
+    """Whether the file says that slots are CPUs. By default, they are GPUs."""
+    kinds = [draft.text(system, "slot_type") for system in ("slurm", "pbs")]
+    image = draft.look(*_ENVIRONMENT, "image")
+    is_cpu_image = image is not None and isinstance(image.value, dict) and set(image.value) == {"cpu"}
+    return "cpu" in kinds or is_cpu_image
 
 
 def _read_searcher(draft: Draft) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from everstep.env import BACKEND
 from everstep.errors import UsageError
 from everstep.job_file.schema import Checkpoint, Job
 from everstep.wire import Policy, policy_problems
@@ -23,6 +24,7 @@ class NodeOrder:
     is_module: bool = False
     is_program: bool = False
     workers: int | str = 1  # of each node; auto, gpu, cpu: what the node has
+    gpus: int = 0  # promised to each node
     min_nodes: int = 1
     max_nodes: int = 1
     policy: Mapping[str, float | int] = field(default_factory=dict)  # non-default values
@@ -88,11 +90,12 @@ def order_of(job: Job, job_id: str, *, code: str = "", code_from: str = "", work
         is_module=entry.is_module,
         is_program=entry.is_program,
         workers=workers,
+        gpus=job.resources.gpu,
         min_nodes=job.nodes.min,
         max_nodes=job.nodes.max,
         policy=policy_settings(job, counted),
         experiment=experiment_of(job),
-        env=job.env,
+        env=_variables(job),
         setup=job.setup,
         code=code,
         code_from=code_from,
@@ -101,6 +104,11 @@ def order_of(job: Job, job_id: str, *, code: str = "", code_from: str = "", work
         time_limit_s=job.time_limit,
         wants_check=job.health.check,
     )
+
+
+def _variables(job: Job) -> dict[str, str]:
+    """Environment variables of the workers."""
+    return {**job.env, **({BACKEND: job.backend} if job.backend else {})}
 
 
 def num_workers_of(job: Job) -> int | str:

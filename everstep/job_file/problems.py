@@ -28,7 +28,6 @@ _OTHERS_WORDS = {  # of users of other systems, by ours
     "searcher": "search",
     "checkpoint": "checkpoint_storage",
     "time_limit": "walltime time",
-    "platform": "backend",
     "pull_policy": "imagePullPolicy",
     "kubernetes": "k8s",
     "coordinator": "master",

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, create_model, model_validator
 
+from everstep.env import BACKEND
 from everstep.errors import UsageError
 from everstep.job_file.entrypoint import Entrypoint, entry_of, split, without_launcher
 from everstep.job_file.fields import (
@@ -333,6 +334,11 @@ class Job(Section):
         Checkpoint(), "Checkpoint settings: the URI alone, or a block."
     )
     restarts: int = key(3, "Replace at most this many workers in the whole job. Lost nodes do not count.", ge=0)
+    backend: Literal["auto", "gloo", "nccl"] | None = key(
+        None,
+        "How gradients travel between workers, unless the script sets it: gloo, nccl, or auto (NCCL if each worker "
+        "has its own GPU, otherwise gloo). Default: EVERSTEP_BACKEND of each node, or auto.",
+    )
     time_limit: Duration | None = key(None, "Time limit of the whole job: 1h30m, 1:30:00.")
     elastic: Elastic = key(Elastic(), "Settings for membership changes.")
     health: HealthSection = key(HealthSection(), "Detection of lost and hanging workers.")
@@ -354,6 +360,8 @@ class Job(Section):
             raise refusal(
                 f"{both[0]} is in env and in secrets", "remove one of them", code="variable-in-env-and-secrets"
             )
+        if self.backend and BACKEND in self.env:
+            raise refusal(f"backend and env.{BACKEND} are both set", "remove one of them", code="backend-in-env-too")
         targets = [volume.target.rstrip("/") for volume in self.volumes]
         if twice := next((target for target in targets if targets.count(target) > 1), None):
             raise refusal(f"two volumes at {twice}", "each needs a target of its own", code="volume-target-twice")

@@ -161,9 +161,10 @@ def _fleet(kind: str, order: NodeOrder, folder: Path) -> Fleet:
     if kind in ("requeued", "indexed"):
         return ReturningNodes()
     if kind == "local":
+        from everstep.launcher.machine import gpu_names
         from everstep.platforms.local_fleet import LocalFleet
 
-        return LocalFleet(order, folder)
+        return LocalFleet(order, folder, gpu_names())
     if kind == "kubernetes":
         from everstep.platforms.kubernetes.fleet import KubernetesFleet
 

@@ -64,7 +64,10 @@ def run_node(options: SubmittedNodeOptions, say: Say) -> int:
     command = tuple(
         worker_command(order.script, list(order.args), is_module=order.is_module, is_program=order.is_program)
     )
-    num_workers = parse_num_workers(str(order.workers), num_gpus=count_gpus(), num_cpus=count_cpus())
+    num_gpus = count_gpus()
+    if num_gpus < order.gpus:
+        say(f"resources.gpu: {order.gpus}, but this node sees {num_gpus}: check nvidia-smi and CUDA_VISIBLE_DEVICES")
+    num_workers = parse_num_workers(str(order.workers), num_gpus=num_gpus, num_cpus=count_cpus())
     # Before all else: torch is imported there while the rest gets ready.
     with Starter.open(command, num_workers=num_workers, outer=env.everything()) as starter:
         from everstep.jobs.node_spec import node_spec

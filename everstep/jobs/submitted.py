@@ -29,11 +29,12 @@ from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, UsageError
 from everstep.job_file.load import Loaded, load, load_file
-from everstep.job_file.order import order_of, policy_of
+from everstep.job_file.order import num_workers_of, order_of, policy_of
 from everstep.job_file.platform_options import check_platform
 from everstep.job_file.schema import Job
 from everstep.job_file.secret import Secret
 from everstep.jobs.log_filter import by_rank, by_worker
+from everstep.launcher.machine import count_gpus
 from everstep.platforms.base import (
     JobRecord,
     JobStatus,
@@ -98,6 +99,8 @@ def submit(prepared: Prepared, say: Say = _ignore) -> JobRecord:
     if prepared.missing and not job.setup and (platform.name == "local" or not job.image):
         hint = "name a script in that folder, or see `workdir`; nothing else could provide it"
         raise UsageError(prepared.missing, hint=hint, code="entrypoint-missing")
+    if platform.name == "local":
+        check_gpus(job, count_gpus(), say)
     if (problem := platform.detect()) is not None:
         raise UsageError(f"{platform.name} cannot be used from here: {problem}", code="platform-unusable")
     check_records()
@@ -126,6 +129,20 @@ def submit(prepared: Prepared, say: Say = _ignore) -> JobRecord:
     return record
 
 
+def check_gpus(job: Job, num_gpus: int, say: Say) -> None:
+    """`num_gpus`: of this machine, which all nodes share. Without any GPU, the same file trains on CPUs."""
+    each, nodes = job.resources.gpu, job.nodes.max
+    if each and not num_gpus:
+        say(f"resources.gpu: {each}: this machine has no GPU, so the workers train on its CPUs")
+    elif each * nodes > num_gpus:
+        asked = f"{nodes} nodes with {each} GPUs each need {each * nodes}" if nodes > 1 else f"resources.gpu: {each}"
+        raise UsageError(
+            f"{asked}, but this machine has {num_gpus}",
+            hint="ask for fewer (resources.gpu, nodes), or train on the CPU: --set resources.gpu=0",
+            code="local-gpus-missing",
+        )
+
+
 def _with_platform(changes: Sequence[str], platform: str | None) -> Sequence[str]:
     if platform is None:
         return changes
@@ -146,9 +163,18 @@ def _prepare(loaded: Loaded, job_file: Path | None) -> Prepared:
         job=job,
         platform=platform,
         request=request,
-        notes=(*loaded.notes, *request.notes, *notes),
+        notes=(*loaded.notes, *request.notes, *_gpu_notes(job), *notes),
         missing=missing,
     )
+
+
+def _gpu_notes(job: Job) -> Iterator[str]:
+    workers, gpus = num_workers_of(job), job.resources.gpu
+    if gpus and isinstance(workers, int) and workers > gpus:
+        then = "backend: nccl will fail" if job.backend == "nccl" else "gradients travel over gloo"
+        yield f"{workers} workers per node, but resources.gpu: {gpus}: NCCL needs a GPU for each worker, so {then}"
+    elif gpus and isinstance(workers, int) and workers < gpus:
+        yield f"workers_per_node: {workers}, but resources.gpu: {gpus}: each worker uses one GPU, the rest stay idle"
 
 
 def _missing_script(job: Job, workdir: Path) -> str:

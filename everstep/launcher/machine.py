@@ -8,13 +8,17 @@ from pathlib import Path
 from everstep import env
 
 
-def count_gpus(devices: Path = Path("/dev")) -> int:
-    """NVIDIA's device files, or fewer if CUDA_VISIBLE_DEVICES names fewer."""
+def gpu_names(devices: Path = Path("/dev")) -> list[str]:
+    """As CUDA_VISIBLE_DEVICES names them: those that it lists if it is set, otherwise all NVIDIA device files."""
     present = len(list(devices.glob("nvidia[0-9]*")))
     if (visible := env.visible_gpus()) is None:
-        return present
-    named = [name for name in visible.split(",") if name.strip() and not name.strip().startswith("-")]
-    return min(present, len(named))
+        return [str(number) for number in range(present)]
+    names = [name.strip() for name in visible.split(",")]
+    return [name for name in names if name and not name.startswith("-")][:present]
+
+
+def count_gpus(devices: Path = Path("/dev")) -> int:
+    return len(gpu_names(devices))
 
 
 def count_cpus() -> int:

@@ -114,7 +114,7 @@ def _node(job: Job, ticket: Ticket, order: NodeOrder, number: int, user: User) -
             *(_volume(index, volume, ticket.workdir) for index, volume in enumerate(job.volumes)),
         ],
         **_limits(job.resources),
-        **_gpus(job),
+        **_gpus(job, number),
     }
 
 
@@ -151,10 +151,13 @@ def _limits(resources: NodeResources) -> dict[str, Any]:
     }
 
 
-def _gpus(job: Job) -> dict[str, Any]:
+def _gpus(job: Job, number: int) -> dict[str, Any]:
+    """GPUs by number: with a count, all nodes would get the first ones."""
     if not job.resources.gpu:
         return {}
-    device = {"driver": "nvidia", "count": job.resources.gpu, "capabilities": ["gpu"]}
+    first = number * job.resources.gpu
+    own = [str(gpu) for gpu in range(first, first + job.resources.gpu)]
+    device = {"driver": "nvidia", "device_ids": own, "capabilities": ["gpu"]}
     return {"deploy": {"resources": {"reservations": {"devices": [device]}}}}
 
 

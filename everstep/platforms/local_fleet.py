@@ -1,7 +1,8 @@
-"""Nodes as processes of this machine, each with a folder and a log of its own; they end with this process."""
+"""Nodes as processes of this machine, each with a folder, a log, and GPUs of its own; they end with this process."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -20,10 +21,11 @@ from everstep.storage import private_file
 _LEAVE_S = 10.0  # more than their grace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _LocalNode:
     node: FleetNode
     child: Child
+    place: int  # among the running nodes; decides which GPUs are its own
 
 
 def wanted_path(folder: Path) -> Path:
@@ -38,8 +40,9 @@ def node_log(folder: Path, number: int) -> Path:
 class LocalFleet(Fleet):
     makes_nodes = True
 
-    def __init__(self, order: NodeOrder, folder: Path) -> None:
-        self._order, self._folder = order, folder
+    def __init__(self, order: NodeOrder, folder: Path, gpus: Sequence[str] = ()) -> None:
+        """`gpus`: this machine's, as CUDA_VISIBLE_DEVICES names them."""
+        self._order, self._folder, self._gpus = order, folder, gpus
         self._nodes: dict[str, _LocalNode] = {}
 
     def prepare(self) -> None:
@@ -61,7 +64,7 @@ class LocalFleet(Fleet):
     def nodes(self) -> Sequence[FleetNode]:
         for name, each in self._nodes.items():
             if not each.node.is_over and (ended := each.child.wait(0.0)) is not None:
-                self._nodes[name] = _LocalNode(_ended(each.node, ended), each.child)
+                self._nodes[name] = replace(each, node=_ended(each.node, ended))
         return [each.node for each in self._nodes.values()]
 
     def add(self, number: int) -> None:
@@ -69,21 +72,24 @@ class LocalFleet(Fleet):
         name = f"node-{number}"
         rank = {"--node-rank": str(number)} if number < self._order.min_nodes else {}
         options = {"--name": name, "--log-dir": str(self._folder / name), **rank}
+        place = self._free_place()
         log = private_file.descriptor(node_log(self._folder, number), os.O_WRONLY | os.O_APPEND)
         try:
             child = Child.start(
-                own_command("node", options), env=self._environment(), output=log, cwd=self._order.workdir or None
+                own_command("node", options), env=self._environment(place), output=log, cwd=self._order.workdir or None
             )
         except OSError as error:
             raise PermanentError(f"{name} cannot be started: {error}", code="node-not-started") from None
         finally:
             os.close(log)
-        self._nodes[name] = _LocalNode(FleetNode(number=number, name=name, started_at=time.time()), child)
+        self._nodes[name] = _LocalNode(
+            node=FleetNode(number=number, name=name, started_at=time.time()), child=child, place=place
+        )
 
     def remove(self, name: str) -> None:
         each = self._nodes[name]
         each.child.signal(signal.SIGTERM, is_for_group=False)
-        self._nodes[name] = _LocalNode(replace(each.node, is_leaving=True), each.child)
+        self._nodes[name] = replace(each, node=replace(each.node, is_leaving=True))
 
     def dissolve(self, *, is_good: bool) -> None:
         for node in self.nodes():
@@ -94,14 +100,26 @@ class LocalFleet(Fleet):
             if each.child.wait(max(0.0, deadline - time.monotonic())) is None:
                 each.child.kill()
 
-    def _environment(self) -> dict[str, str]:
+    def _free_place(self) -> int:
+        """The first place that no node holds. Leaving nodes do not count: their GPUs will soon be free."""
+        taken = {each.place for each in self._nodes.values() if not each.node.is_over and not each.node.is_leaving}
+        return next(place for place in itertools.count() if place not in taken)
+
+    def _environment(self, place: int) -> dict[str, str]:
         ours = {
             env.ORDER: self._order.to_json(),
             env.COORDINATOR: str(self._folder / "coordinator.url"),  # a file: the coordinator writes it
             env.TOKEN_FILE: str(self._folder / "token"),
         }
         secrets = self._folder / "secrets.json"
+        ours |= share_of(self._gpus, self._order.gpus, place)
         return {**env.everything(), **ours, **({env.SECRETS_FILE: str(secrets)} if secrets.exists() else {})}
+
+
+def share_of(gpus: Sequence[str], num_gpus: int, place: int) -> dict[str, str]:
+    """The variable that limits a node to its own GPUs; none if no GPUs were promised."""
+    own = gpus[place * num_gpus : (place + 1) * num_gpus]
+    return {env.VISIBLE_GPUS: ",".join(own)} if num_gpus else {}
 
 
 def _ended(node: FleetNode, ended: Exit) -> FleetNode:

@@ -4,6 +4,7 @@ ADS's variables, and ours. Pure: no SDK, no valid OCIDs needed."""
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -103,6 +104,14 @@ def _shape(options: Oci) -> _Body:
         "blockStorageSizeInGBs": options.block_storage_gb or _MIN_BLOCK_GB,
         **given({"jobShapeConfigDetails": flexible}),
     }
+
+
+def gpus_of_shape(shape: str) -> int | None:
+    """According to the shape's name: 2 for VM.GPU.A10.2. None: the name does not say."""
+    if "GPU" not in shape:
+        return 0
+    found = re.search(r"\.GPU.*\.(\d+)$", shape)
+    return int(found[1]) if found else None
 
 
 def _runtime_limit(job: Job) -> _Body:

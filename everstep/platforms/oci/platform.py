@@ -162,6 +162,13 @@ def _options(job: Job) -> Oci:
     for name, (given, hint) in needed.items():
         if not given:
             raise UsageError(f"{name} is missing; OCI needs it", hint=hint, code="oci-option-missing")
+    num_gpus = payload.gpus_of_shape(options.shape)
+    if num_gpus is not None and job.resources.gpu > num_gpus:
+        raise UsageError(
+            f"resources.gpu: {job.resources.gpu}, but shape {options.shape} has {num_gpus}",
+            hint="choose a larger platform.oci.shape, such as VM.GPU.A10.2, or ask for fewer GPUs on more nodes",
+            code="oci-shape-has-fewer-gpus",
+        )
     return options
 
 
@@ -233,6 +240,9 @@ def _notes(job: Job, options: Oci, place: OciPlace) -> Iterator[str]:
         yield "platform.oci.subnet is not set: nodes use the service's own network"
     if job.resources.cpu or job.resources.memory or job.resources.shm:
         yield f"resources: shape {options.shape} decides what a node has; of a flexible one, ocpus and memory_gb do"
+    num_gpus = payload.gpus_of_shape(options.shape) or 0
+    if 0 < job.resources.gpu < num_gpus:
+        yield f"resources.gpu: {job.resources.gpu}, but shape {options.shape} has {num_gpus} GPUs: the rest stay idle"
     if any(volume.kind == "emptydir" for volume in job.volumes):
         yield "volumes: emptydir: not needed; each node has its own disk"
     if options.mode == "runs" and job.nodes.max > 1:

@@ -8,53 +8,23 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import everstep
-from everstep.data.permutation import Permutation
-from everstep.testing import Cluster, Result
+from everstep.testing import Result
 from everstep.testing.tape import Tape
 from everstep.wire import Policy
+from lab.first_body import check_join, warm
 from lab.length import usual
 from lab.random_harm import hurt, living
+from lab.records_audit import END, audit
 from lab.stage import SCRIPTS, Stage
 
 SCRIPT = "controlled.py"
 # For stories in which workers freeze: longer than a busy machine lets anybody stand still.
 STRICT = Policy(heartbeat_s=0.3, lease_s=6.0, arrive_s=60.0, stall_s=60.0)
-SEED = 5
-END = sys.maxsize
-
-
-def value(record: int) -> float:
-    return (record * 37 % 1009) / 1009
-
-
-def audit(*runs: tuple[Result | Cluster, int], records: int = 640, epochs: int = 2) -> None:
-    """Each run up to a step. Every position once; and each step has moved the weight by the mean of just the records
-    that it says it used."""
-    used: dict[int, list[list[int]]] = {}
-    weights = {0: 0.0}
-    for run, end in runs:
-        begun = max(used, default=0)
-        for event in run.events("samples.used", step=lambda step, begun=begun, end=end: begun < step <= end):
-            known = used.setdefault(event["step"], event["parts"])
-            assert sorted(event["parts"]) == sorted(known), "workers disagree about a step"
-        for event in run.events("weight", step=lambda step, begun=begun, end=end: begun < step <= end):
-            weights[event["step"]] = event["value"]
-            assert event["scheduled"] == event["step"]
-    positions = [p for parts in used.values() for start, count in parts for p in range(start, start + count)]
-    assert sorted(positions) == list(range(records * epochs))
-    orders = [Permutation(records, SEED, epoch) for epoch in range(epochs)]
-    for before, after in pairwise(sorted(weights)):
-        if after != before + 1:
-            continue  # its teller was killed before it told
-        taken = [p for start, count in used[after] for p in range(start, start + count)]
-        mean = sum(value(orders[p // records][p % records]) for p in taken) / len(taken)
-        assert weights[after] == pytest.approx(weights[before] - mean), f"step {after}"
 
 
 def test_two_epochs_by_three_workers() -> None:
@@ -89,6 +59,28 @@ def test_a_random_schedule(seed: int) -> None:
             hurt(cluster, gate, chance, last)
         cluster.open_gate(last)
         result = cluster.finish()
+    audit((result, END))
+
+
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_a_newcomer_of_a_controller_leases_nothing_for_its_rehearsal(loaders: int) -> None:
+    with Stage("--loaders", loaders, script=SCRIPT, gates=[3, 12, "first-w2"], workers=2) as cluster:
+        warm(cluster, "w2", since=3, until=12)
+        result = cluster.finish()
+    check_join(result, "w2", since=3, until=12)
+    audit((result, END))
+
+
+def test_a_controllers_script_that_catches_an_error_of_the_rehearsal_joins_with_its_next_batch() -> None:
+    trouble = ("--trouble", "w2:1:after")
+    with Stage(*trouble, script=SCRIPT, gates=[3], workers=2) as cluster:
+        cluster.wait_at_gate(3)
+        cluster.add()
+        cluster.wait("caught", worker="w2")
+        cluster.wait_ready("w2")
+        cluster.open_gate(3)
+        result = cluster.finish()
+    assert result.events("step.committed", worker="w2")
     audit((result, END))
 
 

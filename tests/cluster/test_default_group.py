@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from lab.stage import Stage
+import re
+import subprocess
+import sys
+
+from lab.stage import SCRIPTS, Stage
 
 
 def test_the_default_group_follows_the_world() -> None:
@@ -38,3 +42,14 @@ def test_a_death_in_a_users_collective_is_a_lost_peer() -> None:
         cluster.open_gate(30)
         result = cluster.finish_undisturbed()
     assert {event["mean"] for event in result.events("group.told", step=40)} == {40}
+
+
+def test_a_worker_may_be_late_for_a_collective_and_torchrun_may_restart() -> None:
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    done = subprocess.run(
+        [sys.executable, *command, SCRIPTS / "late.py"], capture_output=True, text=True, timeout=60, check=True
+    )
+    told = re.findall(r"attempt \d rank \d counts \d", done.stdout)  # two ranks may write to one line
+    assert sorted(told) == [
+        f"attempt {attempt} rank {rank} counts 2" for attempt in (0, 1) for rank in (0, 1) for _ in range(2)
+    ]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import signal
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from everstep.doctor.nodes import read_reports
 from everstep.launcher.local_coordinator import CoordinatorFiles, start_coordinator
 from everstep.testing.network import Network, can_make_hosts
 from lab.command import CALM_OPTIONS, EVERSTEP, Command
@@ -46,9 +51,10 @@ def test_this_machine_is_examined(tmp_path: Path) -> None:
         code, found = doctor("--coordinator", url, "--token-file", tmp_path / "token", home=tmp_path)
     assert code == 0
     assert found.keys() == {
-        "python", "torch", "devices", "shared memory", "disk", "open files", "ports", "name", "clock",
+        "python", "torch", "devices", "shared memory", "disk", "open files", "ports", "name", "clock", "nccl",
     }  # fmt: skip
     assert found["torch"]["level"] == found["clock"]["level"] == "ok"
+    assert found["nccl"]["text"].startswith("not measured: there is ")
 
 
 def test_an_error_is_an_exit_code_and_a_way_out(tmp_path: Path) -> None:
@@ -78,6 +84,46 @@ def test_a_node_whose_probe_fails_is_left_out(tmp_path: Path) -> None:
     assert good.said == "[w0] out of 0: an apple\n"
     assert "is left out: its probe failed: exit code 1" in good.errors
     assert "left out, a spare from now on: its probe failed: exit code 1" in bad.errors
+
+
+def test_nccl_is_measured_within_nodes_and_between_them(tmp_path: Path) -> None:
+    """With processes and gloo in place of GPUs and NCCL: the same code."""
+    with reserved_port() as port:
+        start = ["doctor", "--json", "--nnodes=2", f"--rdzv-endpoint=127.0.0.1:{port}"]
+        stand_in = {"EVERSTEP_BACKEND": "stand-in"}
+        with node(*start, home=tmp_path, **stand_in) as one, node(*start, home=tmp_path, **stand_in) as other:
+            told = [json.loads(each.finish())["nodes"] for each in (one, other)]
+    everywhere = next(nodes for nodes in told if len(nodes) == 2)
+    for findings in everywhere.values():
+        texts = [finding["text"] for finding in findings if finding["check"] == "nccl"]
+        assert any("within the node" in text for text in texts), everywhere
+        assert any("between nodes" in text or " to GPU " in text for text in texts), everywhere
+        assert not [text for text in texts if "not measured" in text]
+
+
+def test_a_process_that_dies_while_it_measures_is_named_and_nothing_hangs(tmp_path: Path) -> None:
+    with reserved_port() as port:
+        alone = {
+            "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+            "EVERSTEP_BACKEND": "stand-in", "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        words = [sys.executable, "-m", "everstep.doctor.measuring_worker", tmp_path]
+        with Command(*words, folder=tmp_path, are_errors_apart=True, **alone) as measuring:
+            measuring.until(lambda: _gpu_workers(tmp_path), "a process for each GPU")
+            os.kill(_gpu_workers(tmp_path)[0], signal.SIGKILL)
+            ((report,),) = (read_reports(line)[1] for line in [measuring.finish().splitlines()[-1]])
+    assert report.gpu_problem.startswith("GPU ") and "killed by SIGKILL" in report.gpu_problem
+
+
+def _gpu_workers(folder: Path) -> list[int]:
+    """Those that were started in this folder and run their own program already."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended, or is another user's
+            words = (process / "cmdline").read_bytes().split(bytes(1))
+            if words[1:3] == [b"-m", b"everstep.doctor.gpu_worker"] and os.readlink(process / "cwd") == str(folder):
+                found.append(int(process.name))
+    return found
 
 
 @needs_hosts

@@ -15,6 +15,7 @@ from everstep.testing.tape import Event
 from everstep.wire import Policy
 from lab import nest
 from lab.command import Command
+from lab.first_body import check_join, warm
 from lab.stage import SCRIPTS, Stage, undisturbed_events
 
 TRIAL = "trial.py"
@@ -125,6 +126,14 @@ def test_newcomers_in_training_and_in_validation(gate: int) -> None:
         result = finish(cluster)
     audit(result.all_events)
     assert {event["size"] for event in result.events("step.committed")} == {1, 3}
+
+
+def test_the_others_train_on_while_a_newcomer_runs_its_first_body() -> None:
+    with start(gates=[2, 6, "first-w2"], workers=2) as cluster:
+        warm(cluster, "w2", since=2, until=6)
+        result = cluster.finish_undisturbed()
+    check_join(result, "w2", since=2, until=6)
+    audit(result.all_events)
 
 
 def test_a_frozen_worker_is_left_behind() -> None:

@@ -59,6 +59,7 @@ class PlatformContract:
         job = submit(
             entrypoint=["train.py", *TRAINING, "--die", "20", *AWKWARD],
             nodes=2,
+            backend="gloo",
             env={"GREETING": "good\nday"},
             secrets={"PASSWORD": f"file:{tmp_path / 'password'}"},
         )
@@ -69,6 +70,7 @@ class PlatformContract:
         assert re.search(r"w\d+ ended: killed by SIGKILL", said)
         assert repr(AWKWARD) in said
         assert "greeting 'good\\nday'" in said
+        assert "gradients over 'gloo'" in said
         assert "secret of 14 letters" in said
         assert "hunter2" not in said + job.type("show-config", job.id) + (tmp_path / "info.yaml").read_text()
         assert f"{job.id}" in job.type("list", "--json")

@@ -36,7 +36,7 @@ QUEUES: dict[str, dict[str, Any]] = {
 MANIFESTS: dict[str, dict[str, Any]] = {
     "kubernetes": {"kubernetes": {}},
     "compose": {"compose": {}},
-    "oci": {"oci": {"compartment": "c", "project": "p", "shape": "VM.X", "work_dir": "oci://b@n/w"}},
+    "oci": {"oci": {"compartment": "c", "project": "p", "shape": "VM.GPU.A10.2", "work_dir": "oci://b@n/w"}},
 }
 PIECES = ["\n", "\r", "\t", "\u2028", "'", '"', "`", "$(touch /tmp/x)", "$HOME", "\\", ";", "#", " ", "\0", "\x1b"]
 PIECES += [

@@ -17,9 +17,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import shared_gpu  # noqa: F401  before CUDA is used
 import torch
 import torch.distributed as dist
-from gates import is_open, pass_gate
+from gates import is_open, pass_first_time, pass_gate
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.optim.lr_scheduler import LambdaLR
@@ -94,6 +95,7 @@ def main() -> None:
     parser.add_argument("--wrap", choices=["ours", "torch", "no"], default="no")
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--trouble", default="::")
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
 
     service = everstep.RecordIndexService(
@@ -108,7 +110,7 @@ def main() -> None:
     loader: Iterable[Any] = DataLoader(Records(service), batch_size=args.batch_size, num_workers=args.loaders)
     if args.batches_each is not None:
         loader = [(torch.ones(args.batch_size, dtype=torch.float64), None)] * args.batches_each
-    weight = Weight()
+    weight = Weight().to(args.device)
     model = wrapped(weight, args.wrap)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     scheduler = LambdaLR(optimizer, lambda step: 1.0)
@@ -143,11 +145,12 @@ def main() -> None:
         step = controller.num_steps
         in_step = (step, in_step[1] + 1 if in_step[0] == step else 1)
         emit("batch.begun", step=step, number=num_batches)
+        pass_first_time()
         if in_step[1] == held_batch:
             pass_gate("batch")
         meet_trouble("before")
         optimizer.zero_grad()
-        loss = model(inputs).mean()
+        loss = model(inputs.to(args.device)).mean()
         time.sleep(0.0 if is_open("hurry") else pause_s)
         if step >= error_step:  # a ghost in just that step would not do
             raise ValueError("the script's own error")

@@ -1,4 +1,5 @@
-"""Plain DDP on gloo, as torchrun's users write it: resumes from the checkpoint that rank 0 saves after each step.
+"""Plain DDP on gloo, or on nccl with --device=cuda, as torchrun's users write it: resumes from the checkpoint that rank
+0 saves after each step.
 
 Nothing in it is ours but the events by which a test follows it.   ddp.py CHECKPOINT [--steps N] [--step-s S]"""
 
@@ -10,6 +11,7 @@ import os
 import time
 from pathlib import Path
 
+import shared_gpu  # noqa: F401  before CUDA is used
 import torch
 import torch.distributed as dist
 from gates import pass_gate
@@ -28,6 +30,7 @@ class Trainer:
             model.load_state_dict(saved["model"])
             self.step = saved["step"]
         self.model, self.optimizer, self.criterion = DDP(model), optimizer, criterion
+        self.device = next(model.parameters()).device
 
     def fit(self, steps: int, step_s: float) -> None:
         told = {"rank": self.rank, "size": dist.get_world_size(), "port": int(os.environ["MASTER_PORT"])}
@@ -40,7 +43,7 @@ class Trainer:
 
     def _run_step(self) -> None:
         generator = torch.Generator().manual_seed(1000 * self.step + self.rank)
-        features = torch.randn(8, 16, generator=generator)
+        features = torch.randn(8, 16, generator=generator).to(self.device)
         self.optimizer.zero_grad()
         self.criterion(self.model(features), features[:, :4].argmax(dim=1)).backward()
         self.optimizer.step()
@@ -51,12 +54,12 @@ class Trainer:
             aside.replace(self.checkpoint)
 
 
-def train(checkpoint: Path, steps: int, step_s: float) -> None:
+def train(checkpoint: Path, steps: int, step_s: float, device: str) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).to(device)
     trainer = Trainer(model, optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss(), checkpoint)
     trainer.fit(steps, step_s)
-    digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values()))
+    digest = hashlib.sha256(b"".join(value.cpu().numpy().tobytes() for value in model.state_dict().values()))
     emit("result", weights_digest=digest.hexdigest(), steps=trainer.step)
 
 
@@ -65,9 +68,10 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--step-s", type=float, default=0.02)
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
-    dist.init_process_group("gloo")
-    train(args.checkpoint, args.steps, args.step_s)
+    dist.init_process_group("nccl" if args.device == "cuda" else "gloo")
+    train(args.checkpoint, args.steps, args.step_s, args.device)
     dist.destroy_process_group()  # when no DDP is left: one that outlives its group may hang when it goes
 
 

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Iterator
 
+import shared_gpu  # noqa: F401  before CUDA is used
 import torch
 from gates import pass_gate
 from torch import nn
@@ -49,7 +50,7 @@ def digest(*states: dict) -> str:
     for state in states:
         for name, value in sorted(state.items()):
             sha.update(name.encode())
-            sha.update(value.detach().contiguous().numpy().tobytes())
+            sha.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()
 
 
@@ -61,8 +62,8 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]
 class Ballast:
     """State that costs nothing but time to transfer."""
 
-    def __init__(self, megabytes: int) -> None:
-        self.bytes = torch.zeros(megabytes << 20, dtype=torch.uint8)
+    def __init__(self, megabytes: int, device: str = "cpu") -> None:
+        self.bytes = torch.zeros(megabytes << 20, dtype=torch.uint8, device=device)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         return {"bytes": self.bytes}

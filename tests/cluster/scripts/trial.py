@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gates import pass_gate
+from gates import pass_first_time, pass_gate
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils import data
@@ -108,7 +108,8 @@ class Trial(pytorch.PyTorchTrial):
 
     def pass_gate(self, number: int) -> None:
         worker = os.environ.get("EVERSTEP_WORKER")
-        if worker is not None and self.args.gate_worker in (None, worker):
+        is_rehearsing = self.context.engine.regrouping.is_rehearsing
+        if worker is not None and self.args.gate_worker in (None, worker) and not is_rehearsing:
             pass_gate(number)
 
     def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
@@ -122,6 +123,7 @@ class Trial(pytorch.PyTorchTrial):
 
     def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> dict[str, Any]:
         inputs, targets, indices = batch
+        pass_first_time()
         self.pass_gate(batch_idx)
         if f"{os.environ.get('EVERSTEP_WORKER')}@{batch_idx}" == self.args.stop:
             self.context.set_stop_requested(True)

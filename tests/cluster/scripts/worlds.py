@@ -29,7 +29,7 @@ import everstep
 from everstep.engine import process_engine
 from everstep.engine.fixed_world import Fixed, LoneMembership
 from everstep.engine.group import Group
-from everstep.engine.reduction import QUICK_S, Reduction
+from everstep.engine.host_sum import QUICK_S, HostSum
 from everstep.engine.step import Engine
 from everstep.engine.world import World
 from everstep.errors import PermanentError, StateMismatch
@@ -153,9 +153,9 @@ def come_back_too_late(is_last: bool) -> int:
     trainer = everstep.ElasticTrainer(model, micro_batches=2)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
     engine, rank, steps = process_engine.current(), os.environ["RANK"], [0]
-    take_result = Reduction._take_result
+    take_result = HostSum._take_result
 
-    def freeze_first(reduction: Reduction, *args: Any) -> None:
+    def freeze_first(reduction: HostSum, *args: Any) -> None:
         if steps[0] == 1:
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # at once: it runs no further
         take_result(reduction, *args)
@@ -163,7 +163,7 @@ def come_back_too_late(is_last: bool) -> int:
     def go_on_without(decision: Any) -> None:
         steps[0] += 1
         if rank == "0" and steps[0] == 2:
-            group, block = engine.regrouping.group, engine.work.sum._outbox[0]
+            group, block = engine.regrouping.group, engine.work.sum._host.block
             assert group is not None and block is not None
             while process_state(group.neighbors[1].pid) != STOPPED:
                 time.sleep(0.01)
@@ -174,7 +174,7 @@ def come_back_too_late(is_last: bool) -> int:
             os.kill(group.neighbors[1].pid, signal.SIGCONT)
 
     if rank == "1":
-        Reduction._take_result = freeze_first  # type: ignore[method-assign]
+        HostSum._take_result = freeze_first  # type: ignore[method-assign]
     trainer.hand_over(bytes, go_on_without)
     try:
         for _ in trainer.micro_batches(steps=3):

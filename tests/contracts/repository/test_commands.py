@@ -31,6 +31,7 @@ class Typed:
 TYPED = {
     "README.md": Typed(by="tests/cluster/test_demo.py", num_blocks=2),
     "docs/checkpoints.md": Typed(by=HERE, num_blocks=1),
+    "docs/concepts/gpus.md": Typed(by=HERE, num_blocks=1),
     "docs/doctor.md": Typed(by=HERE, num_blocks=2),
     "docs/guides/compose.md": Typed(by="tests/platforms/docker/test_guide.py", num_blocks=2),
     "docs/guides/kubernetes.md": Typed(by="tests/platforms/kubernetes/test_guide.py", num_blocks=3),
@@ -112,6 +113,18 @@ def test_doctor_looks_at_this_machine(tmp_path: Path) -> None:
     assert done.returncode in (0, 1)  # 1: this machine is not fit, which is an answer
     shown = re.findall(r"^(\w+(?: \w+)?) {2,}(?:ok|warning|error) ", done.stdout, re.MULTILINE)
     assert shown[:3] == ["python", "torch", "devices"]
+
+
+@pytest.mark.slow
+def test_the_commands_for_machines_with_gpus(tmp_path: Path) -> None:
+    """Here on CPU tensors, with the stand-in for NCCL."""
+    (page,) = blocks("docs/concepts/gpus.md")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    said = guide.type_in(page.replace("cuda", "cpu"), tmp_path, {"EVERSTEP_BACKEND": "stand-in"})
+
+    weights = re.findall(r"weights (\w{16})$", said, re.MULTILINE)
+    assert weights == [weights[0]] * 2
+    assert re.findall(r'"backend":"([\w-]+)"', said) == ["gloo", "stand-in", "stand-in"]
 
 
 def test_the_commands_that_convert_a_job_file(tmp_path: Path) -> None:

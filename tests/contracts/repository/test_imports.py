@@ -35,7 +35,7 @@ def control_modules() -> list[str]:
     names = []
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
-        if parts == ("doctor", "measuring_worker"):  # it measures with torch, in a process of its own
+        if parts in (("doctor", "measuring_worker"), ("doctor", "gpu_worker")):  # with torch, in their own processes
             continue
         is_control = parts[0] not in WITH_TORCH or (parts[0] == "checkpoint" and parts[-1] in CHECKPOINT_WITHOUT_TORCH)
         if is_control and parts[-1] != "__main__":

@@ -47,5 +47,6 @@ for batch, target in loader:
 digest = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())).hexdigest()
 print(f"words {words!r}", flush=True)
 print(f"greeting {os.environ.get('GREETING')!r}", flush=True)
+print(f"gradients over {os.environ.get('EVERSTEP_BACKEND')!r}", flush=True)
 print(f"secret of {len(os.environ.get('PASSWORD', ''))} letters", flush=True)
 print(f"digest {digest}", flush=True)

@@ -9,7 +9,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from everstep.doctor.finding import ERROR, OK, WARNING, Finding, ok
-from everstep.doctor.nodes import LinkReport, NodeReport, fitness_of, judge_node, pairs, read_reports, rounds
+from everstep.doctor.node_pairs import pairs, rounds
+from everstep.doctor.nodes import LinkReport, NodeReport, fitness_of, judge_node, read_reports
 from everstep.wire import Fitness
 
 

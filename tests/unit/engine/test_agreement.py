@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from everstep.engine.backend import BackendFacts
 from everstep.engine.leadership import MemberHello, check_fit, decide_leader
 from everstep.engine.pulse import STEPS, DataPlace, Header, Pulse, decide_pulse, total_weight
 from everstep.errors import PeerLost, PermanentError, StateMismatch
@@ -13,6 +14,7 @@ from everstep.errors import PeerLost, PermanentError, StateMismatch
 HELLO = MemberHello(
     worker="w0", job="j", settled=3, step=7, is_dirty=False, is_unfinished=False, layout="abc", num_micro_batches=4,
     is_exact=True, torch="2", held=[], answers={}, is_agreeing=False,
+    backend=BackendFacts(worker="w0", wish="auto", device="cpu"),
 )  # fmt: skip
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroupGloo
 
+from everstep.engine import group, sockets
 from everstep.engine.group import FORM_S, LARGEST_WORLD, GroupForming, check_size, form_s, generation_store, gloo_words
 from everstep.engine.world import World
 from everstep.errors import UsageError
@@ -70,3 +73,26 @@ def test_of_an_error_of_torch_its_words_are_told_and_not_its_frames() -> None:
         gloo_words(RuntimeError(f"wait timeout after 10000ms, keys: /a\n{frames}"))
         == "wait timeout after 10000ms, keys: /a"
     )
+
+
+def test_a_listener_that_another_thread_opens_at_the_same_instant_is_not_taken_for_gloos(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[socket.socket] = []
+
+    class Busy:
+        """As in a process where NCCL connects meanwhile."""
+
+        @staticmethod
+        def create_device(hostname: str) -> Any:
+            if len(opened) < 2:
+                opened.append(socket.create_server((hostname, 0)))
+            return ProcessGroupGloo.create_device(hostname=hostname)
+
+    monkeypatch.setattr(group, "ProcessGroupGloo", Busy)
+    device, found = group._listening_device("127.0.0.1")
+    assert device is not None
+    assert found in sockets.listeners()
+    assert found not in [each.getsockname() for each in opened]
+    for each in opened:
+        each.close()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from everstep.engine.backend import BackendFacts
 from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.group import Group
 from everstep.engine.leadership import MemberHello
@@ -143,6 +144,7 @@ def hello(*, settled: int, is_agreeing: bool) -> MemberHello:
     return MemberHello(
         worker="w", job="", settled=settled, step=0, is_dirty=False, is_unfinished=False, layout="",
         num_micro_batches=1, is_exact=True, torch="", is_agreeing=is_agreeing, held=[], answers={},
+        backend=BackendFacts(worker="w", wish="auto", device="cpu"),
     )  # fmt: skip
 
 
@@ -158,3 +160,32 @@ def test_a_newcomer_that_comes_between_two_steps_gets_the_state_again_at_the_nex
     others: MemberHello, newcomer: MemberHello, after: EngineState
 ) -> None:
     assert state_after([others, newcomer]) is after
+
+
+class Peers(Generations):
+    """Each generation has as many members as the test says."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.sizes = list(sizes)
+
+    def next_group(self, after: int) -> Group:
+        group = Group(World(generation=after + 1, rank=0, size=1), None, [])
+        group.world = World(generation=after + 1, rank=0, size=self.sizes.pop(0))
+        group.take_link(BrokenLink())  # type: ignore[arg-type]
+        return group
+
+
+class BrokenLink:
+    error = "NCCL error: remote process exited"
+
+    def abort(self, why: str = "") -> None: ...
+
+
+@pytest.mark.parametrize(("sizes", "num_errors"), [((4, 3, 2, 1), 0), ((4, 4, 4, 3), 2)])
+def test_what_the_death_of_a_peer_breaks_is_no_error_of_nccl(sizes: tuple[int, ...], num_errors: int) -> None:
+    engine = Engine(lambda board, closed: Peers(*sizes), ProgressPage())
+    for _ in sizes:
+        engine.regrouping._take_group()
+    assert engine.work.device_way.num_errors == num_errors
+    engine.close()

@@ -10,6 +10,7 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.job_file.load import Loaded, load, load_command, load_file, to_yaml
+from everstep.job_file.order import num_workers_of
 from lab.seeds import snippet
 
 FILES = Path(__file__).parent / "files"
@@ -57,8 +58,8 @@ def ads(old: str, new: str) -> str:
 
 
 def test_ads_starts_a_worker_for_each_gpu_of_a_shape() -> None:
-    assert load(ads("VM.GPU3.1", "BM.GPU.A10.4")).job.workers_per_node == 4
-    assert load(ads("VM.GPU3.1", "VM.Standard2.4")).job.workers_per_node is None
+    for shape, num_gpus in (("VM.GPU3.1", 1), ("BM.GPU.A10.4", 4), ("BM.GPU.H100.8", 8), ("VM.Standard2.4", 1)):
+        assert num_workers_of(load(ads("VM.GPU3.1", shape)).job) == num_gpus
 
 
 def test_the_environment_of_adss_runtime_goes_first() -> None:
@@ -98,8 +99,25 @@ def test_the_guide_of_determined() -> None:
         "validation_loss",
         {"batches": 937},
     )
-    (note,) = loaded.notes
-    assert "8 became 8 workers on one node" in note
+    workers, gpus = loaded.notes
+    assert "8 became 8 workers on one node" in workers
+    assert "8 asks for 8 GPUs" in gpus and "--set resources.gpu=0" in gpus
+
+
+@pytest.mark.parametrize(
+    ("more", "num_gpus"),
+    [
+        ("", 2),
+        ("slurm: {slot_type: cuda}", 2),
+        ("slurm: {slot_type: cpu}", 0),
+        ("pbs: {slot_type: cpu}", 0),
+        ("environment: {image: {cpu: img:cpu}}", 0),
+        ("environment: {image: {cpu: img:cpu, cuda: img:gpu}}", 2),
+    ],
+)
+def test_slots_of_determined_ask_for_gpus_unless_they_are_cpus(more: str, num_gpus: int) -> None:
+    job = load(f"entrypoint: python3 train.py\nresources: {{slots_per_trial: 2}}\n{more}").job
+    assert (job.resources.gpu, num_workers_of(job)) == (num_gpus, 2)
 
 
 DETERMINED = """

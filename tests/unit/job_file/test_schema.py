@@ -7,6 +7,7 @@ from dataclasses import fields
 import jsonschema
 import pytest
 
+from everstep.engine.backend import WISHES
 from everstep.errors import UsageError
 from everstep.job_file.entrypoint import Entrypoint
 from everstep.job_file.load import json_schema, load, to_yaml
@@ -120,6 +121,17 @@ def test_what_is_empty_is_as_if_it_were_not_there() -> None:
 def test_workers_are_as_many_as_the_gpus_that_are_asked_for() -> None:
     assert num_workers_of(load("entrypoint: a.py\nresources: {gpu: 4}").job) == 4
     assert num_workers_of(load("entrypoint: a.py\nworkers_per_node: auto").job) == "auto"
+
+
+def test_a_backend_is_one_that_engines_know() -> None:
+    kinds = json_schema()["properties"]["backend"]["anyOf"][0]["enum"]
+    assert set(kinds) == set(WISHES) - {"stand-in"}  # which is for tests
+    for wish in kinds:
+        job = load(f"entrypoint: a.py\nbackend: {wish}").job
+        assert job.backend == wish and load(to_yaml(job)).job == job
+    said = refusal("entrypoint: a.py\nbackend: mpi")
+    assert "job.yaml:2: backend: 'mpi'" in said and "'auto', 'gloo' or 'nccl'" in said
+    assert "remove one of them" in refusal("entrypoint: a.py\nbackend: gloo\nenv: {EVERSTEP_BACKEND: nccl}")
 
 
 def test_the_platform_is_the_one_that_is_named_or_the_only_one() -> None:

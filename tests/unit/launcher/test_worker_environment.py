@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from everstep.errors import UsageError
-from everstep.launcher.machine import count_cpus, count_gpus
+from everstep.launcher.machine import count_cpus, count_gpus, gpu_names
 from everstep.launcher.node import NodeSpec, WorkerRanks, worker_command, worker_environment
 from everstep.wire import AttemptOrder
 
@@ -97,4 +97,6 @@ def test_gpus_are_counted_as_far_as_they_may_be_seen(tmp_path: Path, monkeypatch
     for visible, number in {"0,2": 2, "": 0, "-1": 0, "0,1,2,3": 3}.items():
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         assert count_gpus(tmp_path) == number
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", " GPU-a, GPU-b")
+    assert gpu_names(tmp_path) == ["GPU-a", "GPU-b"]
     assert count_cpus() >= 1

@@ -34,6 +34,12 @@ def test_a_job_of_little_time_leaves_late_enough_to_train(limit: str, grace_s: f
     assert order_of(load(f"entrypoint: a.py\ntime_limit: {limit}\n").job, "j").grace_s == grace_s
 
 
+def test_the_backend_reaches_the_workers_as_their_variable() -> None:
+    order = order_of(load("entrypoint: a.py\nbackend: nccl\nenv: {A: b}\n").job, "j")
+    assert order.env == {"A": "b", "EVERSTEP_BACKEND": "nccl"}
+    assert order_of(load("entrypoint: a.py").job, "j").env == {}
+
+
 def test_defaults_do_not_travel() -> None:
     order = NodeOrder(job="j", name="n", script="s.py")
     assert json.loads(order.to_json()) == {"job": "j", "name": "n", "script": "s.py"}

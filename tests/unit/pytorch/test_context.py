@@ -51,6 +51,15 @@ def test_where_training_began_after_a_checkpoint() -> None:
     assert seen == [(2, 2), (3, 2)]
 
 
+def test_the_backend_of_init_goes_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    options = {"in_batch": lambda trial, batch: seen.append(trial.context.engine.work.backend_wish), "size": 2}
+    monkeypatch.setenv("EVERSTEP_BACKEND", "nccl")
+    for context in ({"backend": "gloo"}, {}):
+        fit(options=options, context=context, max_length=Batch(1))
+    assert seen == ["gloo", "nccl"]
+
+
 def test_before_training_has_begun_there_is_no_answer() -> None:
     with trainer() as (trial, _):
         for name in (*GETTERS, "get_tensorboard_writer"):

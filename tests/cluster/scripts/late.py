@@ -1,0 +1,25 @@
+"""Rank 0 comes to collectives long after the others: longer than a group may take to form. Fails once, and is restarted
+by torchrun."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+import torch.distributed as dist
+
+import everstep
+from everstep import env
+from everstep.engine import group
+
+group.FORM_S = 1.0
+
+everstep.init_process_group()
+for _ in range(2):  # the first forms a group
+    if dist.get_rank() == 0:
+        threading.Event().wait(2 * group.FORM_S)
+    count = torch.ones(1)
+    dist.all_reduce(count)
+    print(f"attempt {env.num_restarts()} rank {dist.get_rank()} counts {int(count)}", flush=True)
+if env.num_restarts() == 0:
+    raise SystemExit("torchrun starts it again")

@@ -1,0 +1,43 @@
+"""The benchmarks for GPUs run on the CPU too, with the stand-in for NCCL: briefly, and for their report only."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def run(name: str, *options: str) -> dict[str, Any]:
+    """The last line of its output."""
+    command = [sys.executable, BENCHMARKS / name, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+def test_a_kill_is_timed_for_one_backend_and_one_size() -> None:
+    report = run("recovery.py", "--backends", "stand-in", "--only", "stand-in_20mb", "--kills", "1")
+
+    assert 0 < report.pop("stand_in_20mb_s") < 60
+    assert report.pop("hung") == 0
+    assert set(report.values()) == {None}  # all that was left out
+
+
+def test_steps_are_compared_with_those_of_ddp_and_ddp_with_itself() -> None:
+    options = ("--backend", "stand-in", "--workers", "2", "--rounds", "2", "--only", "comm")
+    report = run("step_overhead.py", *options)
+
+    assert report["stand_in_fast_comm"] > 0 and report["stand_in_exact_comm"] > 0 and report["aa_spread"] >= 0
+    assert report["stand_in_fast_compute"] is report["stand_in_exact_compute"] is None
+
+
+def test_nccl_needs_a_gpu() -> None:
+    command = [sys.executable, BENCHMARKS / "step_overhead.py", "--backend", "nccl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2 and "--backend nccl needs --device cuda" in done.stderr

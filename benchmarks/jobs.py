@@ -28,6 +28,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 STEP_S = 0.05
 _READY_S = 120.0
 _END_S = 10.0
+_TAIL_LINES = 30
 
 
 def until(condition: Callable[[], bool], timeout_s: float) -> bool:
@@ -39,8 +40,8 @@ def until(condition: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-def wait_for_random_phase() -> None:
-    time.sleep(random.uniform(0, 2 * STEP_S))
+def wait_for_random_phase(step_s: float = STEP_S) -> None:
+    time.sleep(random.uniform(0, 2 * step_s))
 
 
 # --- Everstep -----------------------------------------------------------------------------------------
@@ -82,6 +83,19 @@ def attempt(tape: Tape, number: int) -> list[Event]:
     return [event for event in tape.read() if is_match(event, "step.committed", {"attempt": number})]
 
 
+def next_attempt(tape: Tape, after: int, num_steps: int, timeout_s: float) -> int | None:
+    """Wait until all workers together have done this many steps in an attempt after that one. None: they have not."""
+
+    def found() -> int | None:
+        done = [event["attempt"] for event in tape.read() if event["event"] == "step.committed"]
+        return next(
+            (number for number in sorted(set(done)) if number > after and done.count(number) >= num_steps), None
+        )
+
+    until(lambda: found() is not None, timeout_s)
+    return found()
+
+
 class Torchrun:
     """scripts/ddp_job.py under torchrun, inside a `with`; leaves nothing behind."""
 
@@ -102,7 +116,7 @@ class Torchrun:
             for agent in self._agents:
                 agent.send_signal(number)
             until(lambda: all(agent.poll() is not None for agent in self._agents), _END_S)
-        for pid in self.alive():  # an agent that was killed leaves its workers behind
+        for pid in self._alive("script.began"):  # an agent that was killed leaves its workers behind
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -122,10 +136,18 @@ class Torchrun:
         with (self._directory / "torchrun.log").open("ab") as log:
             return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
 
+    def log_tail(self) -> str:
+        """The last lines of what agents and workers have printed."""
+        return "\n".join((self._directory / "torchrun.log").read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+
     def steps(self, **facts: Any) -> list[Event]:
         return [event for event in self.tape.read() if is_match(event, "step.committed", facts)]
 
     def alive(self) -> list[int]:
         """The workers that have formed their group and are still alive."""
-        started = [int(event["pid"]) for event in self.tape.read() if event["event"] == "ddp.started"]
-        return [pid for pid in started if process_state(pid) != ENDED]
+        return self._alive("ddp.started")
+
+    def _alive(self, event: str) -> list[int]:
+        """The workers that have said so and are still alive."""
+        said = [int(each["pid"]) for each in self.tape.read() if each["event"] == event]
+        return [pid for pid in said if process_state(pid) != ENDED]

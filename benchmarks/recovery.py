@@ -3,241 +3,200 @@
 Workers train a 20 MB model with steps of 50 ms (sleep simulates device time). One of them is killed at a random phase
 of a step, again and again; each time all four are waited for before the next kill. What counts is the first step that
 the survivors commit in the new generation (torchrun: the first step of the restarted workers), never one that was on
-its way. torchrun runs at its best: with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. The last line is JSON, with null for
-nvidia-resiliency-ext where `make peers` has not installed it.
+its way. A kill that torchrun has not recovered from in 60 s (--hung-s) counts as hung and as 60 s: it took at least
+that. The last line is JSON, with null for what was left out or is not installed.
 
-    python benchmarks/recovery.py [--kills 20]"""
+On the CPU, torchrun runs at its best, with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and nvidia-resiliency-ext runs if
+`make peers` has installed it.
+
+With --device cuda, or with --backends, Everstep runs once for each backend with 20 and 200 MB, and torchrun with DDP
+over NCCL and 20 MB: `torchrun` with all its default settings; `torchrun_short` at its best, with collectives that time
+out after 10 s, without the watchdog's pauses, and with its store not shared. `sum_200mb_s` is the undisturbed sum of
+the first backend's 200 MB job: three workers take 20 steps before the fourth joins, and each step counts from the end
+of the last worker's backward sleep to its commit. Workers may share a GPU; MPS stays off, because with it a kill takes
+the others along. The JSON is printed after each row.
+
+    python benchmarks/recovery.py [--kills 20]
+    python benchmarks/recovery.py --device cuda [--kills 10] [--torchrun-kills 5] [--only nccl]"""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import signal
-import socket
 import statistics
 import sys
-import tempfile
-import time
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from subprocess import DEVNULL
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.jobs import (
-    SCRIPTS,
-    Torchrun,
-    TorchrunNode,
-    attempt,
-    full_generation,
-    members,
-    until,
-    wait_for_random_phase,
+from benchmarks.kills import (
+    HUNG_S,
+    WORKERS,
+    Taken,
+    everstep_kills,
+    everstep_laggard,
+    everstep_restarts,
+    median,
+    nvrx_kills,
+    torchrun_restarts,
 )
 from benchmarks.peers import peer_python
-from everstep.process import Child
-from everstep.testing import Cluster
-from everstep.testing.tape import Tape
+from everstep import env
+from everstep.engine.backend import Backend
 
-WORKERS = 4
-HUNG_S = 60.0
+SIZES = {"20mb": 800, "200mb": 2500}  # width of 8 layers of float32
+NO_MPS = {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}  # where a process finds no daemon, it runs without MPS
+AS_IT_COMES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}
+AT_ITS_BEST = {
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1",  # otherwise the watchdog sleeps for a minute after an error
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_PROPAGATE_ERROR": "0",
+}
+SHORT_S = 10
 
-
-# --- Everstep -----------------------------------------------------------------------------------------
-
-
-@dataclass(kw_only=True)
-class Taken:
-    """Seconds of each kill."""
-
-    survivors: list[float] = field(default_factory=list)  # to the survivors' next commit
-    full: list[float] = field(default_factory=list)  # to the first commit with a replacement, without its script's part
-    script: list[float] = field(default_factory=list)  # which is its imports and the building of its model
-    hung: int = 0
-
-
-def everstep_kills(kills: int, micro_batches: int) -> Taken:
-    taken = Taken()
-    with Cluster(
-        SCRIPTS / "everstep_job.py", ["--micro-batches", str(micro_batches)], workers=WORKERS, max_restarts=10_000
-    ) as cluster:
-        for _ in range(kills):
-            full = full_generation(cluster, WORKERS)
-            wait_for_random_phase()
-            victim = random.choice(members(cluster, full))
-            killed = time.monotonic()
-            cluster.kill(victim)
-            after = {"t": lambda t, killed=killed: t > killed, "generation": lambda g, full=full: g > full}
-            if not until(lambda: bool(cluster.events("step.committed", size=WORKERS, **after)), HUNG_S):  # noqa: B023
-                taken.hung += 1
-                continue
-            taken.survivors.append(cluster.events("step.committed", **after)[0]["t"] - killed)
-            # Without a generation in between, the replacement joined before the survivors had redone the step.
-            (began,) = cluster.events("script.began", t=after["t"])
-            (ready,) = cluster.events("script.ready", t=after["t"])
-            taken.script.append(ready["t"] - began["t"])
-            back = cluster.events("step.committed", size=WORKERS, **after)[0]["t"] - killed
-            taken.full.append(back - taken.script[-1])
-    return taken
+HEADER = (
+    f"{'seconds from kill -9 to the next commit':48s} "
+    f"{'median':>8s} {'best':>8s} {'worst':>8s} {'kills':>6s} {'hung':>5s}"
+)
 
 
-def everstep_laggard(rounds: int) -> list[float]:
-    """One worker is a step behind and must be sent 500 MB, while another dies."""
-    args = ["--ballast-mb", "480", "--lag-every", "8", "--micro-batches", str(WORKERS)]
-    taken = []
-    for _ in range(rounds):
-        with Cluster(SCRIPTS / "everstep_job.py", args, workers=WORKERS) as cluster:
-            dying = cluster.wait("dying", timeout_s=120)
-            step = cluster.wait("step.committed", step=dying["step"] + 1, timeout_s=60)
-            cluster.wait("transfer.received", worker="w1", t=lambda t: t > dying["t"])  # noqa: B023
-            taken.append(step["t"] - dying["t"])
-    return taken
-
-
-# --- all restarted together: torchrun, and Everstep for scripts that do not use its engine ------------
-
-
-def everstep_restarts(kills: int) -> tuple[list[float], int]:
-    with (
-        tempfile.TemporaryDirectory(prefix="everstep-bench-", dir="/dev/shm") as directory,
-        Cluster(
-            SCRIPTS / "ddp_job.py", [f"{directory}/checkpoint.pt"], workers=WORKERS, max_restarts=10_000
-        ) as cluster,
-    ):
-        return restarts(Tape(cluster.directory / "events.jsonl"), kills)
-
-
-def torchrun_restarts(kills: int) -> tuple[list[float], int]:
-    node = TorchrunNode(options=["--standalone", "--nproc-per-node", str(WORKERS), "--max-restarts", "10000"])
-    with Torchrun(node) as job:
-        return restarts(job.tape, kills)
-
-
-def restarts(tape: Tape, kills: int) -> tuple[list[float], int]:
-    """Kill one worker repeatedly: seconds to the first step after the restart, and how often it never came."""
-    taken = []
-    for number in range(kills):
-        if not until(lambda: len(attempt(tape, number)) >= 5 * WORKERS, 120):  # noqa: B023
-            return taken, 1
-        wait_for_random_phase()
-        victim = random.choice(sorted({int(event["pid"]) for event in attempt(tape, number)}))
-        killed = time.monotonic()
-        os.kill(victim, signal.SIGKILL)
-        if not until(lambda: bool(attempt(tape, number + 1)), HUNG_S):  # noqa: B023
-            return taken, 1
-        taken.append(attempt(tape, number + 1)[0]["t"] - killed)
-    return taken, 0
-
-
-# --- nvidia-resiliency-ext, where `make peers` has installed it ---------------------------------------
-
-
-def nvrx_kills(python: str, kills: int) -> tuple[list[float], int]:
-    """Its in-process restart with all intervals at 50 ms. It does not replace a lost worker, so each kill needs a new
-    job; its first process holds the store and must not be killed."""
-    taken = []
-    for _ in range(kills):
-        with (
-            tempfile.TemporaryDirectory(prefix="everstep-bench-", dir="/dev/shm") as directory,
-            ExitStack() as running,
-        ):
-            tape = Tape(Path(directory) / "events.jsonl")
-            pids = [running.enter_context(child).pid for child in _start_nvrx(python, Path(directory))]
-            if not until(lambda: len(attempt(tape, 0)) >= 5 * WORKERS, 120):  # noqa: B023
-                return taken, 1
-            wait_for_random_phase()
-            killed = time.monotonic()
-            os.kill(random.choice(pids[1:]), signal.SIGKILL)
-            if not until(lambda: bool(attempt(tape, 1)), HUNG_S):  # noqa: B023
-                return taken, 1
-            taken.append(attempt(tape, 1)[0]["t"] - killed)
-    return taken, 0
-
-
-def _start_nvrx(python: str, directory: Path) -> list[Child]:
-    command = [python, str(SCRIPTS / "nvrx_job.py"), str(directory / "checkpoint.pt"), "--tuned"]
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        ports = {"MASTER_PORT": str(one.getsockname()[1]), "KEYS_PORT": str(other.getsockname()[1])}
-    world = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(WORKERS), "OMP_NUM_THREADS": "1", **ports}
-    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    ours = {"PYTHONPATH": path, "EVERSTEP_EVENTS": str(directory / "events.jsonl")}
-    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(WORKERS)]
-    return [Child.start(command, env={**os.environ, **world, **ours, **rank}, output=DEVNULL) for rank in ranks]
-
-
-# --- the table ----------------------------------------------------------------------------------------
-
-
-def row(name: str, taken: list[float], hung: int) -> str:
+def row(name: str, taken: Sequence[float], hung: int) -> str:
     if not taken:
         return f"{name:48s} {'-':>8s} {'-':>8s} {'-':>8s} {0:6d} {hung:5d}"
     return f"{name:48s} {statistics.median(taken):8.3f} {min(taken):8.3f} {max(taken):8.3f} {len(taken):6d} {hung:5d}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--skip-torchrun", action="store_true")
-    parser.add_argument("--nvrx-kills", type=int, default=5)
-    args = parser.parse_args()
-    random.seed(args.seed)
+# --- on the CPU: all ways to restart ------------------------------------------------------------------
+
+
+def compare_systems(args: argparse.Namespace) -> None:
     nvrx_python = peer_python("nvidia_resiliency_ext")
     # In turns, half of each, so that a change of the machine's load affects all.
-    ours, restarted, theirs = Taken(), list[float](), list[float]()
-    restarted_hung = theirs_hung = 0
+    ours, fine, restarted, theirs = Taken(), Taken(), Taken(), Taken()
     for kills in (args.kills - args.kills // 2, args.kills // 2):
-        half = everstep_kills(kills, micro_batches=WORKERS)
-        ours = Taken(
-            survivors=ours.survivors + half.survivors,
-            full=ours.full + half.full,
-            script=ours.script + half.script,
-            hung=ours.hung + half.hung,
-        )
-        taken, hung = everstep_restarts(kills)
-        restarted, restarted_hung = restarted + taken, restarted_hung + hung
+        everstep_kills(ours, kills, ["--micro-batches", str(WORKERS)])
+        everstep_restarts(restarted, kills)
         if not args.skip_torchrun:
-            taken, hung = torchrun_restarts(kills)
-            theirs, theirs_hung = theirs + taken, theirs_hung + hung
-    fine = everstep_kills(max(3, args.kills // 4), micro_batches=2 * WORKERS)
+            torchrun_restarts(theirs, kills, hung_s=args.hung_s)
+    everstep_kills(fine, max(3, args.kills // 4), ["--micro-batches", str(2 * WORKERS)])
     laggard = everstep_laggard(3)
-    print(
-        f"{'seconds from kill -9 to the next commit':48s} "
-        f"{'median':>8s} {'best':>8s} {'worst':>8s} {'kills':>6s} {'hung':>5s}"
-    )
+    print(HEADER)
     print(row("Everstep, survivors (4 micro-batches of 50 ms)", ours.survivors, ours.hung))
     print(row("Everstep, survivors (8 micro-batches of 25 ms)", fine.survivors, fine.hung))
     print(row("Everstep, a laggard is sent 500 MB", laggard, 0))
     print(row("Everstep, full strength without the script's part", ours.full, ours.hung))
     print(row("    the script's part: imports, building the model", ours.script, 0))
-    print(row("Everstep, classic restart of a DDP script", restarted, restarted_hung))
-    print(row("torchrun, store sharing off", theirs, theirs_hung))
-    nvrx, nvrx_hung = nvrx_kills(nvrx_python, args.nvrx_kills) if nvrx_python else ([], None)
-    if nvrx_hung is not None:
-        print(row("nvidia-resiliency-ext, in-process, tuned", nvrx, nvrx_hung))
-    print(
-        json.dumps(
-            {
-                "survivors_s": _median(ours.survivors),
-                "survivors_max_s": round(max(ours.survivors), 4),
-                "laggard_s": _median(laggard),
-                "full_strength_s": _median(ours.full),
-                "script_s": _median(ours.script),
-                "restart_s": _median(restarted),
-                "torchrun_s": _median(theirs),
-                "hung": ours.hung + fine.hung + restarted_hung,
-                "torchrun_hung": theirs_hung,
-                "nvrx_s": _median(nvrx),
-                "nvrx_hung": nvrx_hung,
-            }
+    print(row("Everstep, classic restart of a DDP script", restarted.survivors, restarted.hung))
+    print(row("torchrun, store sharing off", theirs.survivors, theirs.hung))
+    nvrx = nvrx_kills(nvrx_python, args.nvrx_kills) if nvrx_python else None
+    if nvrx is not None:
+        print(row("nvidia-resiliency-ext, in-process, tuned", nvrx.survivors, nvrx.hung))
+    report = {
+        "survivors_s": median(ours.survivors),
+        "survivors_max_s": round(max(ours.survivors), 4),
+        "laggard_s": median(laggard),
+        "full_strength_s": median(ours.full),
+        "script_s": median(ours.script),
+        "restart_s": median(restarted.survivors),
+        "torchrun_s": median(theirs.survivors),
+        "hung": ours.hung + fine.hung + restarted.hung,
+        "torchrun_hung": theirs.hung,
+        "nvrx_s": median(nvrx.survivors) if nvrx is not None else None,
+        "nvrx_hung": nvrx.hung if nvrx is not None else None,
+    }
+    print(json.dumps(report))
+
+
+# --- by the backend that carries the gradients, on GPUs -----------------------------------------------
+
+Part = Callable[[Taken], None]
+
+
+def compare_backends(args: argparse.Namespace) -> None:
+    results: dict[str, Taken | None] = {}
+    parts = backend_parts(args)
+    print(HEADER, flush=True)
+    for name, run in parts.items():
+        results[name] = None
+        if args.only not in name:
+            continue
+        results[name] = taken = Taken()
+        try:
+            run(taken)
+        except (Exception, SystemExit):  # the other rows are worth having: this one counts as hung
+            traceback.print_exc()
+            taken.hung += 1
+        print(row(name, taken.survivors, taken.hung), flush=True)
+        if taken.sums:
+            print(row("    its undisturbed sum by three workers", taken.sums, 0))
+        print(json.dumps(report_backends(args.backends, {**dict.fromkeys(parts), **results})), flush=True)
+
+
+def backend_parts(args: argparse.Namespace) -> dict[str, Part]:
+    device = ["--device", args.device]
+    parts: dict[str, Part] = {}
+    for size, width in SIZES.items():
+        for backend in args.backends:
+            job = [*device, "--workers", str(WORKERS), "--micro-batches", str(WORKERS), "--width", str(width)]
+            wanted = {env.BACKEND: backend, **NO_MPS}
+            parts[f"{backend}_{size}"] = partial(
+                everstep_kills, kills=args.kills, args=job, env=wanted, times_sums=True
+            )
+    for name, more, wanted in (
+        ("torchrun", [], AS_IT_COMES),
+        ("torchrun_short", ["--timeout-s", str(SHORT_S)], AT_ITS_BEST),
+    ):
+        parts[name] = partial(
+            torchrun_restarts,
+            kills=args.torchrun_kills,
+            args=[*device, *more],
+            env={**wanted, **NO_MPS},
+            hung_s=args.hung_s,
         )
+    return parts
+
+
+def report_backends(backends: Sequence[str], results: Mapping[str, Taken | None]) -> dict[str, float | None]:
+    """By part; None: it was left out, or has not run yet."""
+
+    def hung(names: Sequence[str]) -> int | None:
+        found = [taken.hung for name in names if (taken := results.get(name)) is not None]
+        return sum(found) if found else None
+
+    report: dict[str, float | None] = {}
+    ours = [f"{backend}_{size}" for backend in backends for size in SIZES]
+    theirs = ["torchrun", "torchrun_short"]
+    for name in (*ours, *theirs):
+        taken = results.get(name)
+        report[f"{name.replace('-', '_')}_s"] = median(taken.survivors) if taken is not None else None
+        if name == f"{backends[0]}_200mb":
+            report["sum_200mb_s"] = median(taken.sums) if taken is not None else None
+    return report | {"hung": hung(ours), "torchrun_hung": hung(theirs)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, help="of each Everstep row: 20, or 10 for each backend")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--skip-torchrun", action="store_true", help="on the CPU; see --only for the rows by backend")
+    parser.add_argument("--nvrx-kills", type=int, default=5)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument(
+        "--backends", nargs="+", choices=[each.value for each in Backend], help="with --device cuda: nccl gloo"
     )
-
-
-def _median(taken: list[float]) -> float | None:
-    return round(statistics.median(taken), 4) if taken else None
+    parser.add_argument("--torchrun-kills", type=int, default=5, help="of each torchrun row beside the backends")
+    parser.add_argument("--hung-s", type=float, default=HUNG_S, help="wait this long for torchrun after a kill")
+    parser.add_argument("--only", default="", help="measure rows by backend with this text only, such as nccl_200mb")
+    args = parser.parse_args()
+    random.seed(args.seed)
+    if args.device == "cuda" and args.backends is None:
+        args.backends = [Backend.NCCL.value, Backend.GLOO.value]
+    args.kills = args.kills or (10 if args.backends else 20)
+    compare_backends(args) if args.backends else compare_systems(args)
 
 
 if __name__ == "__main__":

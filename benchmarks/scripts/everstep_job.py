@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from everstep.events import emit
 
 sys.path.insert(0, str(Path(__file__).parent))
 from device_time import WIDTH, DeviceModel, batch
+from gpus import own_device
 
 STEP_S = 0.05
 
@@ -43,13 +45,15 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--micro-batches", type=int, default=4)
     parser.add_argument("--width", type=int, default=WIDTH)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--ballast-mb", type=int, default=0)
     parser.add_argument("--lag-every", type=int, default=0, help="at each such step w1 falls behind and w3 dies")
     args = parser.parse_args()
     emit("script.began")
     torch.set_num_threads(1)
-    model = DeviceModel(STEP_S * args.workers / args.micro_batches, args.width)
+    device = own_device(args.device, args.workers)
+    model = DeviceModel(STEP_S * args.workers / args.micro_batches, args.width).to(device)
     trainer = everstep.ElasticTrainer(model, micro_batches=args.micro_batches)
     if args.ballast_mb:
         trainer.register("ballast", Ballast(args.ballast_mb << 20))
@@ -57,9 +61,10 @@ def main() -> None:
     emit("script.ready")
     has_lagged: set[int] = set()
     for micro_batch in trainer.micro_batches(steps=args.steps):
+        committed = trainer.num_steps
         try:
             with trainer.step():
-                model(batch(micro_batch.step, micro_batch.index, args.width)).square().mean().backward()
+                model(batch(micro_batch.step, micro_batch.index, args.width).to(device)).square().mean().backward()
                 is_due = args.lag_every and micro_batch.step and micro_batch.step % args.lag_every == 0
                 if (
                     is_due
@@ -69,8 +74,10 @@ def main() -> None:
                 ):
                     has_lagged.add(micro_batch.step)
                     raise Behind
-                committed = trainer.num_steps
                 optimizer.step()
+            if trainer.num_steps > committed:
+                sum_s = time.monotonic() - model.computed_at
+                emit("sum.timed", step=trainer.num_steps, size=trainer.world_size, seconds=sum_s)
             if is_due and env.worker() == "w3" and trainer.num_steps > committed:
                 emit("dying", step=trainer.num_steps)
                 os.kill(os.getpid(), signal.SIGKILL)

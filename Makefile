@@ -11,13 +11,14 @@ PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.everstep-ready
 TESTS ?= tests
 LANES ?= 3
+PART ?= worlds deaths models doors schedules costs
 FAULTS ?= 1000
 SEED ?= 1
 # Hundreds of short processes are started: none of them should compile what another has compiled already.
 unexport PYTHONDONTWRITEBYTECODE
 SYSTEM_PACKAGES := iproute2 nftables openssl postgresql slurmctld slurmd slurm-client munge docker.io docker-compose debootstrap
 
-.PHONY: help setup system labs demo quick test test-long soak mutants check lint types contracts house bench peers clean
+.PHONY: help setup system labs demo quick test test-long test-cuda soak mutants check lint types contracts house bench peers clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -61,6 +62,14 @@ test: setup check  ## lint, types, import contracts, the house, then all tests, 
 
 test-long: setup check  ## the same with all repetitions, seeds, kills and sizes
 	EVERSTEP_TEST_LONG=1 $(BIN)/python -m pytest -n $(LANES) $(TESTS)
+
+# Each part ends within 8 minutes on one GPU. Nothing is installed: such machines often have their own torch.
+test-cuda:  ## stories on a GPU over NCCL (PART="worlds deaths models doors schedules costs", or some of them)
+	@failed=; for part in $(PART); do \
+	  began=$$SECONDS; \
+	  $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m pytest tests/cuda/test_$$part.py || failed="$$failed $$part"; \
+	  echo "part $$part: $$((SECONDS - began)) s"; \
+	done; if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 soak: setup  ## random faults at random times on every door (FAULTS=how many SEED=the first schedule KEEP=a folder for what fails)
 	PYTHONPATH=tests $(BIN)/python -m soak --faults $(FAULTS) --seed $(SEED) $(if $(KEEP),--keep $(KEEP))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import time
 from pathlib import Path
 
@@ -49,31 +50,33 @@ def build() -> nn.Module:
     )
 
 
-def accuracy(model: nn.Module) -> float:
+def accuracy(model: nn.Module, device: torch.device) -> float:
     images, labels = load("test").tensors
     model.eval()
     with torch.no_grad():
-        return (model(images).argmax(dim=1) == labels).float().mean().item()
+        return (model(images.to(device)).argmax(dim=1).cpu() == labels).float().mean().item()
 
 
 def digest(model: nn.Module) -> str:
     """A fingerprint of every bit of the weights."""
     sha = hashlib.sha256()
     for name, tensor in model.state_dict().items():
-        sha.update(name.encode() + tensor.numpy().tobytes())
+        sha.update(name.encode() + tensor.cpu().numpy().tobytes())
     return sha.hexdigest()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: one GPU for each worker")
     parser.add_argument(
         "--pause-s", type=float, default=0.0, help="seconds to wait in each micro-batch, for time to watch"
     )
     args = parser.parse_args()
 
+    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if args.device == "cuda" else "cpu")
     loader = everstep.DataLoader(load("train"), batch_size=32, shuffle=True)
-    model = build()
+    model = build().to(device)
     trainer = everstep.ElasticTrainer(model, loader, micro_batches=6)
     optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs * len(loader))
@@ -82,7 +85,7 @@ def main() -> None:
     for epoch in trainer.epochs(args.epochs):
         for images, labels in loader:
             with trainer.step():
-                loss = nn.functional.cross_entropy(model(images), labels)
+                loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
                 emit("loss", step=trainer.num_steps, loss=round(loss.item(), 4))
                 time.sleep(args.pause_s)
                 optimizer.zero_grad()
@@ -92,7 +95,7 @@ def main() -> None:
         if trainer.rank == 0:
             print(f"epoch {epoch}  loss {loss.item():.3f}  {trainer.world_size} workers", flush=True)
 
-    result = {"weights_digest": digest(model), "accuracy": accuracy(model), "steps": trainer.num_steps}
+    result = {"weights_digest": digest(model), "accuracy": accuracy(model, device), "steps": trainer.num_steps}
     emit("result", **result)
     if trainer.rank == 0:
         print(f"test accuracy {result['accuracy']:.1%}, weights {result['weights_digest'][:16]}", flush=True)

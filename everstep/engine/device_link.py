@@ -106,10 +106,12 @@ class DeviceLink:
         """Wait for the connection. Raises PeerLost if the generation is closed first, or after `timeout_s`."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_connected or self._failure or self._is_aborted, timeout_s)
-            if isinstance(self._failure, EverstepError):
-                raise self._failure
-            if self._failure is not None or not self._is_connected:
-                said = gloo_words(self._failure) if self._failure else f"not connected within {timeout_s} s"
+            failure = self._failure
+            if isinstance(failure, EverstepError):
+                # Not the same one: the link would hold, through its traceback, the frames that hold the link.
+                raise type(failure)(failure.message, hint=failure.hint, code=failure.code)
+            if failure is not None or not self._is_connected:
+                said = gloo_words(failure) if failure else f"not connected within {timeout_s} s"
                 raise PeerLost(f"{self.backend.value}: {self._closed if self._is_aborted else said}", code="link-lost")
             self.check()
             assert self._communicator is not None

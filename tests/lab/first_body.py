@@ -12,7 +12,7 @@ def warm(cluster: Stage, newcomer: str, *, since: int, until: int) -> None:
     assert cluster.add() == [newcomer]
     cluster.wait_at_gate(f"first-{newcomer}")
     cluster.open_gate(since)
-    cluster.wait_at_gate(until)
+    cluster.wait("step.committed", worker="w0", step=until)
     assert cluster.events("worker.warmed") == []
     cluster.open_gate(f"first-{newcomer}")
     cluster.wait_ready(newcomer)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -143,6 +145,25 @@ def test_an_abort_while_it_forms_ends_the_forming(is_waiting: bool) -> None:
             link.await_connected()
         until(lambda: link.is_ended and not num_forming(), timeout_s=FORM_S / 2)  # noqa: B023 (called at once)
         assert link.error == ""
+
+
+def test_an_error_that_was_raised_keeps_no_link_and_no_socket_alive() -> None:
+    def refuse() -> Communicator:
+        raise PermanentError("it cannot be made", hint="try another", code="not-made")
+
+    link = Link(1, refuse)
+    gc.disable()
+    try:
+        for _ in range(2):
+            with pytest.raises(PermanentError, match="it cannot be made") as caught:
+                link.await_connected(QUICK_S)
+            assert (caught.value.hint, caught.value.code) == ("try another", "not-made")
+        background.wait(QUICK_S)
+        known = weakref.ref(link)
+        del link, caught
+        assert known() is None
+    finally:
+        gc.enable()
 
 
 def test_too_many_that_do_not_end_make_the_worker_leave(stubborn: Callable[[], Stubborn]) -> None:

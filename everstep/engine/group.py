@@ -42,7 +42,7 @@ WAIT_S = 24 * 3600.0  # the coordinator decides which workers are alive, not glo
 
 # Tags below this belong to a step's buckets.
 TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER = 0, 1, 2, 3
-TAG_TRANSFER, TAG_CHECKSUM, TAG_CANARY, TAG_BUCKETS = 5, 8, 9, 1 << 10
+TAG_TRANSFER, TAG_CANARY, TAG_BUCKETS = 5, 9, 1 << 10
 
 T = TypeVar("T")
 
@@ -116,6 +116,7 @@ class Group:
         self._has_peer_ended = False  # as far as `watch_peers` looks
         self._changed = threading.Condition()
         self._held = held
+        self._others: list[socket.socket] = []  # connections that end with it
         # A receive per peer that never gets a message, only the news that its connection is over.
         self._canaries = [self.recv(torch.empty(1, dtype=torch.uint8), peer, TAG_CANARY) for peer in world.peers]
 
@@ -293,12 +294,26 @@ class Group:
         with self._changed:
             self.is_broken = True
             self._changed.notify_all()
-            link = self._link
+            link, others = self._link, list(self._others)
         if link is not None:
             link.abort(why)
-        sockets.cut(self._held)
+        sockets.cut(self._held + others)
         for neighbor in self.neighbors.values():
             neighbor.cut()
+
+    @contextlib.contextmanager
+    def cutting(self, sock: socket.socket) -> Iterator[None]:
+        """If the group breaks meanwhile, this connection, or listener, ends, too."""
+        with self._changed:
+            self._others.append(sock)
+            is_over = self.is_broken
+        if is_over:
+            sockets.cut([sock])
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._others.remove(sock)
 
     def make_still(self) -> None:
         """Break it, and return when gloo touches no memory any more. Safe from any thread."""

@@ -5,7 +5,7 @@ a survivor has computed before a peer died stay where they are; only the missing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from time import monotonic
@@ -39,10 +39,12 @@ def plan_step(
     size: int,
     held: Sequence[Sequence[int]] | None = None,
     micro_batch_s: Sequence[float] = (),
+    resting: Collection[int] = (),
 ) -> Plan:
     """Contiguous runs of micro-batches; after a loss, missing micro-batches go to those with the fewest.
 
-    micro_batch_s: by rank, how long it takes for a micro-batch: the quick ones then get more of them."""
+    micro_batch_s: by rank, how long it takes for a micro-batch: the quick ones then get more of them.
+    resting: ranks that get none in this step."""
     if not 1 <= size <= num_micro_batches:
         raise UsageError(
             f"{size} workers cannot share {num_micro_batches} micro-batches: each needs at least one",
@@ -54,6 +56,8 @@ def plan_step(
     if len(taken) != len(set(taken)):
         raise UsageError(f"a micro-batch is held twice: {kept}", code="micro-batch-held-twice")
     missing = [micro_batch for micro_batch in range(num_micro_batches) if micro_batch not in set(taken)]
+    if resting:
+        return Plan(held=kept, todo=_spread(_plan_of_others(num_micro_batches, kept, resting), size, resting))
     if not taken:
         cuts = [rank * num_micro_batches // size for rank in range(size + 1)]
         if micro_batch_s and all(micro_batch_s):
@@ -61,6 +65,16 @@ def plan_step(
         runs = tuple(tuple(range(start, stop)) for start, stop in pairwise(cuts))
         return Plan(held=kept, todo=runs)
     return Plan(held=kept, todo=_deal(kept, missing))
+
+
+def _plan_of_others(num_micro_batches: int, kept: Sequence[Sequence[int]], resting: Collection[int]) -> Plan:
+    held = [each for rank, each in enumerate(kept) if rank not in resting]
+    return plan_step(num_micro_batches=num_micro_batches, size=len(held), held=held)
+
+
+def _spread(plan: Plan, size: int, resting: Collection[int]) -> tuple[tuple[int, ...], ...]:
+    others = iter(plan.todo)
+    return tuple(() if rank in resting else next(others) for rank in range(size))
 
 
 def _shares(num_micro_batches: int, micro_batch_s: Sequence[float]) -> list[int]:

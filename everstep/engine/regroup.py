@@ -29,6 +29,7 @@ from everstep.engine.leaving import ASKED, LeaveRequest, Leaving, on_sigterm, wa
 from everstep.engine.link_trial import try_link
 from everstep.engine.membership import Membership
 from everstep.engine.pulse import ENDS, Header, header_bytes
+from everstep.engine.state_routes import Route, find_routes
 from everstep.engine.step_work import StepWork
 from everstep.engine.transfer import receive_state, send_state
 from everstep.engine.worker_comparison import first_difference, way_out
@@ -178,7 +179,13 @@ class Regrouping:
     def _settle(self, is_agreeing: bool) -> Leadership:
         assert self.group is not None
         work, world, worker = self._work, self.world, self.membership.worker
-        mine = work.hello(worker=worker, job=world.job, settled=self.settled, is_agreeing=is_agreeing)
+        mine = work.hello(
+            worker=worker,
+            job=world.job,
+            settled=self.settled,
+            is_agreeing=is_agreeing,
+            neighbors=self.group.neighbors,
+        )
         with self.in_phase(WAITING):
             hellos = exchange(mine, self.group)
         hellos = work.renumber(hellos, world)
@@ -186,13 +193,13 @@ class Regrouping:
         check_fit(hellos, leadership.leader, world.rank)
         lead = hellos[leadership.leader]
         choice = self._choose_backend(hellos)
+        routes = find_routes(leadership.leader, leadership.receivers, [hello.neighbors for hello in hellos])
         if world.rank == leadership.leader and leadership.receivers:
-            with self.in_phase(COMPUTING):  # a long transfer is not a stall
-                send_state(work.state(), self.group, leadership.receivers, worker)
-        elif world.rank in leadership.receivers:
-            self._receive(leadership.leader, is_beginning=lead.settled == 0)
+            self._send(routes[world.rank])
         if choice.must_try:
             self._try_backend(choice)
+        if world.rank in leadership.receivers:
+            self._receive(routes[world.rank], is_beginning=lead.settled == 0)
         if self.settled == 0:
             self.came_late = lead.settled > 0
         self.state = state_after(hellos)
@@ -247,11 +254,29 @@ class Regrouping:
             self._told = (choice.backend, choice.reason)
             log.info("gradients travel over %s: %s", choice.backend.value, choice.reason)
 
-    def _receive(self, leader: int, *, is_beginning: bool) -> None:
+    def _send(self, route: Route) -> None:
+        """Nobody waits for it but the receivers; where it fails, all regroup."""
         assert self.group is not None
-        num_asked = self._work.agreed.num_asked
+        membership, generation = self.membership, self.world.generation
+        with self.in_phase(COMPUTING):
+            send_state(
+                self._work.state(),
+                self.group,
+                route,
+                membership.worker,
+                lambda reason: membership.report_broken(generation, reason),
+            )
+
+    def _receive(self, route: Route, *, is_beginning: bool) -> None:
+        assert self.group is not None
+        num_asked, step = self._work.agreed.num_asked, self._work.step
+
+        def show_progress() -> None:  # a long transfer is not a stall
+            for phase in (OUTSIDE, WAITING):
+                self.board.write(step=step, micro_batch=-1, phase=phase)
+
         with self.in_phase(WAITING):
-            self._work.load(receive_state(self.group, leader, self.membership.worker))
+            self._work.load(receive_state(self.group, route, self.membership.worker, show_progress))
             self.board.write(step=self._work.step, micro_batch=-1, phase=OUTSIDE)
         if is_beginning:  # all begin, and have asked for the same values before
             self._work.agreed.num_asked = num_asked

@@ -22,6 +22,7 @@ SMALL_BYTES = 256 << 20
 _NAME = "everstep"
 ALIGN = 64  # bytes: one cache line
 _TOKEN = struct.Struct("<qq")
+TOKEN_BYTES = _TOKEN.size
 
 
 class SharedBlock:
@@ -51,13 +52,12 @@ class Shelf:
     def __init__(self, cut: Callable[[Tensor], list[Tensor]]) -> None:
         """`cut`: splits a block's bytes into its tensors."""
         self._cut = cut
-        self._blocks: dict[tuple[int, int, int], list[Tensor]] = {}
+        self._blocks: dict[tuple[int, bytes], list[Tensor]] = {}
 
     def look(self, pid: int, token: bytes) -> list[Tensor]:
-        descriptor, inode = _TOKEN.unpack(token)
-        key = (pid, descriptor, inode)
+        key = (pid, token)
         if key not in self._blocks:
-            self._blocks[key] = self._cut(open_block(pid, descriptor, inode))
+            self._blocks[key] = self._cut(open_block(pid, token))
         return self._blocks[key]
 
     def keep(self, pids: Collection[int]) -> None:
@@ -73,8 +73,9 @@ def machine() -> str | None:
         return None
 
 
-def open_block(pid: int, descriptor: int, inode: int) -> Tensor:
+def open_block(pid: int, token: bytes) -> Tensor:
     """A neighbor's block, as bytes that must not be written to, all of them mapped."""
+    descriptor, inode = _TOKEN.unpack(token)
     mine = _open(pid, descriptor)
     try:
         if os.fstat(mine).st_ino != inode:

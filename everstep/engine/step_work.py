@@ -6,7 +6,7 @@ Knows nothing of groups and generations: a world's rank and size come in as argu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -157,11 +157,17 @@ class StepWork:
     def void(self) -> frozenset[int]:
         return frozenset(self.data.void_micro_batches())
 
-    def make_plan(self, world: World, held: Sequence[Sequence[int]] | None = None) -> None:
-        """`held`: by rank, what is computed already."""
+    def make_plan(
+        self, world: World, held: Sequence[Sequence[int]] | None = None, resting: Collection[int] = ()
+    ) -> None:
+        """`held`: by rank, what is computed already; `resting`: ranks that compute nothing in this step."""
         micro_batch_s = self.pace.of_all if self.settings.is_balanced and held is None else ()
         self.plan = plan_step(
-            num_micro_batches=self.num_micro_batches, size=world.size, held=held, micro_batch_s=micro_batch_s
+            num_micro_batches=self.num_micro_batches,
+            size=world.size,
+            held=held,
+            micro_batch_s=micro_batch_s,
+            resting=resting,
         )
         self.todo = list(self.plan.todo[world.rank])
         for micro_batch in self.void.intersection(self.todo):
@@ -212,7 +218,9 @@ class StepWork:
 
     # --- towards the peers --------------------------------------------------------------------------------
 
-    def hello(self, *, worker: str, job: str, settled: int, is_agreeing: bool) -> MemberHello:
+    def hello(
+        self, *, worker: str, job: str, settled: int, is_agreeing: bool, neighbors: Collection[int]
+    ) -> MemberHello:
         return MemberHello(
             worker=worker,
             job=job,
@@ -232,6 +240,7 @@ class StepWork:
                 is_tried=self.device_way.is_tried,
             ),
             is_agreeing=is_agreeing,
+            neighbors=sorted(neighbors),
             held=list(self.held),
             answers=self.agreed.answers,
         )
@@ -273,7 +282,8 @@ class StepWork:
         self.weights.clear()
 
     def settle(self, hellos: Sequence[MemberHello], leadership: Leadership, world: World) -> None:
-        """All hold the leader's state: plan the step, with what those have computed who held it before."""
+        """All hold the leader's state, or soon will: plan the step, with what those have computed who held it before.
+        Newcomers compute nothing in it, so that nobody waits for their work."""
         if self.integrity is Integrity.UNFINISHED:
             self.integrity = Integrity.WHOLE
         self.pace = MicroBatchPace()
@@ -281,4 +291,11 @@ class StepWork:
         self.agreed.answers = max((hellos[rank].answers for rank in current), key=len)
         if hellos[leadership.leader].settled > 0:  # newcomers begin with a micro-batch and ask nothing in this step
             self.agreed.ranks = [rank for rank, hello in enumerate(hellos) if hello.settled > 0]
-        self.make_plan(world, [hello.held if rank in current else [] for rank, hello in enumerate(hellos)])
+        held = [hello.held if rank in current else [] for rank, hello in enumerate(hellos)]
+        self.make_plan(world, held, self._resting(hellos, leadership))
+
+    def _resting(self, hellos: Sequence[MemberHello], leadership: Leadership) -> tuple[int, ...]:
+        is_beginning = hellos[leadership.leader].settled == 0
+        if is_beginning or self.settings.micro_batches_per_worker is not None:  # then each has its own
+            return ()
+        return tuple(rank for rank in leadership.receivers if hellos[rank].settled == 0)

@@ -98,19 +98,20 @@ class Batches:
 
 def hold_in_regroupings() -> None:
     """In the middle of an engine that knows nothing of us."""
-    check_fit, make_room = regroup.check_fit, transfer._aside
+    check_fit, begin = regroup.check_fit, transfer._begin
     count = {"forming": 0, "transfer": 0}
 
     def at(place: str, act: Callable[..., Any]) -> Callable[..., Any]:
         def held(*args: Any) -> Any:
+            result = act(*args)
             count[place] += 1
             hold(place, count[place])
-            return act(*args)
+            return result
 
         return held
 
     regroup.check_fit = at("forming", check_fit)
-    transfer._aside = at("transfer", make_room)
+    transfer._begin = at("transfer", begin)
 
 
 def arguments() -> argparse.Namespace:

@@ -24,6 +24,7 @@ from train import Ballast, arguments, batch, build, gated, make_optimizer, tell,
 
 import everstep
 from everstep.engine import transfer
+from everstep.engine.parcel import Parcel
 from everstep.events import emit
 
 
@@ -45,15 +46,15 @@ class Raise(torch.autograd.Function):
 
 def wait_in_transfers() -> None:
     """What is to come is known, and nothing of it is taken in: as long as we stand here, the sender does too."""
-    num_received, make_room = 0, transfer._aside
+    num_received, tell = 0, transfer._begin
 
-    def aside(*args: Any) -> Any:
+    def begin(parcel: Parcel) -> None:
         nonlocal num_received
+        tell(parcel)
         num_received += 1
         pass_gate(f"transfer-{num_received}")
-        return make_room(*args)
 
-    transfer._aside = aside  # type: ignore[assignment]
+    transfer._begin = begin
 
 
 def main() -> None:

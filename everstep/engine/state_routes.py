@@ -1,0 +1,43 @@
+"""Who gets the leader's state from whom (pure).
+
+It crosses the network once per machine, from the leader to the first receiver of one machine, from there to the first
+of the next, and so on; the other receivers of a machine read it in the memory of that first one, or of the leader."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Route:
+    """One member's part."""
+
+    source: int | None = None  # who it gets the state from; None: it is its own
+    is_near: bool = False  # it reads the source's memory
+    readers: tuple[int, ...] = ()  # who read its memory
+    following: int | None = None  # who it passes the state on to
+
+
+def find_routes(leader: int, receivers: Sequence[int], neighbors: Sequence[Collection[int]]) -> dict[int, Route]:
+    """By rank, for the leader and each receiver. `neighbors`: for each rank, whose memory it reads."""
+
+    def readers_of(rank: int, among: Sequence[int]) -> tuple[int, ...]:
+        return tuple(each for each in among if rank in neighbors[each] and each in neighbors[rank])
+
+    left, first = sorted(receivers), leader
+    machines = []
+    while True:
+        readers = readers_of(first, left)
+        machines.append((first, readers))
+        left = [rank for rank in left if rank not in readers]
+        if not left:
+            break
+        first = left.pop(0)
+    routes = {}
+    for number, (first, readers) in enumerate(machines):
+        following = machines[number + 1][0] if number + 1 < len(machines) else None
+        source = machines[number - 1][0] if number else None
+        routes[first] = Route(source=source, readers=readers, following=following)
+        routes |= {rank: Route(source=first, is_near=True) for rank in readers}
+    return routes

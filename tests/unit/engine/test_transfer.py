@@ -1,68 +1,53 @@
-"""A state on its way: room for it, and whether it is the one that was sent."""
+"""The ways of a state (what travels on them: tests/contracts/states)."""
 
 from __future__ import annotations
 
-import io
-from collections import defaultdict, deque
 from collections.abc import Sequence
-from typing import Any
 
-import pytest
-import torch
-from torch import Tensor
+from hypothesis import given
+from hypothesis import strategies as st
 
-from everstep.engine.group import TAG_TRANSFER
-from everstep.engine.transfer import _aside, receive_state, send_state
-from everstep.errors import StateMismatch
-
-STATE = {"small": torch.arange(3), "step": 7, "large": torch.linspace(0.0, 1.0, 100_000)}
+from everstep.engine.state_routes import Route, find_routes
 
 
-class Post:
-    """A group of a sender and a receiver: what the one has sent lies here until the other receives it."""
-
-    def __init__(self) -> None:
-        self.letters: dict[int, deque[Tensor]] = defaultdict(deque)
-
-    def send(self, tensor: Tensor, peer: int, tag: int) -> None:
-        self.letters[tag].append(tensor.clone())
-
-    def recv(self, tensor: Tensor, peer: int, tag: int) -> None:
-        tensor.copy_(self.letters[tag].popleft())
-
-    def wait(self, works: Sequence[None]) -> None:
-        pass
+def neighbors(machines: Sequence[Sequence[int]]) -> list[list[int]]:
+    size = sum(map(len, machines))
+    return [[each for m in machines if rank in m for each in m if each != rank] for rank in range(size)]
 
 
-@pytest.fixture
-def post() -> Any:
-    sent = Post()
-    send_state(STATE, sent, receivers=[1], worker="w0")  # type: ignore[arg-type]
-    return sent
+def test_once_per_machine_and_from_there_by_memory() -> None:
+    routes = find_routes(1, [0, 2, 3, 4, 5], neighbors([[0, 1], [2, 4], [3, 5]]))
+
+    assert routes == {
+        1: Route(readers=(0,), following=2),
+        0: Route(source=1, is_near=True),
+        2: Route(source=1, readers=(4,), following=3),
+        4: Route(source=2, is_near=True),
+        3: Route(source=2, readers=(5,)),
+        5: Route(source=3, is_near=True),
+    }
 
 
-def test_a_state_arrives_as_it_was_sent(post: Any) -> None:
-    received = receive_state(post, sender=0, worker="w1")
+def test_who_cannot_read_a_peer_that_reads_it_gets_its_own_stream() -> None:
+    routes = find_routes(0, [1], [[1], []])
 
-    assert received["step"] == 7
-    assert all(torch.equal(received[name], STATE[name]) for name in ("small", "large"))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("number", [0, 1], ids=["small", "large"])
-def test_a_state_with_a_flipped_bit_is_refused(post: Any, number: int) -> None:
-    post.letters[TAG_TRANSFER + 2][number][5] ^= 4
-
-    with pytest.raises(StateMismatch, match="w1 received a state with checksum .*, but w0 sent"):
-        receive_state(post, sender=0, worker="w1")
+    assert routes == {0: Route(following=1), 1: Route(source=0)}
 
 
-def test_what_was_received_can_be_saved_and_each_tensor_by_itself() -> None:
-    shapes = [([300, 300], torch.float32), ([], torch.int64), ([3], torch.float32), ([200_000], torch.int64)]
-    tensors, packed = _aside(shapes)
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=12), st.data())
+def test_each_receiver_has_one_source_that_knows_of_it(machine_of: list[int], data: st.DataObject) -> None:
+    size = len(machine_of)
+    machines = [[rank for rank in range(size) if machine_of[rank] == number] for number in range(4)]
+    leader = data.draw(st.integers(0, size - 1))
+    receivers = data.draw(st.lists(st.integers(0, size - 1).filter(lambda rank: rank != leader), unique=True))
+    routes = find_routes(leader, receivers, neighbors(machines))
 
-    assert [(list(t.shape), t.dtype) for t in tensors] == shapes
-    assert packed.numel() == 8 + 12
-    torch.save(tensors, io.BytesIO())
-    alone = io.BytesIO()
-    torch.save(tensors[0], alone)
-    assert alone.tell() < 2 * 300 * 300 * 4
+    assert set(routes) == {leader, *receivers}
+    for rank in receivers:
+        route = routes[rank]
+        assert route.source is not None
+        source = routes[route.source]
+        assert rank in source.readers if route.is_near else rank == source.following
+        assert route.is_near == (machine_of[rank] == machine_of[route.source])
+    streams = [route for route in routes.values() if route.following is not None]
+    assert len(streams) == len({machine_of[rank] for rank in receivers} - {machine_of[leader]})

@@ -1,0 +1,126 @@
+"""Rank 0 brings its state to the others, as if they were on several machines. Stories for lab/ranks.py."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import signal
+import socket
+from typing import Any
+
+import torch
+
+from everstep.engine import background, transfer
+from everstep.engine.group import Group
+from everstep.engine.parcel import Parcel
+from everstep.engine.state_routes import Route, find_routes
+from everstep.engine.transfer import receive_state, send_state
+from everstep.errors import PeerLost, StateMismatch
+from lab.ranks import Rank, serve
+
+LARGE = 3_000_000  # numbers: several pieces on the way
+WAIT_S = 20.0
+
+
+def make_state() -> dict[str, Any]:
+    numbers = torch.Generator().manual_seed(5)
+    return {
+        "step": 7,
+        "small": [torch.arange(3), torch.tensor(True), torch.tensor(1 + 2j), torch.empty(0)],
+        "large": [torch.randn(LARGE, generator=numbers), torch.randn(500, 500, generator=numbers).bfloat16()],
+    }
+
+
+def digest(state: dict[str, Any]) -> str:
+    words = hashlib.sha256(str(state["step"]).encode())
+    for tensor in (*state["small"], *state["large"]):
+        words.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        words.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return words.hexdigest()
+
+
+def route_of(group: Group, machines: list[list[int]]) -> Route:
+    """As if these ranks were on machines of their own."""
+    neighbors = [next(each for each in machines if number in each) for number in range(group.world.size)]
+    return find_routes(0, range(1, group.world.size), neighbors)[group.world.rank]
+
+
+def bring(group: Group, machines: list[list[int]]) -> str:
+    """Rank 0's state to all; it changes that as soon as it may."""
+    route, worker = route_of(group, machines), f"w{group.world.rank}"
+    if group.world.rank:
+        received = receive_state(group, route, worker)
+        alone = io.BytesIO()
+        torch.save(received["large"][1], alone)
+        assert alone.tell() < 2 * 500 * 500 * 2  # it shares its memory with nothing
+        return digest(received)
+    state, failures = make_state(), list[str]()
+    told = digest(state)
+    send_state(state, group, route, worker, failures.append)
+    state["large"][0].zero_()
+    assert not failures
+    return told
+
+
+def brings(rank: Rank, machines: list[list[int]]) -> list[str]:
+    """Twice in one generation."""
+    group = rank.form(1)
+    told = [bring(group, machines) for _ in range(2)]
+    group.gather(b"all have it")
+    background.wait(WAIT_S)
+    rank.close(group)
+    return told
+
+
+def flips(rank: Rank, machines: list[list[int]]) -> str:
+    """A bit, on the way to the first on the second machine, or in the memory that neighbors read."""
+    group = rank.form(1)
+    into, show = transfer._into, transfer._show
+
+    def take_in(sock: socket.socket, memory: memoryview) -> None:
+        into(sock, memory)
+        if len(memory) > 1 << 20:
+            memory[5] ^= 4
+
+    def show_it(parcel: Parcel, *rest: Any) -> None:
+        next(parcel.pieces())[5] ^= 4
+        show(parcel, *rest)
+
+    transfer._into, transfer._show = take_in, show_it
+    try:
+        told = bring(group, machines)
+    except StateMismatch as error:
+        told = error.message
+    group.gather(b"all have tried")
+    rank.close(group)
+    return told
+
+
+def goes_on(rank: Rank, machines: list[list[int]], victim: int) -> str:
+    """One is killed as soon as one of the receivers begins; the others do it again."""
+    group = rank.form(1)
+    pids = [int(raw) for raw in group.gather(str(os.getpid()).encode())]
+
+    def begin(parcel: Parcel) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pids[victim], signal.SIGKILL)
+
+    tell, transfer._begin = transfer._begin, begin
+    with contextlib.suppress(PeerLost):
+        bring(group, machines)
+    rank.await_closed()
+    group.close()
+    transfer._begin = tell
+    left = tuple(number for number in range(rank.size) if number != victim)
+    group = rank.form(2, left)
+    told = bring(group, [[left.index(each) for each in machine if each != victim] for machine in machines])
+    group.gather(b"all have it")
+    background.wait(WAIT_S)
+    rank.close(group)
+    return told
+
+
+if __name__ == "__main__":
+    serve({"brings": brings, "flips": flips, "goes_on": goes_on})

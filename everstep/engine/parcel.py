@@ -1,30 +1,59 @@
-"""A state on its way: a letter that describes it, and a copy of its tensors.
+"""A state on its way: a letter that describes it, a checksum, and the bytes of its tensors in pieces.
 
-The copy is made between two steps, so the script may change what it likes while the state travels. Small tensors share
-one run of bytes; each large one has its own. Runs are filled in order, and may be passed on while they are filled."""
+The sender's bytes are read where they are while it computes on, because a state changes only with a commit, and no
+step is committed before all receivers have the state. A script that does change it, say by perturbing weights within a
+step, changes the checksum too: then the state is copied first and sent again."""
 
 from __future__ import annotations
 
 import json
 import mmap
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from everstep.engine.shared_memory import SharedBlock, cut, needed_bytes
-from everstep.engine.state import checksum, decode, encode, tensor_sum
-from everstep.errors import PeerLost, StateMismatch
+from everstep.engine.state import as_bytes, checksum, decode, encode, tensor_sum
+from everstep.errors import PeerLost
 
 SUM_BYTES = 64  # a SHA-256, in hexadecimal
+PIECE_BYTES = 4 << 20
 _SMALL_BYTES = 256 << 10
-_CHUNK_BYTES = 4 << 20
+
+Shapes = Sequence[tuple[torch.Size, torch.dtype]]
+
+
+class Outgoing:
+    """The leader's own state. Small tensors are copied into one run of bytes; large ones stay where they are, unless
+    `is_copied`."""
+
+    def __init__(self, state: Any, worker: str, *, is_copied: bool) -> None:
+        tensors: list[Tensor] = []
+        skeleton = encode(state, tensors)
+        shapes = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in tensors]
+        cover = {"from": worker, "is_copied": is_copied, "skeleton": skeleton, "tensors": shapes}
+        self.letter = json.dumps(cover).encode()
+        small, large = _sorted([(t.shape, t.dtype) for t in tensors])
+        self._small = room(needed_bytes([(tensors[number].numel(), tensors[number].dtype) for number in small]))
+        places = cut(self._small, [(tensors[number].numel(), tensors[number].dtype) for number in small])
+        for number, place in zip(small, places, strict=True):
+            place.copy_(tensors[number].reshape(-1))
+        self._large = [_copy(tensors[number]) if is_copied else tensors[number] for number in large]
+        self.num_bytes = self._small.numel() + sum(_size(t.shape, t.dtype) for t in self._large)
+        self.checksum = checksum(skeleton, [tensor_sum(tensor) for tensor in tensors]).encode()
+
+    def pieces(self) -> Iterator[memoryview]:
+        """Each is valid until the next is asked for."""
+        yield from _cut(self._small)
+        for tensor in self._large:
+            yield from _staged(tensor) if tensor.is_cuda else _cut(as_bytes(tensor))
 
 
 class Parcel:
-    """Filled by one thread, read by others."""
+    """A state that arrives. Filled by one thread, read by others."""
 
     def __init__(self, letter: bytes, *, is_shared: bool = False, block: Tensor | None = None) -> None:
         """With room for what the letter describes. `is_shared`: neighbors can read it; `block`: it is in this memory,
@@ -32,47 +61,38 @@ class Parcel:
         cover = json.loads(letter)
         self.letter = letter
         self.sender: str = cover["from"]
+        self.is_copied: bool = cover["is_copied"]
         self._skeleton = cover["skeleton"]
         shapes = [(torch.Size(shape), getattr(torch, dtype)) for dtype, shape in cover["tensors"]]
-        large = [number for number, each in enumerate(shapes) if _size(*each) >= _SMALL_BYTES]
-        small = [number for number, each in enumerate(shapes) if _size(*each) < _SMALL_BYTES]
+        small, self._large = _sorted(shapes)
         small_shapes = [(shapes[number][0].numel(), shapes[number][1]) for number in small]
-        sizes = [needed_bytes(small_shapes), *(_size(*shapes[number]) for number in large)]
+        sizes = [needed_bytes(small_shapes), *(_size(*shapes[number]) for number in self._large)]
         self.num_bytes = sum(sizes)
-        pieces = [(size, torch.uint8) for size in (len(letter), *sizes)]  # of a shared block
-        self.block = SharedBlock(needed_bytes(pieces)) if is_shared else None
+        parts = [(size, torch.uint8) for size in (len(letter), *sizes)]  # of a shared block
+        self.block = SharedBlock(needed_bytes(parts)) if is_shared else None
         if self.block is not None:
             self.block.bytes[: len(letter)].copy_(torch.frombuffer(bytearray(letter), dtype=torch.uint8))
         memory = self.block.bytes if self.block is not None else block
         self._is_own = memory is None
-        self._runs = [room(size) for size in sizes] if memory is None else cut(memory, pieces)[1:]
-        places = {number: run.view(shapes[number][1]) for number, run in zip(large, self._runs[1:], strict=True)}
+        self._runs = [room(size) for size in sizes] if memory is None else cut(memory, parts)[1:]
+        places = {number: run.view(shapes[number][1]) for number, run in zip(self._large, self._runs[1:], strict=True)}
         places |= dict(zip(small, cut(self._runs[0], small_shapes), strict=True))
-        self._places = [places[number].view(shape) for number, (shape, _) in enumerate(shapes)]
-        self._large = large
-        self._num_filled = self.num_bytes if block is not None else 0
+        self._tensors = [places[number].view(shape) for number, (shape, _) in enumerate(shapes)]
+        self._num_filled = 0 if block is None else self.num_bytes
         self._is_given_up = False
         self._changed = threading.Condition()
-
-    # --- filling it -------------------------------------------------------------------------------------
 
     @classmethod
     def in_block(cls, block: Tensor, letter_bytes: int) -> Parcel:
         """A neighbor's, where it is."""
         return cls(block[:letter_bytes].numpy().tobytes(), block=block)
 
-    @classmethod
-    def of(cls, state: Any, worker: str, *, is_shared: bool) -> Parcel:
-        """A copy of this state."""
-        tensors: list[Tensor] = []
-        skeleton = encode(state, tensors)
-        shapes = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in tensors]
-        letter = json.dumps({"from": worker, "skeleton": skeleton, "tensors": shapes}).encode()
-        parcel = cls(letter, is_shared=is_shared)
-        for place, tensor in zip(parcel._places, tensors, strict=True):
-            place.copy_(tensor)
-        parcel.note_filled(parcel.num_bytes)
-        return parcel
+    # --- filling it -------------------------------------------------------------------------------------
+
+    def pieces(self) -> Iterator[memoryview]:
+        """All of its memory, in order."""
+        for run in self._runs:
+            yield from _cut(run)
 
     def note_filled(self, num_bytes: int) -> None:
         """So many bytes more."""
@@ -86,18 +106,10 @@ class Parcel:
             self._is_given_up = True
             self._changed.notify_all()
 
-    def pieces(self) -> Iterator[memoryview]:
-        """All of its memory, in order."""
-        for run in self._runs:
-            if run.numel():
-                memory = memoryview(run.numpy().data)
-                for start in range(0, len(memory), _CHUNK_BYTES):
-                    yield memory[start : start + _CHUNK_BYTES]
-
     # --- reading it -------------------------------------------------------------------------------------
 
     def filled_pieces(self) -> Iterator[memoryview]:
-        """The same, each as soon as it is filled."""
+        """Each piece as soon as it is filled."""
         end = 0
         for piece in self.pieces():
             end += len(piece)
@@ -110,25 +122,16 @@ class Parcel:
             if self._num_filled < num_bytes:
                 raise PeerLost("the rest of the state did not come", code="state-incomplete")
 
-    def sum(self) -> bytes:
-        """The checksum of its contents; each large tensor is read as soon as it is filled."""
+    def checksum(self) -> bytes:
+        """Each large tensor is read as soon as it is filled."""
         sums, end = {}, self._runs[0].numel()
         for number in self._large:
-            end += self._places[number].numel() * self._places[number].element_size()
+            end += self._tensors[number].numel() * self._tensors[number].element_size()
             self._await(end)
-            sums[number] = tensor_sum(self._places[number])
+            sums[number] = tensor_sum(self._tensors[number])
         self._await(self.num_bytes)
-        parts = [sums[number] if number in sums else tensor_sum(place) for number, place in enumerate(self._places)]
+        parts = [sums[number] if number in sums else tensor_sum(each) for number, each in enumerate(self._tensors)]
         return checksum(self._skeleton, parts).encode()
-
-    def check(self, mine: bytes, theirs: bytes, worker: str) -> None:
-        if mine != theirs:
-            raise StateMismatch(
-                f"{worker} received a state with checksum {mine[:16].decode()}, but {self.sender} sent "
-                f"{theirs[:16].decode(errors='replace')}",
-                hint="nothing was loaded; check the memory and network of both machines",
-                code="transfer-checksum-differs",
-            )
 
     def private(self) -> Parcel:
         """A copy that no other process sees, or this one if none does."""
@@ -145,7 +148,7 @@ class Parcel:
         all that shares a memory."""
         assert self._is_own
         large = set(self._large)
-        tensors = [place if number in large else place.clone() for number, place in enumerate(self._places)]
+        tensors = [each if number in large else each.clone() for number, each in enumerate(self._tensors)]
         return decode(self._skeleton, tensors)
 
 
@@ -157,6 +160,35 @@ def room(size: int) -> Tensor:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _sorted(shapes: Shapes) -> tuple[list[int], list[int]]:
+    """The numbers of the small tensors and of the large ones."""
+    is_small = [_size(*each) < _SMALL_BYTES for each in shapes]
+    return [n for n, small in enumerate(is_small) if small], [n for n, small in enumerate(is_small) if not small]
+
+
+def _cut(run: Tensor) -> Iterator[memoryview]:
+    if run.numel():
+        memory = memoryview(run.numpy().data)
+        for start in range(0, len(memory), PIECE_BYTES):
+            yield memory[start : start + PIECE_BYTES]
+
+
+def _staged(tensor: Tensor) -> Iterator[memoryview]:
+    """From a GPU, beside the work on its other streams."""
+    flat, stage = as_bytes(tensor), torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
+    stream = torch.cuda.Stream(tensor.device)
+    for start in range(0, flat.numel(), PIECE_BYTES):
+        part = flat[start : start + PIECE_BYTES]
+        with torch.cuda.stream(stream):
+            stage[: part.numel()].copy_(part, non_blocking=True)
+        stream.synchronize()
+        yield memoryview(stage.numpy().data)[: part.numel()]
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return room(_size(tensor.shape, tensor.dtype)).view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
 
 def _size(shape: torch.Size, dtype: torch.dtype) -> int:

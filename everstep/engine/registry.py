@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from everstep.errors import StateMismatch, UsageError
 
@@ -34,8 +34,11 @@ class Registry:
         return [thing for thing in self._objects.values() if isinstance(thing, nn.Module)]
 
     def state(self) -> dict[str, Any]:
+        """Tensors that change only with a commit are given as they are; the buffers of models, which change with each
+        forward, as copies."""
         return {
-            name: _module_state(o) if isinstance(o, nn.Module) else o.state_dict() for name, o in self._objects.items()
+            name: _frozen(_module_state(o)) if isinstance(o, nn.Module) else o.state_dict()
+            for name, o in self._objects.items()
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -50,9 +53,13 @@ class Registry:
                 thing.load_state_dict(state[name])
 
 
-def _module_state(module: nn.Module) -> dict[str, Any]:
+def _module_state(module: nn.Module) -> dict[str, dict[str, Tensor]]:
     """Parameters and all buffers, also those that a state_dict leaves out: a peer must be the same in everything."""
     return {"parameters": dict(module.named_parameters()), "buffers": dict(module.named_buffers())}
+
+
+def _frozen(state: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+    return {**state, "buffers": {name: buffer.clone() for name, buffer in state["buffers"].items()}}
 
 
 def _load_module(module: nn.Module, state: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from everstep.engine.leadership import Leadership, MemberHello, check_fit, decid
 from everstep.engine.leaving import ASKED, LeaveRequest, Leaving, on_sigterm, wake_script
 from everstep.engine.link_trial import try_link
 from everstep.engine.membership import Membership
+from everstep.engine.parcel import Outgoing
 from everstep.engine.pulse import ENDS, Header, header_bytes
 from everstep.engine.state_routes import Route, find_routes
 from everstep.engine.step_work import StepWork
@@ -82,6 +83,7 @@ class Regrouping:
         self._work = work
         self._leave_request: LeaveRequest | None = None
         self._told: tuple[Backend, str] | None = None
+        self._must_copy = False  # the script changes its state within a step
         self.membership = make_membership(board, self._generation_closed)
 
     # --- joining ------------------------------------------------------------------------------------------
@@ -194,8 +196,8 @@ class Regrouping:
         lead = hellos[leadership.leader]
         choice = self._choose_backend(hellos)
         routes = find_routes(leadership.leader, leadership.receivers, [hello.neighbors for hello in hellos])
-        if world.rank == leadership.leader and leadership.receivers:
-            self._send(routes[world.rank])
+        if world.rank == leadership.leader and (following := routes[world.rank].following) is not None:
+            self._send(following, is_copied=any(hello.is_agreeing for hello in hellos))
         if choice.must_try:
             self._try_backend(choice)
         if world.rank in leadership.receivers:
@@ -254,18 +256,19 @@ class Regrouping:
             self._told = (choice.backend, choice.reason)
             log.info("gradients travel over %s: %s", choice.backend.value, choice.reason)
 
-    def _send(self, route: Route) -> None:
-        """Nobody waits for it but the receivers; where it fails, all regroup."""
+    def _send(self, peer: int, *, is_copied: bool) -> None:
+        """Nobody waits for it but the receivers; where it fails, all regroup. `is_copied`: between two steps the script
+        may change its state at any time."""
         assert self.group is not None
         membership, generation = self.membership, self.world.generation
+
+        def fail(reason: str, has_changed: bool) -> None:
+            self._must_copy |= has_changed
+            membership.report_broken(generation, f"{membership.worker} could not send its state: {reason}")
+
         with self.in_phase(COMPUTING):
-            send_state(
-                self._work.state(),
-                self.group,
-                route,
-                membership.worker,
-                lambda reason: membership.report_broken(generation, reason),
-            )
+            state = Outgoing(self._work.state(), membership.worker, is_copied=is_copied or self._must_copy)
+        send_state(state, self.group, peer, fail)
 
     def _receive(self, route: Route, *, is_beginning: bool) -> None:
         assert self.group is not None

@@ -157,13 +157,13 @@ def tensor_sum(tensor: Tensor) -> bytes:
 
     Any flipped bit changes a sum; sums are taken at the speed of memory."""
     digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-    raw = as_bytes(tensor.cpu())
+    raw = as_bytes(tensor)
     whole = raw.numel() // 8 * 8
     words = raw[:whole].view(torch.int64) if raw.data_ptr() % 8 == 0 else raw[:whole].clone().view(torch.int64)
     rows = words.numel() // (_ROW_BYTES // 8)
     per_row = words[: rows * (_ROW_BYTES // 8)].view(rows, _ROW_BYTES // 8).sum(dim=1)
     for part in (per_row, words[rows * (_ROW_BYTES // 8) :], raw[whole:]):
-        digest.update(part.numpy().tobytes())
+        digest.update(part.cpu().numpy().tobytes())
     return digest.digest()
 
 

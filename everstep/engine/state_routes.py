@@ -1,7 +1,7 @@
 """Who gets the leader's state from whom (pure).
 
-It crosses the network once per machine, from the leader to the first receiver of one machine, from there to the first
-of the next, and so on; the other receivers of a machine read it in the memory of that first one, or of the leader."""
+It is sent once per machine, from the leader to the first receiver of one machine, from there to the first of the next,
+and so on; the other receivers of a machine read it in the memory of that first one."""
 
 from __future__ import annotations
 
@@ -25,19 +25,15 @@ def find_routes(leader: int, receivers: Sequence[int], neighbors: Sequence[Colle
     def readers_of(rank: int, among: Sequence[int]) -> tuple[int, ...]:
         return tuple(each for each in among if rank in neighbors[each] and each in neighbors[rank])
 
-    left, first = sorted(receivers), leader
-    machines = []
-    while True:
+    left, machines = sorted(receivers), []
+    while left:
+        first = left.pop(0)
         readers = readers_of(first, left)
         machines.append((first, readers))
         left = [rank for rank in left if rank not in readers]
-        if not left:
-            break
-        first = left.pop(0)
-    routes = {}
-    for number, (first, readers) in enumerate(machines):
-        following = machines[number + 1][0] if number + 1 < len(machines) else None
-        source = machines[number - 1][0] if number else None
-        routes[first] = Route(source=source, readers=readers, following=following)
+    chain = [leader, *(first for first, _ in machines), None]
+    routes = {leader: Route(following=chain[1])}
+    for number, (first, readers) in enumerate(machines, start=1):
+        routes[first] = Route(source=chain[number - 1], readers=readers, following=chain[number + 1])
         routes |= {rank: Route(source=first, is_near=True) for rank in readers}
     return routes

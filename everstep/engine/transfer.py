@@ -1,4 +1,4 @@
-"""Bring the leader's state to peers in the background: the leader copies it aside and computes on.
+"""Bring the leader's state to peers in the background, while the leader computes on (parcel.py).
 
 It travels over a connection of its own from machine to machine, so nothing of a step waits behind it; receivers on
 one machine share what arrives there (state_routes.py). Nothing of a receiver changes until everything has arrived and
@@ -10,7 +10,7 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -19,10 +19,10 @@ import torch
 from everstep.addresses import listen
 from everstep.engine import background
 from everstep.engine.group import TAG_TRANSFER, Group
-from everstep.engine.parcel import SUM_BYTES, Parcel
+from everstep.engine.parcel import SUM_BYTES, Outgoing, Parcel
 from everstep.engine.shared_memory import TOKEN_BYTES, open_block
 from everstep.engine.state_routes import Route
-from everstep.errors import PeerLost
+from everstep.errors import PeerLost, StateMismatch
 from everstep.events import emit
 
 T = TypeVar("T")
@@ -30,30 +30,31 @@ T = TypeVar("T")
 _TOLD_S = 1.0  # a receiver shows this often that bytes arrive
 _CONNECT_S = 10.0
 _KEY_BYTES = 16
+_GOOD, _CHANGED = b"\0", b"\1"  # what a receiver says of the bytes
 _LENGTH = struct.Struct("<q")
 _INLET = struct.Struct(f"<q{_KEY_BYTES}s64s")  # where a receiver takes its state: port, key, address
-_SHOWN = struct.Struct(f"<{TOKEN_BYTES}sq{SUM_BYTES}s")  # where a reader finds it: block, length of the letter, sum
+_SHOWN = struct.Struct(
+    f"<{TOKEN_BYTES}sq{SUM_BYTES}s"
+)  # where a reader finds it: block, length of the letter, checksum
 
 
-def send_state(state: Any, group: Group, route: Route, worker: str, on_failure: Callable[[str], None]) -> None:
-    """Returns when the state is copied. `on_failure` is called in another thread if the state cannot be sent although
-    the group is whole."""
-    to = [*route.readers, *([] if route.following is None else [route.following])]
-    parcel = Parcel.of(state, worker, is_shared=bool(route.readers))
-    emit("transfer.started", to=to, bytes=parcel.num_bytes)
+class StateChanged(PeerLost):
+    """What arrived is not what the sender held: its script may have changed it on the way."""
+
+
+def send_state(parcel: Outgoing, group: Group, peer: int, on_failure: Callable[[str, bool], None]) -> None:
+    """Returns at once. `on_failure` is called in another thread if the state cannot be sent although the group is
+    whole, with whether it had changed on its way."""
 
     def send() -> None:
         try:
-            checksum: Future[bytes] = Future()
-            passing = _pass_on(parcel, group, route, checksum)
-            checksum.set_result(parcel.sum())
-            _show(parcel, group, route, checksum.result())
-            passing.result()
-            emit("transfer.sent", to=to)
+            _stream(parcel.letter, parcel.pieces(), lambda: parcel.checksum, group, peer)
+            emit("transfer.sent", to=peer)
         except Exception as error:  # whatever it is: the receivers must not wait forever
-            if not group.is_broken:
-                on_failure(f"{worker} could not send its state: {error}")
+            if not group.is_broken or isinstance(error, StateChanged):
+                on_failure(str(error), isinstance(error, StateChanged))
 
+    emit("transfer.started", to=peer, bytes=parcel.num_bytes)
     background.start("everstep-send-state", send, group.break_)
 
 
@@ -68,63 +69,72 @@ def receive_state(group: Group, route: Route, worker: str, on_progress: Callable
     return parcel.state()
 
 
-def _begin(parcel: Parcel) -> None:
-    """A state begins to arrive."""
-    emit("transfer.receiving", sender=parcel.sender)
+# --- from machine to machine ------------------------------------------------------------------------------
 
 
-# --- to the next machine ----------------------------------------------------------------------------------
-
-
-def _pass_on(parcel: Parcel, group: Group, route: Route, checksum: Future[bytes]) -> Future[None]:
-    """Send it to the next machine, while it is being filled here."""
-    if route.following is None:
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
-    following = route.following
-    return _in_background("everstep-pass-state", lambda: _stream(parcel, group, following, checksum), group)
-
-
-def _stream(parcel: Parcel, group: Group, peer: int, checksum: Future[bytes]) -> None:
+def _stream(
+    letter: bytes, pieces: Iterable[memoryview], checksum: Callable[[], bytes], group: Group, peer: int
+) -> None:
+    """To the first receiver on the next machine."""
     port, key, address = _INLET.unpack(_recv(group, peer, _INLET.size))
     with socket.create_connection((address.rstrip(b"\0").decode(), port), _CONNECT_S) as sock, group.cutting(sock):
         sock.settimeout(None)
-        sock.sendall(key + _LENGTH.pack(len(parcel.letter)) + parcel.letter)
-        for piece in parcel.filled_pieces():
+        sock.sendall(key + _LENGTH.pack(len(letter)) + letter)
+        for piece in pieces:
             sock.sendall(piece)
-        sock.sendall(checksum.result())
-        if not sock.recv(1):
-            raise PeerLost("a receiver has closed its connection", code="state-receiver-gone")
+        sock.sendall(checksum())
+        _heed(_exactly(sock, len(_GOOD)))
 
 
 def _take(group: Group, route: Route, worker: str, on_progress: Callable[[], None]) -> Parcel:
+    """As the first receiver on this machine: pass on to others what arrives."""
     assert route.source is not None
     key = secrets.token_bytes(_KEY_BYTES)
     with listen(group.address) as inlet, group.cutting(inlet):
-        where = _INLET.pack(inlet.getsockname()[1], key, group.address.encode())
-        _send(group, route.source, where)
+        _send(group, route.source, _INLET.pack(inlet.getsockname()[1], key, group.address.encode()))
         sock = _accept(inlet, key)
     with sock, group.cutting(sock):
         (length,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
         parcel = Parcel(_exactly(sock, length), is_shared=bool(route.readers))
         _begin(parcel)
-        checksum: Future[bytes] = Future()
-        mine = None if route.readers else _in_background("everstep-sum-state", parcel.sum, group)
-        passing = _pass_on(parcel, group, route, checksum)
+        theirs: Future[bytes] = Future()
+        passing = _pass_on(parcel, group, route, theirs)
+        mine = None if route.readers else _in_background("everstep-sum-state", parcel.checksum, group)
         try:
             _fill(parcel, sock, on_progress)
-            checksum.set_result(_exactly(sock, SUM_BYTES))
+            theirs.set_result(_exactly(sock, SUM_BYTES))
         except BaseException as error:
             parcel.give_up()
-            checksum.set_exception(error)
+            theirs.set_exception(error)
             raise
-        _show(parcel, group, route, checksum.result())
-        own = parcel.private()
-        own.check(mine.result() if mine is not None else own.sum(), checksum.result(), worker)
-        sock.sendall(b"\0")
-        passing.result()
+        try:
+            own = parcel.private()
+            _check(own, mine.result() if mine is not None else own.checksum(), theirs.result(), worker)
+            _show(parcel, group, route, theirs.result())
+            passing.result()
+        except StateChanged:
+            sock.sendall(_CHANGED)
+            raise
+        sock.sendall(_GOOD)
     return own
+
+
+def _pass_on(parcel: Parcel, group: Group, route: Route, checksum: Future[bytes]) -> Future[None]:
+    following = route.following
+    if following is None:
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+    return _in_background(
+        "everstep-pass-state",
+        lambda: _stream(parcel.letter, parcel.filled_pieces(), checksum.result, group, following),
+        group,
+    )
+
+
+def _begin(parcel: Parcel) -> None:
+    """A state begins to arrive."""
+    emit("transfer.receiving", sender=parcel.sender)
 
 
 def _accept(inlet: socket.socket, key: bytes) -> socket.socket:
@@ -160,23 +170,43 @@ def _exactly(sock: socket.socket, num_bytes: int) -> bytes:
 def _into(sock: socket.socket, memory: memoryview) -> None:
     while memory:
         if not (num_bytes := sock.recv_into(memory, len(memory), socket.MSG_WAITALL)):
-            raise ConnectionResetError("the sender has closed the connection")
+            raise ConnectionResetError("the other side has closed the connection")
         memory = memory[num_bytes:]
+
+
+def _check(parcel: Parcel, mine: bytes, theirs: bytes, worker: str) -> None:
+    if mine == theirs:
+        return
+    sentence = (
+        f"{worker} received a state with checksum {mine[:16].decode()}, but {parcel.sender} sent "
+        f"{theirs[:16].decode(errors='replace')}"
+    )
+    if not parcel.is_copied:
+        raise StateChanged(sentence, code="state-changed")
+    raise StateMismatch(
+        sentence,
+        hint="nothing was loaded; check the memory and network of both machines",
+        code="transfer-checksum-differs",
+    )
+
+
+def _heed(verdict: bytes) -> None:
+    if verdict != _GOOD:
+        raise StateChanged("the state changed on its way", code="state-changed-on-its-way")
 
 
 # --- on the same machine ----------------------------------------------------------------------------------
 
 
 def _show(parcel: Parcel, group: Group, route: Route, checksum: bytes) -> None:
-    """Let neighbors read it, and return when all have opened it."""
-    if not route.readers:
+    """Let neighbors copy it, and return when all have."""
+    if parcel.block is None:
         return
-    assert parcel.block is not None
     shown = _SHOWN.pack(parcel.block.token, len(parcel.letter), checksum)
     for reader in route.readers:
         _send(group, reader, shown)
     for reader in route.readers:
-        _recv(group, reader, 1)
+        _heed(_recv(group, reader, len(_GOOD)))
 
 
 def _read(group: Group, route: Route, worker: str, _: Callable[[], None]) -> Parcel:
@@ -184,9 +214,13 @@ def _read(group: Group, route: Route, worker: str, _: Callable[[], None]) -> Par
     token, length, checksum = _SHOWN.unpack(_recv(group, route.source, _SHOWN.size))
     parcel = Parcel.in_block(open_block(group.neighbors[route.source].pid, token), length)
     _begin(parcel)
-    _send(group, route.source, b"\0")
     own = parcel.private()
-    own.check(own.sum(), checksum, worker)
+    try:
+        _check(own, own.checksum(), checksum, worker)
+    except StateChanged:
+        _send(group, route.source, _CHANGED)
+        raise
+    _send(group, route.source, _GOOD)
     return own
 
 

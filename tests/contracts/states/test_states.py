@@ -19,10 +19,20 @@ def test_all_receive_what_the_leader_held_when_it_was_asked(play: Play, machines
     assert len({digest for each in told for digest in each}) == 1
 
 
-def test_a_state_with_a_flipped_bit_is_refused_on_each_way(play: Play) -> None:
-    sent, *received = play(4, "flips", machines=[[0, 2], [1, 3]])
-    pattern = re.compile("w[123] received a state with checksum [0-9a-f]{16}, but w0 sent [0-9a-f]{16}")
-    assert all(pattern.fullmatch(each) for each in received), received
+SAID = re.compile("w[13] received a state with checksum [0-9a-f]{16}, but w0 sent [0-9a-f]{16}")
+
+
+def test_a_state_that_changes_on_its_way_is_refused_and_the_sender_learns_of_it(play: Play) -> None:
+    sender, first, *others = play(4, "flips", machines=[[0], [1, 3], [2]], is_copied=False)
+    assert sender == ["True"]  # next time it copies the state first
+    assert first[0] == "StateChanged" and SAID.fullmatch(first[1])
+    assert [each[0] for each in others] == ["StateChanged", "PeerLost"]  # what was passed on, and what was never shown
+
+
+def test_a_copy_with_a_flipped_bit_is_an_error(play: Play) -> None:
+    sender, first = play(2, "flips", machines=[[0], [1]], is_copied=True)
+    assert sender == ["False"]
+    assert first[0] == "StateMismatch" and SAID.fullmatch(first[1])
 
 
 @pytest.mark.parametrize("victim", range(6))

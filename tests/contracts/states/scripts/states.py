@@ -14,10 +14,11 @@ import torch
 
 from everstep.engine import background, transfer
 from everstep.engine.group import Group
-from everstep.engine.parcel import Parcel
+from everstep.engine.parcel import Outgoing, Parcel
 from everstep.engine.state_routes import Route, find_routes
 from everstep.engine.transfer import receive_state, send_state
 from everstep.errors import PeerLost, StateMismatch
+from lab.command import until
 from lab.ranks import Rank, serve
 
 LARGE = 3_000_000  # numbers: several pieces on the way
@@ -47,8 +48,8 @@ def route_of(group: Group, machines: list[list[int]]) -> Route:
     return find_routes(0, range(1, group.world.size), neighbors)[group.world.rank]
 
 
-def bring(group: Group, machines: list[list[int]]) -> str:
-    """Rank 0's state to all; it changes that as soon as it may."""
+def bring(group: Group, machines: list[list[int]], *, is_copied: bool = False) -> str:
+    """Rank 0's state to all."""
     route, worker = route_of(group, machines), f"w{group.world.rank}"
     if group.world.rank:
         received = receive_state(group, route, worker)
@@ -56,46 +57,52 @@ def bring(group: Group, machines: list[list[int]]) -> str:
         torch.save(received["large"][1], alone)
         assert alone.tell() < 2 * 500 * 500 * 2  # it shares its memory with nothing
         return digest(received)
-    state, failures = make_state(), list[str]()
+    state = make_state()
     told = digest(state)
-    send_state(state, group, route, worker, failures.append)
-    state["large"][0].zero_()
-    assert not failures
+    assert route.following is not None
+    send_state(Outgoing(state, worker, is_copied=is_copied), group, route.following, note_failure)
+    if is_copied:
+        state["large"][0].zero_()  # from now on it may change
     return told
+
+
+failures: list[tuple[str, bool]] = []
+
+
+def note_failure(reason: str, has_changed: bool) -> None:
+    failures.append((reason, has_changed))
 
 
 def brings(rank: Rank, machines: list[list[int]]) -> list[str]:
     """Twice in one generation."""
     group = rank.form(1)
-    told = [bring(group, machines) for _ in range(2)]
+    told = [bring(group, machines), bring(group, machines, is_copied=True)]
     group.gather(b"all have it")
     background.wait(WAIT_S)
+    assert not failures
     rank.close(group)
     return told
 
 
-def flips(rank: Rank, machines: list[list[int]]) -> str:
-    """A bit, on the way to the first on the second machine, or in the memory that neighbors read."""
+def flips(rank: Rank, machines: list[list[int]], is_copied: bool) -> list[str]:
+    """A bit of what the second machine receives."""
     group = rank.form(1)
-    into, show = transfer._into, transfer._show
+    into, told = transfer._into, []
 
     def take_in(sock: socket.socket, memory: memoryview) -> None:
         into(sock, memory)
-        if len(memory) > 1 << 20:
+        if len(memory) > 1 << 20 and rank.number == machines[1][0]:
             memory[5] ^= 4
 
-    def show_it(parcel: Parcel, *rest: Any) -> None:
-        next(parcel.pieces())[5] ^= 4
-        show(parcel, *rest)
-
-    transfer._into, transfer._show = take_in, show_it
+    transfer._into = take_in
     try:
-        told = bring(group, machines)
-    except StateMismatch as error:
-        told = error.message
-    group.gather(b"all have tried")
-    rank.close(group)
-    return told
+        bring(group, machines, is_copied=is_copied)
+        if rank.number == 0:
+            until(lambda: bool(failures), timeout_s=WAIT_S)
+    except (StateMismatch, PeerLost) as error:
+        told += [type(error).__name__, error.message]
+    group.break_()
+    return told + [str(has_changed) for _, has_changed in failures]
 
 
 def goes_on(rank: Rank, machines: list[list[int]], victim: int) -> str:

@@ -1,8 +1,8 @@
 """A state on its way: a letter that describes it, a checksum, and the bytes of its tensors in pieces.
 
-The sender's bytes are read where they are while it computes on, because a state changes only with a commit, and no
-step is committed before all receivers have the state. A script that does change it, say by perturbing weights within a
-step, changes the checksum too: then the state is copied first and sent again."""
+The sender's bytes are read where they are while it computes on, if its script leaves them alone until the next commit
+(steadiness.py): no step is committed before all receivers have the state. The checksum, taken before the script goes
+on, tells if it did not. Else they are copied first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from everstep.engine.shared_memory import SharedBlock, cut, needed_bytes
 from everstep.engine.state import as_bytes, checksum, decode, encode, tensor_sum
-from everstep.errors import PeerLost
+from everstep.errors import PeerLost, PermanentError
 
 SUM_BYTES = 64  # a SHA-256, in hexadecimal
 PIECE_BYTES = 4 << 20
@@ -45,6 +45,13 @@ class Outgoing:
         self.num_bytes = self._small.numel() + sum(_size(t.shape, t.dtype) for t in self._large)
         self.checksum = checksum(skeleton, [tensor_sum(tensor) for tensor in tensors]).encode()
 
+    @classmethod
+    def refusal(cls, reason: str, worker: str) -> Outgoing:
+        """Instead of a state."""
+        refused = cls(None, worker, is_copied=True)
+        refused.letter = json.dumps({**json.loads(refused.letter), "refusal": reason}).encode()
+        return refused
+
     def pieces(self) -> Iterator[memoryview]:
         """Each is valid until the next is asked for."""
         yield from _cut(self._small)
@@ -59,6 +66,12 @@ class Parcel:
         """With room for what the letter describes. `is_shared`: neighbors can read it; `block`: it is in this memory,
         a neighbor's."""
         cover = json.loads(letter)
+        if "refusal" in cover:
+            raise PermanentError(
+                cover["refusal"],
+                hint="from now on it copies its state first: start this worker again",
+                code="state-changes-within-step",
+            )
         self.letter = letter
         self.sender: str = cover["from"]
         self.is_copied: bool = cover["is_copied"]
@@ -150,6 +163,14 @@ class Parcel:
         large = set(self._large)
         tensors = [each if number in large else each.clone() for number, each in enumerate(self._tensors)]
         return decode(self._skeleton, tensors)
+
+
+def large_sums(state: Any) -> list[bytes]:
+    """Of the tensors that are not copied when they are sent."""
+    tensors: list[Tensor] = []
+    encode(state, tensors)
+    _, large = _sorted([(t.shape, t.dtype) for t in tensors])
+    return [tensor_sum(tensors[number]) for number in large]
 
 
 def room(size: int) -> Tensor:

@@ -28,11 +28,11 @@ from everstep.engine.leadership import Leadership, MemberHello, check_fit, decid
 from everstep.engine.leaving import ASKED, LeaveRequest, Leaving, on_sigterm, wake_script
 from everstep.engine.link_trial import try_link
 from everstep.engine.membership import Membership
-from everstep.engine.parcel import Outgoing
 from everstep.engine.pulse import ENDS, Header, header_bytes
 from everstep.engine.state_routes import Route, find_routes
+from everstep.engine.state_sender import StateSender
 from everstep.engine.step_work import StepWork
-from everstep.engine.transfer import receive_state, send_state
+from everstep.engine.transfer import receive_state
 from everstep.engine.worker_comparison import first_difference, way_out
 from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, StateMismatch, UsageError
@@ -83,8 +83,8 @@ class Regrouping:
         self._work = work
         self._leave_request: LeaveRequest | None = None
         self._told: tuple[Backend, str] | None = None
-        self._must_copy = False  # the script changes its state within a step
         self.membership = make_membership(board, self._generation_closed)
+        self._sender = StateSender(work, self.membership.report_broken)
 
     # --- joining ------------------------------------------------------------------------------------------
 
@@ -197,7 +197,9 @@ class Regrouping:
         choice = self._choose_backend(hellos)
         routes = find_routes(leadership.leader, leadership.receivers, [hello.neighbors for hello in hellos])
         if world.rank == leadership.leader and (following := routes[world.rank].following) is not None:
-            self._send(following, is_copied=any(hello.is_agreeing for hello in hellos))
+            is_between_steps = any(hello.is_agreeing for hello in hellos)
+            with self.in_phase(COMPUTING):
+                self._sender.send(self.group, following, worker, is_between_steps=is_between_steps)
         if choice.must_try:
             self._try_backend(choice)
         if world.rank in leadership.receivers:
@@ -255,20 +257,6 @@ class Regrouping:
         if (choice.backend, choice.reason) != self._told:
             self._told = (choice.backend, choice.reason)
             log.info("gradients travel over %s: %s", choice.backend.value, choice.reason)
-
-    def _send(self, peer: int, *, is_copied: bool) -> None:
-        """Nobody waits for it but the receivers; where it fails, all regroup. `is_copied`: between two steps the script
-        may change its state at any time."""
-        assert self.group is not None
-        membership, generation = self.membership, self.world.generation
-
-        def fail(reason: str, has_changed: bool) -> None:
-            self._must_copy |= has_changed
-            membership.report_broken(generation, f"{membership.worker} could not send its state: {reason}")
-
-        with self.in_phase(COMPUTING):
-            state = Outgoing(self._work.state(), membership.worker, is_copied=is_copied or self._must_copy)
-        send_state(state, self.group, peer, fail)
 
     def _receive(self, route: Route, *, is_beginning: bool) -> None:
         assert self.group is not None

@@ -145,6 +145,7 @@ class Engine:
             self.rehearsal.begin()
             return
         self._write(COMPUTING, micro_batch.index)
+        work.steadiness.micro_batch_begins()
         if self.is_last_micro_batch and self.world.size > 1:
             self._launch(target)
 
@@ -268,6 +269,7 @@ class Engine:
     def _backward_ended(self) -> None:
         self._keep_buffers()
         if self.is_last_micro_batch:
+            self.work.steadiness.backward_ended()
             self._complete_last_micro_batch()
         if not self.is_last_micro_batch:
             self.work.buffers.restore()  # a model saved in the rest of the body is that of the last commit

@@ -26,6 +26,7 @@ from everstep.engine.plan import MicroBatchPace, Plan, plan_step
 from everstep.engine.registry import Registry
 from everstep.engine.seeds import fix_kernels
 from everstep.engine.settings import Settings
+from everstep.engine.steadiness import Steadiness
 from everstep.engine.step_sum import Sum
 from everstep.engine.worker_comparison import Comparison
 from everstep.engine.world import World
@@ -73,6 +74,7 @@ class StepWork:
         self.todo: list[int] = []  # its micro-batches that this worker has still to compute
         self.weights: dict[int, float] = {}  # by held micro-batch
         self.device_way = DeviceRecord()
+        self.steadiness = Steadiness(self.registry.state)
         self._settings: Settings | None = None
         self._gradients: Gradients | None = None
         self._on_backward_end = on_backward_end
@@ -213,6 +215,7 @@ class StepWork:
         self.buffers.commit()
         self.sum.forget()
         self.comparison.committed()
+        self.steadiness.committed()
         if must_check:
             self.comparison.note_weights(self.gradients.parameters)
 

@@ -2,6 +2,7 @@
 happens.
 
 slow-update      the optimizer's step says so and then waits for gate-update
+perturb          from that step on, the ballast is another one until backward has ended
 slow-transfer    whoever receives a state waits at the gate transfer-N when its beginning is there, the Nth time
 deadly-micro-batch      whoever computes the micro-batch dies
 end-early        the script breaks out of its loop
@@ -68,9 +69,10 @@ def main() -> None:
     me = os.environ.get("EVERSTEP_WORKER", "")
     model = everstep.DistributedDataParallel(build(args.hidden))
     trainer = everstep.ElasticTrainer(model, micro_batches=args.micro_batches, seed=7)
-    trainer.register("ballast", Ballast(args.ballast_mb))
+    ballast = Ballast(args.ballast_mb)
+    trainer.register("ballast", ballast)
     trainer.register("more ballast", Ballast(args.ballast_mb))
-    if args.kind == "slow-transfer" and me in args.worker.split(","):
+    if args.kind in ("slow-transfer", "perturb") and me in args.worker.split(","):
         wait_in_transfers()
     optimizer = make_optimizer(args.optimizer, model)
     optimizer, scheduler = trainer.prepare(optimizer, torch.optim.lr_scheduler.StepLR(optimizer, step_size=5))
@@ -103,12 +105,16 @@ def main() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             if is_due("raise-forward", micro_batch):
                 raise Trouble("in forward")
+            perturbation = int(args.kind == "perturb" and micro_batch.step >= args.at_step)
+            ballast.bytes += perturbation
+            pass_gate(f"perturbed-{micro_batch.step}")
             hidden = model.module[:3](inputs)
             if uncaught or is_due("raise-backward", micro_batch):
                 hidden = Raise.apply(hidden)
             loss = loss_fn(model.module[3:](hidden), targets)
             time.sleep(args.micro_batch_s)
             loss.backward()
+            ballast.bytes -= perturbation
             if is_due("raise-after", micro_batch):
                 raise Trouble("after backward")
             optimizer.step()

@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--optimizer", choices=["sgd", "adam"], default="sgd")
     parser.add_argument("--ballast-mb", type=int, default=0)
     parser.add_argument("--lag-every", type=int, default=0, help="at each such step w1 falls behind and w3 dies")
     args = parser.parse_args()
@@ -57,7 +58,8 @@ def main() -> None:
     trainer = everstep.ElasticTrainer(model, micro_batches=args.micro_batches)
     if args.ballast_mb:
         trainer.register("ballast", Ballast(args.ballast_mb << 20))
-    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1e-3))
+    make = torch.optim.SGD if args.optimizer == "sgd" else torch.optim.Adam
+    optimizer = trainer.prepare(make(model.parameters(), lr=1e-3))
     emit("script.ready")
     has_lagged: set[int] = set()
     for micro_batch in trainer.micro_batches(steps=args.steps):

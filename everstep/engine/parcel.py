@@ -108,7 +108,7 @@ class Parcel:
             yield from _cut(run)
 
     def note_filled(self, num_bytes: int) -> None:
-        """So many bytes more."""
+        """Another `num_bytes` have arrived."""
         with self._changed:
             self._num_filled += num_bytes
             self._changed.notify_all()

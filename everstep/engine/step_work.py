@@ -286,7 +286,7 @@ class StepWork:
 
     def settle(self, hellos: Sequence[MemberHello], leadership: Leadership, world: World) -> None:
         """All hold the leader's state, or soon will: plan the step, with what those have computed who held it before.
-        Newcomers compute nothing in it, so that nobody waits for their work."""
+        Newcomers compute nothing in it, so that no one waits for their work."""
         if self.integrity is Integrity.UNFINISHED:
             self.integrity = Integrity.WHOLE
         self.pace = MicroBatchPace()

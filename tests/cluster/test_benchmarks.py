@@ -1,4 +1,4 @@
-"""The benchmarks for GPUs run on the CPU too, with the stand-in for NCCL: briefly, and for their report only."""
+"""Benchmarks, briefly and for their report only. Those for GPUs run on the CPU too, with the stand-in for NCCL."""
 
 from __future__ import annotations
 
@@ -41,3 +41,11 @@ def test_nccl_needs_a_gpu() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 2 and "--backend nccl needs --device cuda" in done.stderr
+
+
+def test_a_join_is_timed_with_its_transfer() -> None:
+    report = run("join.py", "--mb", "12", "--rounds", "1", "--only", "1")
+
+    assert report["step_s"] > 0 and report["join_stop_s"] is not None
+    assert report["join_8_stop_s"] is report["transfer_gb_per_s"] is None
+    assert run("join.py", "--mb", "12", "--only", "transfer")["transfer_gb_per_s"] > 0

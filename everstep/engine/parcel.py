@@ -1,8 +1,8 @@
 """A state on its way: a letter that describes it, a checksum, and the bytes of its tensors in pieces.
 
 The sender's bytes are read where they are while it computes on, if its script leaves them alone until the next commit
-(steadiness.py): no step is committed before all receivers have the state. The checksum, taken before the script goes
-on, tells if it did not. Else they are copied first."""
+(steadiness.py): no step is committed before all receivers have the state. The checksum, taken before the script
+continues, tells if it did not. Otherwise they are copied first."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ touches no memory any more."""
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import select
 import socket
@@ -28,7 +27,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
 from everstep.engine import background, sockets
-from everstep.engine.neighbors import SMALL_BYTES, Neighbor, find_neighbors
+from everstep.engine.cards import swap_cards
+from everstep.engine.neighbors import SMALL_BYTES, Door, Neighbor, Nodes
 from everstep.engine.world import World
 from everstep.errors import PeerLost, UsageError
 
@@ -46,6 +46,7 @@ TAG_TRANSFER, TAG_CHECKSUM, TAG_CANARY, TAG_BUCKETS = 5, 8, 9, 1 << 10
 
 T = TypeVar("T")
 
+_GLOO_KEY = "0/{}"  # where gloo keeps a rank's address
 _TRIES = 10
 _listening = threading.Lock()  # groups for the engine, the devices and the script may form at one time
 _PLACE = re.compile(r"\[\S+:\d+\] |NCCL error in: \S+:\d+, |, NCCL version [\d.]+")
@@ -104,6 +105,7 @@ class Group:
         gloo: ProcessGroupGloo | None,
         held: list[socket.socket],
         neighbors: Mapping[int, Neighbor] | None = None,
+        nodes: Nodes = ((0,),),
         address: str = "",
         purpose: str = "",
     ) -> None:
@@ -111,13 +113,14 @@ class Group:
         self.address, self.purpose = address, purpose  # where peers reach this worker, and what it is for
         self._link: DeviceLink | None = None  # between the devices; None: gradients go through the host
         self.neighbors = neighbors or {}  # by rank
+        self.nodes = nodes  # the ranks of each
         self.gloo = gloo
         self.is_broken = False
         self._has_peer_ended = False  # as far as `watch_peers` looks
         self._changed = threading.Condition()
         self._held = held
         # A receive per peer that never gets a message, only the news that its connection is over.
-        self._canaries = [self.recv(torch.empty(1, dtype=torch.uint8), peer, TAG_CANARY) for peer in world.peers]
+        self._canaries: list[dist.Work] = []
 
     @classmethod
     def form_in_generation(
@@ -154,21 +157,44 @@ class Group:
     ) -> Group:
         store = generation_store(world, purpose, timeout_s, attempt)
         device, own = _listening_device(address)
-        store.set(f"listener/{world.rank}", json.dumps(own))
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # missing in torch's stub, like send and recv
         options._devices = [device]
         options._threads = 1  # messages only: sent and received by gloo's event loop
         options._timeout = timedelta(seconds=timeout_s)
-        gloo = ProcessGroupGloo(store, world.rank, world.size, options)
-        peers = {tuple(json.loads(store.get(f"listener/{rank}"))) for rank in world.peers}
-        held = sockets.hold(own, peers)
-        if len(held) < len(world.peers):
+        addresses = dist.HashStore()  # gloo would ask rank 0's store for those of all peers, one after the other
+        gloo = ProcessGroupGloo(addresses, world.rank, world.size, options)
+        with Door(world) if has_neighbors else contextlib.nullcontext() as door:
+            mine = addresses.get(_GLOO_KEY.format(world.rank)).hex()
+            cards = swap_cards(store, world, "card", [own, mine, door and door.card])
+            for rank in world.peers:
+                addresses.set(_GLOO_KEY.format(rank), bytes.fromhex(cards[rank][1]))  # type: ignore[arg-type]
+            neighbors, nodes = (
+                door.find([card[2] for card in cards], lambda seen: swap_cards(store, world, "seen", seen))
+                if door is not None
+                else ({}, tuple((rank,) for rank in range(world.size)))
+            )
+        group = cls(world, gloo, [], neighbors, nodes, address, purpose)
+        try:
+            group._connect_all(own, [tuple(card[0]) for card in cards], attempt)
+        except BaseException:
+            group.close()
+            raise
+        return group
+
+    def _connect_all(self, own: sockets.Endpoint, all_of_them: Sequence[sockets.Endpoint], attempt: GroupForming) -> None:
+        """gloo connects two ranks when both have used the connection, the one with the higher endpoint to the other. So
+        those to connect to come first: none of them has to wait for the rest of the world."""
+        world, endpoints = self.world, [sockets.in_order(each) for each in all_of_them]
+        for peer in sorted(world.peers, key=lambda rank: (endpoints[rank] > endpoints[world.rank], rank)):
+            if attempt.is_given_up:
+                raise PeerLost(f"generation {world.generation} was closed", code="generation-closed-forming")
+            self._canaries.append(self.recv(torch.empty(1, dtype=torch.uint8), peer, TAG_CANARY))
+        self._held = sockets.hold(own, {all_of_them[rank] for rank in world.peers})
+        if len(self._held) < len(world.peers):
             raise PeerLost(
-                f"found {len(held)} of {len(world.peers)} connections of generation {world.generation}",
+                f"found {len(self._held)} of {len(world.peers)} connections of generation {world.generation}",
                 code="connections-missing",
             )
-        neighbors = find_neighbors(world, store) if has_neighbors else {}
-        return cls(world, gloo, held, neighbors, address, purpose)
 
     @property
     def link(self) -> DeviceLink | None:
@@ -400,7 +426,7 @@ def _listening_device(address: str) -> tuple[Any, sockets.Endpoint]:
     for _ in range(_TRIES):
         with _listening:
             before = sockets.listeners()
-            device = ProcessGroupGloo.create_device(hostname=address)
+            device = ProcessGroupGloo.create_device(hostname=address, lazy_init=True)
             found = sockets.listeners() - before
         if len(found) == 1:
             return device, found.pop()

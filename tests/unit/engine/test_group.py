@@ -84,10 +84,10 @@ def test_a_listener_that_another_thread_opens_at_the_same_instant_is_not_taken_f
         """As in a process where NCCL connects meanwhile."""
 
         @staticmethod
-        def create_device(hostname: str) -> Any:
+        def create_device(hostname: str, lazy_init: bool) -> Any:
             if len(opened) < 2:
                 opened.append(socket.create_server((hostname, 0)))
-            return ProcessGroupGloo.create_device(hostname=hostname)
+            return ProcessGroupGloo.create_device(hostname=hostname, lazy_init=lazy_init)
 
     monkeypatch.setattr(group, "ProcessGroupGloo", Busy)
     device, found = group._listening_device("127.0.0.1")

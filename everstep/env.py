@@ -133,6 +133,12 @@ BACKEND = _variable(
     "How gradients travel between workers: `auto`, `gloo`, or `nccl` ([GPUs](concepts/gpus.md)). `stand-in` runs the "
     "code for GPUs on CPU tensors (for tests)",
 )
+LEVELS = _variable(
+    "LEVELS",
+    "`1`",
+    "`0`: each worker sends to all others, also if several are on one node, as [levels](scale.md#sums-in-levels) do not. "
+    "Off for all workers if it is off for one (for comparisons)",
+)
 SET_UP = _variable("SET_UP", _BY_AGENT, "`1`: the job's setup lines have already run")
 
 
@@ -204,6 +210,10 @@ def oci_secrets() -> dict[str, str]:
 
 def backend() -> str:
     return os.environ.get(BACKEND) or "auto"
+
+
+def has_levels() -> bool:
+    return os.environ.get(LEVELS) != "0"
 
 
 def take_set_up() -> bool:

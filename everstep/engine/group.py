@@ -26,9 +26,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
+from everstep import env
 from everstep.engine import background, sockets
 from everstep.engine.cards import swap_cards
-from everstep.engine.neighbors import SMALL_BYTES, Door, Neighbor, Nodes
+from everstep.engine.levels import Levels, Nodes, single
+from everstep.engine.neighbors import Door, Neighbor
+from everstep.engine.swap import Swap
 from everstep.engine.world import World
 from everstep.errors import PeerLost, UsageError
 
@@ -105,7 +108,7 @@ class Group:
         gloo: ProcessGroupGloo | None,
         held: list[socket.socket],
         neighbors: Mapping[int, Neighbor] | None = None,
-        nodes: Nodes = ((0,),),
+        nodes: Nodes = (),
         address: str = "",
         purpose: str = "",
     ) -> None:
@@ -113,7 +116,8 @@ class Group:
         self.address, self.purpose = address, purpose  # where peers reach this worker, and what it is for
         self._link: DeviceLink | None = None  # between the devices; None: gradients go through the host
         self.neighbors = neighbors or {}  # by rank
-        self.nodes = nodes  # the ranks of each
+        levels = Levels(nodes, world.rank)
+        self.levels = levels if levels.is_useful else None  # None: each talks to all
         self.gloo = gloo
         self.is_broken = False
         self._has_peer_ended = False  # as far as `watch_peers` looks
@@ -165,14 +169,16 @@ class Group:
         gloo = ProcessGroupGloo(addresses, world.rank, world.size, options)
         with Door(world) if has_neighbors else contextlib.nullcontext() as door:
             mine = addresses.get(_GLOO_KEY.format(world.rank)).hex()
-            cards = swap_cards(store, world, "card", [own, mine, door and door.card])
+            cards = swap_cards(store, world, "card", [own, mine, door and door.card, env.has_levels()])
             for rank in world.peers:
                 addresses.set(_GLOO_KEY.format(rank), bytes.fromhex(cards[rank][1]))  # type: ignore[arg-type]
             neighbors, nodes = (
                 door.find([card[2] for card in cards], lambda seen: swap_cards(store, world, "seen", seen))
                 if door is not None
-                else ({}, tuple((rank,) for rank in range(world.size)))
+                else ({}, single(world.size))
             )
+            if not all(card[3] for card in cards):
+                nodes = single(world.size)
         group = cls(world, gloo, [], neighbors, nodes, address, purpose)
         try:
             group._connect_all(own, [tuple(card[0]) for card in cards], attempt)
@@ -351,38 +357,6 @@ class Group:
             box = [gloo]
             del gloo
             background.start("everstep-destroy", box.clear)
-
-
-class Swap:
-    """A message to all and one from each, on their way: when `works` have ended they have arrived, or are about to."""
-
-    def __init__(self, group: Group, own: bytes, sizes: Sequence[int], tag: int) -> None:
-        """`sizes`: of the messages, by rank."""
-        self._group, self._own, self._tag = group, own, tag
-        self._message = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-        self._inbox = {
-            peer: torch.empty(sizes[peer], dtype=torch.uint8)
-            for peer in group.world.peers
-            if not self._is_direct(peer, sizes[peer])
-        }
-        self.works = [group.recv(room, peer, tag) for peer, room in self._inbox.items()]
-        for peer in group.world.peers:
-            if self._is_direct(peer, len(own)):
-                group.neighbors[peer].send(own, tag)
-            else:
-                self.works.append(group.send(self._message, peer, tag))
-
-    def arrived(self) -> list[bytes]:
-        """By rank. Waits for those of neighbors."""
-        return [self._from(rank) for rank in range(self._group.world.size)]
-
-    def _from(self, rank: int) -> bytes:
-        if rank == self._group.world.rank:
-            return self._own
-        return bytes(self._inbox[rank].numpy()) if rank in self._inbox else self._group.neighbors[rank].recv(self._tag)
-
-    def _is_direct(self, peer: int, num_bytes: int) -> bool:
-        return peer in self._group.neighbors and num_bytes <= SMALL_BYTES
 
 
 def generation_store(

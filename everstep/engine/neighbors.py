@@ -12,16 +12,15 @@ import select
 import socket
 import struct
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from everstep.engine import shared_memory
+from everstep.engine.levels import Nodes, nodes_of
 from everstep.engine.world import World
 from everstep.ipc.local_socket import peer_user
-
-Nodes = tuple[tuple[int, ...], ...]
 
 SMALL_BYTES = 16 << 10  # what is larger goes by gloo, which needs no room for it
 
@@ -153,7 +152,7 @@ class Door:
         try:
             seen = self._try_all(cards, lines)
             # All answers are awaited, also without neighbors: until then the block must be there to be read.
-            answers = [set(each) for each in swap(seen)]
+            answers = swap(seen)
             mutual = {rank for rank in seen if self._world.rank in answers[rank]}
             for rank in lines.keys() - mutual:
                 lines.pop(rank).close()
@@ -196,20 +195,6 @@ class Door:
                 lines[rank] = line
             else:
                 line.close()
-
-
-def nodes_of(seen: Sequence[Collection[int]]) -> Nodes:
-    """Ranks by node, in order of their first ranks; `seen`: by rank, whom it could use. A node's members are all
-    neighbors of each other, so a worker that only some of them see has a node of its own. Pure."""
-    nodes: list[list[int]] = []
-    for rank in range(len(seen)):
-        for node in nodes:
-            if all(other in seen[rank] and rank in seen[other] for other in node):
-                node.append(rank)
-                break
-        else:
-            nodes.append([rank])
-    return tuple(tuple(node) for node in nodes)
 
 
 def _call(name: bytes, hello: bytes) -> socket.socket | None:

@@ -17,7 +17,8 @@ import torch.distributed as dist
 
 from everstep.engine import shared_memory
 from everstep.engine.cards import swap_cards
-from everstep.engine.neighbors import SMALL_BYTES, Door, Neighbor, Nodes, nodes_of
+from everstep.engine.levels import Nodes, nodes_of
+from everstep.engine.neighbors import SMALL_BYTES, Door, Neighbor
 from everstep.engine.world import World
 from everstep.ipc.local_socket import pair
 

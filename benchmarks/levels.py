@@ -1,8 +1,8 @@
 """What sums in levels save: bytes and messages of each worker, and the time of a step, with levels on and off.
 
 Nodes are network namespaces on this machine, so their workers share its cores; what crosses the wire is counted at each
-node's network card. The workers run an ElasticTrainer in a fixed world. Their weights must equal those of one worker that
-computes all micro-batches, bit for bit. Needs root.
+node's network card. The workers run an ElasticTrainer in a fixed world. Their weights must equal those of one worker
+that computes all micro-batches, bit for bit. Needs root.
 
 python benchmarks/levels.py [--nodes 8] [--workers 4] [--mb 8] [--steps 5] [--rounds 3]
 last line JSON: {"on": {"wire_mb": …, "messages": …, "small_messages": …, "step_s": …}, "off": {…}, "wire_ratio": …,
@@ -120,7 +120,8 @@ def run_node(args: argparse.Namespace) -> None:
         for place in range(args.workers):
             rank = args.node * args.workers + place
             variables = {
-                "RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": args.master, "MASTER_PORT": str(PORT + number),
+                "RANK": str(rank), "WORLD_SIZE": str(size),
+                "MASTER_ADDR": args.master, "MASTER_PORT": str(PORT + number),
                 "EVERSTEP_ADDRESS": args.address, "EVERSTEP_LEVELS": MODES[mode],
             }  # fmt: skip
             pids.append(fork_worker(args, folder / f"{number}-{rank}.json", variables, size))
@@ -137,32 +138,40 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         nodes = [
             subprocess.Popen(
                 [
-                    *network.inside(host), sys.executable, __file__, *sys.argv[1:], "--node", str(host - 1), "--folder", folder,
+                    *network.inside(host), sys.executable, __file__, *sys.argv[1:],
+                    "--node", str(host - 1), "--folder", folder,
                     "--address", network.address(host), "--master", network.address(1),
                 ],
                 env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"},
             )
             for host in range(1, args.nodes + 1)
         ]  # fmt: skip
-        if any([node.wait() for node in nodes]):
+        codes = [node.wait() for node in nodes]
+        if any(codes):
             sys.exit("a node failed")
         told: dict[str, list[list[dict[str, Any]]]] = {mode: [] for mode in MODES}
         for number, mode in enumerate(list(MODES) * args.rounds):
-            told[mode].append([json.loads((Path(folder) / f"{number}-{rank}.json").read_text()) for rank in range(size)])
+            told[mode].append(
+                [json.loads((Path(folder) / f"{number}-{rank}.json").read_text()) for rank in range(size)]
+            )
         expected = json.loads(alone.read_text())["digest"]
     found: dict[str, Any] = {mode: summary(rounds, args.workers) for mode, rounds in told.items()}
     digests = {each["digest"] for rounds in told.values() for ranks in rounds for each in ranks}
     for name in ("wire_mb", "messages", "step_s"):
         found[f"{name.split('_')[0]}_ratio"] = round(found["off"][name] / found["on"][name], 2)
-    return {"nodes": args.nodes, "workers_per_node": args.workers, "model_mb": args.mb} | found | {
-        "are_bits_equal": digests == {expected}
-    }
+    return (
+        {"nodes": args.nodes, "workers_per_node": args.workers, "model_mb": args.mb}
+        | found
+        | {"are_bits_equal": digests == {expected}}
+    )
 
 
 def summary(rounds: list[list[dict[str, Any]]], per_node: int) -> dict[str, float]:
     """Per worker and step."""
     ranks = [each for ranks in rounds for each in ranks]
-    wire = [each["wire_bytes"] for ranks in rounds for each in ranks[::per_node]]  # each node's, told by its first worker
+    wire = [
+        each["wire_bytes"] for ranks in rounds for each in ranks[::per_node]
+    ]  # each node's, counted by its first worker
     return {
         "wire_mb": round(statistics.mean(wire) / per_node / 1e6, 3),
         "messages": round(statistics.mean(each["messages"] for each in ranks), 1),

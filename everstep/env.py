@@ -136,8 +136,8 @@ BACKEND = _variable(
 LEVELS = _variable(
     "LEVELS",
     "`1`",
-    "`0`: each worker sends to all others, also if several are on one node, as [levels](scale.md#sums-in-levels) do not. "
-    "Off for all workers if it is off for one (for comparisons)",
+    "`0`: no [levels](scale.md#sums-in-levels); each worker sends its sums to all workers on other nodes. If one "
+    "worker has them off, all have (for comparisons)",
 )
 SET_UP = _variable("SET_UP", _BY_AGENT, "`1`: the job's setup lines have already run")
 

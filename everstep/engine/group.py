@@ -187,9 +187,11 @@ class Group:
             raise
         return group
 
-    def _connect_all(self, own: sockets.Endpoint, all_of_them: Sequence[sockets.Endpoint], attempt: GroupForming) -> None:
-        """gloo connects two ranks when both have used the connection, the one with the higher endpoint to the other. So
-        those to connect to come first: none of them has to wait for the rest of the world."""
+    def _connect_all(
+        self, own: sockets.Endpoint, all_of_them: Sequence[sockets.Endpoint], attempt: GroupForming
+    ) -> None:
+        """gloo connects two ranks when both have used the connection: the one with the higher endpoint to the other.
+        Those that this rank connects to come first, because it waits for none of them to be ready."""
         world, endpoints = self.world, [sockets.in_order(each) for each in all_of_them]
         for peer in sorted(world.peers, key=lambda rank: (endpoints[rank] > endpoints[world.rank], rank)):
             if attempt.is_given_up:

@@ -2,7 +2,7 @@
 
 For each slice, a node adds what its members hold, as far as the tree allows, and sends the rest to the slice's owner:
 one partial sum, if the node's micro-batches are a subtree. The result goes back to one member of each node, and the
-others read it there. The additions are those of the tree, whoever makes them, so the bits are the same."""
+others read it there. The additions are those of the tree, so the bits are the same."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ class LevelSum(HostSum):
         return flight
 
     def _merge(self, flight: BucketInFlight) -> BucketInFlight:
-        """Add what the node's members hold of the slices for which this worker stands, and send it to their owners."""
+        """Add what the node's members hold of the slices for which this worker is the deputy, and send it to their owners."""
         bucket, tag = flight.number, self._tag(flight.number)
         self._talk.total()  # if one has ended, this raises: it would never show what it holds
         for mate in self._neighbors:
             for number, part in enumerate(self.task.nodes[mate]):
                 flight.parts[part] = self._shown(mate, tag + number)[bucket]
-        for owner in self._levels.stands_for(self._world.rank):
+        for owner in self._levels.represented_by(self._world.rank):
             if self._numel(bucket, owner):
                 cut = self._slice(bucket, owner)
                 parts = {part: held[cut] for part, held in flight.parts.items()}
@@ -130,12 +130,12 @@ class LevelSum(HostSum):
         mine = outbox[self._slice(bucket, self._world.rank)]
         for deputy in self._levels.deputies.values() if mine.numel() else ():
             self._talk.send(mine, deputy, tag)
-        owners = [owner for owner in self._levels.stands_for(self._world.rank) if self._numel(bucket, owner)]
+        owners = [owner for owner in self._levels.represented_by(self._world.rank) if self._numel(bucket, owner)]
         return [self._talk.recv(outbox[self._slice(bucket, owner)], owner, tag) for owner in owners]
 
     def _slices(self, bucket: int, member: int) -> Iterator[slice]:
-        """What a member of this node has of the result: its own slice, and those of the owners for which it stands."""
-        for owner in (member, *self._levels.stands_for(member)):
+        """What a member of this node has of the result: its own slice, and those of the owners for which it is the deputy."""
+        for owner in (member, *self._levels.represented_by(member)):
             yield self._slice(bucket, owner)
 
     def _slice(self, bucket: int, owner: int) -> slice:

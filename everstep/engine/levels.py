@@ -59,17 +59,17 @@ class Levels:
         return tuple(rank for rank in self.nodes[self.node] if rank != self.rank)
 
     def deputy(self, rank: int, node: int) -> int:
-        """Who stands for a rank in another node."""
+        """The member of another node that represents a rank there."""
         members = self.nodes[node]
         return members[self._places[rank][1] % len(members)]
 
     @cached_property
     def deputies(self) -> dict[int, int]:
-        """Who stands for this rank, by node."""
+        """Those of this rank, by node."""
         return {node: self.deputy(self.rank, node) for node in range(len(self.nodes)) if node != self.node}
 
-    def stands_for(self, member: int) -> tuple[int, ...]:
-        """The ranks of other nodes for which a member of this node stands here."""
+    def represented_by(self, member: int) -> tuple[int, ...]:
+        """The ranks of other nodes for which a member of this node is the deputy."""
         return self._wards[member]
 
     @cached_property

@@ -116,8 +116,8 @@ class Neighbor:
 
 
 class Door:
-    """This worker's part in finding its neighbors: a block with a secret and a socket, described on a card. Whoever is on
-    the same machine opens the one and calls at the other. To be used with `with`, until `find` has returned."""
+    """How neighbors find this worker: a block with a secret, and a socket, both described on its card. A worker on the
+    same machine opens the block and calls at the socket. To be used with `with`, until `find` has returned."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -147,7 +147,7 @@ class Door:
         self, cards: Sequence[list[Any] | None], swap: Callable[[list[int]], Sequence[list[int]]]
     ) -> tuple[dict[int, Neighbor], Nodes]:
         """Neighbors by rank, and which ranks share a node. `cards`: of all, by rank; `swap`: tells all which ranks this
-        worker could use, and returns what all have told."""
+        worker could use, and returns the same of all."""
         lines: dict[int, socket.socket] = {}
         try:
             seen = self._try_all(cards, lines)

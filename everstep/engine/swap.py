@@ -27,7 +27,7 @@ class Swap:
         senders = [peer for peer in group.world.peers if not self._is_direct(peer, sizes[peer])]
         receivers = [peer for peer in group.world.peers if not self._is_direct(peer, len(own))]
         if levels is not None:
-            senders, receivers = list(levels.stands_for(levels.rank)), list(levels.deputies.values())
+            senders, receivers = list(levels.represented_by(levels.rank)), list(levels.deputies.values())
         self._inbox = {peer: torch.empty(sizes[peer], dtype=torch.uint8) for peer in senders}
         self.works = [group.recv(room, peer, tag) for peer, room in self._inbox.items()]
         self.works += [group.send(self._message, peer, tag) for peer in receivers]
@@ -51,12 +51,12 @@ class Swap:
     def _pass_on(self, said: dict[int, bytes]) -> None:
         levels, neighbors = self._group.levels, self._group.neighbors
         assert levels is not None
-        gathered = b"".join(said[rank] for rank in levels.stands_for(levels.rank))
+        gathered = b"".join(said[rank] for rank in levels.represented_by(levels.rank))
         for mate in levels.mates:
             _send(neighbors[mate], gathered, self._tag)
         for mate in levels.mates:
             said[mate] = _recv(neighbors[mate], self._sizes[mate], self._tag)
-            ranks = levels.stands_for(mate)
+            ranks = levels.represented_by(mate)
             raw = _recv(neighbors[mate], sum(self._sizes[rank] for rank in ranks), self._tag)
             for rank in ranks:
                 said[rank], raw = raw[: self._sizes[rank]], raw[self._sizes[rank] :]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from everstep.engine import shared_memory
 from everstep.engine.cards import swap_cards
-from everstep.engine.levels import Nodes, nodes_of
+from everstep.engine.levels import Nodes
 from everstep.engine.neighbors import SMALL_BYTES, Door, Neighbor
 from everstep.engine.world import World
 from everstep.ipc.local_socket import pair
@@ -220,19 +220,6 @@ def test_one_on_another_machine_is_not_looked_for_here(beside: Callable[..., Fut
     for neighbors, _ in found:  # type: ignore[misc]
         for each in neighbors.values():  # type: ignore[has-type]
             each.close()
-
-
-@pytest.mark.parametrize(
-    ("seen", "nodes"),
-    [
-        ([[1], [0], [3], [2]], ((0, 1), (2, 3))),
-        ([[2], [3], [0], [1]], ((0, 2), (1, 3))),  # ranks of a node need not follow each other
-        ([[1, 2], [0], [0]], ((0, 1), (2,))),  # 1 and 2 do not see each other
-        ([[1], [], []], ((0,), (1,), (2,))),  # only one way
-    ],
-)
-def test_the_members_of_a_node_are_all_neighbors_of_each_other(seen: list[list[int]], nodes: Nodes) -> None:
-    assert nodes_of(seen) == nodes
 
 
 class _Elsewhere(dist.HashStore):

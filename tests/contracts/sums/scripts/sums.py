@@ -294,8 +294,8 @@ def lose_one(rank: Rank, at: str, how: str, *, is_exact: bool, victim: int = 1) 
 
 
 def lose_one_of_a_node(rank: Rank, at: str, how: str, victim: int) -> dict[str, Any]:
-    """Two nodes of two sum in levels; one is lost on the way, and the others sum again without it. Once its pulse is out,
-    some have the result already, and the others would get it from them."""
+    """Two nodes of two sum in levels; one is lost on the way, and the others sum again without it. Once its pulse is
+    out, some have the result already, and the others would get it from them."""
     worker, everyone = Worker(rank, is_exact=True, model=Mixed(FEW)), (0, 1, 2, 3)
     plan = plan_step(num_micro_batches=NUM_LEAVES, size=4)
     worker.compute(plan.micro_batches(rank.number))

@@ -93,7 +93,8 @@ class LevelSum(HostSum):
         return flight
 
     def _merge(self, flight: BucketInFlight) -> BucketInFlight:
-        """Add what the node's members hold of the slices for which this worker is the deputy, and send it to their owners."""
+        """Add what the node's members hold of the slices for which this worker is the deputy, and send it to the
+        owners."""
         bucket, tag = flight.number, self._tag(flight.number)
         self._talk.total()  # if one has ended, this raises: it would never show what it holds
         for mate in self._neighbors:
@@ -134,7 +135,7 @@ class LevelSum(HostSum):
         return [self._talk.recv(outbox[self._slice(bucket, owner)], owner, tag) for owner in owners]
 
     def _slices(self, bucket: int, member: int) -> Iterator[slice]:
-        """What a member of this node has of the result: its own slice, and those of the owners for which it is the deputy."""
+        """What a member of this node has of the result: its own slice, and those for which it is the deputy."""
         for owner in (member, *self._levels.represented_by(member)):
             yield self._slice(bucket, owner)
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from everstep.engine.device_link import DeviceLink
 
 FORM_S = 10.0  # a small group that is not formed by then is given up
-LARGEST_WORLD = 64  # that was shown to work
+LARGEST_WORLD = 128  # that was shown to work
 KNOCK_S = 1.0  # torch retries for up to twice as long where no one listens, and cannot be interrupted meanwhile
 WAIT_S = 24 * 3600.0  # the coordinator decides which workers are alive, not gloo's timeout
 
@@ -58,7 +58,7 @@ _PLACE = re.compile(r"\[\S+:\d+\] |NCCL error in: \S+:\d+, |, NCCL version [\d.]
 def form_s(size: int) -> float:
     """For a group of this size: each member asks rank 0's store, which answers one after the other, for what each
     other has stored; then all connect to all. On two busy cores, 16 took 2 s, 64 took 13 s, 128 took 50 s."""
-    return FORM_S + size**2 / 100
+    return FORM_S + size**2 / 250
 
 
 def check_size(size: int) -> None:
@@ -375,12 +375,12 @@ def generation_store(
 
 def _knock(world: World, timeout_s: float, attempt: GroupForming) -> dist.TCPStore:
     """Again and again for a short time: an attempt that is given up must end before the interpreter does."""
-    deadline = time.monotonic() + timeout_s
+    deadline, knock_s = time.monotonic() + timeout_s, min(KNOCK_S * (1 + world.size / 32), timeout_s)
     while True:
         try:
             store = dist.TCPStore(
                 world.store_address, world.store_port, is_master=False, wait_for_workers=False, use_libuv=True,
-                timeout=timedelta(seconds=min(KNOCK_S, timeout_s)),
+                timeout=timedelta(seconds=knock_s),
             )  # fmt: skip
         except dist.DistNetworkError:
             if attempt.is_given_up or time.monotonic() > deadline:

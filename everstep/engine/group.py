@@ -56,13 +56,13 @@ _PLACE = re.compile(r"\[\S+:\d+\] |NCCL error in: \S+:\d+, |, NCCL version [\d.]
 
 
 def form_s(size: int) -> float:
-    """For a group of this size: each member asks rank 0's store, which answers one after the other, for what each
-    other has stored; then all connect to all. On two busy cores, 16 took 2 s, 64 took 13 s, 128 took 50 s."""
+    """For a group of this size: all connect to all, and a machine's cores share that work. On two busy cores, 16 took
+    1 s, 64 took 3 to 10 s, 128 took 19 to 31 s (benchmarks/forming.py)."""
     return FORM_S + size**2 / 250
 
 
 def check_size(size: int) -> None:
-    """All members of a generation are connected to each other, and rank 0's store serves all of them."""
+    """All members of a generation are connected to each other."""
     if size > LARGEST_WORLD:
         raise UsageError(
             f"a generation of {size} workers: none larger than {LARGEST_WORLD} was ever shown to work",

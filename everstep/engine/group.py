@@ -193,11 +193,13 @@ class Group:
         """gloo connects two ranks when both have used the connection: the one with the higher endpoint to the other.
         Those that this rank connects to come first, because it waits for none of them to be ready."""
         world, endpoints = self.world, [sockets.in_order(each) for each in all_of_them]
-        for peer in sorted(world.peers, key=lambda rank: (endpoints[rank] > endpoints[world.rank], rank)):
-            if attempt.is_given_up:
-                raise PeerLost(f"generation {world.generation} was closed", code="generation-closed-forming")
-            self._canaries.append(self.recv(torch.empty(1, dtype=torch.uint8), peer, TAG_CANARY))
-        self._held = sockets.hold(own, {all_of_them[rank] for rank in world.peers})
+        try:
+            for peer in sorted(world.peers, key=lambda rank: (endpoints[rank] > endpoints[world.rank], rank)):
+                if attempt.is_given_up:
+                    raise PeerLost(f"generation {world.generation} was closed", code="generation-closed-forming")
+                self._canaries.append(self.recv(torch.empty(1, dtype=torch.uint8), peer, TAG_CANARY))
+        finally:
+            self._held = sockets.hold(own, {all_of_them[rank] for rank in world.peers})
         if len(self._held) < len(world.peers):
             raise PeerLost(
                 f"found {len(self._held)} of {len(world.peers)} connections of generation {world.generation}",

@@ -23,19 +23,18 @@ class Swap:
         """`sizes`: of the messages, by rank."""
         self._group, self._own, self._sizes, self._tag = group, own, sizes, tag
         self._message = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-        levels = group.levels
-        senders = [peer for peer in group.world.peers if not self._is_direct(peer, sizes[peer])]
-        receivers = [peer for peer in group.world.peers if not self._is_direct(peer, len(own))]
-        if levels is not None:
-            senders, receivers = list(levels.represented_by(levels.rank)), list(levels.deputies.values())
+        if (levels := group.levels) is not None:
+            senders, receivers = levels.represented_by(levels.rank), tuple(levels.deputies.values())
+            direct = levels.mates
+        else:
+            senders = tuple(peer for peer in group.world.peers if not self._is_direct(peer, sizes[peer]))
+            receivers = tuple(peer for peer in group.world.peers if not self._is_direct(peer, len(own)))
+            direct = tuple(peer for peer in group.world.peers if self._is_direct(peer, len(own)))
         self._inbox = {peer: torch.empty(sizes[peer], dtype=torch.uint8) for peer in senders}
         self.works = [group.recv(room, peer, tag) for peer, room in self._inbox.items()]
         self.works += [group.send(self._message, peer, tag) for peer in receivers]
-        for peer in group.world.peers if levels is None else levels.mates:
-            if levels is not None:
-                _send(group.neighbors[peer], own, tag)
-            elif peer not in receivers:
-                group.neighbors[peer].send(own, tag)
+        for peer in direct:
+            _send(group.neighbors[peer], own, tag)
 
     def arrived(self) -> list[bytes]:
         """By rank. Waits for those of neighbors. To be called once."""
@@ -43,7 +42,7 @@ class Swap:
         if self._group.levels is None:
             for peer in self._group.world.peers:
                 if peer not in said:
-                    said[peer] = self._group.neighbors[peer].recv(self._tag)
+                    said[peer] = _recv(self._group.neighbors[peer], self._sizes[peer], self._tag)
         else:
             self._pass_on(said)
         return [said[rank] for rank in range(self._group.world.size)]

@@ -109,6 +109,11 @@ def test_the_same_in_levels(play: Play, at: str, how: str, victim: int) -> None:
         assert each["bits"] == each["expected"]
 
 
+@pytest.mark.parametrize(("off", "has_levels"), [([], True), ([2], False), ([0, 1, 2, 3], False)])
+def test_levels_are_off_for_all_if_they_are_off_for_one(play: Play, off: list[int], has_levels: bool) -> None:
+    assert play(4, "levels off", off=off) == [has_levels] * 4
+
+
 def check_survivors(play: Play, at: str, how: str, *, is_exact: bool, victim: int) -> None:
     told = play(3, "lose one", at=at, how=how, is_exact=is_exact, victim=victim)
     assert told[victim] is None

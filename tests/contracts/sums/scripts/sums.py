@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from everstep import env
 from everstep.engine import buckets, communicator, shared_memory, sockets
 from everstep.engine.backend import Backend
 from everstep.engine.buckets import lay_out, sum_dtype
@@ -330,10 +331,21 @@ def lose_one_of_a_node(rank: Rank, at: str, how: str, victim: int) -> dict[str, 
         return told | worker.told(worker.finish(group))
 
 
+def form_with_levels_off(rank: Rank, off: Sequence[int]) -> bool:
+    """Whether this rank has levels. Two nodes of two; `off`: the ranks that do not want levels."""
+    os.environ[env.LEVELS] = "0" if rank.number in off else "1"
+    with on_node(rank.number // 2):
+        group = rank.form(1)
+    has_levels = group.levels is not None
+    rank.close(group)
+    return has_levels
+
+
 STORIES: Mapping[str, Callable[..., Any]] = {
     "every way": sum_every_way,
     "lose one": lose_one,
     "lose one of a node": lose_one_of_a_node,
+    "levels off": form_with_levels_off,
 }
 
 if __name__ == "__main__":

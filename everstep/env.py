@@ -133,6 +133,12 @@ BACKEND = _variable(
     "How gradients travel between workers: `auto`, `gloo`, or `nccl` ([GPUs](concepts/gpus.md)). `stand-in` runs the "
     "code for GPUs on CPU tensors (for tests)",
 )
+LEVELS = _variable(
+    "LEVELS",
+    "`1`",
+    "`0`: no [levels](scale.md#sums-in-levels); each worker sends its sums to all workers on other nodes. If one "
+    "worker has them off, all have (for comparisons)",
+)
 SET_UP = _variable("SET_UP", _BY_AGENT, "`1`: the job's setup lines have already run")
 
 
@@ -204,6 +210,10 @@ def oci_secrets() -> dict[str, str]:
 
 def backend() -> str:
     return os.environ.get(BACKEND) or "auto"
+
+
+def has_levels() -> bool:
+    return os.environ.get(LEVELS) != "0"
 
 
 def take_set_up() -> bool:

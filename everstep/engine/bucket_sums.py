@@ -45,18 +45,28 @@ def add_in_order(
 ) -> None:
     """Add all partial sums of a slice into `out`, in the order of the tree. Only `out` and scratch memory is written:
     the parts in `scratch`, and more from `take`. Afterward, `scratch` holds what is free again."""
-    for left, right, name in steps[:-1]:
-        into = scratch.pop(left, None)
-        if into is None:
-            into = scratch.pop(right, None)
-        if into is None:
-            into = take(out.numel(), out.dtype)
-        scratch[name] = parts[name] = torch.add(parts[left], parts[right], out=into)
+    add_parts(parts, scratch, steps[:-1], take)
     if steps:
         torch.add(parts[steps[-1].left], parts[steps[-1].right], out=out)
     else:  # one rank contributes everything
         (only,) = parts.values()
         out.copy_(only)
+
+
+def add_parts(
+    parts: dict[TreeNode, Tensor],
+    scratch: dict[TreeNode, Tensor],
+    steps: Sequence[Addition],
+    take: Callable[[int, torch.dtype], Tensor],
+) -> None:
+    """Make these additions; the sums are parts, too, and in `scratch`."""
+    for left, right, name in steps:
+        into = scratch.pop(left, None)
+        if into is None:
+            into = scratch.pop(right, None)
+        if into is None:
+            into = take(parts[left].numel(), parts[left].dtype)
+        scratch[name] = parts[name] = torch.add(parts[left], parts[right], out=into)
 
 
 class Conversation(Protocol):
@@ -68,7 +78,7 @@ class Conversation(Protocol):
     def total(self) -> float:
         """The weight of all leaves; waits for all headers."""
 
-    def send(self, tensor: Tensor, peer: int, tag: int) -> None: ...
+    def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work: ...
 
     def recv(self, tensor: Tensor, peer: int, tag: int) -> dist.Work: ...
 

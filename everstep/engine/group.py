@@ -12,7 +12,6 @@ touches no memory any more."""
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import select
 import socket
@@ -27,8 +26,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroupGloo
 
+from everstep import env
 from everstep.engine import background, sockets
-from everstep.engine.neighbors import SMALL_BYTES, Neighbor, find_neighbors
+from everstep.engine.cards import swap_cards
+from everstep.engine.levels import Levels, Nodes, single
+from everstep.engine.neighbors import Door, Neighbor
+from everstep.engine.swap import Swap
 from everstep.engine.world import World
 from everstep.errors import PeerLost, UsageError
 
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from everstep.engine.device_link import DeviceLink
 
 FORM_S = 10.0  # a small group that is not formed by then is given up
-LARGEST_WORLD = 64  # that was shown to work
+LARGEST_WORLD = 128  # that was shown to work
 KNOCK_S = 1.0  # torch retries for up to twice as long where no one listens, and cannot be interrupted meanwhile
 WAIT_S = 24 * 3600.0  # the coordinator decides which workers are alive, not gloo's timeout
 
@@ -46,19 +49,20 @@ TAG_TRANSFER, TAG_CANARY, TAG_BUCKETS = 5, 9, 1 << 10
 
 T = TypeVar("T")
 
+_GLOO_KEY = "0/{}"  # where gloo keeps a rank's address
 _TRIES = 10
 _listening = threading.Lock()  # groups for the engine, the devices and the script may form at one time
 _PLACE = re.compile(r"\[\S+:\d+\] |NCCL error in: \S+:\d+, |, NCCL version [\d.]+")
 
 
 def form_s(size: int) -> float:
-    """For a group of this size: each member asks rank 0's store, which answers one after the other, for what each
-    other has stored; then all connect to all. On two busy cores, 16 took 2 s, 64 took 13 s, 128 took 50 s."""
-    return FORM_S + size**2 / 100
+    """For a group of this size: all connect to all, and a machine's cores share that work. On two busy cores, 16 took
+    1 s, 64 took 3 to 10 s, 128 took 19 to 31 s (benchmarks/forming.py)."""
+    return FORM_S + size**2 / 250
 
 
 def check_size(size: int) -> None:
-    """All members of a generation are connected to each other, and rank 0's store serves all of them."""
+    """All members of a generation are connected to each other."""
     if size > LARGEST_WORLD:
         raise UsageError(
             f"a generation of {size} workers: none larger than {LARGEST_WORLD} was ever shown to work",
@@ -104,6 +108,7 @@ class Group:
         gloo: ProcessGroupGloo | None,
         held: list[socket.socket],
         neighbors: Mapping[int, Neighbor] | None = None,
+        nodes: Nodes = (),
         address: str = "",
         purpose: str = "",
     ) -> None:
@@ -111,6 +116,8 @@ class Group:
         self.address, self.purpose = address, purpose  # where peers reach this worker, and what it is for
         self._link: DeviceLink | None = None  # between the devices; None: gradients go through the host
         self.neighbors = neighbors or {}  # by rank
+        levels = Levels(nodes, world.rank)
+        self.levels = levels if levels.is_useful else None  # None: each talks to all
         self.gloo = gloo
         self.is_broken = False
         self._has_peer_ended = False  # as far as `watch_peers` looks
@@ -118,7 +125,7 @@ class Group:
         self._held = held
         self._others: list[socket.socket] = []  # connections that end with it
         # A receive per peer that never gets a message, only the news that its connection is over.
-        self._canaries = [self.recv(torch.empty(1, dtype=torch.uint8), peer, TAG_CANARY) for peer in world.peers]
+        self._canaries: list[dist.Work] = []
 
     @classmethod
     def form_in_generation(
@@ -155,21 +162,50 @@ class Group:
     ) -> Group:
         store = generation_store(world, purpose, timeout_s, attempt)
         device, own = _listening_device(address)
-        store.set(f"listener/{world.rank}", json.dumps(own))
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # missing in torch's stub, like send and recv
         options._devices = [device]
         options._threads = 1  # messages only: sent and received by gloo's event loop
         options._timeout = timedelta(seconds=timeout_s)
-        gloo = ProcessGroupGloo(store, world.rank, world.size, options)
-        peers = {tuple(json.loads(store.get(f"listener/{rank}"))) for rank in world.peers}
-        held = sockets.hold(own, peers)
-        if len(held) < len(world.peers):
+        addresses = dist.HashStore()  # gloo would ask rank 0's store for those of all peers, one after the other
+        gloo = ProcessGroupGloo(addresses, world.rank, world.size, options)
+        with Door(world) if has_neighbors else contextlib.nullcontext() as door:
+            mine = addresses.get(_GLOO_KEY.format(world.rank)).hex()
+            cards = swap_cards(store, world, "card", [own, mine, door and door.card, env.has_levels()])
+            for rank in world.peers:
+                addresses.set(_GLOO_KEY.format(rank), bytes.fromhex(cards[rank][1]))  # type: ignore[arg-type]
+            neighbors, nodes = (
+                door.find([card[2] for card in cards], lambda seen: swap_cards(store, world, "seen", seen))
+                if door is not None
+                else ({}, single(world.size))
+            )
+            if not all(card[3] for card in cards):
+                nodes = single(world.size)
+        group = cls(world, gloo, [], neighbors, nodes, address, purpose)
+        try:
+            group._connect_all(own, [tuple(card[0]) for card in cards], attempt)
+        except BaseException:
+            group.close()
+            raise
+        return group
+
+    def _connect_all(
+        self, own: sockets.Endpoint, all_of_them: Sequence[sockets.Endpoint], attempt: GroupForming
+    ) -> None:
+        """gloo connects two ranks when both have used the connection: the one with the higher endpoint to the other.
+        Those that this rank connects to come first, because it waits for none of them to be ready."""
+        world, endpoints = self.world, [sockets.in_order(each) for each in all_of_them]
+        try:
+            for peer in sorted(world.peers, key=lambda rank: (endpoints[rank] > endpoints[world.rank], rank)):
+                if attempt.is_given_up:
+                    raise PeerLost(f"generation {world.generation} was closed", code="generation-closed-forming")
+                self._canaries.append(self.recv(torch.empty(1, dtype=torch.uint8), peer, TAG_CANARY))
+        finally:
+            self._held = sockets.hold(own, {all_of_them[rank] for rank in world.peers})
+        if len(self._held) < len(world.peers):
             raise PeerLost(
-                f"found {len(held)} of {len(world.peers)} connections of generation {world.generation}",
+                f"found {len(self._held)} of {len(world.peers)} connections of generation {world.generation}",
                 code="connections-missing",
             )
-        neighbors = find_neighbors(world, store) if has_neighbors else {}
-        return cls(world, gloo, held, neighbors, address, purpose)
 
     @property
     def link(self) -> DeviceLink | None:
@@ -342,38 +378,6 @@ class Group:
             background.start("everstep-destroy", box.clear)
 
 
-class Swap:
-    """A message to all and one from each, on their way: when `works` have ended they have arrived, or are about to."""
-
-    def __init__(self, group: Group, own: bytes, sizes: Sequence[int], tag: int) -> None:
-        """`sizes`: of the messages, by rank."""
-        self._group, self._own, self._tag = group, own, tag
-        self._message = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-        self._inbox = {
-            peer: torch.empty(sizes[peer], dtype=torch.uint8)
-            for peer in group.world.peers
-            if not self._is_direct(peer, sizes[peer])
-        }
-        self.works = [group.recv(room, peer, tag) for peer, room in self._inbox.items()]
-        for peer in group.world.peers:
-            if self._is_direct(peer, len(own)):
-                group.neighbors[peer].send(own, tag)
-            else:
-                self.works.append(group.send(self._message, peer, tag))
-
-    def arrived(self) -> list[bytes]:
-        """By rank. Waits for those of neighbors."""
-        return [self._from(rank) for rank in range(self._group.world.size)]
-
-    def _from(self, rank: int) -> bytes:
-        if rank == self._group.world.rank:
-            return self._own
-        return bytes(self._inbox[rank].numpy()) if rank in self._inbox else self._group.neighbors[rank].recv(self._tag)
-
-    def _is_direct(self, peer: int, num_bytes: int) -> bool:
-        return peer in self._group.neighbors and num_bytes <= SMALL_BYTES
-
-
 def generation_store(
     world: World, purpose: str, timeout_s: float | None = None, attempt: GroupForming | None = None
 ) -> dist.Store:
@@ -388,12 +392,12 @@ def generation_store(
 
 def _knock(world: World, timeout_s: float, attempt: GroupForming) -> dist.TCPStore:
     """Again and again for a short time: an attempt that is given up must end before the interpreter does."""
-    deadline = time.monotonic() + timeout_s
+    deadline, knock_s = time.monotonic() + timeout_s, min(KNOCK_S * (1 + world.size / 32), timeout_s)
     while True:
         try:
             store = dist.TCPStore(
                 world.store_address, world.store_port, is_master=False, wait_for_workers=False, use_libuv=True,
-                timeout=timedelta(seconds=min(KNOCK_S, timeout_s)),
+                timeout=timedelta(seconds=knock_s),
             )  # fmt: skip
         except dist.DistNetworkError:
             if attempt.is_given_up or time.monotonic() > deadline:
@@ -415,7 +419,7 @@ def _listening_device(address: str) -> tuple[Any, sockets.Endpoint]:
     for _ in range(_TRIES):
         with _listening:
             before = sockets.listeners()
-            device = ProcessGroupGloo.create_device(hostname=address)
+            device = ProcessGroupGloo.create_device(hostname=address, lazy_init=True)
             found = sockets.listeners() - before
         if len(found) == 1:
             return device, found.pop()

@@ -69,9 +69,6 @@ class HostWay:
         self.shelf = Shelf(lambda block: layout.in_buckets(cut(block, layout.shapes)))
         self.staging = _make_staging(layout)
 
-    def attempt(self, task: SumTask) -> HostSum:
-        return HostSum(task, self)
-
 
 class HostSum:
     drain_s = DRAIN_S
@@ -167,9 +164,12 @@ class HostSum:
 
     def _look(self, peer: int, tag: int, bucket: int, owner: int) -> Tensor:
         """The owner's slice of a bucket in a neighbor's memory, as soon as it is shown."""
+        return self._shown(peer, tag)[bucket][self._cuts[bucket][owner] : self._cuts[bucket][owner + 1]]
+
+    def _shown(self, peer: int, tag: int) -> list[Tensor]:
+        """What a neighbor shows, by bucket."""
         neighbor = self._neighbors[peer]
-        tensors = self._way.shelf.look(neighbor.pid, neighbor.recv(tag))
-        return tensors[bucket][self._cuts[bucket][owner] : self._cuts[bucket][owner + 1]]
+        return self._way.shelf.look(neighbor.pid, neighbor.recv(tag))
 
     def _add(self, bucket: int, parts: dict[TreeNode, PartialSum], total: float) -> None:
         """The slice's sum in tree order, divided once. Writes only to scratch: all other memory belongs to someone."""

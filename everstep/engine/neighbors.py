@@ -7,18 +7,18 @@ out when a group is formed, both ways."""
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import socket
 import struct
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from everstep.engine import shared_memory
+from everstep.engine.levels import Nodes, nodes_of
 from everstep.engine.world import World
 from everstep.ipc.local_socket import peer_user
 
@@ -115,46 +115,86 @@ class Neighbor:
             return self._line.recv(SMALL_BYTES + _TAG.size, socket.MSG_DONTWAIT)
 
 
-def find_neighbors(world: World, store: dist.Store) -> dict[int, Neighbor]:
-    """By rank. Each worker shows a block with a secret and a socket, and reports whose it could use."""
-    machine = shared_memory.machine()
-    if not shared_memory.is_available() or machine is None:
-        store.set(f"card/{world.rank}", json.dumps(None))
-        store.set(f"seen/{world.rank}", json.dumps([]))
-        return {}
-    secret = os.urandom(16)
-    block = shared_memory.SharedBlock(len(secret))
-    block.bytes.copy_(torch.frombuffer(bytearray(secret), dtype=torch.uint8))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
-        door.bind(b"\0everstep-" + os.urandom(16).hex().encode())  # in no folder: it goes with the socket
-        door.listen(world.size)
-        door.settimeout(_ANSWER_S)
-        card = [os.getpid(), block.descriptor, secret.hex(), door.getsockname().hex(), machine]
-        store.set(f"card/{world.rank}", json.dumps(card))
-        cards = {rank: card for rank in world.peers if (card := json.loads(store.get(f"card/{rank}"))) is not None}
+class Door:
+    """How neighbors find this worker: a block with a secret, and a socket, both described on its card. A worker on the
+    same machine opens the block and calls at the socket. To be used with `with`, until `find` has returned."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._machine = shared_memory.machine() if shared_memory.is_available() else None
+        self._secret = os.urandom(16)
+        self._socket: socket.socket | None = None
+        self.card: list[Any] | None = None  # None: no neighbors
+        if self._machine is None:
+            return
+        self._block = shared_memory.SharedBlock(len(self._secret))
+        self._block.bytes.copy_(torch.frombuffer(bytearray(self._secret), dtype=torch.uint8))
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.bind(b"\0everstep-" + os.urandom(16).hex().encode())  # in no folder: it goes with the socket
+        self._socket.listen(world.size)
+        self._socket.settimeout(_ANSWER_S)
+        name = self._socket.getsockname().hex()
+        self.card = [os.getpid(), self._block.descriptor, self._secret.hex(), name, self._machine]
+
+    def __enter__(self) -> Door:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+    def find(
+        self, cards: Sequence[list[Any] | None], swap: Callable[[list[int]], Sequence[list[int]]]
+    ) -> tuple[dict[int, Neighbor], Nodes]:
+        """Neighbors by rank, and which ranks share a node. `cards`: of all, by rank; `swap`: tells all which ranks this
+        worker could use, and returns the same of all."""
         lines: dict[int, socket.socket] = {}
-        seen = []
-        for rank, (pid, descriptor, content, name, where) in cards.items():
-            if where != machine:
+        try:
+            seen = self._try_all(cards, lines)
+            # All answers are awaited, also without neighbors: until then the block must be there to be read.
+            answers = swap(seen)
+            mutual = {rank for rank in seen if self._world.rank in answers[rank]}
+            for rank in lines.keys() - mutual:
+                lines.pop(rank).close()
+            self._answer(lines, {rank for rank in mutual if rank > self._world.rank})
+        except BaseException:
+            for line in lines.values():
+                line.close()
+            raise
+        neighbors = {rank: Neighbor(card[0], lines[rank]) for rank in sorted(lines) if (card := cards[rank])}
+        Neighbor.put_together(list(neighbors.values()))
+        return neighbors, nodes_of(answers)
+
+    def _try_all(self, cards: Sequence[list[Any] | None], lines: dict[int, socket.socket]) -> list[int]:
+        seen: list[int] = []
+        for rank, card in enumerate(cards):
+            if rank == self._world.rank or card is None or self._machine is None:
+                continue
+            pid, descriptor, content, name, where = card
+            if where != self._machine:
                 continue  # there this process number is somebody else's
             if not shared_memory.can_open(pid, descriptor, bytes.fromhex(content)):
                 continue
-            if rank < world.rank:  # of two, the later one calls
-                line = _call(bytes.fromhex(name), _HELLO.pack(world.rank, bytes.fromhex(content)))
+            if rank < self._world.rank:  # of two, the later one calls
+                line = _call(bytes.fromhex(name), _HELLO.pack(self._world.rank, bytes.fromhex(content)))
                 if line is None:
                     continue
                 lines[rank] = line
             seen.append(rank)
-        store.set(f"seen/{world.rank}", json.dumps(seen))
-        # All answers are awaited, also without neighbors: until then the block must be there to be read.
-        answers = {rank: json.loads(store.get(f"seen/{rank}")) for rank in world.peers}
-        mutual = {rank for rank in seen if world.rank in answers[rank]}
-        for rank in lines.keys() - mutual:
-            lines.pop(rank).close()
-        lines |= _answer(door, secret, {rank for rank in mutual if rank > world.rank})
-    neighbors = {rank: Neighbor(cards[rank][0], line) for rank, line in lines.items()}
-    Neighbor.put_together(list(neighbors.values()))
-    return neighbors
+        return seen
+
+    def _answer(self, lines: dict[int, socket.socket], expected: set[int]) -> None:
+        """Take the calls of these ranks. They have been made before their ranks said so: no waiting here."""
+        while expected - lines.keys():
+            assert self._socket is not None
+            line, _ = self._socket.accept()
+            line.settimeout(_ANSWER_S)
+            hello = line.recv(_HELLO.size) if peer_user(line) == os.geteuid() else b""
+            rank, shown = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (-1, b"")
+            if rank in expected and shown == self._secret:
+                lines[rank] = line
+            else:
+                line.close()
 
 
 def _call(name: bytes, hello: bytes) -> socket.socket | None:
@@ -173,18 +213,3 @@ def _call(name: bytes, hello: bytes) -> socket.socket | None:
         pass
     line.close()
     return None
-
-
-def _answer(door: socket.socket, secret: bytes, expected: set[int]) -> dict[int, socket.socket]:
-    """The calls of these ranks. They have been made before their ranks said so: no waiting here."""
-    lines: dict[int, socket.socket] = {}
-    while expected - lines.keys():
-        line, _ = door.accept()
-        line.settimeout(_ANSWER_S)
-        hello = line.recv(_HELLO.size) if peer_user(line) == os.geteuid() else b""
-        rank, shown = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (-1, b"")
-        if rank in expected and shown == secret:
-            lines[rank] = line
-        else:
-            line.close()
-    return lines

@@ -14,8 +14,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from everstep.engine.bucket_sums import BucketSums, SumTask
-from everstep.engine.group import TAG_HEADER, TAG_PULSE, Swap, gloo_words
+from everstep.engine.group import TAG_HEADER, TAG_PULSE, gloo_words
 from everstep.engine.pulse import ENDS, Header, Pulse, first_with_weight, header_bytes, pulse_bytes, total_weight
+from everstep.engine.swap import Swap
 from everstep.errors import PeerLost
 
 
@@ -159,9 +160,10 @@ class Reduction:
 
         return collect
 
-    def send(self, tensor: Tensor, peer: int, tag: int) -> None:
+    def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         work = self.task.group.send(tensor, peer, tag)
         self._open[id(work)] = work
+        return work
 
     def recv(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         work = self.task.group.recv(tensor, peer, tag)

@@ -37,6 +37,13 @@ def endpoints(address: str, port: int) -> set[Endpoint]:
     return {(str(name[0]), port) for *_, name in found}
 
 
+def in_order(endpoint: Endpoint) -> tuple[bytes, int]:
+    """As gloo compares two of one family: of each pair, the greater one connects to the other."""
+    address, port = endpoint
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.inet_pton(family, address.split("%")[0]), socket.htons(port)
+
+
 def cut(held: list[socket.socket]) -> None:
     """End the connections for both sides, now. Any operation that waits on them, on either side, gets an error."""
     for sock in held:

@@ -18,8 +18,9 @@ from everstep.engine.bucket_sums import BucketSums, SumTask
 from everstep.engine.buckets import BucketLayout, Flats
 from everstep.engine.device_sum import DeviceWay
 from everstep.engine.group import Group
-from everstep.engine.host_sum import HostWay
+from everstep.engine.host_sum import HostSum, HostWay
 from everstep.engine.leaf_sums import ExactFold, FastFold, Fold, Target
+from everstep.engine.level_sum import LevelSum
 from everstep.engine.mean import divide
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.plan import Plan
@@ -82,7 +83,9 @@ class Sum:
             self._device = self._device or DeviceWay(self.layout, self._parameters)
             return self._device.attempt(task, link)
         self._host = self._host or HostWay(self.layout, self._parameters)
-        return self._host.attempt(task)
+        if (levels := task.group.levels) is not None:
+            return LevelSum(task, self._host, levels)
+        return HostSum(task, self._host)
 
     def ready(self, bucket: int) -> None:
         if self._reduction is not None:

@@ -1,5 +1,6 @@
-"""One contract, three ways to sum a step: over gloo, through the memory of neighbors, and from device to device (with
-gloo in the place of NCCL). Deaths at every operation of the last one."""
+"""One contract, four ways to sum a step: over gloo, through the memory of neighbors, in levels (nodes of neighbors, and
+gloo between them), and from device to device (with gloo in the place of NCCL). Deaths at every operation of the last
+two."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 
 from lab.ranks import Play
 
-WAYS = ("neighbors", "gloo", "device")
+WAYS = ("neighbors", "gloo", "levels in rows", "levels crosswise", "device")
 PLANS = ("in runs", "scattered", "the first brings nothing", "the last brings all")
 SIZES = (1, 2, 3, 4, 5)
 QUICK_S = 5.0  # a sum is given up long before anything runs into a time limit
@@ -92,6 +93,25 @@ def test_a_death_at_any_place_costs_nothing_but_what_the_dead_one_held(play: Pla
 @pytest.mark.parametrize(("at", "how"), places(is_exact=False))
 def test_the_same_for_fast_sums(play: Play, at: str, how: str) -> None:
     check_survivors(play, at, how, is_exact=False, victim=1)
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize("at", ["_post", "_merge", "_finish", "collect", "_pass_on"])
+@pytest.mark.parametrize("victim", [0, 3])
+def test_the_same_in_levels(play: Play, at: str, how: str, victim: int) -> None:
+    told = play(4, "lose one of a node", at=at, how=how, victim=victim)
+    assert told[victim] is None
+    survivors = [each for each in told if each is not None]
+    assert len(survivors) == 3
+    for each in survivors:
+        assert each["after_s"] < QUICK_S
+        assert each["is_unchanged"]
+        assert each["bits"] == each["expected"]
+
+
+@pytest.mark.parametrize(("off", "has_levels"), [([], True), ([2], False), ([0, 1, 2, 3], False)])
+def test_levels_are_off_for_all_if_they_are_off_for_one(play: Play, off: list[int], has_levels: bool) -> None:
+    assert play(4, "levels off", off=off) == [has_levels] * 4
 
 
 def check_survivors(play: Play, at: str, how: str, *, is_exact: bool, victim: int) -> None:

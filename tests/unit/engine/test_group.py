@@ -41,15 +41,16 @@ def test_where_nobody_listens_an_attempt_that_is_given_up_ends_before_the_script
 
 
 def test_the_time_for_forming_grows_with_the_world() -> None:
-    """Measured on two busy cores: 16 workers took 2 s, 64 took 13 s."""
+    """Measured on two busy cores: 64 workers took up to 10 s, 128 up to 31 s."""
     assert FORM_S < form_s(2) < 1.1 * FORM_S
-    assert form_s(64) > 3 * 13
+    assert form_s(64) > 2 * 10
+    assert form_s(128) > 2 * 31
 
 
 def test_a_world_larger_than_was_tried_is_refused_with_the_number() -> None:
     check_size(LARGEST_WORLD)
-    with pytest.raises(UsageError, match="65 workers: none larger than 64"):
-        check_size(65)
+    with pytest.raises(UsageError, match=f"{LARGEST_WORLD + 1} workers: none larger than {LARGEST_WORLD}"):
+        check_size(LARGEST_WORLD + 1)
 
 
 def test_another_jobs_keys_of_the_same_generation_are_not_ours() -> None:
@@ -84,10 +85,10 @@ def test_a_listener_that_another_thread_opens_at_the_same_instant_is_not_taken_f
         """As in a process where NCCL connects meanwhile."""
 
         @staticmethod
-        def create_device(hostname: str) -> Any:
+        def create_device(hostname: str, lazy_init: bool) -> Any:
             if len(opened) < 2:
                 opened.append(socket.create_server((hostname, 0)))
-            return ProcessGroupGloo.create_device(hostname=hostname)
+            return ProcessGroupGloo.create_device(hostname=hostname, lazy_init=lazy_init)
 
     monkeypatch.setattr(group, "ProcessGroupGloo", Busy)
     device, found = group._listening_device("127.0.0.1")

@@ -16,11 +16,19 @@ import torch
 import torch.distributed as dist
 
 from everstep.engine import shared_memory
-from everstep.engine.neighbors import SMALL_BYTES, Neighbor, find_neighbors
+from everstep.engine.cards import swap_cards
+from everstep.engine.levels import Nodes
+from everstep.engine.neighbors import SMALL_BYTES, Door, Neighbor
 from everstep.engine.world import World
 from everstep.ipc.local_socket import pair
 
 WAIT_S = 60.0
+
+
+def find_neighbors(world: World, store: dist.Store) -> tuple[dict[int, Neighbor], Nodes]:
+    with Door(world) as door:
+        cards = swap_cards(store, world, "card", door.card)
+        return door.find(cards, lambda seen: swap_cards(store, world, "seen", seen))
 
 
 @pytest.fixture
@@ -152,8 +160,8 @@ def test_all_on_one_machine_find_each_other(beside: Callable[..., Future[object]
     store = dist.HashStore()
     worlds = [World(generation=1, rank=r, size=size, store_address="", store_port=0) for r in range(size)]
     found = [each.result(WAIT_S) for each in [beside(find_neighbors, world, store) for world in worlds]]
-    assert all(isinstance(neighbors, dict) for neighbors in found)
-    by_rank: list[dict[int, Neighbor]] = found  # type: ignore[assignment]
+    by_rank: list[dict[int, Neighbor]] = [neighbors for neighbors, _ in found]  # type: ignore[misc]
+    assert [nodes for _, nodes in found] == [((0, 1, 2, 3),)] * size  # type: ignore[misc]
     assert [sorted(neighbors) for neighbors in by_rank] == [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]]
     for rank, neighbors in enumerate(by_rank):
         for peer, neighbor in neighbors.items():
@@ -207,9 +215,10 @@ def test_one_on_another_machine_is_not_looked_for_here(beside: Callable[..., Fut
     store = _Elsewhere()
     worlds = [World(generation=1, rank=r, size=3, store_address="", store_port=0) for r in range(3)]
     found = [each.result(WAIT_S) for each in [beside(find_neighbors, world, store) for world in worlds]]
-    assert [sorted(neighbors) for neighbors in found] == [[1], [0], []]  # type: ignore[call-overload]
-    for neighbors in found:
-        for each in neighbors.values():  # type: ignore[attr-defined]
+    assert [sorted(neighbors) for neighbors, _ in found] == [[1], [0], []]  # type: ignore[misc]
+    assert [nodes for _, nodes in found] == [((0, 1), (2,))] * 3  # type: ignore[misc]
+    for neighbors, _ in found:  # type: ignore[misc]
+        for each in neighbors.values():  # type: ignore[has-type]
             each.close()
 
 
@@ -217,8 +226,7 @@ class _Elsewhere(dist.HashStore):
     """As if rank 2 were on another machine, where the same numbers are in use."""
 
     def set(self, key: str, value: str) -> None:
-        card = json.loads(value)
-        super().set(key, json.dumps([*card[:4], "elsewhere"]) if key == "card/2" else value)
+        super().set(key, json.dumps([*json.loads(value)[:4], "elsewhere"]) if key == "card/2" else value)
 
 
 def test_a_stranger_at_the_door_is_sent_away(beside: Callable[..., Future[object]]) -> None:
@@ -231,7 +239,7 @@ def test_a_stranger_at_the_door_is_sent_away(beside: Callable[..., Future[object
         stranger.connect(store.door)
         stranger.send((1).to_bytes(8, "little") + bytes(16))
         second = beside(find_neighbors, worlds[1], store)
-        (mine,), (other,) = (each.result(WAIT_S).values() for each in (first, second))  # type: ignore[attr-defined]
+        (mine,), (other,) = (each.result(WAIT_S)[0].values() for each in (first, second))  # type: ignore[index]
         assert stranger.recv(100) == b""
     mine.send(b"between us", 1)
     assert other.recv(1) == b"between us"

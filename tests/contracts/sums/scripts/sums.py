@@ -7,22 +7,26 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from everstep.engine import buckets, communicator, sockets
+from everstep import env
+from everstep.engine import buckets, communicator, shared_memory, sockets
 from everstep.engine.backend import Backend
 from everstep.engine.buckets import lay_out, sum_dtype
 from everstep.engine.device_link import DeviceLink
 from everstep.engine.group import Group
+from everstep.engine.level_sum import LevelSum
 from everstep.engine.link_trial import try_link
 from everstep.engine.module_buffers import ModuleBuffers
 from everstep.engine.plan import Plan, plan_step
 from everstep.engine.pulse import STEPS, Header, Pulse
 from everstep.engine.reduction import Reduction
 from everstep.engine.step_sum import Sum, Summed
+from everstep.engine.swap import Swap
 from everstep.errors import PeerLost
 from lab.ranks import Rank, serve
 
@@ -173,7 +177,26 @@ def linked(group: Group, *, is_exact: bool) -> Group:
 def ways(rank: Rank, *, is_exact: bool, first: int) -> Iterator[tuple[str, Group]]:
     yield "neighbors", rank.form(first)
     yield "gloo", rank.form(first + 1, has_neighbors=False)
-    yield "device", linked(rank.form(first + 2), is_exact=is_exact)
+    with on_node(rank.number // 2):
+        group = rank.form(first + 2)
+        assert (group.levels is not None) == (rank.size > 2)
+        yield "levels in rows", group
+    with on_node(rank.number % 2):
+        group = rank.form(first + 3)
+        assert (group.levels is not None) == (rank.size > 2)
+        yield "levels crosswise", group
+    yield "device", linked(rank.form(first + 4), is_exact=is_exact)
+
+
+@contextmanager
+def on_node(number: int) -> Iterator[None]:
+    """As if this rank were there: it has no neighbors elsewhere."""
+    machine = shared_memory.machine
+    shared_memory.machine = lambda: f"node {number}"
+    try:
+        yield
+    finally:
+        shared_memory.machine = machine
 
 
 def sum_every_way(rank: Rank) -> dict[str, Any]:
@@ -271,7 +294,59 @@ def lose_one(rank: Rank, at: str, how: str, *, is_exact: bool, victim: int = 1) 
     return told
 
 
-STORIES: Mapping[str, Callable[..., Any]] = {"every way": sum_every_way, "lose one": lose_one}
+def lose_one_of_a_node(rank: Rank, at: str, how: str, victim: int) -> dict[str, Any]:
+    """Two nodes of two sum in levels; one is lost on the way, and the others sum again without it. Once its pulse is
+    out, some have the result already, and the others would get it from them."""
+    worker, everyone = Worker(rank, is_exact=True, model=Mixed(FEW)), (0, 1, 2, 3)
+    plan = plan_step(num_micro_batches=NUM_LEAVES, size=4)
+    worker.compute(plan.micro_batches(rank.number))
+    before = worker.brought
+    with on_node(rank.number // 2):
+        group = rank.form(1)
+        rank.when_lost(everyone, lambda: worker.sum.abort(1))
+        if rank.number == victim:
+            setattr(Swap if at == "_pass_on" else LevelSum, at, lambda *_: die(how))
+        told: dict[str, Any] = {"after_s": 0.0, "expected": digest(expected(worker.parameters))}
+        try:
+            worker.launch(group, plan)
+            summed = worker.finish(group)
+            assert at == "collect"
+        except PeerLost:
+            told["after_s"] = time.monotonic() - rank.lost_at if rank.lost_at else 0.0
+            summed = None
+        rank.await_closed()
+        told["is_unchanged"] = before == worker.brought
+        if summed is not None:
+            return told | worker.told(summed)
+        worker.sum.drop()
+        group.close()
+        if at == "collect":
+            return told | {"bits": told["expected"]}
+        left = tuple(number for number in everyone if number != victim)
+        plan = plan_step(num_micro_batches=NUM_LEAVES, size=3, held=[plan.micro_batches(number) for number in left])
+        worker.compute(plan.todo[left.index(rank.number)])
+        group = rank.form(2, left)
+        assert group.levels is not None
+        worker.launch(group, plan)
+        return told | worker.told(worker.finish(group))
+
+
+def form_with_levels_off(rank: Rank, off: Sequence[int]) -> bool:
+    """Whether this rank has levels. Two nodes of two; `off`: the ranks that do not want levels."""
+    os.environ[env.LEVELS] = "0" if rank.number in off else "1"
+    with on_node(rank.number // 2):
+        group = rank.form(1)
+    has_levels = group.levels is not None
+    rank.close(group)
+    return has_levels
+
+
+STORIES: Mapping[str, Callable[..., Any]] = {
+    "every way": sum_every_way,
+    "lose one": lose_one,
+    "lose one of a node": lose_one_of_a_node,
+    "levels off": form_with_levels_off,
+}
 
 if __name__ == "__main__":
     serve(STORIES)

@@ -1,0 +1,81 @@
+"""Who talks to whom when sums and small messages go in levels: inside a node by shared memory, between nodes once.
+
+What a rank has for another node goes to one member there, its deputy: the one with the same place in its node. The
+deputy passes it on to the members of its node. What a node has for a rank comes from the same deputy. So two nodes
+exchange each byte once, over as many connections as they have members. All ranks compute the same. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+Nodes = tuple[tuple[int, ...], ...]  # the ranks of each node
+
+
+def single(size: int) -> Nodes:
+    """Each rank has a node of its own."""
+    return tuple((rank,) for rank in range(size))
+
+
+def nodes_of(seen: Sequence[Sequence[int]]) -> Nodes:
+    """In order of their first ranks; `seen`: by rank, whose memory it can read. A node's members all read each other's,
+    so a worker that only some of them see has a node of its own."""
+    nodes: list[list[int]] = []
+    for rank, others in enumerate(seen):
+        for node in nodes:
+            if all(other in others and rank in seen[other] for other in node):
+                node.append(rank)
+                break
+        else:
+            nodes.append([rank])
+    return tuple(tuple(node) for node in nodes)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """As one rank sees them."""
+
+    nodes: Nodes
+    rank: int
+    _places: dict[int, tuple[int, int]] = field(init=False, repr=False, default_factory=dict)  # node and place in it
+
+    def __post_init__(self) -> None:
+        for number, node in enumerate(self.nodes):
+            self._places.update({rank: (number, place) for place, rank in enumerate(node)})
+
+    @property
+    def is_useful(self) -> bool:
+        """Several nodes, and one of them with several members."""
+        return 1 < len(self.nodes) < len(self._places)
+
+    @property
+    def node(self) -> int:
+        return self._places[self.rank][0]
+
+    @cached_property
+    def mates(self) -> tuple[int, ...]:
+        """The other members of this node."""
+        return tuple(rank for rank in self.nodes[self.node] if rank != self.rank)
+
+    def deputy(self, rank: int, node: int) -> int:
+        """The member of another node that represents a rank there."""
+        members = self.nodes[node]
+        return members[self._places[rank][1] % len(members)]
+
+    @cached_property
+    def deputies(self) -> dict[int, int]:
+        """Those of this rank, by node."""
+        return {node: self.deputy(self.rank, node) for node in range(len(self.nodes)) if node != self.node}
+
+    def represented_by(self, member: int) -> tuple[int, ...]:
+        """The ranks of other nodes for which a member of this node is the deputy."""
+        return self._wards[member]
+
+    @cached_property
+    def _wards(self) -> dict[int, tuple[int, ...]]:
+        wards: dict[int, list[int]] = {member: [] for member in self.nodes[self.node]}
+        for rank in sorted(self._places):
+            if self._places[rank][0] != self.node:
+                wards[self.deputy(rank, self.node)].append(rank)
+        return {member: tuple(ranks) for member, ranks in wards.items()}

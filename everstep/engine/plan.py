@@ -1,4 +1,4 @@
-"""Which worker computes which micro-batches of a step (pure), and how long workers take for one.
+"""Which worker computes which micro-batches of a step (pure).
 
 A global batch is always the same `num_micro_batches` micro-batches, whatever the number of workers. Micro-batches that
 a survivor has computed before a peer died stay where they are; only the missing ones are dealt out."""
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from time import monotonic
 
+from everstep.engine.dealing import equal_shares
 from everstep.errors import UsageError
 
 
@@ -38,11 +38,11 @@ def plan_step(
     num_micro_batches: int,
     size: int,
     held: Sequence[Sequence[int]] | None = None,
-    micro_batch_s: Sequence[float] = (),
+    shares: Sequence[int] = (),
 ) -> Plan:
     """Contiguous runs of micro-batches; after a loss, missing micro-batches go to those with the fewest.
 
-    micro_batch_s: by rank, how long it takes for a micro-batch: the quick ones then get more of them."""
+    shares: by rank, how many it gets where nothing is held; equal ones by default (dealing.py)."""
     if not 1 <= size <= num_micro_batches:
         raise UsageError(
             f"{size} workers cannot share {num_micro_batches} micro-batches: each needs at least one",
@@ -55,20 +55,10 @@ def plan_step(
         raise UsageError(f"a micro-batch is held twice: {kept}", code="micro-batch-held-twice")
     missing = [micro_batch for micro_batch in range(num_micro_batches) if micro_batch not in set(taken)]
     if not taken:
-        cuts = [rank * num_micro_batches // size for rank in range(size + 1)]
-        if micro_batch_s and all(micro_batch_s):
-            cuts = [0, *accumulate(_shares(num_micro_batches, micro_batch_s))]
+        cuts = [0, *accumulate(shares or equal_shares(num_micro_batches, size))]
         runs = tuple(tuple(range(start, stop)) for start, stop in pairwise(cuts))
         return Plan(held=kept, todo=runs)
     return Plan(held=kept, todo=_deal(kept, missing))
-
-
-def _shares(num_micro_batches: int, micro_batch_s: Sequence[float]) -> list[int]:
-    """How many micro-batches each gets so that the last one ends as early as possible: at least one each."""
-    shares = [1] * len(micro_batch_s)
-    for _ in range(num_micro_batches - len(micro_batch_s)):
-        shares[min(range(len(micro_batch_s)), key=lambda rank: ((shares[rank] + 1) * micro_batch_s[rank], rank))] += 1
-    return shares
 
 
 def _deal(kept: Sequence[Sequence[int]], missing: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -92,24 +82,3 @@ def _fill(loads: list[int], is_preferred: list[bool], amount: int) -> list[int]:
         now[lowest] += 1
         given[lowest] += 1
     return given
-
-
-class MicroBatchPace:
-    """How long workers of one generation take for a micro-batch, data and all, as far as they do not wait for each
-    other."""
-
-    def __init__(self) -> None:
-        self.micro_batch_s = 0.0  # this worker's; 0: not known yet
-        self.of_all: tuple[float, ...] = ()  # by rank, as of the last commit
-        self._since: float | None = monotonic()  # the last commit, or the generation's beginning
-
-    def micro_batches_done(self, number: int) -> None:
-        """All of this worker's micro-batches of a step, and now it waits."""
-        if self._since is not None and number:
-            newest = (monotonic() - self._since) / number
-            self.micro_batch_s = 0.5 * self.micro_batch_s + 0.5 * newest if self.micro_batch_s else newest
-            self._since = None
-
-    def committed(self, of_all: tuple[float, ...]) -> None:
-        self.of_all = of_all
-        self._since = monotonic()

@@ -121,11 +121,11 @@ def test_an_exception_that_the_script_catches_loses_and_repeats_no_record(where:
 
 def test_a_slow_worker_does_less() -> None:
     """Four workers, one ten times slower: batches are shared out by pace."""
-    args = ("--records", 1664, "--epochs", 1, "--batch-s", 0.04, "--slow", "w1:10", "--global-batches", 13)
+    args = ("--records", 3328, "--epochs", 1, "--batch-s", 0.02, "--slow", "w1:10", "--global-batches", 13)
     with Stage(*args, script=SCRIPT, workers=4) as cluster:
         result = cluster.finish()
-    audit((result, END), records=1664, epochs=1)
-    num_batches = 1664 // 8
+    audit((result, END), records=3328, epochs=1)
+    num_batches = 3328 // 8
     done = Counter(event["worker"] for event in result.events("batch.begun"))
     assert done["w1"] < num_batches / 4 / 2, done
     assert len(result.events("step.committed", worker="w0")) >= num_batches // 13

@@ -16,6 +16,8 @@ from everstep.events import emit
 
 log = logging.getLogger("everstep")
 
+SURE_AFTER = 5  # steps in a row, before a worker is called slow, or no longer so
+
 
 class Balance:
     def __init__(self) -> None:
@@ -75,7 +77,7 @@ class Stragglers:
             is_slow = worker in self._slow
             is_news = 0 < factor < RECOVERED if is_slow else factor >= SLOW
             self._num_steps[worker] = self._num_steps.get(worker, 0) + 1 if is_news else 0
-            if self._num_steps[worker] >= WINDOW:
+            if self._num_steps[worker] >= SURE_AFTER:
                 self._num_steps[worker] = 0
                 self._slow ^= {worker}
                 changed.append((worker, factor))

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-WINDOW = 5  # steps that a median is taken over …
+WINDOW = 10  # steps that a median is taken over …
 LEAST_STEPS = 3  # … and how many it takes at least
 
 
@@ -26,7 +26,7 @@ class HostClock:
 
 
 class DeviceClock(HostClock):
-    """A GPU works while the host goes on, so its own times count. They are read later, without waiting."""
+    """A GPU works while the host continues, so its own times count. They are read later, without waiting."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.engine.balance import Balance, Stragglers
+from everstep.engine.balance import SURE_AFTER, Balance, Stragglers
 from everstep.engine.dealing import decide_deal, equal_shares, shares_by_speed, slowness
 from everstep.engine.pace import LEAST_STEPS, WINDOW, HostClock, MicroBatchPace
 from everstep.engine.pulse import Pulse, decide_pulse
@@ -155,7 +155,7 @@ def test_where_each_worker_has_the_same_number_nothing_is_dealt() -> None:
 def test_a_slow_worker_is_named_once_and_once_more_when_it_has_recovered() -> None:
     stragglers = Stragglers()
     slow, even = {"w0": 0.1, "w1": 0.1, "w2": 0.21}, {"w0": 0.1, "w1": 0.1, "w2": 0.11}
-    assert [stragglers.hear(slow) for _ in range(WINDOW - 1)] == [[]] * (WINDOW - 1)
+    assert [stragglers.hear(slow) for _ in range(SURE_AFTER - 1)] == [[]] * (SURE_AFTER - 1)
     ((worker, factor),) = stragglers.hear(slow)
     assert (worker, factor) == ("w2", pytest.approx(2.1))
     assert [stragglers.hear(slow) for _ in range(50)] == [[]] * 50
@@ -166,7 +166,7 @@ def test_a_slow_worker_is_named_once_and_once_more_when_it_has_recovered() -> No
 def test_a_short_hiccup_names_no_worker() -> None:
     stragglers = Stragglers()
     for number in range(50):
-        assert stragglers.hear({"w0": 0.1, "w1": 0.3 if number % WINDOW else 0.1}) == []
+        assert stragglers.hear({"w0": 0.1, "w1": 0.3 if number % SURE_AFTER else 0.1}) == []
 
 
 def test_a_worker_is_compared_with_the_others_even_where_there_is_one() -> None:

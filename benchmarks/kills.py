@@ -101,7 +101,7 @@ def undisturbed_step_s(args: Sequence[str], num_workers: int) -> float:
 
 
 def overhead_s(taken_s: float, phase_s: float, smaller_step_s: float) -> float:
-    """Of a kill so long after the step began: survivors had worked on the step since then, but at most on their own
+    """Of a kill `phase_s` after the step began: survivors had worked on the step since then, but at most on their own
     micro-batches. The dead worker's could not be begun before the kill."""
     return taken_s - (smaller_step_s - min(phase_s, STEP_S))
 

@@ -73,10 +73,11 @@ class Stragglers:
         """Whose state has changed with this step, and its factor now."""
         changed = []
         self._slow &= micro_batch_s.keys()
+        self._num_steps = {worker: self._num_steps.get(worker, 0) for worker in micro_batch_s}
         for worker, factor in slowness(micro_batch_s).items():
             is_slow = worker in self._slow
             is_news = 0 < factor < RECOVERED if is_slow else factor >= SLOW
-            self._num_steps[worker] = self._num_steps.get(worker, 0) + 1 if is_news else 0
+            self._num_steps[worker] = self._num_steps[worker] + 1 if is_news else 0
             if self._num_steps[worker] >= SURE_AFTER:
                 self._num_steps[worker] = 0
                 self._slow ^= {worker}

@@ -7,12 +7,11 @@ sums to send."""
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from statistics import median
-
-from everstep.engine.tree import cover
+from statistics import fmean, median
 
 LEAST_GAIN = 0.1  # of a step
 LEAST_GAIN_S = 0.002  # times below that are noise
@@ -64,7 +63,17 @@ def _num_sums(shares: Sequence[int], is_exact: bool) -> int:
     if not is_exact:
         return len(shares)
     cuts = [0, *accumulate(shares)]
-    return sum(len(cover(range(start, stop), cuts[-1])) for start, stop in pairwise(cuts))
+    return sum(num_nodes(start, stop, cuts[-1]) for start, stop in pairwise(cuts))
+
+
+def num_nodes(start: int, stop: int, num_leaves: int) -> int:
+    """len(cover(range(start, stop), num_leaves)) in a few steps: with thousands of workers, that would take long."""
+    found, end = 0, num_leaves  # nodes of this level
+    while start < stop and end > 1:
+        is_last = stop == end  # a node without a sibling is its own parent
+        found += (start & 1) + (stop & 1 and not is_last)
+        start, stop, end = (start + 1) >> 1, (stop + is_last) >> 1, (end + 1) >> 1
+    return found + (start < stop)
 
 
 def _candidates(num_micro_batches: int, paces: Sequence[float]) -> Iterator[tuple[int, ...]]:
@@ -90,9 +99,15 @@ def shares_by_speed(number: int, paces: Sequence[float]) -> tuple[int, ...]:
 
 def slowness(micro_batch_s: Mapping[str, float]) -> dict[str, float]:
     """By worker: how many times as long as the median of the others it takes. 0: not known, or not worth a word."""
-    found = {}
+    found, known = dict.fromkeys(micro_batch_s, 0.0), sorted(each for each in micro_batch_s.values() if each > 0)
     for worker, own_s in micro_batch_s.items():
-        others = [each for name, each in micro_batch_s.items() if name != worker and each > 0]
-        usual = median(others) if others and own_s > 0 else 0.0
-        found[worker] = own_s / usual if usual and abs(own_s - usual) >= LEAST_GAIN_S else float(bool(usual))
+        if own_s > 0 and len(known) > 1:
+            usual = _median_of_others(known, bisect_left(known, own_s))
+            found[worker] = own_s / usual if abs(own_s - usual) >= LEAST_GAIN_S else 1.0
     return found
+
+
+def _median_of_others(ordered: Sequence[float], own: int) -> float:
+    """Without a copy for each worker: there may be thousands, in each step."""
+    places = {(len(ordered) - 2) // 2, (len(ordered) - 1) // 2}  # of the others, in order
+    return fmean(ordered[place + (place >= own)] for place in places)

@@ -37,7 +37,7 @@ class DeviceClock(HostClock):
         return event
 
     def between_s(self, first: Any, second: Any) -> float | None:
-        return first.elapsed_time(second) / 1000 if second.query() else None
+        return first.elapsed_time(second) / 1000 if first.query() and second.query() else None
 
 
 def clock_of(device: torch.device) -> HostClock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise, product
+from statistics import median
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.engine.balance import SURE_AFTER, Balance, Stragglers
-from everstep.engine.dealing import decide_deal, equal_shares, shares_by_speed, slowness
+from everstep.engine.dealing import decide_deal, equal_shares, num_nodes, shares_by_speed, slowness
 from everstep.engine.pace import LEAST_STEPS, WINDOW, HostClock, MicroBatchPace
 from everstep.engine.pulse import Pulse, decide_pulse
+from everstep.engine.tree import cover
 from everstep.engine.world import World
 
 SLOW_LAST = (0.1, 0.1, 0.1, 0.2)
@@ -50,6 +52,13 @@ def test_after_a_change_the_same_speeds_change_nothing_more(
     if deal is not None:
         settled_sum_s = deal.step_s - max(s * p for s, p in zip(deal.shares, paces, strict=True))
         assert decide_deal(deal.shares, paces, max(0.0, settled_sum_s), is_exact=is_exact) is None
+
+
+@given(st.integers(1, 70), st.data())
+def test_sums_of_a_run_are_counted_as_the_tree_has_them(num_leaves: int, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, num_leaves - 1))
+    stop = data.draw(st.integers(start + 1, num_leaves))
+    assert num_nodes(start, stop, num_leaves) == len(cover(range(start, stop), num_leaves))
 
 
 def test_where_sums_take_the_time_runs_stay_on_the_joints_of_the_tree() -> None:
@@ -167,6 +176,14 @@ def test_a_short_hiccup_names_no_worker() -> None:
     stragglers = Stragglers()
     for number in range(50):
         assert stragglers.hear({"w0": 0.1, "w1": 0.3 if number % SURE_AFTER else 0.1}) == []
+
+
+@given(st.lists(st.floats(0.01, 10.0), min_size=2, max_size=9))
+def test_a_workers_factor_is_over_the_median_of_the_others(paces: list[float]) -> None:
+    found = slowness({f"w{rank}": pace for rank, pace in enumerate(paces)})
+    for rank, pace in enumerate(paces):
+        usual = median(paces[:rank] + paces[rank + 1 :])
+        assert found[f"w{rank}"] == pytest.approx(pace / usual) or abs(pace - usual) < 0.0021
 
 
 def test_a_worker_is_compared_with_the_others_even_where_there_is_one() -> None:

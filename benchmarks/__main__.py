@@ -8,7 +8,7 @@ from pathlib import Path
 
 NAMES = (
     "recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "leases", "join",
-    "sampler", "loader", "controller", "checkpoint", "trainer", "submit",
+    "sampler", "loader", "controller", "stragglers", "footprint", "checkpoint", "trainer", "submit",
 )  # fmt: skip
 
 

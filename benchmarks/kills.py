@@ -14,8 +14,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from subprocess import DEVNULL
+from typing import Any
 
 from benchmarks.jobs import (
     SCRIPTS,
@@ -47,6 +49,7 @@ class Taken:
     full: list[float] = field(default_factory=list)  # to the first commit with a replacement, without its script's part
     script: list[float] = field(default_factory=list)  # which is its imports and the building of its model
     sums: list[float] = field(default_factory=list)  # of undisturbed steps of as many workers as survive
+    overheads: list[float] = field(default_factory=list)  # to the next step, without the work that was left
     hung: int = 0
 
     def extend(self, more: Taken) -> None:
@@ -55,7 +58,7 @@ class Taken:
         self.hung += more.hung
 
     def _lists(self) -> tuple[list[float], ...]:
-        return self.survivors, self.full, self.script, self.sums
+        return self.survivors, self.full, self.script, self.sums, self.overheads
 
 
 def median(taken: Sequence[float]) -> float | None:
@@ -66,9 +69,16 @@ def median(taken: Sequence[float]) -> float | None:
 
 
 def everstep_kills(
-    taken: Taken, kills: int, args: Sequence[str], *, env: Mapping[str, str] | None = None, times_sums: bool = False
+    taken: Taken,
+    kills: int,
+    args: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    times_sums: bool = False,
+    smaller_step_s: float | None = None,
 ) -> None:
-    """`times_sums`: the fourth worker joins after the first three have summed undisturbed."""
+    """`times_sums`: the fourth worker joins after the first three have summed undisturbed.
+    `smaller_step_s`: `undisturbed_step_s` with one worker less, for `overheads`."""
     first = WORKERS - 1 if times_sums else WORKERS
     script = SCRIPTS / "everstep_job.py"
     with Cluster(script, args, workers=first, env=env, max_restarts=10_000) as cluster:
@@ -78,7 +88,30 @@ def everstep_kills(
             step_s += statistics.median(taken.sums)
             cluster.add()
         for _ in range(kills):
-            _kill_one(taken, cluster, step_s)
+            _kill_one(taken, cluster, step_s, smaller_step_s)
+
+
+def undisturbed_step_s(args: Sequence[str], num_workers: int) -> float:
+    """The median step of a job with this many workers, on the same micro-batches."""
+    with Cluster(SCRIPTS / "everstep_job.py", args, workers=num_workers) as cluster:
+        if not until(lambda: len(_commits(cluster, size=num_workers)) > SUMS_BEFORE + SUMS, READY_S):
+            raise SystemExit(f"{num_workers} workers did not commit {SUMS_BEFORE + SUMS} steps in {READY_S:.0f} s")
+        times = list(_commits(cluster, size=num_workers).values())[SUMS_BEFORE:]
+    return statistics.median(after - before for before, after in pairwise(times))
+
+
+def overhead_s(taken_s: float, phase_s: float, smaller_step_s: float) -> float:
+    """Of a kill `phase_s` after the step began: survivors had worked on the step since then, but at most on their own
+    micro-batches. The dead worker's could not be begun before the kill."""
+    return taken_s - (smaller_step_s - min(phase_s, STEP_S))
+
+
+def _commits(cluster: Cluster, **facts: Any) -> dict[int, float]:
+    """By step: when the first worker committed it."""
+    found: dict[int, float] = {}
+    for event in cluster.events("step.committed", **facts):
+        found.setdefault(event["step"], event["t"])
+    return found
 
 
 def _undisturbed_sums(cluster: Cluster, size: int) -> list[float]:
@@ -95,7 +128,7 @@ def _undisturbed_sums(cluster: Cluster, size: int) -> list[float]:
     return whole()[SUMS_BEFORE:]
 
 
-def _kill_one(taken: Taken, cluster: Cluster, step_s: float) -> None:
+def _kill_one(taken: Taken, cluster: Cluster, step_s: float, smaller_step_s: float | None) -> None:
     full = full_generation(cluster, WORKERS)
     wait_for_random_phase(step_s)
     killed = time.monotonic()
@@ -106,6 +139,9 @@ def _kill_one(taken: Taken, cluster: Cluster, step_s: float) -> None:
         return
     # Without a generation in between, the replacement joined before the survivors had redone the step.
     taken.survivors.append(cluster.events("step.committed", **after)[0]["t"] - killed)
+    if smaller_step_s is not None:
+        begun = max(_commits(cluster, generation=full, t=lambda t: t < killed).values())
+        taken.overheads.append(overhead_s(taken.survivors[-1], killed - begun, smaller_step_s))
     if not until(lambda: bool(cluster.events("step.committed", size=WORKERS, **after)), HUNG_S):
         taken.hung += 1
         return

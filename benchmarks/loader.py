@@ -56,6 +56,7 @@ class Plan:
 
     def regroup(self, generation: int, size: int, rank: int) -> None:
         self.world = World(generation=generation, rank=rank, size=size)
+        self.dealt = (generation, 0)
         self.run = self.todo = plan_step(num_micro_batches=MICRO_BATCHES, size=size).todo[rank]
 
     def next_micro_batch(self) -> MicroBatch:

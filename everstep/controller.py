@@ -81,7 +81,6 @@ class AllReduceController:
             num_micro_batches=global_batch_num_per_step,
             micro_batches_per_worker=None if is_global else backward_passes_per_step,
             reduce="fast",
-            is_balanced=is_global,
             counts_empty_steps=False,
         )
         self._engine.work.configure(settings, _ControllerData(self))

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from everstep import env, events
+from everstep.doctor import world_needs
 from everstep.job_file.fields import Section, blocks_in
 from everstep.job_file.quantity import format_seconds
 from everstep.job_file.schema import Job
@@ -92,8 +93,13 @@ def event_rows(_: Any) -> Iterator[str]:
     yield from events.markdown().splitlines()
 
 
+def need_rows(_: Any) -> Iterator[str]:
+    yield from world_needs.markdown().splitlines()
+
+
 PAGES: dict[Path, dict[str, Rows]] = {
     DOCS / "configuration.md": {"policy": policy_rows, "variables": variable_rows},
+    DOCS / "doctor.md": {"needs": need_rows},
     DOCS / "job_file.md": {"keys": key_rows, "platforms": platform_rows},
     DOCS / "protocol.md": {"operations": operation_rows},
     DOCS / "testing.md": {"events": event_rows},

@@ -58,11 +58,11 @@ def doctor(options: DoctorOptions) -> int:
 
 
 def _look_here(options: DoctorOptions) -> list[Finding]:
-    endpoint, url, has_peers = options.rendezvous.endpoint, options.coordinator, options.nodes.max > 1
+    endpoint, url, num_nodes = options.rendezvous.endpoint, options.coordinator, options.nodes.max
     if url is None:
-        return judge_here(gather(options.log_dir, endpoint=endpoint), has_peers=has_peers)
+        return judge_here(gather(options.log_dir, endpoint=endpoint), num_nodes=num_nodes)
     with closing(Coordinator(url, find_token(options.token_file), options.job or "doctor")) as coordinator:
-        return judge_here(gather(options.log_dir, endpoint=endpoint, coordinator=coordinator), has_peers=has_peers)
+        return judge_here(gather(options.log_dir, endpoint=endpoint, coordinator=coordinator), num_nodes=num_nodes)
 
 
 def _probe(options: DoctorOptions) -> Probed:

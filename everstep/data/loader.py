@@ -229,7 +229,7 @@ class DataLoader(data.DataLoader[Any]):
                 if position.epoch != epoch and not micro_batch.is_rehearsal:
                     break
                 key = BatchKey(position.epoch, position.samples, micro_batch.index)
-                batch = reader.get(key, engine.world.generation, lambda: self._schedule(engine, order))
+                batch = reader.get(key, engine.dealt, lambda: self._schedule(engine, order))
                 seed_everything(
                     sample_seed(self._seed, key.epoch, -1 - order.span(key.position, key.micro_batch).start)
                 )

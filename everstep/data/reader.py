@@ -88,12 +88,12 @@ class MicroBatchReader:
         self._source = source
         self._requests = requests
         self._iterator: Iterator[Any] | None = None
-        self._generation = -1
+        self._dealt = (-1, 0)
 
-    def get(self, wanted: BatchKey, generation: int, make_schedule: Callable[[], Schedule]) -> Any:
+    def get(self, wanted: BatchKey, dealt: tuple[int, int], make_schedule: Callable[[], Schedule]) -> Any:
         requests = self._requests
-        if generation != self._generation or not requests.is_coming(wanted):
-            self._generation = generation
+        if dealt != self._dealt or not requests.is_coming(wanted):
+            self._dealt = dealt
             requests.follow(make_schedule(), wanted)
         while wanted not in requests.kept:
             key, batch = self._receive()

@@ -21,6 +21,7 @@ from typing import IO, TypeVar
 
 from everstep import addresses, env
 from everstep.client.calls import Coordinator
+from everstep.doctor.limits import memory_left, threads_left
 from everstep.errors import EverstepError
 from everstep.launcher.endpoint import Endpoint
 from everstep.launcher.machine import count_cpus, count_gpus
@@ -78,6 +79,8 @@ class Facts:
     disk_bytes: int | None  # free
     max_files: int
     max_files_hard: int
+    threads_left: int | None = None  # further ones that may be started; None: no limit
+    memory_bytes: int | None = None  # free; None: unknown
     port: Port | None = None  # if an endpoint was named
     clock_s: float | None = None  # how far the coordinator's clock is ahead of this machine's
     coordinator_problem: str = ""
@@ -112,6 +115,8 @@ def gather(
         disk_bytes=_free(log_dir),
         max_files=soft,
         max_files_hard=hard,
+        threads_left=threads_left(),
+        memory_bytes=memory_left(),
         port=None if endpoint is None else _port(endpoint),
         clock_s=clock_s,
         coordinator_problem=problem.message if problem else "",

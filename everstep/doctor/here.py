@@ -7,6 +7,7 @@ import re
 
 from everstep.doctor.facts import Facts
 from everstep.doctor.finding import Finding, error, ok, warning
+from everstep.doctor.world_needs import FILES, MEMORY_BYTES, SHARE, THREADS
 
 LEAST_TORCH = (2, 11)
 LEAST_SHM_BYTES = 1 << 30
@@ -16,13 +17,16 @@ LEAST_PORTS = 5000
 SKEW_S, BAD_SKEW_S = 1.0, 60.0
 
 
-def judge_here(facts: Facts, *, has_peers: bool = False) -> list[Finding]:
-    """`has_peers`: whether other nodes must reach this one by name."""
+def judge_here(facts: Facts, *, num_nodes: int = 1) -> list[Finding]:
+    """`num_nodes`: of the job to come, each with a worker for each GPU, or with one."""
+    num_here = max(1, facts.num_gpus)
     findings = [
         ok("python", facts.python),
-        *(check(facts) for check in (_torch, _devices, _shm, _disk, _files, _ports)),
+        *(check(facts) for check in (_torch, _devices, _shm, _disk)),
+        *(check(facts, num_here, num_here * num_nodes) for check in (_files, _threads, _memory)),
+        _ports(facts),
     ]
-    findings.append(_names(facts, has_peers=has_peers))
+    findings.append(_names(facts, has_peers=num_nodes > 1))
     if facts.port is not None:
         findings.append(_endpoint(facts))
     if facts.clock_s is not None or facts.coordinator_problem:
@@ -86,15 +90,45 @@ def _disk(facts: Facts) -> Finding:
     return warning("disk", text, hint) if facts.disk_bytes < FEW_DISK_BYTES else ok("disk", text)
 
 
-def _files(facts: Facts) -> Finding:
-    unlimited = facts.max_files < 0
-    text = "no limit" if unlimited else f"{facts.max_files} open files (ulimit -n)"
-    if unlimited or facts.max_files >= LEAST_FILES:
+def _files(facts: Facts, num_here: int, world_size: int) -> Finding:
+    if facts.max_files < 0:
+        return ok("open files", "no limit")
+    largest = FILES.largest_world(facts.max_files)
+    text = f"{facts.max_files} open files (ulimit -n), enough for a world of {largest:.0f} workers"
+    reason = "data loaders need many" if largest >= world_size else _needs(FILES.at(world_size), "files", world_size)
+    if largest >= world_size and facts.max_files >= LEAST_FILES:
         return ok("open files", text)
     can_raise = facts.max_files_hard < 0 or facts.max_files_hard >= GOOD_FILES
     wanted = GOOD_FILES if can_raise else facts.max_files_hard
     more = "" if can_raise else "; more than that, an administrator sets in /etc/security/limits.conf"
-    return warning("open files", text, f"data loaders need many: ulimit -n {wanted} before the start{more}")
+    return warning("open files", text, f"{reason}: ulimit -n {wanted} before the start{more}")
+
+
+def _threads(facts: Facts, num_here: int, world_size: int) -> Finding:
+    if facts.threads_left is None:
+        return ok("threads", "no limit")
+    need, enough = THREADS.at(world_size), SHARE * facts.threads_left
+    free = f"{facts.threads_left} more processes and threads (ulimit -u, pids.max)"
+    text = f"{free}, enough for {enough // need:.0f} workers here"
+    if need * num_here <= enough:
+        return ok("threads", text)
+    hint = "loaders start more: raise ulimit -u, docker run --pids-limit, or the kubelet's podPidsLimit"
+    return warning("threads", text, f"{_needs(need, 'threads', world_size)}, and {hint}")
+
+
+def _memory(facts: Facts, num_here: int, world_size: int) -> Finding:
+    if facts.memory_bytes is None:
+        return ok("memory", "unknown")
+    need = MEMORY_BYTES.at(world_size)
+    text = f"{_size(facts.memory_bytes)} free; a worker needs {_size(need)} beside its model and data"
+    if need * num_here <= SHARE * facts.memory_bytes:
+        return ok("memory", text)
+    hint = f"{num_here} workers need {_size(need * num_here)}: start fewer, or end other processes"
+    return warning("memory", text, hint)
+
+
+def _needs(number: int, what: str, world_size: int) -> str:
+    return f"a worker in a world of {world_size} needs {number} {what}"
 
 
 def _ports(facts: Facts) -> Finding:

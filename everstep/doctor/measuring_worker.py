@@ -55,7 +55,7 @@ def main() -> None:
     address, port = env.torchrun_master()
     wait = timedelta(seconds=STORE_S)
     store = dist.TCPStore(address, port, is_master=rank == 0, wait_for_workers=False, timeout=wait)
-    report = _measure_alone(rank, has_peers=size > 1)
+    report = _measure_alone(rank, num_nodes=size)
     meet(store, "alone", size)
     if size > 1:
         report = replace(report, group_problem=_form_plain_group(store, rank, size))
@@ -91,7 +91,7 @@ def meet(store: dist.Store, where: str, size: int, unless: str = "") -> None:
 # --- alone ----------------------------------------------------------------------------------------
 
 
-def _measure_alone(rank: int, *, has_peers: bool) -> NodeReport:
+def _measure_alone(rank: int, *, num_nodes: int) -> NodeReport:
     url, token = env.coordinator_url(), env.token()
     address = env.value(env.ADDRESS) or (address_towards(url) if url else "127.0.0.1")
     report = NodeReport(
@@ -103,7 +103,7 @@ def _measure_alone(rank: int, *, has_peers: bool) -> NodeReport:
         driver=nvidia_driver() or "",
         nccl=_nccl_version(),
         num_gpus=_num_gpus(),
-        findings=_look_around(has_peers=has_peers),
+        findings=_look_around(num_nodes=num_nodes),
     )
     try:
         gflops, device = min((_gflops(device), device) for device in _devices())
@@ -134,7 +134,7 @@ def _nccl_version() -> str:
     return ".".join(map(str, torch.cuda.nccl.version()))
 
 
-def _look_around(*, has_peers: bool) -> list[Finding]:
+def _look_around(*, num_nodes: int) -> list[Finding]:
     """With the log folder as an argument, what `everstep doctor` finds on this machine too."""
     if not _is_doctor():
         return []
@@ -144,7 +144,7 @@ def _look_around(*, has_peers: bool) -> list[Finding]:
         num_gpus=torch.cuda.device_count(),
         has_gloo=dist.is_gloo_available(),
     )
-    return judge_here(gather(Path(sys.argv[1]), torch=known), has_peers=has_peers)
+    return judge_here(gather(Path(sys.argv[1]), torch=known), num_nodes=num_nodes)
 
 
 def _devices() -> list[str]:

@@ -1,4 +1,4 @@
-"""Which worker computes which micro-batches of a step (pure), and how long workers take for one.
+"""Which worker computes which micro-batches of a step (pure).
 
 A global batch is always the same `num_micro_batches` micro-batches, whatever the number of workers. Micro-batches that
 a survivor has computed before a peer died stay where they are; only the missing ones are dealt out."""
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from time import monotonic
 
+from everstep.engine.dealing import equal_shares
 from everstep.errors import UsageError
 
 
@@ -38,13 +38,13 @@ def plan_step(
     num_micro_batches: int,
     size: int,
     held: Sequence[Sequence[int]] | None = None,
-    micro_batch_s: Sequence[float] = (),
+    shares: Sequence[int] = (),
     resting: Collection[int] = (),
 ) -> Plan:
     """Contiguous runs of micro-batches; after a loss, missing micro-batches go to those with the fewest.
 
-    micro_batch_s: by rank, how long it takes for a micro-batch: the quick ones then get more of them.
-    resting: ranks that get none in this step."""
+    shares: by rank, how many it gets where nothing is held; equal ones by default (dealing.py).
+    resting: ranks that get none in this step; the others' shares are equal ones then."""
     if not 1 <= size <= num_micro_batches:
         raise UsageError(
             f"{size} workers cannot share {num_micro_batches} micro-batches: each needs at least one",
@@ -56,40 +56,24 @@ def plan_step(
     if len(taken) != len(set(taken)):
         raise UsageError(f"a micro-batch is held twice: {kept}", code="micro-batch-held-twice")
     missing = [micro_batch for micro_batch in range(num_micro_batches) if micro_batch not in set(taken)]
-    if resting:
-        return Plan(held=kept, todo=_spread(_plan_of_others(num_micro_batches, kept, resting), size, resting))
     if not taken:
-        cuts = [rank * num_micro_batches // size for rank in range(size + 1)]
-        if micro_batch_s and all(micro_batch_s):
-            cuts = [0, *accumulate(_shares(num_micro_batches, micro_batch_s))]
+        if resting:
+            others = iter(equal_shares(num_micro_batches, size - len(resting)))
+            shares = [0 if rank in resting else next(others) for rank in range(size)]
+        cuts = [0, *accumulate(shares or equal_shares(num_micro_batches, size))]
         runs = tuple(tuple(range(start, stop)) for start, stop in pairwise(cuts))
         return Plan(held=kept, todo=runs)
-    return Plan(held=kept, todo=_deal(kept, missing))
+    return Plan(held=kept, todo=_deal(kept, missing, resting))
 
 
-def _plan_of_others(num_micro_batches: int, kept: Sequence[Sequence[int]], resting: Collection[int]) -> Plan:
-    held = [each for rank, each in enumerate(kept) if rank not in resting]
-    return plan_step(num_micro_batches=num_micro_batches, size=len(held), held=held)
-
-
-def _spread(plan: Plan, size: int, resting: Collection[int]) -> tuple[tuple[int, ...], ...]:
-    others = iter(plan.todo)
-    return tuple(() if rank in resting else next(others) for rank in range(size))
-
-
-def _shares(num_micro_batches: int, micro_batch_s: Sequence[float]) -> list[int]:
-    """How many micro-batches each gets so that the last one ends as early as possible: at least one each."""
-    shares = [1] * len(micro_batch_s)
-    for _ in range(num_micro_batches - len(micro_batch_s)):
-        shares[min(range(len(micro_batch_s)), key=lambda rank: ((shares[rank] + 1) * micro_batch_s[rank], rank))] += 1
-    return shares
-
-
-def _deal(kept: Sequence[Sequence[int]], missing: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def _deal(
+    kept: Sequence[Sequence[int]], missing: Sequence[int], resting: Collection[int]
+) -> tuple[tuple[int, ...], ...]:
     """Keep the highest load as low as possible; a micro-batch goes to the holder of its sibling in the tree if that
     costs nothing: it is then added to a sum that exists already."""
     siblings = [{micro_batch for micro_batch in missing if micro_batch ^ 1 in micro_batches} for micro_batches in kept]
-    quota = _fill([len(micro_batches) for micro_batches in kept], [bool(each) for each in siblings], len(missing))
+    ranks = [rank for rank in range(len(kept)) if rank not in resting]
+    quota = _fill([len(each) for each in kept], [bool(each) for each in siblings], len(missing), ranks)
     todo = [sorted(each)[:count] for each, count in zip(siblings, quota, strict=True)]
     left = [micro_batch for micro_batch in missing if not any(micro_batch in micro_batches for micro_batches in todo)]
     for micro_batches, count in zip(todo, quota, strict=True):
@@ -98,32 +82,11 @@ def _deal(kept: Sequence[Sequence[int]], missing: Sequence[int]) -> tuple[tuple[
     return tuple(tuple(sorted(micro_batches)) for micro_batches in todo)
 
 
-def _fill(loads: list[int], is_preferred: list[bool], amount: int) -> list[int]:
-    """How many more each gets; ties go to the preferred, then to the lower rank."""
+def _fill(loads: list[int], is_preferred: list[bool], amount: int, ranks: Sequence[int]) -> list[int]:
+    """How many more each of these ranks gets; ties go to the preferred, then to the lower rank."""
     now, given = list(loads), [0] * len(loads)
     for _ in range(amount):
-        lowest = min(range(len(now)), key=lambda rank: (now[rank], not is_preferred[rank] or given[rank] > 0, rank))
+        lowest = min(ranks, key=lambda rank: (now[rank], not is_preferred[rank] or given[rank] > 0, rank))
         now[lowest] += 1
         given[lowest] += 1
     return given
-
-
-class MicroBatchPace:
-    """How long workers of one generation take for a micro-batch, data and all, as far as they do not wait for each
-    other."""
-
-    def __init__(self) -> None:
-        self.micro_batch_s = 0.0  # this worker's; 0: not known yet
-        self.of_all: tuple[float, ...] = ()  # by rank, as of the last commit
-        self._since: float | None = monotonic()  # the last commit, or the generation's beginning
-
-    def micro_batches_done(self, number: int) -> None:
-        """All of this worker's micro-batches of a step, and now it waits."""
-        if self._since is not None and number:
-            newest = (monotonic() - self._since) / number
-            self.micro_batch_s = 0.5 * self.micro_batch_s + 0.5 * newest if self.micro_batch_s else newest
-            self._since = None
-
-    def committed(self, of_all: tuple[float, ...]) -> None:
-        self.of_all = of_all
-        self._since = monotonic()

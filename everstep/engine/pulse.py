@@ -15,9 +15,10 @@ from everstep.errors import StateMismatch
 
 # generation, step, kind, epoch, position, samples, bytes of the note, micro-batches
 _HEADER = struct.Struct("<qqqqqqqq")
-# generation, step, three flags, digests of settings and weights, micro_batch_s, bytes of used
-_PULSE = struct.Struct("<qq???QQdq")
-_PACKED = ("generation", "step", "wants_regroup", "is_leaving", "wants_check", "settings", "weights", "micro_batch_s")
+# generation, step, three flags, digests of settings and weights, micro_batch_s, sum_s, bytes of used
+_PULSE = struct.Struct("<qq???QQddq")
+_FLAGS = ("wants_regroup", "is_leaving", "wants_check")
+_PACKED = ("generation", "step", *_FLAGS, "settings", "weights", "micro_batch_s", "sum_s")
 STEPS, ENDS = 0, 1
 
 
@@ -120,7 +121,8 @@ class Pulse:
     wants_check: bool = False  # after this step, all are to sum their weights
     settings: int = 0  # digest of what this worker's last update used; 0: not known …
     weights: int = 0  # … and of its weights
-    micro_batch_s: float = 0.0  # how long this worker takes for a micro-batch; 0: not known
+    micro_batch_s: float = 0.0  # how long this worker takes for a micro-batch; 0: not known …
+    sum_s: float = 0.0  # … and from its last one to the commit, with waiting
     note: bytes = b""  # the door's note to all
 
     def pack(self) -> bytes:
@@ -147,6 +149,7 @@ class PulseDecision:
     must_check: bool  # after the update, all sum their weights
     is_differing: bool  # workers have updated by other settings, or hold other weights
     micro_batch_s: tuple[float, ...]  # by rank
+    sum_s: float  # of the worker that waits least for others
     notes: tuple[bytes, ...]  # by rank
 
 
@@ -174,5 +177,6 @@ def decide_pulse(pulses: Sequence[Pulse], total_weight: float) -> PulseDecision:
             for digests in ([pulse.settings for pulse in pulses], [pulse.weights for pulse in pulses])
         ),
         micro_batch_s=tuple(pulse.micro_batch_s for pulse in pulses),
+        sum_s=min((pulse.sum_s for pulse in pulses if pulse.micro_batch_s), default=0.0),
         notes=tuple(pulse.note for pulse in pulses),
     )

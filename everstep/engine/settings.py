@@ -19,7 +19,6 @@ class Settings:
     backend: str | None = None  # how gradients travel; None: see StepWork.backend_wish
     seed: int = 0
     threads: int = 1  # of torch, in exact mode
-    is_balanced: bool = False  # quick workers get more micro-batches
     counts_empty_steps: bool = True  # a step in which no micro-batch had any weight is one
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from everstep.engine.agreed_values import Agreed, weighted_mean
 from everstep.engine.leaf_sums import Target
-from everstep.engine.plan import MicroBatch, plan_step
+from everstep.engine.plan import MicroBatch
 from everstep.engine.pulse import STEPS, Header, Pulse, PulseDecision, decide_pulse, in_order
 from everstep.engine.registry import Registry
 from everstep.engine.regroup import MakeMembership, Regrouping
@@ -122,8 +122,13 @@ class Engine:
 
     @property
     def run(self) -> tuple[int, ...]:
-        """The micro-batches that will be this worker's in each further step of this generation."""
-        return plan_step(num_micro_batches=self.work.num_micro_batches, size=self.world.size).todo[self.world.rank]
+        """The micro-batches that will be this worker's in each further step under these shares."""
+        return self.work.run(self.world)
+
+    @property
+    def dealt(self) -> tuple[int, int]:
+        """The generation, and how often shares have changed in it."""
+        return self.world.generation, self.work.balance.num_deals
 
     def begin_micro_batch(self, micro_batch: MicroBatch, weight: float) -> None:
         self._check_next(micro_batch, weight)
@@ -291,7 +296,7 @@ class Engine:
         If a loss has left more to compute, this micro-batch is kept and was not the last one after all."""
         work = self.work
         self._micro_batch_done()
-        work.pace.micro_batches_done(len(work.plan.todo[self.world.rank]) if work.plan is not None else 0)
+        work.note_computed(self.world.rank)
         self._write(WAITING)
         summed = self._await_sum_of_all()
         if summed is None:
@@ -347,7 +352,8 @@ class Engine:
             settings=work.comparison.settings,
             weights=work.comparison.weights,
             used=work.gradients.used_parameters(),
-            micro_batch_s=work.pace.micro_batch_s,
+            micro_batch_s=work.balance.pace.micro_batch_s,
+            sum_s=work.balance.pace.sum_s,
             note=work.data.last_note(self._note),
         )
 
@@ -383,7 +389,7 @@ class Engine:
         regrouping.membership.is_in_step = False
         self._is_committed = True
         work.commit(counts=counts, must_check=decision.must_check and self.world.size > 1)
-        work.pace.committed(decision.micro_batch_s)
+        work.balance.committed(decision, self.world, self.step)
         if counts:
             work.data.committed(decision)
         else:

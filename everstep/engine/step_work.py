@@ -16,13 +16,15 @@ import torch
 from everstep import env
 from everstep.engine.agreed_values import Agreed
 from everstep.engine.backend import check_wish
+from everstep.engine.balance import Balance
 from everstep.engine.buckets import lay_out, trainable
 from everstep.engine.data_source import DataSource
 from everstep.engine.device_facts import backend_facts
 from everstep.engine.gradients import Gradients
 from everstep.engine.leadership import Leadership, MemberHello
 from everstep.engine.module_buffers import ModuleBuffers
-from everstep.engine.plan import MicroBatchPace, Plan, plan_step
+from everstep.engine.pace import clock_of
+from everstep.engine.plan import Plan, plan_step
 from everstep.engine.registry import Registry
 from everstep.engine.seeds import fix_kernels
 from everstep.engine.settings import Settings
@@ -68,7 +70,7 @@ class StepWork:
         self.num_loads = 0  # of a peer's state
         self.agreed = Agreed()
         self.group_backend: str | None = None  # what init_process_group named for CUDA tensors
-        self.pace = MicroBatchPace()
+        self.balance = Balance()
         self.num_micro_batches = 0  # of a step of this generation
         self.plan: Plan | None = None  # of the step under way
         self.todo: list[int] = []  # its micro-batches that this worker has still to compute
@@ -141,6 +143,7 @@ class StepWork:
         self.sum = Sum(parameters, layout, num_leaves=self.num_micro_batches, is_exact=settings.is_exact)
         self._gradients = Gradients(parameters, layout, self.sum.fold, self.sum.ready, self._on_backward_end)
         self.buffers = ModuleBuffers(self.registry.modules)
+        self.balance.pace.clock = clock_of(layout.device)
         return self._gradients
 
     def close(self) -> None:
@@ -163,12 +166,11 @@ class StepWork:
         self, world: World, held: Sequence[Sequence[int]] | None = None, resting: Collection[int] = ()
     ) -> None:
         """`held`: by rank, what is computed already; `resting`: ranks that compute nothing in this step."""
-        micro_batch_s = self.pace.of_all if self.settings.is_balanced and held is None else ()
         self.plan = plan_step(
             num_micro_batches=self.num_micro_batches,
             size=world.size,
             held=held,
-            micro_batch_s=micro_batch_s,
+            shares=self.balance.shares,
             resting=resting,
         )
         self.todo = list(self.plan.todo[world.rank])
@@ -176,6 +178,16 @@ class StepWork:
             self.weights[micro_batch] = 0.0
             self.gradients.add_nothing(micro_batch)
             self.todo.remove(micro_batch)
+
+    def run(self, world: World) -> tuple[int, ...]:
+        """The micro-batches of each further step that will be this worker's, until shares change."""
+        shares = self.balance.shares
+        return plan_step(num_micro_batches=self.num_micro_batches, size=world.size, shares=shares).todo[world.rank]
+
+    def note_computed(self, rank: int) -> None:
+        """This worker's micro-batches of the step are computed; those without weight tell nothing of its speed."""
+        mine = self.plan.todo[rank] if self.plan is not None else ()
+        self.balance.pace.computed(len(mine) if all(self.weights.get(each) for each in mine) else 0)
 
     def refresh_todo(self, rank: int) -> None:
         """After a micro-batch that broke off may have spoiled the sum of those before it."""
@@ -289,7 +301,12 @@ class StepWork:
         Newcomers compute nothing in it, so that no one waits for their work."""
         if self.integrity is Integrity.UNFINISHED:
             self.integrity = Integrity.WHOLE
-        self.pace = MicroBatchPace()
+        self.balance.begin_generation(
+            [hello.worker for hello in hellos],
+            self.num_micro_batches,
+            can_deal=self.settings.num_micro_batches is not None,
+            is_exact=self.settings.is_exact,
+        )
         current = [rank for rank in range(world.size) if rank not in leadership.receivers]
         self.agreed.answers = max((hellos[rank].answers for rank in current), key=len)
         if hellos[leadership.leader].settled > 0:  # newcomers begin with a micro-batch and ask nothing in this step

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SETTLED, WAITING = "regroup.settled", "worker.waiting"
+SLOW, RECOVERED = "worker.slow", "worker.recovered"  # reported by rank 0 alone
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +131,8 @@ def event_line(event: Mapping[str, Any], *, is_log: bool = False) -> str | None:
         return f"{event['worker']} is rank {event['rank']} of {event['size']}"
     if name == WAITING:
         return f"waiting: {event['reason']}"
+    if name in (SLOW, RECOVERED):
+        return str(event["reason"])
     if not is_from_coordinator:
         return None  # workers and agents see the same things; once is enough
     if name == "generation.formed":

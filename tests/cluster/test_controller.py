@@ -21,6 +21,7 @@ from lab.length import usual
 from lab.random_harm import hurt, living
 from lab.records_audit import END, audit
 from lab.stage import SCRIPTS, Stage
+from lab.unequal_machines import JOIN_AT, MICRO_BATCHES, check_shares, kill_and_join
 
 SCRIPT = "controlled.py"
 # For stories in which workers freeze: longer than a busy machine lets anybody stand still.
@@ -121,11 +122,11 @@ def test_an_exception_that_the_script_catches_loses_and_repeats_no_record(where:
 
 def test_a_slow_worker_does_less() -> None:
     """Four workers, one ten times slower: batches are shared out by pace."""
-    args = ("--records", 1664, "--epochs", 1, "--batch-s", 0.04, "--slow", "w1:10", "--global-batches", 13)
+    args = ("--records", 3328, "--epochs", 1, "--batch-s", 0.02, "--slow", "w1:10", "--global-batches", 13)
     with Stage(*args, script=SCRIPT, workers=4) as cluster:
         result = cluster.finish()
-    audit((result, END), records=1664, epochs=1)
-    num_batches = 1664 // 8
+    audit((result, END), records=3328, epochs=1)
+    num_batches = 3328 // 8
     done = Counter(event["worker"] for event in result.events("batch.begun"))
     assert done["w1"] < num_batches / 4 / 2, done
     assert len(result.events("step.committed", worker="w0")) >= num_batches // 13
@@ -230,3 +231,13 @@ def test_torchrun_without_a_coordinator(tmp_path: Path) -> None:
     result = Result(exit_codes={}, all_events=list(Tape(tape).read()))
     audit((result, END), records=656)
     assert not result.events("report.refused")
+
+
+def test_a_slow_worker_does_less_over_a_death_and_a_join() -> None:
+    records = 8 * MICRO_BATCHES * 28
+    args = ("--records", records, "--epochs", 1, "--global-batches", MICRO_BATCHES, "--batch-s", 0.03)
+    with Stage(*args, "--slow", "w1:5", script=SCRIPT, gates=[JOIN_AT], workers=3) as cluster:
+        kill_and_join(cluster)
+        result = cluster.finish()
+    audit((result, END), records=records, epochs=1)
+    check_shares(result, "batch.begun")

@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks import footprint
 from everstep.doctor.nodes import read_reports
+from everstep.doctor.world_needs import FILES, MEMORY_BYTES, THREADS
 from everstep.launcher.local_coordinator import CoordinatorFiles, start_coordinator
 from everstep.testing.network import Network, can_make_hosts
 from lab.command import CALM_OPTIONS, EVERSTEP, Command
@@ -51,7 +53,8 @@ def test_this_machine_is_examined(tmp_path: Path) -> None:
         code, found = doctor("--coordinator", url, "--token-file", tmp_path / "token", home=tmp_path)
     assert code == 0
     assert found.keys() == {
-        "python", "torch", "devices", "shared memory", "disk", "open files", "ports", "name", "clock", "nccl",
+        "python", "torch", "devices", "shared memory", "disk", "open files", "threads", "memory", "ports",
+        "name", "clock", "nccl",
     }  # fmt: skip
     assert found["torch"]["level"] == found["clock"]["level"] == "ok"
     assert found["nccl"]["text"].startswith("not measured: there is ")
@@ -168,3 +171,11 @@ def on_all_hosts(network: Network, home: Path, command: str, *arguments: str | P
             for host in (1, 2, 3)
         ]
         return [(each.finish(), each.errors) for each in nodes]
+
+
+def test_workers_of_a_real_world_need_what_the_doctor_says() -> None:
+    """If this fails after a change to the way in which connections grow: python benchmarks/footprint.py."""
+    held = footprint.measure(4)
+    for name, need in (("files", FILES.at(4)), ("threads", THREADS.at(4)), ("memory_mb", MEMORY_BYTES.at(4) / 2**20)):
+        assert held[name] <= need, f"{name}: more than foreseen"
+        assert 3 * held[name] >= need, f"{name}: far less than foreseen"

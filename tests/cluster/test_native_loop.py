@@ -16,6 +16,7 @@ from everstep.wire import Policy
 from lab.length import usual
 from lab.random_harm import hurt, living
 from lab.stage import Stage, undisturbed_events
+from lab.unequal_machines import JOIN_AT, MICRO_BATCHES, PAUSES, check_shares, kill_and_join
 
 QUICK = Policy(heartbeat_s=0.3, lease_s=3.0, arrive_s=20.0)
 PATIENT = Policy(heartbeat_s=0.3, lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
@@ -128,3 +129,14 @@ def test_after_the_loss_of_all_workers_a_checkpoint_goes_on_with_another_number_
     micro_batches |= {(e["epoch"], e["step"], tuple(e["indices"])) for e in second.events("micro_batch")}
     for epoch in range(3):
         assert sorted(i for number, _, part in micro_batches if number == epoch for i in part) == list(range(103))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_slow_worker_gets_fewer_micro_batches_and_nothing_else_differs(num_workers: int) -> None:
+    samples = 4 * MICRO_BATCHES * 9 - 20  # the last step of an epoch is short
+    args = ("--samples", samples, "--micro-batches", MICRO_BATCHES, "--num-workers", num_workers)
+    with Stage(*args, script=LOOP, gates=[JOIN_AT], workers=3, env=PAUSES) as cluster:
+        kill_and_join(cluster)
+        result = cluster.finish_undisturbed()
+    audit(result, args, samples)
+    check_shares(result, "micro_batch")

@@ -17,6 +17,7 @@ from lab import nest
 from lab.command import Command
 from lab.first_body import check_join, warm
 from lab.stage import SCRIPTS, Stage, undisturbed_events
+from lab.unequal_machines import JOIN_AT, MICRO_BATCHES, PAUSES, check_shares, kill_and_join
 
 TRIAL = "trial.py"
 PATIENT = Policy(heartbeat_s=0.3, lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
@@ -233,3 +234,12 @@ def finish(cluster: Stage) -> Result:
     assert result.weights_digest == end["weights_digest"]
     assert {event["lr"] for event in result.outputs} == {end["lr"]}
     return result
+
+
+def test_a_slow_worker_gets_fewer_micro_batches_and_the_trial_is_the_same() -> None:
+    args = ("--samples", 4 * MICRO_BATCHES * 9 - 20, "--micro-batches", MICRO_BATCHES, "--batches", 28)
+    with start(*args, gates=[JOIN_AT], workers=3, env=PAUSES) as cluster:
+        kill_and_join(cluster)
+        result = cluster.finish_undisturbed()
+    audit(result.all_events, *args, deaths=1)
+    check_shares(result, "micro_batch")

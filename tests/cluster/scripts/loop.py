@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy
 import torch
 from gates import pass_gate
+from pauses import pause
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LinearLR, StepLR
 from torch.utils.data import Dataset
@@ -85,6 +86,7 @@ def main() -> None:
                 loss = loss_fn(model(inputs + noise), targets)
                 emit("micro_batch", step=step, epoch=epoch, indices=indices.tolist(), loss=loss.item())
                 trainer.log(loss=loss)
+                pause()
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()

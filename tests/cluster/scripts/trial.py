@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from gates import pass_first_time, pass_gate
+from pauses import pause
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils import data
@@ -130,6 +131,8 @@ class Trial(pytorch.PyTorchTrial):
         if f"{os.environ.get('EVERSTEP_WORKER')}@{batch_idx}" == self.args.fail:
             raise ZeroDivisionError
         loss = self.loss_fn(self.model(inputs), targets)
+        emit("micro_batch", step=batch_idx)
+        pause()
         for index in indices.tolist():
             self.order.update(index)  # type: ignore[attr-defined]
         self.context.backward(loss)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import recovery, step_overhead
-from benchmarks.kills import Taken
+from benchmarks.kills import Taken, overhead_s
 from benchmarks.mps import shared_gpu
 
 FAKE_CONTROL = """#!/bin/sh
@@ -77,3 +77,14 @@ def test_mps_that_cuda_does_not_use_is_ended(
 
     assert "CUDA does not start under it" in capsys.readouterr().out
     assert said.read_text().split() == ["started", "quit"]
+
+
+@pytest.mark.parametrize("phase_s", [0.0, 0.02, 0.05])
+def test_a_kill_without_overhead_takes_what_is_left_of_a_step_with_one_worker_less(phase_s: float) -> None:
+    smaller_step_s = 2 * 0.05 + 0.01  # one of three workers has two micro-batches; the sum
+    assert overhead_s(smaller_step_s - phase_s, phase_s, smaller_step_s) == pytest.approx(0)
+    assert overhead_s(0.2, phase_s, smaller_step_s) == pytest.approx(0.09 + phase_s)
+
+
+def test_a_kill_during_the_sum_leaves_the_dead_workers_micro_batches_and_a_sum() -> None:
+    assert overhead_s(0.06, 0.055, 0.11) == pytest.approx(0)

@@ -1,5 +1,5 @@
-"""Reading ahead: whatever regroups come between, a micro-batch's batch holds that micro-batch's samples, and no
-micro-batch is missed."""
+"""Reading ahead: whatever regroups and new shares come between, a micro-batch's batch holds that micro-batch's
+samples, and no micro-batch is missed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch.utils import data
 from everstep.data.epoch_order import BatchKey, EpochOrder, Schedule
 from everstep.data.randomness import KeyedDataset, as_it_is
 from everstep.data.reader import InProcessSource, MicroBatchReader, Requests
+from everstep.engine.dealing import shares_by_speed
 from everstep.engine.plan import plan_step
 from lab.samples import Numbers, as_they_are
 
@@ -42,8 +43,8 @@ class Worker:
         self.dataset = Numbers(order.size)
         self.requests = Requests(order)
         self.source = make_source(self.dataset, self.requests)
-        self.epoch = self.position = self.rank = self.generation = 0
-        self.size = 1
+        self.epoch = self.position = self.rank = self.generation = self.num_deals = 0
+        self.size, self.shares = 1, ()
         self.begin_epoch(0)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -57,18 +58,24 @@ class Worker:
 
     def _plan(self, held: list[list[int]] | None) -> None:
         void = self.order.void_micro_batches(self.position)
-        todo = plan_step(num_micro_batches=self.order.micro_batches, size=self.size, held=held).todo[self.rank]
+        todo = plan_step(
+            num_micro_batches=self.order.micro_batches, size=self.size, held=held, shares=self.shares
+        ).todo[self.rank]
         self.todo = [micro_batch for micro_batch in todo if micro_batch not in void]
 
     def _schedule(self) -> Schedule:
-        run = plan_step(num_micro_batches=self.order.micro_batches, size=self.size).todo[self.rank]
+        run = plan_step(num_micro_batches=self.order.micro_batches, size=self.size, shares=self.shares).todo[self.rank]
         return Schedule(order=self.order, epoch=self.epoch, position=self.position, todo=tuple(self.todo), run=run)
+
+    @property
+    def dealt(self) -> tuple[int, int]:
+        return self.generation, self.num_deals
 
     def read(self) -> None:
         """The next micro-batch's batch is that micro-batch's; a worker without a micro-batch runs the body with
         micro-batch 0's."""
         micro_batch = self.todo[0] if self.todo else 0
-        batch = self.reader.get(BatchKey(self.epoch, self.position, micro_batch), self.generation, self._schedule)
+        batch = self.reader.get(BatchKey(self.epoch, self.position, micro_batch), self.dealt, self._schedule)
         assert batch == self.order.indices(self.epoch, self.order.span(self.position, micro_batch))
 
     def commit(self) -> None:
@@ -86,6 +93,7 @@ class Worker:
     def regroup(self, size: int, rank: int, owners: list[int]) -> None:
         """`owners`: by micro-batch, the rank that holds it already; -1: none."""
         self.generation += 1
+        self.shares, self.num_deals = (), 0
         self.size = min(size, self.order.micro_batches)
         self.rank = rank % self.size
         held = [
@@ -93,6 +101,12 @@ class Worker:
             for each in range(self.size)
         ]
         self._plan(held)
+
+    def deal(self, weights: list[int]) -> None:
+        """A step is committed, and shares change with it; the more weight, the more micro-batches."""
+        self.shares = shares_by_speed(self.order.micro_batches, [1 / (2 + each) for each in weights[: self.size]])
+        self.num_deals += 1
+        self.commit()
 
 
 orders = st.builds(
@@ -106,9 +120,9 @@ orders = st.builds(
 ).filter(lambda order: order.num_batches > 0)
 
 # "compute" a micro-batch; "read" one whose body then breaks off; "regroup" in the same step; "catch up" by a peer's
-# state.
+# state; "deal": other shares, with a commit.
 happening = st.tuples(
-    st.sampled_from(["compute", "compute", "compute", "read", "regroup", "catch up", "next epoch"]),
+    st.sampled_from(["compute", "compute", "compute", "read", "regroup", "catch up", "deal", "next epoch"]),
     st.integers(1, 7),
     st.integers(0, 6),
     st.lists(st.integers(-1, 6), min_size=7, max_size=7),
@@ -123,6 +137,8 @@ def live(worker: Worker, happenings: list[Any]) -> None:
             worker.compute()
         elif what == "read":
             worker.read()
+        elif what == "deal":
+            worker.deal(owners)
         else:
             if what == "catch up":
                 worker.commit()
@@ -184,6 +200,24 @@ def test_what_was_read_ahead_and_is_still_needed_is_not_read_again() -> None:
         worker.compute()
     mine = [place for place in range(48) if place % 8 < 4]
     assert sorted(watched.seen) == sorted({*mine, *range(10)})
+
+
+def test_after_new_shares_only_what_is_needed_is_read_and_nothing_twice() -> None:
+    order = EpochOrder(size=96, batch_size=2, micro_batches=4, shuffle=False, seed=1)
+    worker = Worker(order, two_processes)
+    worker.requests = watched = Watched(order)
+    worker.source = two_processes(worker.dataset, watched)
+    worker.regroup(2, 1, [-1] * 4)  # micro-batches 2 and 3 of each step
+    worker.begin_epoch(0)
+    for _ in range(3):
+        worker.compute()
+    ahead = len(watched.seen)
+    worker.deal([9, 0])  # from now on only micro-batch 3
+    while not worker.is_over:
+        worker.compute()
+    assert worker.todo == [] and not watched.kept, "what is not needed any more is dropped"
+    assert len(watched.seen) == len(set(watched.seen))
+    assert all(place % 8 >= 6 for place in watched.seen[ahead:])
 
 
 def test_processes_go_on_over_a_regroup() -> None:

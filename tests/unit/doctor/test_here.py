@@ -25,17 +25,19 @@ GOOD = Facts(
     disk_bytes=100 << 30,
     max_files=65536,
     max_files_hard=1 << 20,
+    threads_left=30_000,
+    memory_bytes=200 << 30,
 )
 
 
-def found(check: str, *, has_peers: bool = False, **facts: object) -> Finding:
-    all_found = judge_here(replace(GOOD, **facts), has_peers=has_peers)  # type: ignore[arg-type]
+def found(check: str, *, num_nodes: int = 1, **facts: object) -> Finding:
+    all_found = judge_here(replace(GOOD, **facts), num_nodes=num_nodes)  # type: ignore[arg-type]
     (finding,) = (each for each in all_found if each.check == check)
     return finding
 
 
 def test_a_good_machine_is_good() -> None:
-    assert {finding.level for finding in judge_here(GOOD, has_peers=True)} == {OK}
+    assert {finding.level for finding in judge_here(GOOD, num_nodes=2)} == {OK}
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,12 @@ def test_a_good_machine_is_good() -> None:
         ("disk", WARNING, "2.0 GB free", {"disk_bytes": 2 << 30}),
         ("open files", WARNING, "1024 open files", {"max_files": 1024}),
         ("open files", OK, "no limit", {"max_files": -1}),
+        ("open files", OK, "enough for a world of 5239 workers", {}),
+        ("threads", OK, "no limit", {"threads_left": None}),
+        ("threads", WARNING, "100 more processes and threads", {"threads_left": 100}),
+        ("threads", OK, "enough for 2000 workers", {}),
+        ("memory", WARNING, "200 MB free", {"memory_bytes": 200 << 20}),
+        ("memory", OK, "unknown", {"memory_bytes": None}),
         ("ports", ERROR, "not permitted", {"listen_problem": "Operation not permitted"}),
         ("ports", WARNING, "1000 free ports", {"port_range": (40000, 40999)}),
         ("endpoint", ERROR, "denied", {"port": Port(endpoint="h:80", is_here=True, problem="Permission denied")}),
@@ -78,12 +86,20 @@ def test_a_name_that_leads_nowhere_matters_to_several_nodes_only() -> None:
         NameFacts(host="n1", problem="Name or service not known"),
     ):
         assert found("name", names=names).level == OK
-        assert found("name", names=names, has_peers=True).level == WARNING
-        assert found("name", names=replace(names, interface="eth0"), has_peers=True).level == OK
+        assert found("name", names=names, num_nodes=2).level == WARNING
+        assert found("name", names=replace(names, interface="eth0"), num_nodes=2).level == OK
 
 
 def test_more_open_files_than_the_hard_limit_are_not_advised() -> None:
     assert "ulimit -n 2048 " in found("open files", max_files=1024, max_files_hard=2048).hint
+
+
+def test_a_limit_is_enough_for_a_small_world_and_not_for_a_large_one() -> None:
+    small, large = (found("open files", max_files=10_000, num_nodes=number) for number in (2, 128))
+    assert small.level == OK
+    assert large.level == WARNING and "a worker in a world of 1024 needs 10272 files: ulimit -n 65536" in large.hint
+    assert found("threads", threads_left=100, num_gpus=1).level == OK
+    assert found("memory", memory_bytes=1 << 30, num_nodes=100).level == WARNING, "8 workers of a world of 800"
 
 
 def test_this_machine_can_be_looked_at(tmp_path: Path) -> None:
@@ -91,6 +107,8 @@ def test_this_machine_can_be_looked_at(tmp_path: Path) -> None:
     assert facts.disk_bytes
     assert facts.num_cpus > 0
     assert not facts.listen_problem
+    assert facts.memory_bytes
+    assert facts.threads_left is None or facts.threads_left > 0
 
 
 def test_an_interpreter_without_torch_says_why(tmp_path: Path) -> None:

@@ -63,6 +63,15 @@ def test_a_cover_holds_exactly_its_micro_batches(num_micro_batches: int, data: s
     assert sum(map(len, parts)) == len(micro_batches)
 
 
+@pytest.mark.parametrize("held", [None, [[], [], [], []], [[0], [], [5, 6], []]], ids=["none", "nothing", "some"])
+def test_those_who_rest_get_nothing_and_the_others_all_of_it(held: list[list[int]] | None) -> None:
+    plan = plan_step(num_micro_batches=8, size=4, held=held, shares=(5, 1, 1, 1), resting=[1, 3])
+
+    assert plan.micro_batches(1) == plan.micro_batches(3) == ()
+    assert sorted(plan.micro_batches(0) + plan.micro_batches(2)) == list(range(8))
+    assert len(plan.micro_batches(0)) == len(plan.micro_batches(2)) == 4
+
+
 @given(num_micro_batches=st.integers(1, 30), data=st.data())
 def test_after_a_loss_every_micro_batch_has_one_owner_and_what_is_held_stays(
     num_micro_batches: int, data: st.DataObject

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.launcher.progress import Goodput, JobProgress, ScriptProgress, StepPace, clock, progress_line
+from everstep.launcher.progress import Goodput, JobProgress, ScriptProgress, StepPace, clock, event_line, progress_line
 
 NOW = JobProgress(num_steps=120, steps_per_s=9.5, alive=("w0", "w1", "w3"), generation="generation 2", elapsed_s=61.0)
 
@@ -75,3 +75,9 @@ def test_goodput_is_the_time_between_commits_of_one_generation() -> None:
     ):
         goodput.hear(event)
     assert goodput.good_s == 2.5
+
+
+def test_a_slow_worker_is_named_for_people_too() -> None:
+    said = {"worker": "w3", "reason": "w3 is slow: it takes 2.0 times as long", "factor": 2.0}
+    assert event_line({"event": "worker.slow", **said}) == said["reason"]
+    assert event_line({"event": "plan.dealt", "reason": "…"}) is None

@@ -1,0 +1,46 @@
+"""What a worker needs, as a function of the number of workers in its world. Pure.
+
+Lines above what benchmarks/footprint.py measured in worlds of 2, 4, 8 and 16 workers, rounded up. It also tells how to
+fit them again: change the three lines here, and nothing else. A test compares them with a real world. While a world
+regroups, the connections of two groups are open; that is included. Not included: the model, its data, the processes of
+its loaders, and the threads of torch and its libraries."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+SHARE = 0.8  # of a limit; beyond that, a warning
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """Of one worker."""
+
+    fixed: int
+    per_worker: int  # of the world
+
+    def at(self, world_size: int) -> int:
+        return self.fixed + self.per_worker * world_size
+
+    def largest_world(self, limit: float) -> float:
+        """That a worker can be part of without a warning; 0: none."""
+        left = SHARE * limit - self.fixed
+        if not self.per_worker:
+            return math.inf if left >= 0 else 0
+        return max(0, math.floor(left / self.per_worker)) if left < math.inf else math.inf
+
+
+FILES = Need(fixed=32, per_worker=10)
+THREADS = Need(fixed=12, per_worker=0)
+MEMORY_BYTES = Need(fixed=32 << 20, per_worker=1 << 18)
+
+
+def markdown() -> str:
+    """The table in docs/doctor.md."""
+    rows = [
+        f"| {size:,} | {FILES.at(size):,} | {THREADS.at(size)} | {math.ceil(MEMORY_BYTES.at(size) / (1 << 20))} MB |"
+        for size in (2, 16, 128, 1024)
+    ]
+    head = ["| workers in the world | open files | threads | memory |", "| --- | --- | --- | --- |"]
+    return "\n".join([*head, *rows, ""])

@@ -143,7 +143,7 @@ def test_an_update_that_broke_off_is_final_where_no_peer_holds_the_state(worker:
 def hello(*, settled: int, is_agreeing: bool) -> MemberHello:
     return MemberHello(
         worker="w", job="", settled=settled, step=0, is_dirty=False, is_unfinished=False, layout="",
-        num_micro_batches=1, is_exact=True, torch="", is_agreeing=is_agreeing, held=[], answers={},
+        num_micro_batches=1, is_exact=True, torch="", is_agreeing=is_agreeing, neighbors=[], held=[], answers={},
         backend=BackendFacts(worker="w", wish="auto", device="cpu"),
     )  # fmt: skip
 

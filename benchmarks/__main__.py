@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 NAMES = (
-    "recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "leases", "join",
+    "recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "leases", "join", "forming", "levels",
     "sampler", "loader", "controller", "stragglers", "footprint", "checkpoint", "trainer", "submit",
 )  # fmt: skip
 

@@ -88,6 +88,8 @@ class Rank:
         world = self.world(generation, members)
         group = Group.form(world, "127.0.0.1", "story", attempt=attempt, has_neighbors=has_neighbors)
         self.when_lost(members, group.break_)
+        if world.size > 1:
+            group.gather(b"formed")  # no one dies in a later part while others are still in this one
         return group
 
     def close(self, group: Group) -> None:

@@ -328,7 +328,9 @@ def lose_one_of_a_node(rank: Rank, at: str, how: str, victim: int) -> dict[str, 
         group = rank.form(2, left)
         assert group.levels is not None
         worker.launch(group, plan)
-        return told | worker.told(worker.finish(group))
+        told |= worker.told(worker.finish(group))
+        group.gather(b"done")  # neighbors have read the results here
+        return told
 
 
 def form_with_levels_off(rank: Rank, off: Sequence[int]) -> bool:

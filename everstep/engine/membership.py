@@ -1,9 +1,9 @@
 """This worker's place in the job: notice that a generation closed, arrive for the next, have its group formed.
 
 Two threads do it in the background, so that regrouping proceeds while a micro-batch is still being computed: the
-watcher holds a long-poll at the coordinator (which is also the heartbeat) and breaks the group of a closed
-generation; the regrouper arrives for the next one and forms its group in a thread that can be abandoned. The script's
-thread takes the new group when it comes to a point where it may: `next_group`.
+watcher holds a long-poll at the coordinator (also the heartbeat, unless an agent vouches for this worker) and breaks
+the group of a closed generation; the regrouper arrives for the next one and forms its group in a thread that can be
+abandoned. The script's thread takes the new group when it comes to a point where it may: `next_group`.
 
 The coordinator decides what is closed; an exception here is only a reason to ask."""
 
@@ -53,6 +53,8 @@ log = logging.getLogger("everstep")
 T = TypeVar("T")
 
 _REPORTED_AFTER_S = 1.5  # a longer wait is reported, with its reason
+WATCH_S = 30.0  # a watch may be held this long, and for at most this part of the time …
+WATCH_PART = 0.05  # … after which a worker that hears nothing must stop: that time counts from its last call
 PROBE_S = 1.0  # a peer that does not accept a connection within this time cannot be reached
 
 
@@ -241,6 +243,7 @@ class Membership:
 
     def _watch(self) -> None:
         seen, asked, known = 0, 0, (0, 0)
+        wait_s = longest_s = min(WATCH_S, WATCH_PART * self._deadline_s)
         while not self._stop.is_set():
             with self._changed:
                 generation = self._generation
@@ -256,6 +259,7 @@ class Membership:
                 phase_s=time.monotonic() - progress.since,
                 longest_step_s=progress.longest_step_s,
                 longest_wait_s=progress.longest_wait_s,
+                wait_s=wait_s,
             )
             try:
                 reply = self._ask(lambda: self._client.watch(self.worker, message))  # noqa: B023
@@ -264,6 +268,7 @@ class Membership:
                     self._fail(error)
                 return
             seen = reply.seen
+            wait_s = 0.0 if reply.leavers else longest_s  # to see soon whether this worker continues without them
             self._answer_probes()
             if (generation, reply.newcomers) != known and (reply.newcomers or self.newcomers):
                 emit("newcomers.known", generation=generation, number=reply.newcomers)

@@ -163,12 +163,14 @@ class Sign:
     """One worker's last signs of life and progress. Changes with every call, so it lives beside the roster."""
 
     alive_at: float
-    told_at: float  # when the worker itself said what follows
+    told_at: float  # when the worker or its agent last said that what follows is so
     step: int = 0
     phase: str = OUTSIDE
     phase_since: float = 0.0
     longest_step_s: float = 0.0
     longest_wait_s: float = 0.0
+    generation: int = 0  # that the worker itself named last
+    is_vouched: bool = False  # its agent says all this: the worker itself need not
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -172,6 +172,30 @@ class Orders:
         )
 
 
+class EncodedOrders:
+    """One agent's orders, written once for all of its reports that find nothing changed."""
+
+    def __init__(self, roster: Roster, incarnation: str, orders: AgentOrders) -> None:
+        self.roster, self.incarnation, self._orders = roster, incarnation, orders
+        self._encoded: tuple[float, bytes] = (-1.0, b"")
+
+    def says_the_same_as(self, other: EncodedOrders | None) -> bool:
+        return other is self or (
+            other is not None and (self.incarnation, self._orders) == (other.incarnation, other._orders)
+        )
+
+    def encode(self, peers: Peers, peers_seen: int, report_s: float, *, wants_all: bool) -> bytes:
+        """`peers_seen`: the number of the list that the agent knows."""
+        orders = self._orders
+        is_news = orders.peers_seen and orders.peers_seen != peers_seen
+        if wants_all or is_news:
+            told = peers.all if is_news else []
+            return to_json(replace(orders, peers=told, report_s=report_s, wants_all=wants_all))
+        if self._encoded[0] != report_s:
+            self._encoded = report_s, to_json(replace(orders, report_s=report_s))
+        return self._encoded[1]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peers:
     """The nodes of the open attempt, and the number by which an agent knows whether it has heard of them all."""

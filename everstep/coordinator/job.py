@@ -45,6 +45,7 @@ from everstep.wire.limits import check_nodes, check_workers
 log = logging.getLogger(__name__)
 
 LONGEST_HOLD_S = 1.0
+LONGEST_ARRIVE_S = 10.0  # of a worker that is vouched for
 AT_LEAST = 0.75  # of the time for which a call is held: thousands that were answered together call again one by one
 STORE_PAUSE_S = 0.5
 BRIEF_S = 0.001
@@ -139,7 +140,7 @@ class CoordinatedJob:
         deadline = now + min(report.wait_s, report_s) * random.uniform(AT_LEAST, 1.0)
         orders, told = self._orders_for(agent, report.incarnation), self._told_orders.get(agent)
         while is_understood and orders.says_the_same_as(told) and self._now() < deadline:
-            await self._orders.wait(deadline - self._now())
+            await self._orders.wait(deadline - self._now(), agent)
             orders = self._orders_for(agent, report.incarnation)
         self._told_orders[agent] = orders
         return orders.encode(self._peers, report.peers_seen, report_s, wants_all=not is_understood)
@@ -192,17 +193,16 @@ class CoordinatedJob:
             raise Refused(
                 f"generation {message.generation} does not exist; the latest is {number}", code="watch-generation-ahead"
             )
-        if worker.status == ALIVE:
-            self.signs.hear_worker(name, message, number, now)
+        self.signs.hear_worker(name, message, number, now)
         if message.seen == self._notice.watched.seen:
-            await self._news.wait(self._watch_s(name, message) * random.uniform(AT_LEAST, 1.0), worker.agent)
+            await self._hold_watch(worker, message)
         return self._watched_closed if self._notice.is_closed_for(message.generation) else self._watched_open
 
     async def arrive(self, name: str, message: wire.Arrive) -> bytes:
         now = self._now()
         self._stand_ready(name, message, now)
         self.signs.prove_alive(name, now)
-        deadline = now + self._hold_s()
+        deadline = now + max(self._hold_s(), self.signs.is_vouched(name) * min(message.wait_s, LONGEST_ARRIVE_S))
         while not (self.kept.is_over or self._is_placed(name, message.generation)):
             if self._now() >= deadline:
                 reason = replies.why_waiting(self.kept, name) or self.reason
@@ -215,6 +215,7 @@ class CoordinatedJob:
                 is_formed=False, is_stopped=True, is_finished=self.kept.is_finished, reason=self.kept.reason
             )
             return wire.to_json(over)
+        self.signs.place(name, self.kept.workers[name].agent, self.kept.generation.number)
         return self._formed_replies.of(name)
 
     async def broken(self, name: str, message: wire.Broken) -> None:
@@ -258,14 +259,16 @@ class CoordinatedJob:
         else:
             self._change(changes.arrive(self.roster, name, message, now))
 
-    def _watch_s(self, name: str, message: wire.Watch) -> float:
-        """Long if an agent vouches for a member. One that is in no open generation may be in the next one before its
-        watcher knows, so it asks again soon."""
-        sign, policy, notice = self.signs.all.get(name), self.roster.policy, self._notice
-        is_member = message.generation and not notice.is_closed_for(message.generation)
-        short_s = min(policy.heartbeat_s, policy.lease_s / 2)
-        is_vouched = sign is not None and sign.is_vouched
-        return max(short_s, min(message.wait_s, LONGEST_WATCH_S)) if is_member and is_vouched else short_s
+    async def _hold_watch(self, worker: Worker, message: wire.Watch) -> None:
+        """For long if its agent vouches for it, and it asks about the generation that it was told to be in."""
+        policy, sign = self.roster.policy, self.signs.all[worker.worker]
+        is_long = sign.is_vouched and sign.placed == message.generation
+        hold_s = max(min(policy.heartbeat_s, policy.lease_s / 2), is_long * min(message.wait_s, LONGEST_WATCH_S))
+        sign.num_held += is_long
+        try:
+            await self._news.wait(hold_s * random.uniform(AT_LEAST, 1.0), worker.agent)
+        finally:
+            sign.num_held -= is_long
 
     def _hold_s(self) -> float:
         """Such a call is proof of life only when it comes in, so it is never held for long."""
@@ -373,8 +376,7 @@ class CoordinatedJob:
             self._forming.ring()
         if roster.is_over and not before.is_over:
             self._forming.ring()
-        if roster.workers is not before.workers or roster.attempt is not before.attempt or roster.is_over:
-            self._orders.ring()
+        self._tell_agents(before, roster)
         if roster is not before:
             self._leaving.ring()
             self.shards.look(roster)
@@ -384,6 +386,16 @@ class CoordinatedJob:
             self._news.ring()
         self._answer_kept()
         _emit_all(before, roster)
+
+    def _tell_agents(self, before: Roster, roster: Roster) -> None:
+        """Orders depend on the attempt, which is everyone's, and on an agent's own workers."""
+        is_for_all = roster.attempt is not before.attempt or roster.is_regrouping != before.is_regrouping
+        if is_for_all or roster.is_over:
+            self._orders.ring()
+        elif roster.workers is not before.workers:
+            known = before.workers
+            for agent in {each.agent for name, each in roster.workers.items() if known.get(name) is not each}:
+                self._orders.ring_for(agent)
 
     def _tell(self, notice: replies.Notice) -> None:
         self._notice = notice

@@ -54,12 +54,25 @@ class WorkerSigns:
         else:
             self.all[name] = Sign(alive_at=now, told_at=now, phase_since=now)
 
+    def is_vouched(self, name: str) -> bool:
+        sign = self.all.get(name)
+        return sign is not None and sign.is_vouched
+
     def hear_worker(self, name: str, message: Watch, generation: int, now: float) -> None:
         """`generation`: the latest."""
         sign = self.all.setdefault(name, Sign(alive_at=now, told_at=now))
-        sign.alive_at, sign.generation = now, message.generation
+        sign.alive_at, sign.generation, sign.placed = now, message.generation, max(sign.placed, message.generation)
         if not sign.is_vouched:  # else its agent says it: two who speak of the same could overtake each other
             self._tell(sign, message, now, generation, now)
+
+    def place(self, name: str, agent: str, generation: int) -> None:
+        """It was told to be in this generation. Its watcher may not know that yet, and must ask soon on behalf of it:
+        what has happened to the generation meanwhile was no news when it asked about an earlier one."""
+        sign = self.all[name]
+        if sign.placed != generation:
+            sign.placed = generation
+            if sign.num_held:
+                self._on_silence(agent)
 
     def hear_agent(self, agent: str, report: AgentReport, generation: int, now: float) -> bool:
         """False: it builds on an earlier report that is not known here, so it must list all workers again."""

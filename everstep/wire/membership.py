@@ -70,6 +70,7 @@ class Arrive:
     step: Count  # committed steps
     max_workers: Positive | None  # the job's micro-batches: more members would have nothing to do
     unreachable: list[Name] = field(default_factory=list)
+    wait_s: Amount = 0.0  # may be held this long while its agent vouches for it; else about a second
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

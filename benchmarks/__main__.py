@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 NAMES = (
-    "recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "leases", "transfer",
-    "sampler", "loader", "controller", "checkpoint", "trainer", "submit",
+    "recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "scale", "leases",
+    "transfer", "sampler", "loader", "controller", "checkpoint", "trainer", "submit",
 )  # fmt: skip
 
 

@@ -260,7 +260,7 @@ class CoordinatedJob:
             self._change(changes.arrive(self.roster, name, message, now))
 
     async def _hold_watch(self, worker: Worker, message: wire.Watch) -> None:
-        """For long if its agent vouches for it, and it asks about the generation that it was told to be in."""
+        """For long if its agent vouches for it, and it asks about the generation that it was placed in."""
         policy, sign = self.roster.policy, self.signs.all[worker.worker]
         is_long = sign.is_vouched and sign.placed == message.generation
         hold_s = max(min(policy.heartbeat_s, policy.lease_s / 2), is_long * min(message.wait_s, LONGEST_WATCH_S))
@@ -271,7 +271,7 @@ class CoordinatedJob:
             sign.num_held -= is_long
 
     def _hold_s(self) -> float:
-        """Such a call is proof of life only when it comes in, so it is never held for long."""
+        """A call is proof of life only when it comes in, so it is never held for long."""
         return min(LONGEST_HOLD_S, self.roster.policy.lease_s / 3)
 
     def _is_placed(self, name: str, after: int) -> bool:

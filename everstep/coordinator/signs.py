@@ -14,7 +14,7 @@ from everstep.coordinator.clock import Now
 from everstep.coordinator.roster.facts import Sign
 from everstep.wire import OUTSIDE, AgentReport, Policy, Progress, Watch, WorkerState
 
-VOUCHED = 2 / 3  # of a lease: an agent that did not report for this long vouches for nobody
+VOUCHED = 2 / 3  # of a lease: an agent that did not report for this long vouches for no worker
 REPORTS_PER_S = 500  # of all agents of a job together, unless their leases need more
 LONGEST_REPORT_S = 10.0
 LONGEST_WATCH_S = 30.0  # half of what proxies usually allow a call to be silent
@@ -66,8 +66,8 @@ class WorkerSigns:
             self._tell(sign, message, now, generation, now)
 
     def place(self, name: str, agent: str, generation: int) -> None:
-        """It was told to be in this generation. Its watcher may not know that yet, and must ask soon on behalf of it:
-        what has happened to the generation meanwhile was no news when it asked about an earlier one."""
+        """It was informed of its place in this generation. Its watcher may not know that yet, and asks again soon: it
+        may have seen the end of this generation while it asked about an earlier one."""
         sign = self.all[name]
         if sign.placed != generation:
             sign.placed = generation
@@ -97,7 +97,7 @@ class WorkerSigns:
         return is_known or report.after == 0
 
     def forget(self, agent: str) -> None:
-        """It vouches for nobody any more."""
+        """It vouches for no worker any more."""
         if voucher := self._vouchers.pop(agent, None):
             assert voucher.timer is not None
             voucher.timer.cancel()

@@ -1,7 +1,7 @@
 """What the coordinator knows of this node's workers, so that a report lists only those that changed.
 
-A report vouches for all workers that it does not list. After a call that failed nobody can say what the coordinator
-knows, so the next report lists all of them."""
+A report vouches for all workers that it does not list. After a call that failed it is not known what the coordinator
+has received, so the next report lists all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The benchmarks for GPUs run on the CPU too, with the stand-in for NCCL: briefly, and for their report only."""
+"""The benchmarks for GPUs run on the CPU too, with the stand-in for NCCL, and those of many nodes with a few: briefly,
+and for their report only."""
 
 from __future__ import annotations
 
@@ -41,3 +42,11 @@ def test_nccl_needs_a_gpu() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 2 and "--backend nccl needs --device cuda" in done.stderr
+
+
+def test_a_coordinator_is_measured_at_rest_and_when_a_worker_dies() -> None:
+    report = run("scale.py", "--nodes", "4", "--seconds", "1", "--losses", "1")
+
+    assert (report["nodes"], report["workers"]) == (4, 32)
+    assert 0 < report["told_s"] <= report["formed_s"] and report["coordinator_cores"] > 0
+    assert report["report_p99_s"] > 0 and report["rss_mb"] > 0

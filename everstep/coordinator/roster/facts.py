@@ -171,7 +171,7 @@ class Sign:
     longest_step_s: float = 0.0
     longest_wait_s: float = 0.0
     generation: int = 0  # that the worker itself named last
-    placed: int = 0  # the latest generation that it was told to be in …
+    placed: int = 0  # the latest generation that it was placed in, as far as it was informed …
     num_held: int = 0  # … and its watches that are held for long
     is_vouched: bool = False  # its agent says all this: the worker itself need not
 

@@ -35,7 +35,7 @@ WARM_S = 20.0  # as launcher/reporting.py
 WATCH_S = 30.0  # as engine/membership.py
 TIMED_EACH = 8  # one of this many reports
 NUM_LOSSES = 5
-CONCURRENT_SETUPS = 64
+CONCURRENT_SETUPS = 512
 POLICY = {"heartbeat_s": 0.5, "lease_s": 30.0, "arrive_s": 20.0, "start_s": 600.0}
 
 SERVE = """

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
-IN_ONE_TURN = 256
-
 
 class Bell:
     def __init__(self) -> None:
@@ -28,20 +26,15 @@ class Bell:
             waiting.discard(rung)
 
     def ring(self) -> None:
-        """Thousands are woken in turns: in between, the loop answers others, such as agents that report."""
+        """All in one go. In turns, those woken first would call again and keep the others waiting."""
         waiting, self._waiting = self._waiting, defaultdict(set)
-        _wake_in_turns([rung for group in waiting.values() for rung in group])
+        for group in waiting.values():
+            for rung in group:
+                _wake(rung)
 
     def ring_for(self, group: str) -> None:
         for rung in self._waiting.pop(group, ()):
             _wake(rung)
-
-
-def _wake_in_turns(waiting: list[asyncio.Future[None]]) -> None:
-    for rung in waiting[:IN_ONE_TURN]:
-        _wake(rung)
-    if later := waiting[IN_ONE_TURN:]:
-        asyncio.get_running_loop().call_soon(_wake_in_turns, later)
 
 
 def _wake(rung: asyncio.Future[None]) -> None:

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 NAMES = (
-    "recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "leases", "join", "forming", "levels",
-    "sampler", "loader", "controller", "stragglers", "footprint", "checkpoint", "trainer", "submit",
+    "recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "scale", "leases", "join", "forming",
+    "levels", "sampler", "loader", "controller", "stragglers", "footprint", "checkpoint", "trainer", "submit",
 )  # fmt: skip
 
 

@@ -32,8 +32,10 @@ from everstep.env import read_token
 JOB = "benchmark"
 WORKERS_OF_A_NODE = 8
 WARM_S = 20.0  # as launcher/reporting.py
+WATCH_S = 30.0  # as engine/membership.py
+TIMED_EACH = 8  # one of this many reports
 NUM_LOSSES = 5
-CONCURRENT_SETUPS = 64
+CONCURRENT_SETUPS = 512
 POLICY = {"heartbeat_s": 0.5, "lease_s": 30.0, "arrive_s": 20.0, "start_s": 600.0}
 
 SERVE = """
@@ -101,9 +103,10 @@ class Town:
         self.workers: list[Worker] = []
         self.lateness_s: list[float] = []
         self.is_measuring = False
+        self.setups = asyncio.Semaphore(CONCURRENT_SETUPS)
         self.num_formed = 0
         self.formed = asyncio.Event()
-        self.size = 0
+        self.size = 0  # how many of a generation's workers are here; 0: all
 
     def head(self, method: str, path: str, job: str | None = None) -> bytes:
         root = f"/v1/jobs/{self.job}" if job is None else "/v1"
@@ -133,7 +136,7 @@ class Town:
 
     def count_formed(self, size: int) -> None:
         self.num_formed += 1
-        if self.num_formed == size:
+        if self.num_formed == (self.size or size):
             self.formed.set()
 
     async def all_formed(self) -> None:
@@ -146,6 +149,8 @@ class Worker:
     def __init__(self, town: Town, number: int) -> None:
         self.town, self.number = town, number
         self.generation = self.settled = self.seen = 0
+        self.told_at = 0.0
+        self.life: asyncio.Task[None]
 
     async def begin(self) -> None:
         request = wire.ReserveWorker(agent=f"a{self.number // 8}", request=str(self.number))
@@ -172,8 +177,9 @@ class Worker:
 
     async def arrive(self) -> None:
         message = wire.Arrive(
-            incarnation=self.name, generation=self.generation, settled=self.settled, step=1, max_workers=None
-        )
+            incarnation=self.name, generation=self.generation, settled=self.settled, step=1, max_workers=None,
+            wait_s=WATCH_S,
+        )  # fmt: skip
         while not (answer := await self.call("arrive", message))["is_formed"]:
             pass
         self.generation = answer["generation"]
@@ -185,7 +191,7 @@ class Worker:
         while not is_closed:
             message = wire.Watch(
                 incarnation=self.name, generation=self.generation, seen=self.seen, step=1, phase=wire.COMPUTING,
-                phase_s=0.1, longest_step_s=1.0, longest_wait_s=1.0,
+                phase_s=0.1, longest_step_s=1.0, longest_wait_s=1.0, wait_s=WATCH_S,
             )  # fmt: skip
             started = time.monotonic()
             answer = await self.call("watch", message)
@@ -193,18 +199,22 @@ class Worker:
             if self.town.is_measuring and answer["seen"] == self.seen:
                 self.town.lateness_s.append(time.monotonic() - started - POLICY["heartbeat_s"])
             self.seen = answer["seen"]
+        self.told_at = time.monotonic()
 
 
 CALLS = ("announce", "arrive", "watch")
 
 
 class Agent:
-    """A node's agent, with the calls that launcher/reporting.py makes."""
+    """A node's agent, with the calls that launcher/reporting.py makes. Its workers train: each of its reports says how
+    far they all are. A few of its reports ask not to be held, and are timed."""
 
-    def __init__(self, town: Town, number: int) -> None:
-        self.town, self.name, self.number = town, f"node-{number}", number
+    def __init__(self, town: Town, number: int, num_workers: int = WORKERS_OF_A_NODE) -> None:
+        self.town, self.name, self.number, self.num_workers = town, f"node-{number}", number, num_workers
         self.workers: list[Worker] = []
-        self.peers_seen = 0
+        self.peers_seen = self.num_reports = self.after = 0
+        self.report_s, self.has_begun = 1.0, False
+        self.round_trips_s: list[tuple[float, float]] = []  # when, and how long
 
     def lives(self) -> list[Coroutine[Any, Any, None]]:
         return [self.report(), self.keep_warm()]
@@ -212,22 +222,37 @@ class Agent:
     async def report(self) -> None:
         connection, head = await self.town.connect(), self.town.head("POST", f"/agents/{self.name}/report")
         while True:
-            states = [wire.WorkerState(worker=each.name, is_running=True, step=1) for each in self.workers]
+            self.num_reports += 1
+            is_timed = (self.num_reports + self.number) % TIMED_EACH == 0
             report = wire.AgentReport(
-                incarnation=self.name, node=self.name, workers=states, num_workers=WORKERS_OF_A_NODE,
-                address=f"10.0.{self.number // 256}.{self.number % 256}", probe_port=1, free_port=2,
-                peers_seen=self.peers_seen,
+                incarnation=self.name, node=self.name, workers=[self.state_of(each) for each in self.workers],
+                number=self.num_reports, after=self.after, wait_s=0.0 if is_timed else self.report_s,
+                num_workers=self.num_workers, address=f"10.0.{self.number // 256}.{self.number % 256}", probe_port=1,
+                free_port=2, peers_seen=self.peers_seen,
             )  # fmt: skip
+            asked_at = time.monotonic()
             orders = json.loads(await connection.call(head, report))
-            self.peers_seen = orders["peers_seen"]
-            if orders["start"] and not self.workers:
-                self.workers = [await self.start(name) for name in orders["start"][0]["workers"]]
+            if is_timed:
+                self.round_trips_s.append((asked_at, time.monotonic() - asked_at))
+            self.after = 0 if orders["wants_all"] else self.num_reports
+            self.peers_seen, self.report_s = orders["peers_seen"], orders["report_s"]
+            if orders["start"] and not self.has_begun:
+                self.has_begun = True
+                for name in orders["start"][0]["workers"]:
+                    worker = Worker(self.town, 0)
+                    worker.life = self.town.live(self.run(worker, name))
 
-    async def start(self, name: str) -> Worker:
-        worker = Worker(self.town, 0)
-        await worker.announce(name)
-        self.town.live(worker.live())
-        return worker
+    def state_of(self, worker: Worker) -> wire.WorkerState:
+        return wire.WorkerState(
+            worker=worker.name, is_running=True, has_progress=True, step=self.num_reports, phase=wire.COMPUTING,
+            phase_s=0.1, longest_step_s=1.0, longest_wait_s=1.0,
+        )  # fmt: skip
+
+    async def run(self, worker: Worker, name: str) -> None:
+        async with self.town.setups:
+            await worker.announce(name)
+        self.workers.append(worker)
+        await worker.live()
 
     async def keep_warm(self) -> None:
         connection, head = await self.town.connect(), self.town.head("GET", "/health", job="")
@@ -314,14 +339,19 @@ async def _heartbeats(town: Town, seconds: float) -> float:
 
 async def _loss(town: Town, workers: list[Worker], lives: list[asyncio.Task[None]]) -> float:
     """One worker dies; until the last of the others has the new generation."""
-    worker, life = workers.pop(), lives.pop()
-    life.remove_done_callback(_raise)
-    life.cancel()
+    worker = workers.pop()
+    forgive(lives.pop())
     worker.connection.close()
     started = time.monotonic()
     path = f"/workers/{worker.name}/exited"
     await asyncio.gather(town.ask("POST", path, wire.WorkerExit(exit_code=-9)), town.all_formed())
     return time.monotonic() - started
+
+
+def forgive(life: asyncio.Task[None]) -> None:
+    """It ends, as it is meant to."""
+    life.remove_done_callback(_raise)
+    life.cancel()
 
 
 def _raise(task: asyncio.Task[None]) -> None:

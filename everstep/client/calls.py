@@ -6,8 +6,10 @@ Does not retry, and does not interpret the answers."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
+import socket
 import sys
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -34,8 +36,16 @@ else:
         del sys.modules["httpx._main"]
 
 CONNECT_S = 5.0
-ANSWER_S = 15.0  # far more than the coordinator ever holds a call
+ANSWER_S = 15.0  # far more than the coordinator needs, besides the time that a call says it may be held
+# A held call sends nothing: the kernel asks instead whether the other side is there, and breaks the call if it is not.
+SILENT_S, ASK_S, NUM_ASKED = 5, 2, 3
 
+_KEEP_ALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ASK_S),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, NUM_ASKED),
+]
 _TOO_MANY = 429
 _HINTS = {
     401: "give this coordinator's token: --token-file FILE or EVERSTEP_TOKEN; that of a run is in runs/JOB/token",
@@ -51,7 +61,7 @@ class Coordinator(Operations):
         self.job = job
         self._quoted_job = quote(job, safe="")
         self._headers = _headers(token)
-        self._timeout = {"timeout": httpx.Timeout(answer_s, connect=CONNECT_S).as_dict()}
+        self._answer_s = answer_s
         self._is_closed = self._has_answered = False
         # The transport alone: cookies and redirects double the cost of a call.
         # Plain http needs neither proxies nor certificates, and looking for them takes longer than a call.
@@ -59,6 +69,7 @@ class Coordinator(Operations):
             verify=tls_context() if self.url.startswith("https:") else False,
             trust_env=False,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0),
+            socket_options=_KEEP_ALIVE,
         )
 
     def __repr__(self) -> str:
@@ -73,8 +84,15 @@ class Coordinator(Operations):
         self.close()
 
     def close(self) -> None:
-        """End all connections; calls made from now on fail with CoordinatorUnreachable."""
+        """End all connections; calls under way, which may be held for long, and those made from now on fail with
+        CoordinatorUnreachable."""
         self._is_closed = True
+        for connection in self._http._pool.connections:
+            # Closing a socket does not wake a thread that waits for it.
+            stream = getattr(getattr(connection, "_connection", None), "_network_stream", None)
+            if stream is not None and (sock := stream.get_extra_info("socket")) is not None:
+                with contextlib.suppress(OSError):
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
         self._http.close()
 
     def perform(self, operation: Operation, values: Mapping[str, Any]) -> Any:
@@ -102,7 +120,9 @@ class Coordinator(Operations):
         if self._is_closed:
             raise CoordinatorUnreachable(f"{where}: this client was closed", code="client-closed")
         content = None if message is None else to_json(message)
-        request = httpx.Request(method, url, headers=self._headers[role], content=content, extensions=self._timeout)
+        timeout = httpx.Timeout(self._answer_s + getattr(message, "wait_s", 0.0), connect=CONNECT_S)
+        extensions = {"timeout": timeout.as_dict()}
+        request = httpx.Request(method, url, headers=self._headers[role], content=content, extensions=extensions)
         try:
             answer = self._http.handle_request(request)
             body = answer.read()

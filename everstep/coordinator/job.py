@@ -34,6 +34,7 @@ from everstep.coordinator.roster.facts import (
 )
 from everstep.coordinator.roster.health import CUT_S
 from everstep.coordinator.shards.ledger import Rows
+from everstep.coordinator.signs import LONGEST_WATCH_S, WorkerSigns, report_interval_s
 from everstep.coordinator.store.store import Store, StoreError
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.coordinator.waiters import Bell
@@ -44,6 +45,8 @@ from everstep.wire.limits import check_nodes, check_workers
 log = logging.getLogger(__name__)
 
 LONGEST_HOLD_S = 1.0
+LONGEST_ARRIVE_S = 10.0  # of a worker that is vouched for
+AT_LEAST = 0.75  # of the time for which a call is held: thousands that were answered together call again one by one
 STORE_PAUSE_S = 0.5
 BRIEF_S = 0.001
 LONGEST_REST_S = 0.05
@@ -61,13 +64,15 @@ class CoordinatedJob:
         was_away: Callable[[], bool] = lambda: False,
     ) -> None:
         self._now, self._was_away = now, was_away
+        self._news, self._forming, self._leaving, self._orders = Bell(), Bell(), Bell(), Bell()
         self.roster = roster  # as it is
         self.kept = roster  # as it was kept last, and reported
-        self.signs = {
+        signs = {
             name: Sign(alive_at=self._now() + grace_s, told_at=0.0)
             for name, worker in roster.workers.items()
             if worker.status == ALIVE and worker.incarnation
         }
+        self.signs = WorkerSigns(signs, roster.policy.lease_s, self._now, self._news.ring_for)
         self.node_signs = {name: NodeSign(alive_at=self._now() + grace_s) for name in roster.nodes}
         self.reason = roster.generation.reason
         self._store = store
@@ -76,17 +81,15 @@ class CoordinatedJob:
         self._has_changed = asyncio.Event()
         self._look_at: float | None = 0.0
         self._examine_at: float | None = 0.0
-        self._news, self._forming, self._leaving, self._orders = Bell(), Bell(), Bell(), Bell()
         self._workers_of: dict[str, list[str]] = defaultdict(list)
         for worker in roster.workers.values():
             self._workers_of[worker.agent].append(worker.worker)
-        self._told_orders: dict[str, tuple[str, wire.AgentOrders]] = {}
+        self._told_orders: dict[str, replies.EncodedOrders] = {}
         # Starts from the time of day: a number from before a restart must not be mistaken for one of now.
         self._tell(replies.notice_of(roster, seen=time.time_ns() // 1000))
         self._peers = replies.next_peers(roster, replies.Peers(seen=self._notice.watched.seen, all=[]))
         self._orders_of = replies.Orders(roster, self._peers)
         self._views: dict[bool, tuple[Roster, str, int, bytes]] = {}  # by whether they are brief, and of which state
-        self._num_steps = 0  # that were heard of
         self._formed_replies = replies.FormedReplies(roster.generation)
         self.shards = JobDatasets(roster, ledgers, store, self.stop, self._lessee, grace_s=grace_s, now=now)
         self._task = asyncio.create_task(self._run())
@@ -96,17 +99,18 @@ class CoordinatedJob:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await self.shards.close()
+        self.signs.close()
         for bell in (self._news, self._forming, self._leaving, self._orders):
             bell.ring()
 
     # --- the calls of people and agents ---
 
     def view(self, *, is_brief: bool = False) -> wire.JobView:
-        return replies.job_view(self.kept, self.signs, self.reason, is_brief=is_brief)
+        return replies.job_view(self.kept, self.signs.all, self.reason, is_brief=is_brief)
 
     def view_json(self, *, is_brief: bool = False) -> bytes:
         """Made again only if its content has changed."""
-        num_steps = 0 if is_brief else self._num_steps
+        num_steps = 0 if is_brief else self.signs.num_steps
         roster, reason, seen, view = self._views.get(is_brief, (None, "", 0, b""))
         if roster is not self.kept or (reason, seen) != (self.reason, num_steps):
             view = wire.to_json(self.view(is_brief=is_brief))
@@ -123,24 +127,23 @@ class CoordinatedJob:
         await self._keep(roster)
         return wire.ReservedWorker(worker=name, num_restarts=roster.num_restarts, is_restart=is_restart)
 
-    async def report(self, agent: str, report: wire.AgentReport) -> wire.AgentOrders:
-        states = [(self.roster.worker(state.worker), state.is_running) for state in report.workers]
+    async def report(self, agent: str, report: wire.AgentReport) -> bytes:
+        for state in report.workers:
+            self.roster.worker(state.worker)  # refused if there is no such worker
         if agent not in self.roster.nodes:
             check_nodes(len(self.roster.nodes) + 1, len(self.roster.workers) + report.num_workers)
         now = self._now()
-        for worker, is_running in states:
-            if is_running and worker.incarnation:
-                self._prove_alive(worker.worker, now)
+        is_understood = self.signs.hear_agent(agent, report, self.roster.generation.number, now)
         self.node_signs[agent] = NodeSign(alive_at=now, silent_since=now - report.silent_s)
         await self._keep(changes.node_reported(self.roster, agent, report, now))
-        deadline = now + min(report.wait_s, self._hold_s())
-        orders = self._orders_for(agent, report.incarnation)
-        while (report.incarnation, orders) == self._told_orders.get(agent) and self._now() < deadline:
-            await self._orders.wait(deadline - self._now())
+        report_s = report_interval_s(len(self.kept.nodes), self.roster.policy)
+        deadline = now + min(report.wait_s, report_s) * random.uniform(AT_LEAST, 1.0)
+        orders, told = self._orders_for(agent, report.incarnation), self._told_orders.get(agent)
+        while is_understood and orders.says_the_same_as(told) and self._now() < deadline:
+            await self._orders.wait(deadline - self._now(), agent)
             orders = self._orders_for(agent, report.incarnation)
-        self._told_orders[agent] = (report.incarnation, orders)
-        is_news = orders.peers_seen and orders.peers_seen != report.peers_seen
-        return replace(orders, peers=self._peers.all) if is_news else orders
+        self._told_orders[agent] = orders
+        return orders.encode(self._peers, report.peers_seen, report_s, wants_all=not is_understood)
 
     def may_be_gone(self, agent: str, report: wire.AgentReport, *, is_cut: bool = False) -> None:
         """An agent's connection ended between two of its reports: it ended, or opens another for the next one. Or it
@@ -160,6 +163,7 @@ class CoordinatedJob:
         node = self.roster.nodes.get(agent)
         if node is not None and node.incarnation == message.incarnation:
             now = self._now()
+            self.signs.forget(agent)
             await self._keep(changes.node_away(self.roster, agent, message.reason, now, has_left=True))
 
     async def exited(self, name: str, end: wire.WorkerExit) -> None:
@@ -172,10 +176,11 @@ class CoordinatedJob:
         is_new = roster.worker(name).incarnation != message.incarnation
         roster = changes.announce(roster, name, message, now)
         if is_new:
-            self.signs[name] = Sign(alive_at=now, told_at=now)
-        self._prove_alive(name, now)
+            self.signs.begin(name, now)
+        self.signs.prove_alive(name, now)
         await self._keep(roster)
-        told = (self.signs[member].step for member in self.roster.generation.ranks if member in self.signs)
+        signs = self.signs.all
+        told = (signs[member].step for member in self.roster.generation.ranks if member in signs)
         return wire.Announced(
             is_newcomer=_is_newcomer(self.roster, name), policy=self.roster.policy, step=max(told, default=0)
         )
@@ -188,29 +193,16 @@ class CoordinatedJob:
             raise Refused(
                 f"generation {message.generation} does not exist; the latest is {number}", code="watch-generation-ahead"
             )
-        if worker.status == ALIVE:
-            before = self.signs.get(name)
-            self._num_steps += before is None or before.step != message.step
-            self.signs[name] = Sign(
-                alive_at=now,
-                told_at=now,
-                step=message.step,
-                phase=message.phase if message.generation == number else wire.OUTSIDE,
-                phase_since=now - message.phase_s,
-                longest_step_s=message.longest_step_s,
-                longest_wait_s=message.longest_wait_s,
-            )
+        self.signs.hear_worker(name, message, number, now)
         if message.seen == self._notice.watched.seen:
-            # Not all for the same time: thousands that were answered together would call again together.
-            hold_s = roster.policy.heartbeat_s * random.uniform(0.75, 1.0)
-            await self._news.wait(min(hold_s, roster.policy.lease_s / 2))
+            await self._hold_watch(worker, message)
         return self._watched_closed if self._notice.is_closed_for(message.generation) else self._watched_open
 
     async def arrive(self, name: str, message: wire.Arrive) -> bytes:
         now = self._now()
         self._stand_ready(name, message, now)
-        self._prove_alive(name, now)
-        deadline = now + self._hold_s()
+        self.signs.prove_alive(name, now)
+        deadline = now + max(self._hold_s(), self.signs.is_vouched(name) * min(message.wait_s, LONGEST_ARRIVE_S))
         while not (self.kept.is_over or self._is_placed(name, message.generation)):
             if self._now() >= deadline:
                 reason = replies.why_waiting(self.kept, name) or self.reason
@@ -223,6 +215,7 @@ class CoordinatedJob:
                 is_formed=False, is_stopped=True, is_finished=self.kept.is_finished, reason=self.kept.reason
             )
             return wire.to_json(over)
+        self.signs.place(name, self.kept.workers[name].agent, self.kept.generation.number)
         return self._formed_replies.of(name)
 
     async def broken(self, name: str, message: wire.Broken) -> None:
@@ -234,7 +227,7 @@ class CoordinatedJob:
     async def leave(self, name: str, message: wire.Leave) -> wire.Left:
         now = self._now()
         roster = changes.leave(self.roster, name, message)
-        self._prove_alive(name, now)
+        self.signs.prove_alive(name, now)
         self._change(roster)
         deadline = now + self._hold_s()
         while (left := self._left(name, message.generation)) is None and self._now() < deadline:
@@ -255,7 +248,7 @@ class CoordinatedJob:
         worker = self.roster.worker(name)
         if worker.incarnation:  # else it is a classic one: known only to have been started
             worker = changes.known(self.roster, name, incarnation)
-            self._prove_alive(name, self._now())
+            self.signs.prove_alive(name, self._now())
         elif worker.status != ALIVE:
             raise Refused(f"{name} is {worker.status}: {worker.reason}", code="lease-worker-gone")
         return worker
@@ -266,11 +259,16 @@ class CoordinatedJob:
         else:
             self._change(changes.arrive(self.roster, name, message, now))
 
-    def _prove_alive(self, name: str, now: float) -> None:
-        if sign := self.signs.get(name):
-            sign.alive_at = now
-        else:
-            self.signs[name] = Sign(alive_at=now, told_at=now, phase_since=now)
+    async def _hold_watch(self, worker: Worker, message: wire.Watch) -> None:
+        """For long if its agent vouches for it, and it asks about the generation that it was placed in."""
+        policy, sign = self.roster.policy, self.signs.all[worker.worker]
+        is_long = sign.is_vouched and sign.placed == message.generation
+        hold_s = max(min(policy.heartbeat_s, policy.lease_s / 2), is_long * min(message.wait_s, LONGEST_WATCH_S))
+        sign.num_held += is_long
+        try:
+            await self._news.wait(hold_s * random.uniform(AT_LEAST, 1.0), worker.agent)
+        finally:
+            sign.num_held -= is_long
 
     def _hold_s(self) -> float:
         """A call is proof of life only when it comes in, so it is never held for long."""
@@ -289,12 +287,16 @@ class CoordinatedJob:
             return wire.Left(is_released=False, is_closed=True, reason=f"needed again: {self.reason}")
         return None
 
-    def _orders_for(self, agent: str, incarnation: str) -> wire.AgentOrders:
+    def _orders_for(self, agent: str, incarnation: str) -> replies.EncodedOrders:
+        told = self._told_orders.get(agent)
+        if told is not None and told.roster is self.kept and told.incarnation == incarnation:
+            return told
         if self._orders_of.roster is not self.kept:
             self._peers = replies.next_peers(self.kept, self._peers)
             self._orders_of = replies.Orders(self.kept, self._peers)
         workers = [self.kept.workers[name] for name in self._workers_of[agent]]
-        return self._orders_of.of(agent, incarnation, workers)
+        orders = self._orders_of.of(agent, incarnation, workers)
+        return replies.EncodedOrders(self.kept, incarnation, orders)
 
     # --- changing, deciding, keeping, telling ---
 
@@ -340,9 +342,9 @@ class CoordinatedJob:
 
     def _decide(self, now: float) -> None:
         if self._examine_at is not None and self._examine_at <= now:
-            self.roster, self._examine_at = examine(self.roster, self.signs, self.node_signs, now)
+            self.roster, self._examine_at = examine(self.roster, self.signs.all, self.node_signs, now)
         before, policy = self.roster, self.roster.policy
-        self.roster, reason, self._look_at = advance(self.roster, self.signs, now)
+        self.roster, reason, self._look_at = advance(self.roster, self.signs.all, now)
         has_begun = self.roster.generation is not before.generation or self.roster.attempt is not before.attempt
         if has_begun or self._examine_at is None:
             soon = now + min(policy.stall_s, policy.lease_s, policy.silence_s or policy.lease_s)
@@ -374,8 +376,7 @@ class CoordinatedJob:
             self._forming.ring()
         if roster.is_over and not before.is_over:
             self._forming.ring()
-        if roster.workers is not before.workers or roster.attempt is not before.attempt or roster.is_over:
-            self._orders.ring()
+        self._tell_agents(before, roster)
         if roster is not before:
             self._leaving.ring()
             self.shards.look(roster)
@@ -385,6 +386,16 @@ class CoordinatedJob:
             self._news.ring()
         self._answer_kept()
         _emit_all(before, roster)
+
+    def _tell_agents(self, before: Roster, roster: Roster) -> None:
+        """Orders depend on the attempt, which is everyone's, and on an agent's own workers."""
+        is_for_all = roster.attempt is not before.attempt or roster.is_regrouping != before.is_regrouping
+        if is_for_all or roster.is_over:
+            self._orders.ring()
+        elif roster.workers is not before.workers:
+            known = before.workers
+            for agent in {each.agent for name, each in roster.workers.items() if known.get(name) is not each}:
+                self._orders.ring_for(agent)
 
     def _tell(self, notice: replies.Notice) -> None:
         self._notice = notice

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 
 
 class Bell:
     def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[str, set[asyncio.Future[None]]] = defaultdict(set)
 
-    async def wait(self, timeout_s: float) -> None:
-        """Return when it rings, or when the time is over."""
+    async def wait(self, timeout_s: float, group: str = "") -> None:
+        """Return when it rings for all or for this group, or when the time is over."""
         if timeout_s <= 0:
             return
         loop = asyncio.get_running_loop()
         rung: asyncio.Future[None] = loop.create_future()
         timer = loop.call_later(timeout_s, _wake, rung)
-        self._waiting.add(rung)
+        waiting = self._waiting[group]
+        waiting.add(rung)
         try:
             await rung
         finally:
             timer.cancel()
-            self._waiting.discard(rung)
+            waiting.discard(rung)
 
     def ring(self) -> None:
-        waiting, self._waiting = self._waiting, set()
-        for rung in waiting:
+        """All in one go. In turns, those woken first would call again and keep the others waiting."""
+        waiting, self._waiting = self._waiting, defaultdict(set)
+        for group in waiting.values():
+            for rung in group:
+                _wake(rung)
+
+    def ring_for(self, group: str) -> None:
+        for rung in self._waiting.pop(group, ()):
             _wake(rung)
 
 

@@ -1,9 +1,9 @@
 """This worker's place in the job: notice that a generation closed, arrive for the next, have its group formed.
 
 Two threads do it in the background, so that regrouping proceeds while a micro-batch is still being computed: the
-watcher holds a long-poll at the coordinator (which is also the heartbeat) and breaks the group of a closed
-generation; the regrouper arrives for the next one and forms its group in a thread that can be abandoned. The script's
-thread takes the new group when it comes to a point where it may: `next_group`.
+watcher holds a long-poll at the coordinator (also the heartbeat, unless an agent vouches for this worker) and breaks
+the group of a closed generation; the regrouper arrives for the next one and forms its group in a thread that can be
+abandoned. The script's thread takes the new group when it comes to a point where it may: `next_group`.
 
 The coordinator decides what is closed; an exception here is only a reason to ask."""
 
@@ -53,6 +53,8 @@ log = logging.getLogger("everstep")
 T = TypeVar("T")
 
 _REPORTED_AFTER_S = 1.5  # a longer wait is reported, with its reason
+HELD_S = 30.0  # a call may be held this long, and for at most this part of the time …
+HELD_PART = 0.05  # … after which a worker that hears nothing must stop: that time counts from its last call
 PROBE_S = 1.0  # a peer that does not accept a connection within this time cannot be reached
 
 
@@ -109,6 +111,7 @@ class Membership:
         self.is_newcomer = reply.is_newcomer
         # The coordinator lets others continue without us after fence_s: by then we must have stopped.
         self._deadline_s = min(self._deadline_s, reply.policy.fence_s)
+        self._held_s = min(HELD_S, HELD_PART * self._deadline_s)
         for target in (self._watch, self._regroup):
             name = f"everstep-{target.__name__.strip('_')}"
             thread = threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True)
@@ -240,7 +243,7 @@ class Membership:
     # --- the watcher ------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        seen, asked, known = 0, 0, (0, 0)
+        seen, asked, known, wait_s = 0, 0, (0, 0), self._held_s
         while not self._stop.is_set():
             with self._changed:
                 generation = self._generation
@@ -256,6 +259,7 @@ class Membership:
                 phase_s=time.monotonic() - progress.since,
                 longest_step_s=progress.longest_step_s,
                 longest_wait_s=progress.longest_wait_s,
+                wait_s=wait_s,
             )
             try:
                 reply = self._ask(lambda: self._client.watch(self.worker, message))  # noqa: B023
@@ -264,6 +268,7 @@ class Membership:
                     self._fail(error)
                 return
             seen = reply.seen
+            wait_s = 0.0 if reply.leavers else self._held_s  # to see soon whether this worker continues without them
             self._answer_probes()
             if (generation, reply.newcomers) != known and (reply.newcomers or self.newcomers):
                 emit("newcomers.known", generation=generation, number=reply.newcomers)
@@ -345,7 +350,7 @@ class Membership:
         self._form(world)
 
     def _await_generation(self, unreachable: list[str]) -> World | None:
-        began, reported = time.monotonic(), ""
+        began, reported, wait_s = time.monotonic(), "", 0.0
         while not self._stop.is_set():
             with self._changed:
                 settled, step, max_workers = self._arrival
@@ -357,6 +362,7 @@ class Membership:
                 step=step,
                 max_workers=max_workers,
                 unreachable=unreachable,
+                wait_s=wait_s,
             )
             arrived = self._ask(lambda: self._client.arrive(self.worker, message))  # noqa: B023
             if arrived.is_stopped:
@@ -375,7 +381,7 @@ class Membership:
                 )
             kind = re.sub(r"[0-9.]+", "", arrived.reason)  # the same with another number is not news
             if time.monotonic() - began > _REPORTED_AFTER_S and kind != reported:
-                reported = kind
+                reported, wait_s = kind, self._held_s
                 emit("worker.waiting", reason=arrived.reason)
         return None
 

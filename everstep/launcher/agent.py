@@ -13,7 +13,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -34,6 +34,7 @@ from everstep.launcher.decisions import (
     decide_verdict,
     whom_we_wait_for,
 )
+from everstep.launcher.known_states import Sighting
 from everstep.launcher.local_worker import LocalWorker
 from everstep.launcher.node import NodeSpec, WorkerRanks, worker_environment
 from everstep.launcher.probe import Probe
@@ -51,7 +52,6 @@ from everstep.wire import (
     KillOrder,
     ReservedWorker,
     WorkerExit,
-    WorkerState,
 )
 
 log = logging.getLogger("everstep")
@@ -62,7 +62,7 @@ _SURVIVORS_FIRST_S = 0.5  # a replacement is started this long after a death …
 _FORK_SOON_S = 0.1  # … and sooner if it is a fork of the nursery, which takes little of the survivors' cores
 _NO_ROOM_S = 5.0  # one that could not start on a full disk is tried again after this
 _STOP_GRACE_S = 2.0  # workers of a stopped job learn that from the coordinator and end by themselves
-_ANSWER_S = 4.0
+_ANSWER_S = 4.0  # not much longer than a call is held: after a cut, the network may swallow data on an old connection
 _REAP_S = 5.0  # loader processes of killed workers come to process 1
 _FAREWELL_S = 5.0  # how long an agent that has nothing left to run tries to report that
 
@@ -156,9 +156,7 @@ class Agent:
 
     def _connect(self) -> Coordinator:
         node = self._node
-        # Not much longer than a call is held: after a cut, the network may swallow data on an old connection.
-        answer_s = node.heartbeat_s + _ANSWER_S
-        return Coordinator(node.coordinator_url, env.read_token(node.token_file), node.job, answer_s=answer_s)
+        return Coordinator(node.coordinator_url, env.read_token(node.token_file), node.job, answer_s=_ANSWER_S)
 
     def _job_end(self) -> JobEnd:
         """How the job ended, from the coordinator if all workers ended before we knew, or if we had to give up."""
@@ -301,22 +299,20 @@ class Agent:
             worker.is_exit_reported = True
             self._reporter.report_exit(worker.name, worker.exit_with(code))
 
-    def _look(self) -> AgentReport:
-        """The report on this node; called from the reporter's thread."""
-        states, active_at = [], 0.0
+    def _look(self) -> tuple[AgentReport, Mapping[str, Sighting]]:
+        """The report on this node, and its workers; called from the reporter's thread."""
+        seen, active_at = dict[str, Sighting](), 0.0
         for name, worker in list(self._workers.items()):
             state = worker.child.state
             if state in (RUNNING, STOPPED):
                 worker.listen(partial(self._loop.post, partial(self._sense, worker)))
-                progress = worker.progress
-                states.append(WorkerState(worker=name, is_running=state == RUNNING, step=progress.step))
-                active_at = max(active_at, progress.since, worker.files.written_at())
+                seen[name] = Sighting(state == RUNNING, worker.progress)
+                active_at = max(active_at, seen[name].progress.since, worker.files.written_at())
         node = self._node
-        return AgentReport(
+        report = AgentReport(
             incarnation=self._incarnation,
             node=node.agent,
-            workers=states,
-            wait_s=node.heartbeat_s,
+            workers=[],
             num_workers=0 if self._is_ending else node.num_workers,
             address=node.address,
             probe_port=self._probe.port,
@@ -324,8 +320,9 @@ class Agent:
             free_port=self._port.number,
             unreachable=self._probe.unreachable,
             fitness=node.fitness,
-            silent_s=max(0.0, time.monotonic() - active_at) if states else 0.0,
+            silent_s=max(0.0, time.monotonic() - active_at) if seen else 0.0,
         )
+        return report, seen
 
     # --- ends -------------------------------------------------------------------------------------
 

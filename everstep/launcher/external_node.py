@@ -11,12 +11,13 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from everstep.addresses import listen
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, JobFinished, JobStopped
+from everstep.launcher.known_states import Sighting
 from everstep.launcher.probe import Probe
 from everstep.launcher.reporting import AgentReporter
 from everstep.wire import AgentOrders, AgentReport, AttemptOrder, Stop, WorkerExit
@@ -51,7 +52,7 @@ class ExternalNode:
         say: Callable[[str], None],
     ) -> None:
         self._connect, self._agent, self._address = connect, agent, address
-        self._heartbeat_s, self._say = heartbeat_s, say
+        self._say = say
         self._incarnation = uuid.uuid4().hex
         self._probe = Probe(address)
         self._reporter = AgentReporter(
@@ -125,19 +126,19 @@ class ExternalNode:
 
     # --- orders ----------------------------------------------------------------------------
 
-    def _look(self) -> AgentReport:
+    def _look(self) -> tuple[AgentReport, Mapping[str, Sighting]]:
         with self._changed:
-            return AgentReport(
+            report = AgentReport(
                 incarnation=self._incarnation,
                 node=self._agent,
                 workers=[],
-                wait_s=self._heartbeat_s,
                 num_workers=1 if self._is_ready else 0,
                 address=self._address,
                 probe_port=self._probe.port,
                 free_port=self._listener.getsockname()[1],
                 unreachable=self._probe.unreachable,
             )
+        return report, {}  # its workers are torchrun's: this node does not see them
 
     def _hear(self, orders: AgentOrders) -> None:
         with self._changed:

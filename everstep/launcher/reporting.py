@@ -1,6 +1,6 @@
 """An agent's reports to the coordinator. Three threads, so that none of its duties waits for another:
 
-- report: heartbeat and orders in one long call after another;
+- report: heartbeat, what changed of the workers, and orders, in one long call after another;
 - deaths: reports each worker that is gone, on a connection that is always open: milliseconds count;
 - replacements: reserves ids for workers to be started, once the deaths before them are reported.
 
@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from typing import TypeVar
 from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.errors import Abandoned, EverstepError, Refused, TemporaryError
+from everstep.launcher.known_states import KnownStates, Sighting
 from everstep.retry import patiently
 from everstep.wire import AgentLeave, AgentOrders, AgentReport, JobView, Peer, ReservedWorker, ReserveWorker, WorkerExit
 
@@ -46,7 +47,7 @@ class AgentReporter:
         agent: str,
         incarnation: str,
         heartbeat_s: float,
-        look: Callable[[], AgentReport],
+        look: Callable[[], tuple[AgentReport, Mapping[str, Sighting]]],
         on_orders: Callable[[AgentOrders], None],
         on_reserved: Callable[[str, ReservedWorker | None], None],
         on_failure: Callable[[EverstepError], None],
@@ -54,7 +55,8 @@ class AgentReporter:
         wants_view: Callable[[], bool] = lambda: False,
         on_view: Callable[[JobView], None] = lambda view: None,
     ) -> None:
-        """`on_view`: what the coordinator knows of the job, every few seconds as long as that is wanted."""
+        """`look`: the node, and its workers. `on_view`: what the coordinator knows of the job, every few seconds while
+        that is wanted."""
         self._connect, self._wants_view, self._on_view = connect, wants_view, on_view
         self._agent, self._incarnation, self._heartbeat_s = agent, incarnation, heartbeat_s
         self._look, self._on_orders, self._on_reserved, self._on_failure = look, on_orders, on_reserved, on_failure
@@ -63,6 +65,7 @@ class AgentReporter:
         self._is_absence_said = False
         self._logged_trouble = ""
         self._peers_seen, self._peers = 0, list[Peer]()
+        self._known, self._report_s = KnownStates(), heartbeat_s
         self._unreported: deque[Callable[[Coordinator], None]] = deque()  # deaths, and leaving
         self._changed = threading.Condition()  # signals a new report, an empty list, or a new request
         self._requests: deque[tuple[str, str]] = deque()  # requests, and whom each replaces
@@ -118,8 +121,10 @@ class AgentReporter:
         woke_at = float("-inf")
         while True:
             began = time.monotonic()
+            held_s = self._report_s
             orders = self._with_peers(self._ask(partial(self._report_once, coordinator)))
-            if (now := time.monotonic()) - began > self._heartbeat_s + _STANDSTILL_S:
+            self._report_s = orders.report_s or self._heartbeat_s
+            if (now := time.monotonic()) - began > held_s + _STANDSTILL_S:
                 woke_at = now  # the whole node stood still
             if now - woke_at < _COMEBACK_S:
                 orders = replace(orders, kill=[])
@@ -128,7 +133,11 @@ class AgentReporter:
                 self._is_closed.wait(max(0.0, began + self._heartbeat_s / 4 - time.monotonic()))
 
     def _report_once(self, coordinator: Coordinator) -> AgentOrders:
-        return coordinator.report(self._agent, replace(self._look(), peers_seen=self._peers_seen))
+        report, seen = self._look()
+        report = replace(report, peers_seen=self._peers_seen, wait_s=self._report_s)
+        orders = coordinator.report(self._agent, self._known.next_report(report, seen, time.monotonic()))
+        self._known.answered(orders)
+        return orders
 
     def _with_peers(self, orders: AgentOrders) -> AgentOrders:
         """The coordinator sends them once per change: keep the last list."""

@@ -6,17 +6,18 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from everstep.wire.bounds import Amount, Bounds, Count, CountOrNone, Name, Port, Whole
+from everstep.wire.membership import Progress
 
 MAX_WORKERS_PER_NODE = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerState:
+class WorkerState(Progress):
     """What an agent sees of one of its workers from outside."""
 
     worker: Name
-    is_running: bool  # False: stopped (SIGSTOP, debugger); a running process is alive even if its threads are busy
-    step: Count = 0
+    is_running: bool  # False: ended or stopped (SIGSTOP, debugger); a running one is alive even if its threads are busy
+    has_progress: bool = False  # the agent can read its progress: the worker itself need not repeat it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,8 +33,10 @@ class Fitness:
 class AgentReport:
     incarnation: Name
     node: Name
-    workers: list[WorkerState]
-    wait_s: Amount = 1.0
+    workers: list[WorkerState]  # all of them, or those that changed since the report that `after` names
+    number: Count = 0  # of this report
+    after: Count = 0  # the last report that was answered; 0: this one lists all workers
+    wait_s: Amount = 1.0  # may be held this long
     num_workers: Annotated[int, Bounds(ge=0, le=MAX_WORKERS_PER_NODE)] = 0  # to start; 0: takes part in no attempt
     address: Name = ""  # where other nodes reach it …
     probe_port: Port = 0  # … and can test whether they do
@@ -99,6 +102,8 @@ class AgentOrders:
     why: str = ""  # why the attempt ended, or why this node has no part in it
     peers_seen: int = 0  # the number of the attempt's list of peers; 0: it has no part …
     peers: list[Peer] = field(default_factory=list)  # … and the list itself, unless the report named that number
+    report_s: float = 0.0  # let the next report be held this long; 0: as long as a heartbeat
+    wants_all: bool = False  # the report named an earlier one that is not known: list all workers again
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

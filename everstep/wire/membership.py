@@ -28,18 +28,25 @@ class Announced:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Watch:
-    """Heartbeat and long poll in one: held while nothing changed since `seen`."""
+class Progress:
+    """How far a worker is: said by itself, or by its agent, which reads the worker's progress board."""
+
+    step: Count = 0
+    # COMPUTING a micro-batch, WAITING for peers inside a step, OUTSIDE a step
+    phase: Annotated[str, OneOf(COMPUTING, WAITING, OUTSIDE)] = OUTSIDE
+    phase_s: Amount = 0.0  # time spent in it so far
+    longest_step_s: Amount = 0.0
+    longest_wait_s: Amount = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watch(Progress):
+    """A long poll: held while nothing changed since `seen`. Also a heartbeat, unless the worker's agent vouches."""
 
     incarnation: Name
     generation: Count
     seen: Count
-    step: Count
-    # COMPUTING a micro-batch, WAITING for peers inside a step, OUTSIDE a step
-    phase: Annotated[str, OneOf(COMPUTING, WAITING, OUTSIDE)]
-    phase_s: Amount  # time spent in it so far
-    longest_step_s: Amount
-    longest_wait_s: Amount
+    wait_s: Amount = 0.0  # may be held this long while its agent vouches for it; else a heartbeat long
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +70,7 @@ class Arrive:
     step: Count  # committed steps
     max_workers: Positive | None  # the job's micro-batches: more members would have nothing to do
     unreachable: list[Name] = field(default_factory=list)
+    wait_s: Amount = 0.0  # may be held this long while its agent vouches for it; else about a second
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

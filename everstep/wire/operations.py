@@ -103,7 +103,8 @@ _DATASET = f"{_JOB}/datasets/{{dataset}}"
 
 
 class Operations:
-    """All there is to call. *Held*: answered as soon as something changes, after about a second at the latest."""
+    """All there is to call. *Held*: answered as soon as something changes, after about a second at the latest; a watch
+    that an agent vouches for, after half a minute."""
 
     def perform(self, operation: Operation, values: Mapping[str, Any]) -> Any:
         raise NotImplementedError  # by the client
@@ -158,7 +159,7 @@ class Operations:
 
     @operation("POST", f"{_WORKER}/watch", WORKER)
     def watch(self, worker: PathName, message: wire.Watch) -> wire.Watched:
-        """Worker: send a heartbeat. Reply: what changed. Held."""
+        """Worker: ask what changed; a heartbeat where no agent vouches for the worker. Held."""
 
     @operation("POST", f"{_WORKER}/arrive", WORKER)
     def arrive(self, worker: PathName, message: wire.Arrive) -> wire.Arrived:

@@ -41,8 +41,8 @@ class Policy:
     )
     heartbeat_s: float = setting(
         1.0,
-        "Interval between heartbeats of workers and agents",
-        details="The coordinator holds a worker's watch call for at most this long; then the worker repeats it",
+        "Interval between heartbeats of agents, and of workers that no agent vouches for",
+        details="With more than 500 nodes, agents report less often, and at least three times per `lease_s`",
         above=0,
         section="health",
     )

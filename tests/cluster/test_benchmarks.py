@@ -1,4 +1,4 @@
-"""Benchmarks, briefly and for their report only. Those for GPUs run on the CPU too, with the stand-in for NCCL."""
+"""Benchmarks, briefly and for their report only: with a few nodes; those for GPUs with the stand-in for NCCL."""
 
 from __future__ import annotations
 
@@ -49,3 +49,11 @@ def test_a_join_is_timed_with_its_transfer() -> None:
     assert report["step_s"] > 0 and report["join_stop_s"] is not None
     assert report["join_8_stop_s"] is report["transfer_gb_per_s"] is None
     assert run("join.py", "--mb", "12", "--only", "transfer")["transfer_gb_per_s"] > 0
+
+
+def test_a_coordinator_is_measured_at_rest_and_when_a_worker_dies() -> None:
+    report = run("scale.py", "--nodes", "4", "--seconds", "1", "--losses", "1")
+
+    assert (report["nodes"], report["workers"]) == (4, 32)
+    assert 0 < report["told_s"] <= report["formed_s"] and report["rss_mb"] > 0
+    assert report["coordinator_cores"] >= 0 and report["report_p99_s"] >= 0  # too short a time for figures

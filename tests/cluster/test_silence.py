@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from everstep.testing import can_make_hosts
@@ -52,6 +54,19 @@ def test_a_frozen_node_comes_back_as_a_newcomer() -> None:
         cluster.wait("regroup.settled", size=3, t=lambda t: t > lost["t"])
         result = cluster.finish_undisturbed()
     assert len(result.outputs) == 3
+
+
+def test_workers_of_a_frozen_agent_speak_for_themselves() -> None:
+    with Stage("--steps", 16, "--micro-batches", 6, gates=[5], workers=2, policy=STRICT) as cluster:
+        cluster.wait_at_gate(5, "w0", "w1")
+        agent = cluster._node_of("w0").agent
+        agent.signal(signal.SIGSTOP)
+        pass_time(2 * LEASE_S)
+        assert {cluster.status(name) for name in ("w0", "w1")} == {"member"}
+        agent.signal(signal.SIGCONT)
+        cluster.open_gate(5)
+        result = cluster.finish_undisturbed()
+    assert len(result.outputs) == 2
 
 
 @needs_hosts

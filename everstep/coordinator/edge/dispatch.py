@@ -123,7 +123,7 @@ class Dispatcher:
         if route.is_of_job:
             reply = await route.handler(job, *values)
         else:
-            call = HttpCall(self._service, self._code, name, job, scope, receive)
+            call = HttpCall(self._service, self._code, name, job, scope)
             reply = await route.handler(call, *values, **query)
         if isinstance(reply, Response):
             await reply(scope, receive, send)

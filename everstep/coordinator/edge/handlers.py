@@ -5,7 +5,6 @@ A reply is a message, JSON as bytes, or a response of Starlette's."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from starlette.responses import FileResponse
 
 from everstep import wire
 from everstep.coordinator.edge.connection import WHEN_LOST
-from everstep.coordinator.edge.guard import Receive, Scope
+from everstep.coordinator.edge.guard import Scope
 from everstep.coordinator.edge.openapi import document
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.roster.facts import SHA256
@@ -33,7 +32,6 @@ class HttpCall:
     job_name: str
     job: CoordinatedJob  # that the path names; read only by handlers of operations whose job exists
     scope: Scope
-    receive: Receive
 
 
 async def check(_call: HttpCall) -> wire.Health:
@@ -67,21 +65,15 @@ async def generation(call: HttpCall, number: int) -> wire.GenerationView:
     return await call.service.generation(call.job_name, number)
 
 
-async def report(call: HttpCall, agent: str, message: wire.AgentReport) -> wire.AgentOrders:
+async def report(call: HttpCall, agent: str, message: wire.AgentReport) -> bytes:
     """While an agent waits for orders, its end is seen at once: the kernel closes its connection."""
-    orders = asyncio.ensure_future(call.job.report(agent, message))
-    hanging_up = asyncio.ensure_future(call.receive())
-    try:
-        await asyncio.wait({orders, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
-        if not orders.done():
-            call.job.may_be_gone(agent, message, is_cut=True)
-        reply = await orders
-    finally:
-        hanging_up.cancel()
-        orders.cancel()
+    is_answered = False
     if WHEN_LOST in call.scope:
-        call.scope[WHEN_LOST](lambda: call.job.may_be_gone(agent, message))
-    return reply
+        call.scope[WHEN_LOST](lambda: call.job.may_be_gone(agent, message, is_cut=not is_answered))
+    try:
+        return await call.job.report(agent, message)
+    finally:
+        is_answered = True
 
 
 async def report_and_lease(call: HttpCall, worker: str, message: wire.LeaseRequest) -> bytes:

@@ -108,8 +108,9 @@ class Attempt:
     def size(self) -> int:
         return sum(len(part.workers) for part in self.parts)
 
-    def part(self, agent: str, incarnation: str) -> NodePart | None:
-        return next((part for part in self.parts if (part.agent, part.incarnation) == (agent, incarnation)), None)
+    def node_ranks(self) -> dict[tuple[str, str], int]:
+        """By agent and incarnation."""
+        return {(part.agent, part.incarnation): rank for rank, part in enumerate(self.parts)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,12 +164,16 @@ class Sign:
     """One worker's last signs of life and progress. Changes with every call, so it lives beside the roster."""
 
     alive_at: float
-    told_at: float  # when the worker itself said what follows
+    told_at: float  # when the worker or its agent last said that what follows is so
     step: int = 0
     phase: str = OUTSIDE
     phase_since: float = 0.0
     longest_step_s: float = 0.0
     longest_wait_s: float = 0.0
+    generation: int = 0  # that the worker itself named last
+    placed: int = 0  # the latest generation that it was placed in, as far as it was informed …
+    num_held: int = 0  # … and its watches that are held for long
+    is_vouched: bool = False  # its agent says all this: the worker itself need not
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ Pure. Says only what has been kept."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from everstep.coordinator.roster.facts import (
@@ -17,7 +17,6 @@ from everstep.coordinator.roster.facts import (
     WAITING_TO_JOIN,
     Generation,
     Node,
-    NodePart,
     Roster,
     Sign,
     Worker,
@@ -117,21 +116,21 @@ class Orders:
 
     def __init__(self, roster: Roster, peers: Peers) -> None:
         self.roster, self._peers = roster, peers
-        self._parts = {(each.agent, each.incarnation): (rank, each) for rank, each in enumerate(roster.attempt.parts)}
+        self._ranks = roster.attempt.node_ranks()
         self._size, self._fit = roster.attempt.size, fit_nodes(roster)
         self._is_regrouping = roster.is_regrouping
 
     def of(self, agent: str, incarnation: str, workers: Iterable[Worker]) -> AgentOrders:
         """All but the peers themselves."""
         roster, attempt = self.roster, self.roster.attempt
-        part, workers = self._parts.get((agent, incarnation)), list(workers)
+        node_rank, workers = self._ranks.get((agent, incarnation)), list(workers)
         kill = [
             KillOrder(worker=each.worker, reason=each.reason, wants_stacks=each.wants_stacks)
             for each in workers
             if each.status == LOST
         ]
         unended_ = unended(workers, incarnation)
-        has_part = part is not None and attempt.is_open
+        has_part = node_rank is not None and attempt.is_open
         return AgentOrders(
             kill=kill,
             is_ended=roster.is_over,
@@ -139,7 +138,7 @@ class Orders:
             attempt=attempt.number,
             is_attempt_closed=attempt.is_closed,
             wants_stacks=attempt.wants_stacks,
-            start=[self._attempt_order(*part)] if part is not None and has_part and not roster.is_over else [],
+            start=[self._attempt_order(node_rank)] if node_rank is not None and has_part and not roster.is_over else [],
             past=[each.worker for each in unended_ if attempt.is_closed or each.attempt < attempt.number],
             is_regrouping=self._is_regrouping,
             why=attempt.reason if has_part or attempt.is_closed else self._why_idle(agent),
@@ -154,8 +153,9 @@ class Orders:
     def _why_all_idle(self) -> str:
         return why_idle(self.roster)
 
-    def _attempt_order(self, node_rank: int, part: NodePart) -> AttemptOrder:
+    def _attempt_order(self, node_rank: int) -> AttemptOrder:
         roster, attempt = self.roster, self.roster.attempt
+        part = attempt.parts[node_rank]
         return AttemptOrder(
             number=attempt.number,
             workers=list(part.workers),
@@ -172,19 +172,43 @@ class Orders:
         )
 
 
+class EncodedOrders:
+    """One agent's orders, written once for all of its reports that find nothing changed."""
+
+    def __init__(self, roster: Roster, incarnation: str, orders: AgentOrders) -> None:
+        self.roster, self.incarnation, self._orders = roster, incarnation, orders
+        self._encoded: tuple[float, bytes] = (-1.0, b"")
+
+    def says_the_same_as(self, other: EncodedOrders | None) -> bool:
+        return other is self or (
+            other is not None and (self.incarnation, self._orders) == (other.incarnation, other._orders)
+        )
+
+    def encode(self, peers: Peers, peers_seen: int, report_s: float, *, wants_all: bool) -> bytes:
+        """`peers_seen`: the number of the list that the agent knows."""
+        orders = self._orders
+        if self._encoded[0] != report_s:
+            self._encoded = report_s, to_json(replace(orders, report_s=report_s))
+        encoded = self._encoded[1]
+        if orders.peers_seen and orders.peers_seen != peers_seen:
+            encoded = encoded.replace(b'"peers":[]', b'"peers":' + peers.encoded, 1)
+        return encoded.replace(b'"wants_all":false', b'"wants_all":true', 1) if wants_all else encoded
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peers:
     """The nodes of the open attempt, and the number by which an agent knows whether it has heard of them all."""
 
     seen: int
     all: list[Peer]
+    encoded: bytes = field(default=b"[]", compare=False)  # for all agents: each gets a line for each other
 
 
 def next_peers(roster: Roster, before: Peers) -> Peers:
     nodes = [roster.nodes[each.agent] for each in roster.attempt.parts if each.agent in roster.nodes]
     found = [Peer(agent=node.agent, address=node.address, probe_port=node.probe_port) for node in nodes]
     found = [peer for peer in found if peer.probe_port]
-    return before if found == before.all else Peers(seen=before.seen + 1, all=found)
+    return before if found == before.all else Peers(seen=before.seen + 1, all=found, encoded=to_json(found))
 
 
 def job_view(roster: Roster, signs: Mapping[str, Sign], reason: str, *, is_brief: bool = False) -> JobView:
@@ -199,18 +223,22 @@ def job_view(roster: Roster, signs: Mapping[str, Sign], reason: str, *, is_brief
         workers=[] if is_brief else [_worker_view(roster, name, signs.get(name)) for name in roster.workers],
         attempt=roster.attempt.number,
         num_restarts=roster.num_restarts,
-        nodes=[_node_view(roster, node) for node in roster.nodes.values()],
+        nodes=_node_views(roster),
     )
 
 
-def _node_view(roster: Roster, node: Node) -> NodeView:
-    part = roster.attempt.part(node.agent, node.incarnation)
+def _node_views(roster: Roster) -> list[NodeView]:
+    ranks = roster.attempt.node_ranks()
+    return [_node_view(node, ranks.get((node.agent, node.incarnation), -1)) for node in roster.nodes.values()]
+
+
+def _node_view(node: Node, node_rank: int) -> NodeView:
     return NodeView(
         agent=node.agent,
         address=node.address,
         num_workers=node.num_workers,
         is_present=node.is_present,
-        node_rank=roster.attempt.parts.index(part) if part else -1,
+        node_rank=node_rank,
         reason=node.reason,
     )
 

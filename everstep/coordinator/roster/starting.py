@@ -213,10 +213,9 @@ def _room(roster: Roster) -> int:
 
 
 def _not_taking_part(roster: Roster) -> list[Node]:
+    ranks = roster.attempt.node_ranks()
     return [
-        node
-        for node in _candidates(roster)
-        if roster.attempt.part(node.agent, node.incarnation) is None and _is_idle(roster, node)
+        node for node in _candidates(roster) if (node.agent, node.incarnation) not in ranks and _is_idle(roster, node)
     ]
 
 

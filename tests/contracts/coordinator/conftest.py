@@ -105,7 +105,7 @@ class Puppet:
             ),
         )
 
-    def arrive_once(self) -> wire.Arrived:
+    def arrive_once(self, wait_s: float = 0.0) -> wire.Arrived:
         return self._coordinator.arrive(
             self.name,
             wire.Arrive(
@@ -114,6 +114,7 @@ class Puppet:
                 settled=self.settled_in,
                 step=self.step,
                 max_workers=None,
+                wait_s=wait_s,
             ),
         )
 
@@ -134,7 +135,7 @@ class Puppet:
             wire.Settled(incarnation=self.incarnation, generation=self.generation, step=self.step),
         )
 
-    def watch(self, phase: str = wire.OUTSIDE, phase_s: float = 0.0) -> wire.Watched:
+    def watch(self, phase: str = wire.OUTSIDE, phase_s: float = 0.0, wait_s: float = 0.0) -> wire.Watched:
         answer = self._coordinator.watch(
             self.name,
             wire.Watch(
@@ -146,6 +147,7 @@ class Puppet:
                 phase_s=phase_s,
                 longest_step_s=0.0,
                 longest_wait_s=0.0,
+                wait_s=wait_s,
             ),
         )
         self.seen = answer.seen

@@ -6,13 +6,14 @@ import socket
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from everstep import wire
-from everstep.client.calls import Coordinator, is_foreign
+from everstep.client.calls import ASK_S, NUM_ASKED, SILENT_S, Coordinator, is_foreign
 from everstep.errors import Abandoned, CoordinatorUnreachable, Refused, UsageError
 from everstep.retry import patiently
 
@@ -187,3 +188,24 @@ def test_another_program_is_told_from_a_coordinator(server, nobody, babbler):
     assert is_foreign(babbler)
     assert not is_foreign(server.url)
     assert not is_foreign(nobody)  # it may come
+
+
+def test_a_held_call_ends_when_its_client_is_closed():
+    watch = wire.Watch(incarnation="i", generation=0, seen=0, wait_s=600.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as thread:
+        coordinator = Coordinator(f"http://127.0.0.1:{listener.getsockname()[1]}", SECRET, "job")
+        watching = thread.submit(coordinator.watch, "w0", watch)
+        with listener.accept()[0] as connection:
+            assert connection.recv(1 << 16)
+            coordinator.close()
+            assert isinstance(watching.exception(30), CoordinatorUnreachable)
+
+
+def test_the_kernel_asks_whether_the_coordinator_of_a_held_call_is_there(server):
+    with Coordinator(server.url, server.token, "job") as coordinator:
+        coordinator.check()
+        (connection,) = coordinator._http._pool.connections
+        sock = connection._connection._network_stream.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        assert [sock.getsockopt(socket.IPPROTO_TCP, each) for each in options] == [SILENT_S, ASK_S, NUM_ASKED]

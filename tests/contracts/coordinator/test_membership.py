@@ -100,7 +100,7 @@ def test_a_closing_in_good_order_does_not_interrupt_those_who_still_finish_the_s
 
 
 def test_an_agent_is_told_to_kill_who_is_lost_until_it_is_gone(play, puppet_class):
-    job = play(heartbeat_s=0.1, lease_s=0.4)
+    job = play(heartbeat_s=0.2, lease_s=0.6)
     job.puppets(1)
     puppet_class(job.coordinator)  # w1 has not announced itself yet: its life nobody watches but its agent
     states = [wire.WorkerState(worker="w0", is_running=False), wire.WorkerState(worker="w1", is_running=True)]

@@ -5,6 +5,7 @@ The clock on the wall is the test's, so that none of these stories depends on ho
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from contextlib import asynccontextmanager
 
@@ -137,4 +138,4 @@ async def test_who_does_not_come_back_after_a_restart_is_lost_after_a_full_lease
         assert await lost_after(job, wall) == LONGEST_PAUSE_S + POLICY.lease_s
     async with coordinator(tmp_path, wall) as job:
         report = wire.AgentReport(incarnation="a", node="n", workers=[])
-        assert [order.worker for order in (await job.report("a", report)).kill] == ["w0"]
+        assert [order["worker"] for order in json.loads(await job.report("a", report))["kill"]] == ["w0"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -56,7 +57,7 @@ REPORT = wire.AgentReport(incarnation="i", node="a", workers=[])
 def begin():
     lines = []
 
-    def begin(listener, look=lambda: REPORT, **more):
+    def begin(listener, look=lambda: (REPORT, {}), **more):
         said, failures, orders = [], [], queue.Queue()
         more = {"on_orders": orders.put} | more
         line = AgentReporter(
@@ -79,11 +80,11 @@ def test_an_agent_reports_on_after_any_error_of_its_own(begin):
     def look():
         if trouble := next(troubles, None):
             raise trouble
-        return REPORT
+        return REPORT, {}
 
     line = begin(listener, look)
 
-    assert listener.reports.get(timeout=WAIT_S) == REPORT
+    assert listener.reports.get(timeout=WAIT_S) == replace(REPORT, number=1, wait_s=0.05)
     assert ["Stale file handle" in each for each in line.said] == [True, False]
     assert not line.failures
 

@@ -79,6 +79,7 @@ def _stream(
     port, key, address = _INLET.unpack(_recv(group, peer, _INLET.size))
     with socket.create_connection((address.rstrip(b"\0").decode(), port), _CONNECT_S) as sock, group.cutting(sock):
         sock.settimeout(None)
+        _send(group, peer, _GOOD)
         sock.sendall(key + _LENGTH.pack(len(letter)) + letter)
         for piece in pieces:
             sock.sendall(piece)
@@ -91,8 +92,12 @@ def _take(group: Group, route: Route, worker: str, on_progress: Callable[[], Non
     assert route.source is not None
     key = secrets.token_bytes(_KEY_BYTES)
     with listen(group.address) as inlet, group.cutting(inlet):
-        _send(group, route.source, _INLET.pack(inlet.getsockname()[1], key, group.address.encode()))
+        source = route.source
+        _send(group, source, _INLET.pack(inlet.getsockname()[1], key, group.address.encode()))
+        # If the sender dies before it connects, this breaks the group, and that ends the inlet.
+        connected = _in_background("everstep-await-state", lambda: _recv(group, source, len(_GOOD)), group)
         sock = _accept(inlet, key)
+        connected.result()
     with sock, group.cutting(sock):
         (length,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
         parcel = Parcel(_exactly(sock, length), is_shared=bool(route.readers))

@@ -35,6 +35,7 @@ from everstep.engine.world import World
 from everstep.errors import PermanentError, StateMismatch
 from everstep.ipc.progress_page import ProgressPage
 from everstep.process import STOPPED, process_state
+from everstep.waiting import wait_until
 
 SIZES = (3, 0, 5, 1, 2, 4, 1)  # samples of each micro-batch; one is empty
 
@@ -242,6 +243,10 @@ def in_planned_world(
     return engine, everstep.ElasticTrainer(model, micro_batches=micro_batches, engine=engine), model
 
 
+def has_sent() -> bool:
+    return all(thread.name != "everstep-send-state" for thread in threading.enumerate())
+
+
 def come_back_into_the_same_step() -> list[Any]:
     """Rank 1 waits in backward with its micro-batch; rank 0 goes through a generation without it, and both meet again
     before the step is done: rank 1 gets the state, and the micro-batch once more. What rank 1 computed, and the
@@ -257,6 +262,7 @@ def come_back_into_the_same_step() -> list[Any]:
         with trainer.step():
             computed += [] if micro_batch.is_ghost else [[micro_batch.step, micro_batch.index]]
             if rank == "0" and engine.world.generation == 1:
+                wait_until(has_sent, 10.0, "rank 1 has its state")
                 engine.regrouping.membership.report_broken(1, "rank 1 is cut off")
             model(torch.full((1, 2), 1.0 + micro_batch.step + micro_batch.index)).sum().backward()
             optimizer.step()

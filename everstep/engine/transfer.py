@@ -32,7 +32,7 @@ _CONNECT_S = 10.0
 _KEY_BYTES = 16
 _GOOD, _CHANGED = b"\0", b"\1"  # what a receiver says of the bytes
 _LENGTH = struct.Struct("<q")
-_INLET = struct.Struct(f"<q{_KEY_BYTES}s64s")  # where a receiver takes its state: port, key, address
+_INLET = struct.Struct(f"<q{_KEY_BYTES}s256s")  # where a receiver takes its state: port, key, address
 _SHOWN = struct.Struct(
     f"<{TOKEN_BYTES}sq{SUM_BYTES}s"
 )  # where a reader finds it: block, length of the letter, checksum

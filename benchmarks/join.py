@@ -52,7 +52,7 @@ def transfer_worker(size_mb: int) -> None:
         group.gather(b"ready")
         started = time.perf_counter()
         if group.world.rank == 0:
-            send_state(Outgoing(state, "w0", is_copied=False), group, 1, lambda reason, has_changed: sys.exit(reason))
+            send_state(Outgoing(state, "w0", is_copied=False), group, 1, lambda error: sys.exit(str(error)))
         else:
             received = receive_state(group, route, "w1")
             print(json.dumps(time.perf_counter() - started), flush=True)

@@ -177,7 +177,7 @@ def room(size: int) -> Tensor:
     """Large ones in huge pages: to get small pages costs more than to fill them."""
     if size < _SMALL_BYTES:
         return torch.empty(size, dtype=torch.uint8)
-    memory = mmap.mmap(-1, size)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)
@@ -198,8 +198,9 @@ def _cut(run: Tensor) -> Iterator[memoryview]:
 
 def _staged(tensor: Tensor) -> Iterator[memoryview]:
     """From a GPU, beside the work on its other streams."""
-    flat, stage = as_bytes(tensor), torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
-    stream = torch.cuda.Stream(tensor.device)
+    stage, stream = torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True), torch.cuda.Stream(tensor.device)
+    with torch.cuda.stream(stream):
+        flat = as_bytes(tensor)  # a copy, if it is not contiguous
     for start in range(0, flat.numel(), PIECE_BYTES):
         part = flat[start : start + PIECE_BYTES]
         with torch.cuda.stream(stream):

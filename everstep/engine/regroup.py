@@ -260,14 +260,14 @@ class Regrouping:
 
     def _receive(self, route: Route, *, is_beginning: bool) -> None:
         assert self.group is not None
-        num_asked, step = self._work.agreed.num_asked, self._work.step
+        group, num_asked, step = self.group, self._work.agreed.num_asked, self._work.step
 
-        def show_progress() -> None:  # a long transfer is not a stall
-            for phase in (OUTSIDE, WAITING):
-                self.board.write(step=step, micro_batch=-1, phase=phase)
+        def show(phase: str) -> None:  # a long transfer is not a stall
+            for each in (OUTSIDE, phase) if not group.is_broken else ():
+                self.board.write(step=step, micro_batch=-1, phase=each)
 
         with self.in_phase(WAITING):
-            self._work.load(receive_state(self.group, route, self.membership.worker, show_progress))
+            self._work.load(receive_state(group, route, self.membership.worker, show))
             self.board.write(step=self._work.step, micro_batch=-1, phase=OUTSIDE)
         if is_beginning:  # all begin, and have asked for the same values before
             self._work.agreed.num_asked = num_asked

@@ -155,7 +155,7 @@ def as_bytes(tensor: Tensor) -> Tensor:
 def tensor_sum(tensor: Tensor) -> bytes:
     """One sum per 64 KiB, as 64-bit words, hashed with the tensor's type and shape.
 
-    Any flipped bit changes a sum; sums are taken at the speed of memory."""
+    Any single flipped bit changes a sum; sums are taken at the speed of memory."""
     digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
     raw = as_bytes(tensor)
     whole = raw.numel() // 8 * 8

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from everstep.engine.group import Group
 from everstep.engine.parcel import Outgoing
 from everstep.engine.step_work import StepWork
-from everstep.engine.transfer import send_state
+from everstep.engine.transfer import StateChanged, send_state
 
-_CHANGES = "the script of {worker} changes its state within a step, and did so while sending the state of step {step}"
+
+class ReportBroken(Protocol):
+    def __call__(self, generation: int, reason: str, *, must_probe: bool) -> None: ...
+
+
+_CHANGES = "the script of {worker} changes its weights within step {step}, and has changed them now"
 
 
 class StateSender:
-    """Of one worker. `report_broken` closes a generation and says why, from any thread."""
+    """Of one worker. `report_broken` closes a generation, from any thread."""
 
-    def __init__(self, work: StepWork, report_broken: Callable[[int, str], None]) -> None:
+    def __init__(self, work: StepWork, report_broken: ReportBroken) -> None:
         self._work = work
         self._report_broken = report_broken
-        self._sent: tuple[int, bytes] | None = None  # the step and the checksum of the last state, if it changed
+        self._changed: tuple[int, bytes] | None = None  # the step and the checksum of the last state that changed
 
     def send(self, group: Group, peer: int, worker: str, *, is_between_steps: bool) -> None:
         """Only the receivers wait for it; where it fails, all regroup.
 
         Between two steps the script may change its state at any time, so it is copied."""
-        work, generation = self._work, group.world.generation
+        work, generation, step = self._work, group.world.generation, self._work.step
         is_copied = is_between_steps or not work.steadiness.is_steady
         state = Outgoing(work.state(), worker, is_copied=is_copied)
-        if self._sent is not None and self._sent[0] == work.step and self._sent[1] != state.checksum:
-            state = Outgoing.refusal(_CHANGES.format(worker=worker, step=work.step), worker)
+        is_known_changed = self._changed is not None and self._changed[0] == step and self._changed[1] != state.checksum
+        if is_known_changed or not work.steadiness.is_intact:
+            state = Outgoing.refusal(_CHANGES.format(worker=worker, step=step), worker)
 
-        def fail(reason: str, has_changed: bool) -> None:
-            if has_changed:
+        def fail(error: Exception) -> None:
+            if isinstance(error, StateChanged):
                 work.steadiness.note_change()
-                self._sent = (work.step, state.checksum)
-            self._report_broken(generation, f"{worker} could not send its state: {reason}")
+                self._changed = (step, state.checksum)
+            reason = f"{worker} could not send its state: {error}"
+            self._report_broken(generation, reason, must_probe=isinstance(error, OSError))
 
         send_state(state, group, peer, fail)

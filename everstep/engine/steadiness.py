@@ -1,14 +1,14 @@
 """Whether a script leaves its state alone between two commits, which is tried out once.
 
 Then a state can be sent from where it is while the worker computes. A script that perturbs its weights within a step,
-such as one with adversarial training, has its state copied first."""
+such as one with adversarial training, has its state copied first; and not in the middle of that: a state is sent only
+with the weights of the last commit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from everstep.engine.parcel import large_sums
+from everstep.engine.registry import Registry
+from everstep.engine.state import tensor_sum
 from everstep.errors import EverstepError
 
 _AT_STEP = 2  # of this process: by then optimizers have their state
@@ -17,31 +17,48 @@ _AT_STEP = 2  # of this process: by then optimizers have their state
 class Steadiness:
     """Of one worker's script."""
 
-    def __init__(self, state: Callable[[], Any]) -> None:
+    def __init__(self, registry: Registry) -> None:
         self.is_steady = False  # also: not known yet
-        self._state = state
+        self._registry = registry
         self._num_steps = 0
-        self._before: list[bytes] | None = None
+        # At the beginning of the step, as long as the script is not known to be steady:
+        self._weights: list[bytes] | None = None
+        self._large: list[bytes] | None = None
 
     def committed(self) -> None:
         self._num_steps += 1
-        self._before = None
+        self._weights = self._large = None
 
     def micro_batch_begins(self) -> None:
-        if self._num_steps == _AT_STEP and self._before is None:
-            self._before = self._sums()
+        if self.is_steady or self._weights is not None:
+            return
+        self._weights = self._weight_sums()
+        if self._num_steps == _AT_STEP:
+            self._large = self._large_sums()
 
     def backward_ended(self) -> None:
         """At any time from here to the update, a peer may need this worker's state."""
-        if self._before is not None and self._num_steps == _AT_STEP:
-            self.is_steady = self._sums() == self._before
+        if self._large is not None and not self.is_steady:
+            self.is_steady = self.is_intact and self._large_sums() == self._large
+
+    @property
+    def is_intact(self) -> bool:
+        """The weights are those of the last commit, as far as is known."""
+        return self._weights is None or self._weight_sums() == self._weights
+
+    def loaded(self) -> None:
+        """A peer's state: that of its last commit."""
+        self._weights = self._large = None
 
     def note_change(self) -> None:
         """The state has changed while it was sent."""
         self.is_steady, self._num_steps = False, _AT_STEP + 1
 
-    def _sums(self) -> list[bytes]:
+    def _weight_sums(self) -> list[bytes]:
+        return [tensor_sum(p) for module in self._registry.modules for p in module.parameters()]
+
+    def _large_sums(self) -> list[bytes]:
         try:
-            return large_sums(self._state())
+            return large_sums(self._registry.state())
         except EverstepError:  # it cannot be sent at all; a worker that stays alone need not know
             return []

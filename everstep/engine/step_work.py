@@ -76,7 +76,7 @@ class StepWork:
         self.todo: list[int] = []  # its micro-batches that this worker has still to compute
         self.weights: dict[int, float] = {}  # by held micro-batch
         self.device_way = DeviceRecord()
-        self.steadiness = Steadiness(self.registry.state)
+        self.steadiness = Steadiness(self.registry)
         self._settings: Settings | None = None
         self._gradients: Gradients | None = None
         self._on_backward_end = on_backward_end
@@ -285,6 +285,7 @@ class StepWork:
         self.integrity = Integrity.BROKEN
         self.num_loads += 1
         self.comparison.forget()
+        self.steadiness.loaded()
         self.registry.load(state["objects"])
         self.step = state["engine"]["step"]
         self._settings = replace(self.settings, seed=state["engine"]["seed"])

@@ -32,9 +32,9 @@ class Swap:
             direct = tuple(peer for peer in group.world.peers if self._is_direct(peer, len(own)))
         self._inbox = {peer: torch.empty(sizes[peer], dtype=torch.uint8) for peer in senders}
         self.works = [group.recv(room, peer, tag) for peer, room in self._inbox.items()]
-        self.works += [group.send(self._message, peer, tag) for peer in receivers]
-        for peer in direct:
+        for peer in direct:  # first: if one has ended the connection, no other peer may hear this message
             _send(group.neighbors[peer], own, tag)
+        self.works += [group.send(self._message, peer, tag) for peer in receivers]
 
     def arrived(self) -> list[bytes]:
         """By rank. Waits for those of neighbors. To be called once."""

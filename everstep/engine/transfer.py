@@ -24,6 +24,7 @@ from everstep.engine.shared_memory import TOKEN_BYTES, open_block
 from everstep.engine.state_routes import Route
 from everstep.errors import PeerLost, StateMismatch
 from everstep.events import emit
+from everstep.wire import COMPUTING, WAITING
 
 T = TypeVar("T")
 
@@ -42,9 +43,9 @@ class StateChanged(PeerLost):
     """What arrived is not what the sender held: its script may have changed it on the way."""
 
 
-def send_state(parcel: Outgoing, group: Group, peer: int, on_failure: Callable[[str, bool], None]) -> None:
-    """Returns at once. `on_failure` is called in another thread if the state cannot be sent although the group is
-    whole, with whether it had changed on its way."""
+def send_state(parcel: Outgoing, group: Group, peer: int, on_failure: Callable[[Exception], None]) -> None:
+    """Returns at once. If the state cannot be sent although the group is whole, `on_failure` is called in another
+    thread, and the group breaks."""
 
     def send() -> None:
         try:
@@ -52,17 +53,21 @@ def send_state(parcel: Outgoing, group: Group, peer: int, on_failure: Callable[[
             emit("transfer.sent", to=peer)
         except Exception as error:  # whatever it is: the receivers must not wait forever
             if not group.is_broken or isinstance(error, StateChanged):
-                on_failure(str(error), isinstance(error, StateChanged))
+                try:
+                    on_failure(error)
+                finally:
+                    group.break_()
 
     emit("transfer.started", to=peer, bytes=parcel.num_bytes)
     background.start("everstep-send-state", send, group.break_)
 
 
-def receive_state(group: Group, route: Route, worker: str, on_progress: Callable[[], None] = lambda: None) -> Any:
-    """The leader's state, when it has arrived and was checked. Raises PeerLost if the group breaks first."""
+def receive_state(group: Group, route: Route, worker: str, show: Callable[[str], None] = lambda phase: None) -> Any:
+    """The leader's state, when it has arrived and was checked. Raises PeerLost if the group breaks first. `show`: says
+    which phase this worker is in; it computes, as soon as it waits for no other worker."""
     take = _read if route.is_near else _take
     try:
-        parcel = group.unless_broken(lambda: take(group, route, worker, on_progress))
+        parcel = group.unless_broken(lambda: take(group, route, worker, show))
     except OSError as error:
         raise PeerLost(f"{worker} could not receive the state: {error}", code="state-not-received") from None
     emit("transfer.received", sender=parcel.sender)
@@ -87,11 +92,12 @@ def _stream(
         _heed(_exactly(sock, len(_GOOD)))
 
 
-def _take(group: Group, route: Route, worker: str, on_progress: Callable[[], None]) -> Parcel:
+def _take(group: Group, route: Route, worker: str, show: Callable[[str], None]) -> Parcel:
     """As the first receiver on this machine: pass on to others what arrives."""
     assert route.source is not None
     key = secrets.token_bytes(_KEY_BYTES)
     with listen(group.address) as inlet, group.cutting(inlet):
+        inlet.settimeout(None)  # whatever the script has set for all sockets
         source = route.source
         _send(group, source, _INLET.pack(inlet.getsockname()[1], key, group.address.encode()))
         # If the sender dies before it connects, this breaks the group, and that ends the inlet.
@@ -106,7 +112,8 @@ def _take(group: Group, route: Route, worker: str, on_progress: Callable[[], Non
         passing = _pass_on(parcel, group, route, theirs)
         mine = None if route.readers else _in_background("everstep-sum-state", parcel.checksum, group)
         try:
-            _fill(parcel, sock, on_progress)
+            _fill(parcel, sock, show)
+            show(COMPUTING)
             theirs.set_result(_exactly(sock, SUM_BYTES))
         except BaseException as error:
             parcel.give_up()
@@ -156,14 +163,14 @@ def _accept(inlet: socket.socket, key: bytes) -> socket.socket:
         sock.close()
 
 
-def _fill(parcel: Parcel, sock: socket.socket, on_progress: Callable[[], None]) -> None:
+def _fill(parcel: Parcel, sock: socket.socket, show: Callable[[str], None]) -> None:
     told_at = time.monotonic()
     for piece in parcel.pieces():
         _into(sock, piece)
         parcel.note_filled(len(piece))
         if time.monotonic() > told_at + _TOLD_S:
             told_at = time.monotonic()
-            on_progress()
+            show(WAITING)
 
 
 def _exactly(sock: socket.socket, num_bytes: int) -> bytes:
@@ -214,9 +221,10 @@ def _show(parcel: Parcel, group: Group, route: Route, checksum: bytes) -> None:
         _heed(_recv(group, reader, len(_GOOD)))
 
 
-def _read(group: Group, route: Route, worker: str, _: Callable[[], None]) -> Parcel:
+def _read(group: Group, route: Route, worker: str, show: Callable[[str], None]) -> Parcel:
     assert route.source is not None
     token, length, checksum = _SHOWN.unpack(_recv(group, route.source, _SHOWN.size))
+    show(COMPUTING)
     parcel = Parcel.in_block(open_block(group.neighbors[route.source].pid, token), length)
     _begin(parcel)
     own = parcel.private()

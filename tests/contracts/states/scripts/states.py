@@ -60,17 +60,13 @@ def bring(group: Group, machines: list[list[int]], *, is_copied: bool = False) -
     state = make_state()
     told = digest(state)
     assert route.following is not None
-    send_state(Outgoing(state, worker, is_copied=is_copied), group, route.following, note_failure)
+    send_state(Outgoing(state, worker, is_copied=is_copied), group, route.following, failures.append)
     if is_copied:
         state["large"][0].zero_()  # from now on it may change
     return told
 
 
-failures: list[tuple[str, bool]] = []
-
-
-def note_failure(reason: str, has_changed: bool) -> None:
-    failures.append((reason, has_changed))
+failures: list[Exception] = []
 
 
 def brings(rank: Rank, machines: list[list[int]]) -> list[str]:
@@ -102,7 +98,7 @@ def flips(rank: Rank, machines: list[list[int]], is_copied: bool) -> list[str]:
     except (StateMismatch, PeerLost) as error:
         told += [type(error).__name__, error.message]
     group.break_()
-    return told + [str(has_changed) for _, has_changed in failures]
+    return told + [type(error).__name__ for error in failures]
 
 
 def goes_on(rank: Rank, machines: list[list[int]], victim: int) -> str:

@@ -45,6 +45,8 @@ _KEEP_ALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ASK_S),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, NUM_ASKED),
+    # The kernel does not ask while what was sent is not acknowledged: then this is the limit.
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * (SILENT_S + ASK_S * NUM_ASKED)),
 ]
 _TOO_MANY = 429
 _HINTS = {
@@ -87,13 +89,15 @@ class Coordinator(Operations):
         """End all connections; calls under way, which may be held for long, and those made from now on fail with
         CoordinatorUnreachable."""
         self._is_closed = True
-        for connection in self._http._pool.connections:
-            # Closing a socket does not wake a thread that waits for it.
-            stream = getattr(getattr(connection, "_connection", None), "_network_stream", None)
-            if stream is not None and (sock := stream.get_extra_info("socket")) is not None:
-                with contextlib.suppress(OSError):
-                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
-        self._http.close()
+        try:
+            for connection in self._http._pool.connections:
+                # Closing a socket does not wake a thread that waits for it.
+                stream = getattr(getattr(connection, "_connection", None), "_network_stream", None)
+                if stream is not None and (sock := stream.get_extra_info("socket")) is not None:
+                    with contextlib.suppress(OSError):
+                        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        finally:
+            self._http.close()
 
     def perform(self, operation: Operation, values: Mapping[str, Any]) -> Any:
         """Make a call that `Operations` declares."""

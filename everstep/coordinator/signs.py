@@ -91,6 +91,8 @@ class WorkerSigns:
             self._end(agent, gone)
         for name, (state, said_at) in running.items():
             if (sign := self.all.get(name)) is not None:  # else it has not announced itself: only its agent watches it
+                if sign.is_vouched and not state.has_progress:
+                    self._on_silence(agent)
                 sign.alive_at, sign.is_vouched = now, state.has_progress
                 if state.has_progress:
                     self._tell(sign, state, said_at, generation, now)

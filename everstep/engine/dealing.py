@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from math import fsum
 from statistics import fmean, median
 
 LEAST_GAIN = 0.1  # of a step
@@ -42,7 +43,7 @@ def decide_deal(
     paces = [each if each > 0 else usual for each in micro_batch_s]
     now_s = _longest_s(shares, paces) + sum_s
     least_s = max(LEAST_GAIN * now_s, LEAST_GAIN_S)
-    ideal_s = sum(shares) / sum(1 / each for each in paces)
+    ideal_s = sum(shares) / fsum(1 / each for each in paces)
     if now_s - sum_s - ideal_s < least_s:  # nearly always
         return None
     sum_s_each = sum_s / _num_sums(shares, is_exact)

@@ -10,6 +10,7 @@ The coordinator decides what is closed; an exception here is only a reason to as
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import re
@@ -18,6 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("everstep")
 
 T = TypeVar("T")
+M = TypeVar("M", Watch, Arrive)
 
 _REPORTED_AFTER_S = 1.5  # a longer wait is reported, with its reason
 HELD_S = 30.0  # a call may be held this long, and for at most this part of the time …
@@ -215,6 +218,11 @@ class Membership:
         """Ask the coordinator; while it is away, again and again until the deadline."""
         return patiently(call, deadline_s=self._deadline_s, stop=self._stop)
 
+    def _ask_and_wait(self, call: Callable[[str, M], T], message: M) -> T:
+        """With a call that may be held. A repetition may not: the fence counts on a short last call."""
+        tries = itertools.chain([message], itertools.repeat(replace(message, wait_s=0.0)))
+        return self._ask(lambda: call(self.worker, next(tries)))
+
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
@@ -262,7 +270,7 @@ class Membership:
                 wait_s=wait_s,
             )
             try:
-                reply = self._ask(lambda: self._client.watch(self.worker, message))  # noqa: B023
+                reply = self._ask_and_wait(self._client.watch, message)
             except EverstepError as error:
                 if not self._is_leaving:  # released meanwhile, it is refused: all is well
                     self._fail(error)
@@ -277,9 +285,8 @@ class Membership:
                 self._fail(_over(reply))
                 return
             if reply.is_closed and generation:
-                if not (
-                    reply.generation > generation and self._must_arrive
-                ):  # else: in good order, and this worker is in the next one
+                is_in_next = reply.generation > generation and self._must_arrive  # the end was in good order
+                if not is_in_next:
                     self._close_generation(generation, reply.reason, reply.must_probe)
             elif outstayed := self._outstayed(reply.leavers):
                 self.report_broken(generation, f"{outstayed} left in good order; {self.worker} continues")
@@ -364,7 +371,7 @@ class Membership:
                 unreachable=unreachable,
                 wait_s=wait_s,
             )
-            arrived = self._ask(lambda: self._client.arrive(self.worker, message))  # noqa: B023
+            arrived = self._ask_and_wait(self._client.arrive, message)
             if arrived.is_stopped:
                 raise _over(arrived)
             if arrived.is_formed:

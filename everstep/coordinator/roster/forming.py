@@ -26,7 +26,7 @@ from everstep.coordinator.roster.facts import (
 from everstep.coordinator.roster.reachability import largest_mutual
 from everstep.wire import COMPUTING, Member
 
-LAST_CALL_S = 20.0  # a worker that stops by itself may be in the middle of a call when its deadline comes
+LAST_CALL_S = 30.0  # a worker that stops by itself may be in the middle of a call when its deadline comes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -120,9 +120,10 @@ def decide_stall(roster: Roster, signs: Mapping[str, Sign], now: float) -> Healt
     else:
         threshold_s = FIRST_STEP_STALLS * stall_s
     since = max(sign.phase_since for sign in heard.values())
-    if since + threshold_s > now:
+    if since + threshold_s > min(sign.told_at for sign in heard.values()):  # since then, some may wait no more
         # Not later than a stall time from now: the threshold shrinks after the first step.
-        return HealthDecision("all-wait", "all wait", next_look=min(since + threshold_s, now + stall_s))
+        look_at = max(since + threshold_s, now + roster.policy.heartbeat_s)
+        return HealthDecision("all-wait", "all wait", next_look=min(look_at, now + stall_s))
     return HealthDecision(
         "stalled",
         f"all {len(heard)} members have waited for each other for {now - since:.1f} s: a link is cut",

@@ -65,6 +65,8 @@ class Puppet:
             pass_gate(self.step)
             is_stuck = bool(hanging) and self.step == 2
             phase = OUTSIDE if not is_stuck else COMPUTING if hanging == self.worker else WAITING
+            if phase not in (OUTSIDE, self.board.progress.phase):
+                self.board.write(step=self.step, micro_batch=-1, phase=phase)
             message = Watch(
                 incarnation=self.incarnation,
                 generation=self.generation,

@@ -1,4 +1,4 @@
-"""The leader's side of a transfer: whether the state has to be copied first, and what follows if it cannot be sent."""
+"""The leader's side of a transfer: whether the state must be copied first, and what happens if it cannot be sent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from everstep.engine.parcel import Outgoing
 from everstep.engine.step_work import StepWork
 from everstep.engine.transfer import send_state
 
-_CHANGES = "the script of {worker} changes its state within a step, and did so while sending the state of step {step}"
+_CHANGES = "the script of {worker} changes its state within a step, and did so while the state of step {step} was sent"
 
 
 class StateSender:
-    """Of one worker. `report_broken` closes a generation and says why, from any thread."""
+    """One worker's sender. `report_broken` closes a generation and says why; it can be called from any thread."""
 
     def __init__(self, work: StepWork, report_broken: Callable[[int, str], None]) -> None:
         self._work = work
@@ -21,9 +21,9 @@ class StateSender:
         self._sent: tuple[int, bytes] | None = None  # the step and the checksum of the last state, if it changed
 
     def send(self, group: Group, peer: int, worker: str, *, is_between_steps: bool) -> None:
-        """Only the receivers wait for it; where it fails, all regroup.
+        """Send the state in the background; only the receivers wait for it. If this fails, all workers regroup.
 
-        Between two steps the script may change its state at any time, so it is copied."""
+        Between two steps, the script may change its state at any time, so the state is copied."""
         work, generation = self._work, group.world.generation
         is_copied = is_between_steps or not work.steadiness.is_steady
         state = Outgoing(work.state(), worker, is_copied=is_copied)

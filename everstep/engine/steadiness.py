@@ -1,7 +1,7 @@
-"""Whether a script leaves its state alone between two commits, which is tried out once.
+"""Check once whether a script leaves its state alone between two commits.
 
-Then a state can be sent from where it is while the worker computes. A script that perturbs its weights within a step,
-such as one with adversarial training, has its state copied first."""
+If it does, its state can be sent straight from memory while the worker computes. If a script perturbs its weights
+within a step, as adversarial training does, its state is copied first."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from everstep.engine.parcel import large_sums
 from everstep.errors import EverstepError
 
-_AT_STEP = 2  # of this process: by then optimizers have their state
+_AT_STEP = 2  # counted in this process: by then, optimizers have their state
 
 
 class Steadiness:
-    """Of one worker's script."""
+    """The check of one worker's script."""
 
     def __init__(self, state: Callable[[], Any]) -> None:
-        self.is_steady = False  # also: not known yet
+        self.is_steady = False  # also False while not known
         self._state = state
         self._num_steps = 0
         self._before: list[bytes] | None = None
@@ -37,11 +37,11 @@ class Steadiness:
             self.is_steady = self._sums() == self._before
 
     def note_change(self) -> None:
-        """The state has changed while it was sent."""
+        """Called when the state has changed while it was sent."""
         self.is_steady, self._num_steps = False, _AT_STEP + 1
 
     def _sums(self) -> list[bytes]:
         try:
             return large_sums(self._state())
-        except EverstepError:  # it cannot be sent at all; a worker that stays alone need not know
+        except EverstepError:  # the state cannot be sent at all; a worker that stays alone need not know
             return []

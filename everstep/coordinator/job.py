@@ -260,7 +260,7 @@ class CoordinatedJob:
             self._change(changes.arrive(self.roster, name, message, now))
 
     async def _hold_watch(self, worker: Worker, message: wire.Watch) -> None:
-        """Hold it for long if an agent vouches for the worker and it asks about the generation that it was placed in."""
+        """Hold it for long if an agent vouches for the worker, and it asks about the generation it was placed in."""
         policy, sign = self.roster.policy, self.signs.all[worker.worker]
         is_long = sign.is_vouched and sign.placed == message.generation
         hold_s = max(min(policy.heartbeat_s, policy.lease_s / 2), is_long * min(message.wait_s, LONGEST_WATCH_S))

@@ -57,7 +57,7 @@ def test_a_state_that_first_changes_while_it_is_sent_is_sent_again() -> None:
     assert {event["worker"] for event in result.outputs} == {"w0", "w1", "w2"}
 
 
-def test_a_newcomer_is_turned_away_if_the_sender_is_in_the_midst_of_the_change_and_the_next_one_joins() -> None:
+def test_a_newcomer_is_turned_away_if_the_sender_is_in_the_middle_of_the_change_and_the_next_one_joins() -> None:
     with changing(micro_batches=3) as cluster:  # one for w0: its last one, in which it regroups
         cluster.wait("worker.exited", worker="w2", exit_code=1)
         cluster.wait_at_gate(8, "w0", "w1")

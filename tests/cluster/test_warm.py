@@ -16,7 +16,7 @@ LOADER = ("--door", "loader")
 
 
 @pytest.mark.parametrize("door", [(), LOADER])
-def test_the_others_train_on_while_a_newcomer_runs_its_first_body(door: tuple[str, ...]) -> None:
+def test_the_others_keep_training_while_a_newcomer_runs_its_first_body(door: tuple[str, ...]) -> None:
     with Stage(*door, script=WARM, gates=[3, 12, "first-w2"], workers=2) as cluster:
         warm(cluster, "w2", since=3, until=12)
         result = cluster.finish_undisturbed()
@@ -44,7 +44,7 @@ def test_a_newcomer_rehearses_in_the_epoch_that_the_others_are_in_and_each_sampl
     }
 
 
-def test_one_that_replaces_a_dead_worker_rehearses_too() -> None:
+def test_a_replacement_for_a_dead_worker_rehearses_too() -> None:
     with Stage(script=WARM, gates=[3, 12, "first-w2"], workers=2) as cluster:
         cluster.wait_at_gate(3, "w0", "w1")
         cluster.kill("w1")
@@ -90,7 +90,7 @@ def test_a_newcomer_whose_job_ends_while_it_rehearses_ends_quietly() -> None:
     assert result.events("worker.exited", worker="w2")[0]["exit_code"] == 0
 
 
-def test_a_newcomer_asked_to_leave_while_it_rehearses_goes_at_once() -> None:
+def test_a_newcomer_asked_to_leave_while_it_rehearses_leaves_at_once() -> None:
     with Stage(script=WARM, gates=[3, "first-w2"], workers=2) as cluster:
         cluster.wait_at_gate(3)
         cluster.add()

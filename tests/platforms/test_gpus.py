@@ -104,7 +104,7 @@ def test_a_shape_with_fewer_gpus_is_refused_and_idle_ones_are_noted() -> None:
     ("workers", "note"),
     [(4, "4 workers per node, but resources.gpu: 2"), (1, "workers_per_node: 1, but resources.gpu: 2")],
 )
-def test_workers_and_gpus_of_different_numbers_are_noted(
+def test_a_note_says_that_the_numbers_of_workers_and_gpus_differ(
     workers: int, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

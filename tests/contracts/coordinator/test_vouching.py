@@ -149,6 +149,6 @@ def test_a_spare_that_is_vouched_for_is_held_until_it_is_needed(play, thread):
     assert arriving.result(SOON_S).is_formed
 
 
-def test_agents_report_less_often_the_more_they_are_and_three_times_per_lease_at_least(play):
+def test_more_agents_report_less_often_but_at_least_three_times_per_lease(play):
     job = play(heartbeat_s=0.25, lease_s=0.6)
     assert VouchingAgent(job).report().report_s == pytest.approx(0.2)

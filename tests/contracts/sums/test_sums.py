@@ -86,7 +86,7 @@ def places(*, is_exact: bool) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("at", "how"), places(is_exact=True))
-def test_a_death_at_any_place_costs_nothing_but_what_the_dead_one_held(play: Play, at: str, how: str) -> None:
+def test_a_death_anywhere_costs_only_what_the_dead_worker_held(play: Play, at: str, how: str) -> None:
     check_survivors(play, at, how, is_exact=True, victim=len(at) % 3)
 
 
@@ -129,7 +129,7 @@ def check_survivors(play: Play, at: str, how: str, *, is_exact: bool, victim: in
     assert survivors[0]["bits"] == survivors[1]["bits"]
 
 
-def test_these_are_all_operations_that_there_are(play: Play) -> None:
+def test_these_stories_cover_every_operation(play: Play) -> None:
     for is_exact, number in OPERATIONS.items():
         told = play(3, "lose one", at=f"before operation {number + 1}", how="SIGKILL", is_exact=is_exact)
         assert [each["code"] for each in told] == ["committed"] * 3

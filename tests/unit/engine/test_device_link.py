@@ -102,7 +102,7 @@ def test_an_abort_does_not_wait_for_the_end_and_the_second_one_does_nothing(
     assert link.error == ""  # nothing failed
 
 
-def test_one_that_is_made_too_late_is_ended_at_once() -> None:
+def test_a_communicator_that_is_made_too_late_is_ended_at_once() -> None:
     begun, may_go_on, communicator = threading.Event(), threading.Event(), Stubborn()
     communicator.may_end.set()
 
@@ -166,7 +166,7 @@ def test_an_error_that_was_raised_keeps_no_link_and_no_socket_alive() -> None:
         gc.enable()
 
 
-def test_too_many_that_do_not_end_make_the_worker_leave(stubborn: Callable[[], Stubborn]) -> None:
+def test_too_many_communicators_that_do_not_end_make_the_worker_exit(stubborn: Callable[[], Stubborn]) -> None:
     dying = [Link(generation, stubborn) for generation in range(1, MOST_DYING + 2)]
     for link in dying:
         link.await_connected(QUICK_S)
@@ -184,7 +184,7 @@ def test_too_many_that_do_not_end_make_the_worker_leave(stubborn: Callable[[], S
     enough.abort()
 
 
-def test_one_that_ends_after_all_makes_room_for_the_next(stubborn: Callable[[], Stubborn]) -> None:
+def test_a_communicator_that_finally_ends_makes_room_for_the_next(stubborn: Callable[[], Stubborn]) -> None:
     communicators = [stubborn() for _ in range(MOST_DYING + 1)]
     for generation, communicator in enumerate(communicators):
         link = Link(generation, lambda communicator=communicator: communicator)
@@ -198,7 +198,7 @@ def test_one_that_ends_after_all_makes_room_for_the_next(stubborn: Callable[[], 
     following.abort()
 
 
-def test_one_that_waits_for_others_to_end_is_given_up_at_once(stubborn: Callable[[], Stubborn]) -> None:
+def test_a_link_that_waits_for_others_to_end_is_given_up_at_once(stubborn: Callable[[], Stubborn]) -> None:
     for generation in range(MOST_DYING + 1):
         link = Link(generation, stubborn)
         link.await_connected(QUICK_S)

@@ -187,7 +187,7 @@ def test_a_room_that_a_dying_attempt_may_still_write_to_is_not_used_by_the_next(
     assert worker.num_rooms == 1  # nothing writes to the first one any more: it serves alone again
 
 
-def test_where_the_device_has_no_memory_for_another_room_the_dying_one_is_waited_for(
+def test_without_memory_for_another_room_the_sum_waits_for_the_dying_one(
     make_worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, lingering = make_worker(is_exact=False), Lingering()
@@ -217,7 +217,7 @@ def test_a_device_without_memory_for_the_first_room_is_an_error(
         make_worker(is_exact=False).launch()
 
 
-def test_attempts_that_succeed_use_one_room_again_and_again(make_worker: Callable[..., Worker]) -> None:
+def test_successful_attempts_reuse_one_room(make_worker: Callable[..., Worker]) -> None:
     worker = make_worker(is_exact=True)
     for _ in range(5):
         worker.launch()

@@ -1,6 +1,6 @@
-"""Warm before ready: a newcomer runs the body once, for nothing, before it joins, and the others train on meanwhile.
+"""Warm before ready: a newcomer runs the body once before it joins and discards the result; the others keep training.
 
-The gate first-WORKER stands in the first body of a process, which would be a compiler's time."""
+The gate first-WORKER is in the first body of a process, and stands for the time that a compiler would take."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_others_keep_training_while_a_newcomer_runs_its_first_body(door: tup
 
 
 def test_a_newcomer_rehearses_in_the_epoch_that_the_others_are_in_and_each_sample_counts_once() -> None:
-    """Of 5 steps each: it comes in the second one and joins in the same."""
+    """An epoch has 5 steps. The newcomer arrives in the second epoch and joins in the same one."""
     with Stage(*LOADER, script=WARM, gates=[6, 8, "first-w2"], workers=2) as cluster:
         cluster.wait_at_gate(6)
         cluster.until(lambda: max(each.step for each in cluster.view().workers) == 6, "step 6 heard of")

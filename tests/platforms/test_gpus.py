@@ -1,4 +1,4 @@
-"""A job gets as many GPUs as it has workers, each node its own; where there are fewer, it is said with numbers."""
+"""A job gets as many GPUs as it has workers, and each node its own; if there are fewer, a message gives the numbers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_nodes_of_one_docker_host_have_different_gpus() -> None:
 def test_nodes_of_this_machine_have_different_gpus() -> None:
     gpus = ["0", "1", "GPU-a", "GPU-b"]
     assert [share_of(gpus, 2, place)["CUDA_VISIBLE_DEVICES"] for place in range(2)] == ["0,1", "GPU-a,GPU-b"]
-    assert share_of(gpus, 0, 1) == {}  # as before: workers see what their machine has
+    assert share_of(gpus, 0, 1) == {}  # workers see all GPUs of their machine
 
 
 def test_a_machine_with_fewer_gpus_is_refused_before_anything_starts() -> None:

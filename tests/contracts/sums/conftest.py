@@ -12,6 +12,6 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 @pytest.fixture(scope="module")
 def play(request: pytest.FixtureRequest) -> Iterator[Play]:
-    """Plays stories of the script of the module's name."""
+    """Plays stories of the script that has the module's name."""
     with stage(SCRIPTS / f"{Path(request.path).stem.removeprefix('test_')}.py") as play:
         yield play

@@ -1,5 +1,5 @@
 """One contract, four ways to sum a step: over gloo, through the memory of neighbors, in levels (nodes of neighbors, and
-gloo between them), and from device to device (with gloo in the place of NCCL). Deaths at every operation of the last
+gloo between them), and from device to device (with gloo in place of NCCL). Deaths at every operation of the last
 two."""
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ WAYS = ("neighbors", "gloo", "levels in rows", "levels crosswise", "device")
 PLANS = ("in runs", "scattered", "the first brings nothing", "the last brings all")
 SIZES = (1, 2, 3, 4, 5)
 QUICK_S = 5.0  # a sum is given up long before anything runs into a time limit
-OPERATIONS = {True: 9, False: 5}  # exact, fast: two or one to connect, to try, for each of two runs; one for buffers
+OPERATIONS = {True: 9, False: 5}  # exact, fast: two or one each to connect, to try, and for both runs; one for buffers
 
 World = Callable[[int], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
 def world(play: Play) -> World:
-    """What each rank of a world of this size came to, every way."""
+    """What each rank of a world of this size computed, in every way."""
     played: dict[int, list[dict[str, Any]]] = {}
 
     def of_size(size: int) -> list[dict[str, Any]]:
@@ -75,7 +75,7 @@ def test_the_model_of_these_stories_has_several_runs_and_slices_of_no_length(wor
 
 
 def places(*, is_exact: bool) -> list[tuple[str, str]]:
-    """Where one is lost, and how: killed with half of its messages sent, or frozen before the first."""
+    """Where a rank is lost, and how: killed with half of its messages sent, or frozen before the first."""
     operations = [
         (at, how)
         for number in range(1, OPERATIONS[is_exact] + 1)

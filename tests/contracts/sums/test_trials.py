@@ -1,5 +1,5 @@
-"""Where the way from device to device does not serve, gloo does, in the same generation and on all workers; unless it
-was asked for."""
+"""If sums from device to device do not work, all workers use gloo in the same generation, unless the backend was
+requested."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.ranks import Play
 
 @pytest.fixture(scope="module")
 def alone(play: Play) -> str:
-    """What one worker comes to."""
+    """What one worker computes."""
     (told,) = play(1, "train", backend="gloo")
     return told["digest"]
 

@@ -1,4 +1,4 @@
-"""The benchmarks for GPUs, as far as they can be tried without one: their reports, and MPS that cannot serve."""
+"""The benchmarks for GPUs, as far as they can be tried without one: their reports, and MPS that does not work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often agents report, and whose watch is asked to come again."""
+"""How often agents report, and which watches must be repeated."""
 
 from __future__ import annotations
 

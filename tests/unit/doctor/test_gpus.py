@@ -1,4 +1,4 @@
-"""Which GPUs measure NCCL with which, and which pair, GPU or version is named for it."""
+"""Which GPUs measure NCCL with each other, and which pair, GPU or version is named as a problem."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gpus(*counts: int) -> list[Gpu]:
 def measured(
     *counts: int, slow: Mapping[frozenset[Named], float] | None = None, slow_gpu: Named | None = None, broken: str = ""
 ) -> list[GpuLink]:
-    """200 GB/s within a node, 22 between nodes, but for those that are slow, at 3.1 or as given, or broken."""
+    """200 GB/s within a node, 22 between nodes, except for links that are slow, at 3.1 or as given, or broken."""
     links = []
     for one, other in (pair for each in gpu_rounds(gpus(*counts)) for pair in each):
         ends = frozenset({(one.node, one.number), (other.node, other.number)})

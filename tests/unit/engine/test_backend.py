@@ -1,4 +1,4 @@
-"""Which way gradients travel: one choice for all workers, with its reason; what was asked for is served or refused."""
+"""How gradients travel: one choice for all workers, with its reason; a request is met or refused."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ _WORKERS = st.builds(
 
 @st.composite
 def _worlds(draw: st.DrawFn) -> list[BackendFacts]:
-    """Of one wish, mostly: a job is one script."""
+    """Mostly with the same wish: a job is one script."""
     facts = draw(st.lists(_WORKERS, min_size=1, max_size=5))
     if draw(st.booleans()) or draw(st.booleans()):
         facts = [replace(each, wish=facts[0].wish) for each in facts]
@@ -174,7 +174,7 @@ def test_auto_is_never_an_error_and_nccl_is_only_for_workers_with_a_gpu_each(fac
         assert choice.must_try == any(not each.is_tried for each in facts)
 
 
-# --- who says it ---
+# --- who chooses ---
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ print(trainer.num_steps, summed.tolist())
 def test_a_script_that_asks_for_nccl_trains_on_a_machine_without_gpus(tmp_path: Path) -> None:
     done = run(sys.executable, "-c", ASKS_FOR_NCCL, folder=tmp_path)
     assert done.stdout == "1 [1.0, 1.0]\n"
-    assert "gradients travel over gloo: there is only one worker" in done.stderr  # asked for, so it is told
+    assert "gradients travel over gloo: there is only one worker" in done.stderr  # requested, so it is logged
 
 
 def _train_one_step(trainer: everstep.ElasticTrainer, model: nn.Module) -> None:
@@ -266,7 +266,7 @@ def _train_one_step(trainer: everstep.ElasticTrainer, model: nn.Module) -> None:
         optimizer.step()
 
 
-# --- what no backend is ---
+# --- unknown backends ---
 
 
 def test_an_unknown_backend_is_refused_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

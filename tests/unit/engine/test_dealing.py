@@ -1,4 +1,4 @@
-"""Shares by speed: as early an end as can be, no change without a clear gain, and the same decision everywhere."""
+"""Shares by speed: steps end as early as possible, shares change only for a clear gain, and all decide the same."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_worker_is_compared_with_the_others_even_if_there_is_only_one() -> Non
 
 
 class Device(Ticks):
-    """Works in the background: how long something took is known one mark later."""
+    """A device works in the background: how long something took is known one mark later."""
 
     def between_s(self, first: float, second: float) -> float | None:
         return second - first if second < self.now else None

@@ -1,4 +1,4 @@
-"""The connection between devices: given up at once, from anywhere, whatever it is doing; and its end is aside."""
+"""The connection between devices: given up at once, by any thread, whatever it is doing; it ends in the background."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Stubborn:
 
 
 class Link(DeviceLink):
-    """Over a communicator of the test's."""
+    """A link over a communicator that the test provides."""
 
     def __init__(self, generation: int, make: Callable[[], Communicator]) -> None:
         self._make = make  # type: ignore[method-assign]
@@ -122,7 +122,7 @@ def test_a_communicator_that_is_made_too_late_is_ended_at_once() -> None:
 
 
 def lonely_group(port: int) -> Group:
-    """One of two, whose peer never comes."""
+    """One rank of two, whose peer never comes."""
     group = Group(World(generation=1, rank=0, size=1), None, [], address="127.0.0.1", purpose="engine")
     group.world = replace(group.world, size=2, store_address="127.0.0.1", store_port=port)
     return group
@@ -134,9 +134,9 @@ def num_forming() -> int:
 
 @pytest.mark.parametrize("is_waiting", [True, False])
 def test_an_abort_while_it_forms_ends_the_forming(is_waiting: bool) -> None:
-    """With a peer that died meanwhile it would go on for as long as a group may take to form."""
+    """With a peer that died meanwhile, forming would continue for as long as a group may take to form."""
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True)
-    for _ in range(1 if is_waiting else 10):  # at any place before it waits
+    for _ in range(1 if is_waiting else 10):  # anywhere before it waits
         link = DeviceLink(lonely_group(server.port), Backend.STAND_IN, CPU, is_exact=True)
         if is_waiting:
             until(lambda: server.num_keys() > 0, timeout_s=QUICK_S)

@@ -1,4 +1,4 @@
-"""A newcomer's first body: nothing that it draws, computes or calls leaves a trace; then it is one of the others."""
+"""A newcomer's first body: nothing that it draws, computes or calls leaves a trace; then the newcomer joins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from everstep.wire import OUTSIDE
 
 
 class Membership(LoneMembership):
-    """A newcomer's: the others are at this step. Once it arrives they are gone, and it holds what it has."""
+    """A newcomer's membership: the others are at this step. Once it arrives, they are gone; it keeps its own state."""
 
     def __init__(self, *, is_newcomer: bool = True, step: int = 0) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def test_in_a_rehearsal_the_worker_is_not_rank_0_not_in_its_last_micro_batch_and
 
 
 def test_a_script_does_not_do_after_a_rehearsal_what_it_does_after_a_step(newcomer: Worker) -> None:
-    """Though it holds the others' state by then, of many steps."""
+    """By then, it holds the state of the others, after many steps."""
     newcomer.body(BATCH)
     newcomer.engine.work.step = 7
     assert (newcomer.trainer.num_steps, newcomer.trainer.rank) == (0, 1)

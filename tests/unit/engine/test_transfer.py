@@ -1,4 +1,4 @@
-"""The ways of a state (what travels on them: tests/contracts/states)."""
+"""The routes of a state (what travels on them: tests/contracts/states)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from everstep.testing.tape import Tape
 from everstep.wire import Policy
 from lab.first_body import check_join, warm
 from lab.length import usual
-from lab.random_harm import hurt, living
+from lab.random_harm import go_through
 from lab.records_audit import END, audit
 from lab.stage import SCRIPTS, Stage
 from lab.unequal_machines import JOIN_AT, MICRO_BATCHES, check_shares, kill_and_join
@@ -52,13 +52,7 @@ def test_a_random_schedule(seed: int) -> None:
         args += ["--global-batches", 6]
     last = 20  # of 27 steps at least: nobody comes to the end before all is done to them
     with Stage(*args, script=SCRIPT, gates=[4, 14, last], workers=chance.randint(2, 3), policy=STRICT) as cluster:
-        for gate in (4, 14):
-            cluster.wait_at_gate(gate)
-            if len(living(cluster)) == 1 or chance.random() < 0.4:
-                cluster.wait_ready(*cluster.add(1))
-            cluster.open_gate(gate)
-            hurt(cluster, gate, chance, last)
-        cluster.open_gate(last)
+        go_through(cluster, (4, 14), last, chance, joins=0.4, most=1)
         result = cluster.finish()
     audit((result, END))
 

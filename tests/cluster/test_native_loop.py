@@ -14,7 +14,7 @@ import pytest
 from everstep.testing import Result
 from everstep.wire import Policy
 from lab.length import usual
-from lab.random_harm import hurt, living
+from lab.random_harm import go_through
 from lab.stage import Stage, undisturbed_events
 from lab.unequal_machines import JOIN_AT, MICRO_BATCHES, PAUSES, check_shares, kill_and_join
 
@@ -68,13 +68,7 @@ def test_a_random_schedule_trains_every_sample_once_per_epoch(seed: int) -> None
     )
     gates, last = (2, 7), 3 * ceil(samples / (micro_batches * batch_size)) - 1
     with Stage(*args, script=LOOP, gates=(*gates, last), workers=chance.randint(2, 3), policy=QUICK) as cluster:
-        for gate in gates:
-            cluster.wait_at_gate(gate)
-            if len(living(cluster)) == 1 or chance.random() < 0.4:
-                cluster.wait_ready(*cluster.add(chance.randint(1, 2)))
-            cluster.open_gate(gate)
-            hurt(cluster, gate, chance, last)
-        cluster.open_gate(last)
+        go_through(cluster, gates, last, chance, joins=0.4)
         result = cluster.finish_undisturbed()
     audit(result, args, samples)
 

@@ -8,7 +8,7 @@ import pytest
 
 from everstep.wire import Policy
 from lab.length import usual
-from lab.random_harm import hurt, living
+from lab.random_harm import go_through
 from lab.stage import Stage
 
 QUICK = Policy(heartbeat_s=0.3, lease_s=3.0, arrive_s=20.0)
@@ -22,13 +22,6 @@ def test_a_random_schedule(seed: int) -> None:
     with Stage(
         "--steps", STEPS, "--micro-batches", 6, gates=(*GATES, LAST), workers=num_workers, policy=QUICK
     ) as cluster:
-        for gate in GATES:
-            cluster.wait_at_gate(gate)
-            if len(living(cluster)) == 1 or chance.random() < 0.3:
-                newcomers = cluster.add(chance.randint(1, 2))
-                cluster.wait_ready(*newcomers)
-            cluster.open_gate(gate)
-            hurt(cluster, gate, chance, LAST)
-        cluster.open_gate(LAST)
+        go_through(cluster, GATES, LAST, chance, joins=0.3)
         result = cluster.finish_undisturbed()
     assert result.outputs

@@ -21,10 +21,10 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, list[dict[str, Any]]]:
-    path = str(Path(everstep.__file__).parents[1])
+    root = Path(everstep.__file__).parents[1]
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / "worlds.py")],
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"},
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from lab.stage import Stage
+
+
+def go_through(
+    cluster: Stage, gates: Sequence[int], last: int, chance: random.Random, *, joins: float, most: int = 2
+) -> None:
+    """At each gate up to `most` workers join, with this probability, and after it some are hurt; then on past the last
+    gate."""
+    for gate in gates:
+        cluster.wait_at_gate(gate)
+        if len(living(cluster)) == 1 or chance.random() < joins:
+            cluster.wait_ready(*cluster.add(chance.randint(1, most)))
+        cluster.open_gate(gate)
+        hurt(cluster, gate, chance, last)
+    cluster.open_gate(last)
 
 
 def hurt(cluster: Stage, gate: int, chance: random.Random, last: int) -> None:

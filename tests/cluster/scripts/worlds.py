@@ -27,7 +27,7 @@ from train import batch, build, digest, make_optimizer, optimizer_state
 
 import everstep
 from everstep.engine import process_engine
-from everstep.engine.fixed_world import Fixed, LoneMembership
+from everstep.engine.fixed_world import Fixed
 from everstep.engine.group import Group
 from everstep.engine.host_sum import QUICK_S, HostSum
 from everstep.engine.step import Engine
@@ -36,6 +36,7 @@ from everstep.errors import PermanentError, StateMismatch
 from everstep.ipc.progress_page import ProgressPage
 from everstep.process import STOPPED, process_state
 from everstep.waiting import wait_until
+from lab.generations import Generations
 
 SIZES = (3, 0, 5, 1, 2, 4, 1)  # samples of each micro-batch; one is empty
 
@@ -207,39 +208,25 @@ def drift_apart(kind: str) -> str:
     return "nothing"
 
 
-class Planned(LoneMembership):
-    """Generations as planned: by number, its ranks. A worker is in those that name it, and goes on when it must."""
-
-    def __init__(self, *generations: Sequence[int]) -> None:
-        self._me, port = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"])
-        self.worker = f"w{self._me}"
-        self._worlds = iter(
-            World(generation=n, rank=ranks.index(self._me), size=len(ranks), store_address="127.0.0.1", store_port=port)
-            for n, ranks in enumerate(generations, start=1)
-            if self._me in ranks
-        )
-        if self._me == 0:
-            self._store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-        self._is_closed = False
-
-    def is_closed(self, generation: int) -> bool:
-        return self._is_closed
-
-    def report_broken(self, generation: int, reason: str, *, must_probe: bool = False) -> None:
-        self._is_closed = True
-        self._group.break_()
-
-    def next_group(self, after: int) -> Group:
-        self._is_closed = False
-        self._group = Group.form(next(self._worlds), "127.0.0.1", "engine")
-        return self._group
+def planned(*generations: Sequence[int]) -> Generations:
+    """By number, the ranks of each: a worker is in those that name it."""
+    me, port = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"])
+    worlds = iter(
+        World(generation=n, rank=ranks.index(me), size=len(ranks), store_address="127.0.0.1", store_port=port)
+        for n, ranks in enumerate(generations, start=1)
+        if me in ranks
+    )
+    membership = Generations(f"w{me}", lambda after: Group.form(next(worlds), "127.0.0.1", "engine"))
+    if me == 0:
+        membership.store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    return membership
 
 
 def in_planned_world(
     micro_batches: int, *generations: Sequence[int]
 ) -> tuple[Engine, everstep.ElasticTrainer, nn.Module]:
     torch.manual_seed(0)
-    engine, model = Engine(lambda board, closed: Planned(*generations), ProgressPage()), nn.Linear(2, 1)
+    engine, model = Engine(lambda board, closed: planned(*generations), ProgressPage()), nn.Linear(2, 1)
     return engine, everstep.ElasticTrainer(model, micro_batches=micro_batches, engine=engine), model
 
 

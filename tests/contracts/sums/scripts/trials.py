@@ -21,35 +21,15 @@ import everstep
 from everstep import env
 from everstep.engine import background, communicator, device_link, link_trial, regroup
 from everstep.engine.backend import Backend, BackendChoice, BackendFacts, decide_backend
-from everstep.engine.fixed_world import Fixed, LoneMembership
-from everstep.engine.group import Group
+from everstep.engine.fixed_world import Fixed
 from everstep.engine.step import Engine
 from everstep.errors import StateMismatch
 from everstep.ipc.progress_page import ProgressPage
 from lab.command import until
+from lab.generations import Generations
 from lab.ranks import Rank, serve
 
 MICRO_BATCHES = 5
-
-
-class Generations(LoneMembership):
-    """All ranks are in each of them."""
-
-    def __init__(self, rank: Rank) -> None:
-        self.worker, self._rank = f"w{rank.number}", rank
-        self._is_closed = False
-
-    def is_closed(self, generation: int) -> bool:
-        return self._is_closed
-
-    def report_broken(self, generation: int, reason: str, *, must_probe: bool = False) -> None:
-        self._is_closed = True
-        self._group.break_()
-
-    def next_group(self, after: int) -> Group:
-        self._is_closed = False
-        self._group = self._rank.form(after + 1)
-        return self._group
 
 
 def as_if_on_gpus(facts: Sequence[BackendFacts]) -> BackendChoice:
@@ -106,7 +86,9 @@ def train(rank: Rank, *, backend: str = "", harm: str = "") -> dict[str, Any]:
     HARMS[harm](rank)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
-    engine = Engine(lambda board, closed: Generations(rank), ProgressPage())
+    engine = Engine(
+        lambda board, closed: Generations(f"w{rank.number}", lambda after: rank.form(after + 1)), ProgressPage()
+    )
     trainer = everstep.ElasticTrainer(model, micro_batches=MICRO_BATCHES, engine=engine)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
     refusal = ""

@@ -7,11 +7,10 @@ import pytest
 
 from lab.ranks import Play, stage
 
-SCRIPTS = Path(__file__).parent / "scripts"
-
 
 @pytest.fixture(scope="module")
 def play(request: pytest.FixtureRequest) -> Iterator[Play]:
-    """Plays stories of the script that has the module's name."""
-    with stage(SCRIPTS / f"{Path(request.path).stem.removeprefix('test_')}.py") as play:
+    """Plays stories of the script of the module's name, in its folder."""
+    test = Path(request.path)
+    with stage(test.parent / "scripts" / f"{test.stem.removeprefix('test_')}.py") as play:
         yield play
